@@ -101,7 +101,7 @@ def test_a_key_without_a_secret_and_a_secret_without_a_key_are_told(secret_file:
     account_flags.clear()
     assert account_of({}, "", "") is None
     assert account_of({"DELAYMQ_SECRET_KEY": "left over"}, "", "") is None
-    with pytest.raises(CommandError, match="access key operators has no secret"):
+    with pytest.raises(CommandError, match="no secret key for access key operators"):
         account_of({"DELAYMQ_ACCESS_KEY": "operators"}, "", "")
     with pytest.raises(CommandError, match="no secret"):  # a context's secret is for its own key
         account_of({"DELAYMQ_ACCESS_KEY": "operators"}, "others", str(secret_file))
@@ -111,7 +111,7 @@ def test_a_key_without_a_secret_and_a_secret_without_a_key_are_told(secret_file:
     assert "operators-secret" not in repr(account)
     account_flags["secret-key-file"] = str(secret_file)
     try:
-        with pytest.raises(CommandError, match="no access key"):
+        with pytest.raises(CommandError, match="without an access key"):
             account_of({}, "", "")
     finally:
         account_flags.clear()
@@ -159,7 +159,7 @@ def test_access_control_is_made_for_a_broker_that_has_none(tmp_path: Path) -> No
         0o600
     }
     again = called("acl", "init", "-c", str(config))
-    assert (again.code, "has access control already" in again.err) == (2, True)
+    assert (again.code, "already enables access control" in again.err) == (2, True)
 
 
 def test_with_a_certificate_new_access_control_asks_administrators_for_tls(tmp_path: Path) -> None:
@@ -175,10 +175,10 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     config.write_text("listenPort=10911\n")
     (tmp_path / "operators.secret").write_text("kept")
     done = called("acl", "init", "-c", str(config))
-    assert (done.code, "is there already: move it away first" in done.err) == (2, True)
+    assert (done.code, "already exists: move it away first" in done.err) == (2, True)
     assert not (tmp_path / "plain_acl.yml").exists()
     assert config.read_text() == "listenPort=10911\n"
     done = called("acl", "init", "-c", str(config), "--key", "no good")
-    assert (done.code, "--key: write 7 to 64" in done.err) == (2, True)
+    assert (done.code, "--key: use 7 to 64" in done.err) == (2, True)
     done = called("acl", "init", "-c", str(tmp_path / "absent"))
     assert (done.code, "cannot be used" in done.err) == (2, True)

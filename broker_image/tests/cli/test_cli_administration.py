@@ -85,7 +85,7 @@ def test_a_topic_is_created_shown_changed_and_deleted(ask: Ask) -> None:
     brokers = [{"brokerName": "broker-a", "readQueues": 3, "writeQueues": 3, "permission": "rw"}]
     assert made == [{"topic": "Made", "brokers": brokers}]
     again = ask("topic", "create", "Made")
-    assert (again.code, "`delaymq topic update` changes it" in again.err) == (1, True)
+    assert (again.code, "change it with `delaymq topic update`" in again.err) == (1, True)
     ask("send", "Made", "a", "b")
     [shown] = ask.json("topic", "show", "Made")
     assert list(shown) == [
@@ -99,7 +99,7 @@ def test_a_topic_is_created_shown_changed_and_deleted(ask: Ask) -> None:
     assert changed["brokers"] == [{"brokerName": "broker-a", "readQueues": 3, "writeQueues": 1, "permission": "r"}]
     assert "is changed on broker-a" in ask("topic", "update", "Made", "--queues", "2").out
     refused = ask("topic", "delete", "Made")
-    assert (refused.code, "add --yes to do it" in refused.err) == (2, True)
+    assert (refused.code, "add --yes to proceed" in refused.err) == (2, True)
     assert ask("topic", "delete", "Made", "--yes").code == 0
     gone = ask("topic", "delete", "Made", "--yes")
     assert (gone.code, "no broker has topic Made" in gone.err) == (1, True)
@@ -124,12 +124,12 @@ def test_topics_are_listed_by_kind_and_name(ask: Ask) -> None:
     ("words", "code", "told"),
     [
         (("topic", "list", "--kind", "odd"), 2, "is one of normal, retry"),
-        (("topic", "create", "T", "--permission", "x"), 2, "is rw, r or w"),
+        (("topic", "create", "T", "--permission", "x"), 2, "use rw, r or w"),
         (("topic", "create", "no good"), 2, "illegal"),
         (("topic", "create", "TBW102"), 1, "already"),
         (("topic", "create", "T", "--cluster", "Nowhere"), 1, "in cluster Nowhere"),
-        (("topic", "update", "Near"), 2, "say what to change"),
-        (("topic", "update", "Near", "--queues", "1", "--read-queues", "1"), 2, "give --queues, or"),
+        (("topic", "update", "Near"), 2, "give at least one of"),
+        (("topic", "update", "Near", "--queues", "1", "--read-queues", "1"), 2, "use either --queues, or"),
         (("topic", "show", "Neer"), 1, "There is: Near"),
         (("topic", "update", "neer", "--queues", "1"), 1, "There is: Near"),
         (("topic", "delete", "Neer", "--yes"), 1, "There is: Near"),
@@ -137,13 +137,13 @@ def test_topics_are_listed_by_kind_and_name(ask: Ask) -> None:
         (("message", "find", "Neer", "--key", "k"), 1, "There is: Near"),
         (("group", "show", "reders"), 1, "There is: readers"),
         (("group", "members", "nobody-knows"), 1, "`delaymq group create`"),
-        (("group", "delete", "TOOLS_CONSUMER", "--yes"), 2, "brokers' own groups"),
+        (("group", "delete", "TOOLS_CONSUMER", "--yes"), 2, "is a system group"),
         (("group", "delete", "reders", "--yes"), 1, "There is: readers"),
         (("group", "create", "no good"), 2, "illegal"),
-        (("group", "create", "readers"), 1, "--replace changes it"),
+        (("group", "create", "readers"), 1, "change it with --replace"),
         (("group", "reset", "reders", "--topic", "Near", "--to", "latest", "--yes"), 1, "There is: readers"),
         (("group", "reset", "readers", "--topic", "Neer", "--to", "latest", "--yes"), 1, "There is: Near"),
-        (("group", "reset", "readers", "--topic", "Near"), 2, "say where to go on"),
+        (("group", "reset", "readers", "--topic", "Near"), 2, "give the new position"),
         (("group", "reset", "readers", "--topic", "Near", "--to", "soon"), 2, "is no time"),
         (("group", "reset", "readers", "--topic", "Near", "--offset", "1"), 2, "go together"),
         (("group", "reset", "readers", "--topic", "Near", "--to", "latest"), 2, "add --yes"),
@@ -171,7 +171,7 @@ def test_a_group_is_created_replaced_listed_and_deleted(ask: Ask) -> None:
     settings = {"broker": "broker-a", "consume": False, "broadcast": True, "retryQueues": 1, "retryMaxTimes": 16}
     assert shown["settings"] == [settings]
     assert "may not consume" in ask("group", "show", "made").out
-    assert "nobody is in group made now" in ask("group", "members", "made").out
+    assert "group made has no members" in ask("group", "members", "made").out
     listed = ask.json("group", "list", "--contains", "made")
     assert listed == [
         {
@@ -233,7 +233,7 @@ def test_running_members_are_told_of_a_reset_and_keep_exact_offsets_and_deletion
         assert (deleted.code, "stop them first" in deleted.err) == (1, True)
         reset = ask(*words, "--to", "earliest")
         assert reset.code == 0
-        assert "told 1 member: members continue from there" in reset.out
+        assert "notified 1 member: they continue from there" in reset.out
         until(lambda: bodies == [b"a", b"b", b"c"] * 2)
 
 

@@ -74,7 +74,7 @@ def test_wrong_arguments_end_with_two(words: tuple[str, ...]) -> None:
         (("delay", "status", "--http", f"http://{NOBODY}"), "Start one with `delaymq standalone`"),
         (("topic", "list", "--namesrv", NOBODY), "Start one with `delaymq standalone`"),
         (("delay", "pending", "--http", NOBODY), "Start one with `delaymq standalone`"),
-        (("message", "life", "7F" * 16, "--http", NOBODY), "which RocketMQ's own broker does not have"),
+        (("message", "life", "7F" * 16, "--http", NOBODY), "which RocketMQ's broker does not have"),
     ],
 )
 def test_where_nothing_listens_the_error_says_what_to_do(words: tuple[str, ...], hint: str) -> None:

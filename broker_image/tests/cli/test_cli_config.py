@@ -87,7 +87,7 @@ def test_print_says_all_that_is_wrong_instead(config: Config, tmp_path: Path) ->
     text = config("print", "-c", str(path), code=2)
     assert "bad.conf:1: lisenPort" in text
     assert "bad.conf:2: routeGraceMs" in text
-    assert "'brokr' is no server" in config("print", "brokr", code=2)
+    assert "'brokr' is not a server" in config("print", "brokr", code=2)
 
 
 def test_check_names_every_problem_with_its_line(config: Config, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_check_names_every_problem_with_its_line(config: Config, tmp_path: Path)
 def test_check_of_a_sound_file_says_what_is_left_aside_and_why(config: Config, file: Path) -> None:
     text = config("check", str(file))
     assert f"{file}:4: sendMessageThreadPoolNums is left aside: threads and queues of a Java broker" in text
-    assert f"{file}: no problem" in text
+    assert f"{file}: no errors" in text
     assert f"{file}:1: brokerName is left aside: it is a key of the other server" in config(
         "check", str(file), "--namesrv"
     )
@@ -118,7 +118,7 @@ def test_keys_explains_one_and_lists_all(config: Config) -> None:
         "bytes of a log segment",
         "1073741824 (standalone: 67108864)",
         "4096 to 2147483648",
-        "with a restart",
+        "after a restart",
     ):
         assert words in text
     assert "DELAYMQ_LOG_LEVEL" in config("keys", "logLevel")

@@ -74,15 +74,15 @@ def test_what_is_no_token_is_not_sent(content: bytes, tmp_path: Path, environmen
     [
         ("current = \n", "is not TOML: Invalid value (at line 1"),
         ("\n\ncolour = 1\n", "line 3: 'colour' is not known here"),
-        ("current = 5\n", 'line 1: write current = "NAME"'),
+        ("current = 5\n", 'line 1: use current = "NAME"'),
         ("[contexts.dev]\nnamesrv = 5\n", 'line 2: write namesrv = "…"'),
-        ("[contexts.dev]\ntoken = 'x'\n", "line 2: 'token' is not a key of a context: they are namesrv, http"),
-        ("[contexts.'a b']\n", "line 1: 'a b' cannot name a context"),
-        ("contexts = 1\n", "line 1: write a section"),
-        ("[contexts]\ndev = 1\n", "line 2: write a section [contexts.dev]"),
-        ("current = 'gone'\n", "has no context gone"),
+        ("[contexts.dev]\ntoken = 'x'\n", "line 2: 'token' is not a key of a context; the keys are namesrv, http"),
+        ("[contexts.'a b']\n", "line 1: 'a b' is not a context name"),
+        ("contexts = 1\n", "line 1: use a section"),
+        ("[contexts]\ndev = 1\n", "line 2: use a section [contexts.dev]"),
+        ("current = 'gone'\n", "no context gone in"),
         ("a = " + "[" * 100_000, "is not TOML"),
-        ("#" * 300_000, "it is no file of contexts"),
+        ("#" * 300_000, "it is not a file of contexts"),
     ],
     ids=lambda value: value[:24],
 )
@@ -111,7 +111,7 @@ def test_the_file_stands_where_the_user_s_settings_are() -> None:
 
 
 def test_contexts_are_set_used_shown_and_forgotten(environment: dict[str, str]) -> None:
-    assert "no contexts yet" in called("context", "list", environment=environment).out
+    assert "no contexts in" in called("context", "list", environment=environment).out
     first = called("context", "set", "dev", "--namesrv", "10.0.0.5:9876", environment=environment)
     assert (first.code, "the current one" in first.out) == (0, True)
     called("context", "set", "prod", "--namesrv", "10.9.9.9:9876;10.9.9.8:9876", environment=environment)
@@ -138,14 +138,14 @@ def test_contexts_are_set_used_shown_and_forgotten(environment: dict[str, str]) 
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("set", "a b", "--http", "x"), 2, "cannot name a context"),
-        (("set", "dev"), 2, "say what to set"),
+        (("set", "a b", "--http", "x"), 2, "is not a context name"),
+        (("set", "dev"), 2, "give at least one of"),
         (("set", "dev", "--namesrv", "nowhere"), 2, "write host:port"),
         (("set", "dev", "--http", "ftp://x"), 2, "is not an HTTP address"),
-        (("set", "dev", "--token-file", "a\nb"), 2, "cannot be shown"),
-        (("use", "gone"), 2, "there is no context gone"),
-        (("show", "gone"), 2, "there is no context gone"),
-        (("delete", "gone", "--yes"), 2, "there is no context gone"),
+        (("set", "dev", "--token-file", "a\nb"), 2, "unprintable characters"),
+        (("use", "gone"), 2, "no context gone; known contexts"),
+        (("show", "gone"), 2, "no context gone; known contexts"),
+        (("delete", "gone", "--yes"), 2, "no context gone; known contexts"),
     ],
 )
 def test_what_cannot_be_set_is_told(words: tuple[str, ...], code: int, told: str, environment: dict[str, str]) -> None:

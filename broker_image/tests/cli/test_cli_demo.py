@@ -34,7 +34,7 @@ def test_the_demo_ends_well_and_leaves_its_store_where_it_was_told(tmp_path: Pat
     assert "kill -9" in done.out
     assert "12 sent, 12 arrived, 0 lost, 0 twice, 0 early" in done.out, done.out + done.err
     # On a machine that others use too the broker may be back late, and the demo tells.
-    said = "everything arrived once and on time: " if done.code == 0 else " more than 1000 ms late"
+    said = "all messages arrived once and on time: " if done.code == 0 else " more than 1000 ms late"
     assert said in done.out, done.out + done.err
     inspected = json.loads(called("store", "inspect", str(kept / "store"), "--json").out)
     assert inspected["topics"]["Reminders"] == {"delivered copy": 12}

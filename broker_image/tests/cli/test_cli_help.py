@@ -123,7 +123,7 @@ def test_the_distribution_without_its_extras_says_what_to_install(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path
     )
     assert (run.returncode, run.stdout) == (1, "")
-    assert run.stderr.endswith(f"delaymq: this needs {missing}: install 'delaymq[{extra}]'\n")
+    assert run.stderr.endswith(f"delaymq: this command requires {missing}: install 'delaymq[{extra}]'\n")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert any(wanted.startswith(missing) for wanted in project["optional-dependencies"][extra])
 

@@ -98,13 +98,13 @@ def test_a_redirect_is_not_followed_with_the_token(api: FakeApi) -> None:
     [
         (401, {"error": {"code": "unauthorized", "message": "no"}}, "--token-file"),
         (403, b"", "DELAYMQ_HTTP_TOKEN"),
-        (404, b"<html>", "is --http right?"),
+        (404, b"<html>", "is --http correct?"),
         (404, {"error": {"code": "not_found", "message": "GET /api/v1/delay: Not Found"}}, "older than this command"),
         (503, {"error": {"code": "busy", "message": "come later"}}, "refuses: come later (busy)"),
-        (500, {"error": "odd"}, "is --http right?"),
-        (200, b"[1]", "answers something else"),
-        (200, b"{", "answers no JSON"),
-        (200, b"[" * 100_000, "answers no JSON"),
+        (500, {"error": "odd"}, "is --http correct?"),
+        (200, b"[1]", "returned an unexpected response"),
+        (200, b"{", "did not return JSON"),
+        (200, b"[" * 100_000, "did not return JSON"),
         (200, {"levels": 5, "asOfMs": 1}, "is it a DelayMQ broker of this version?"),
         (200, {}, "is it a DelayMQ broker of this version?"),
     ],
@@ -177,7 +177,7 @@ def test_pending_messages_are_counted_by_level_topic_and_due_time(api: FakeApi) 
     some = {**common, "by": "topic", "rows": [rows["topic"]], "truncated": True}
     api.answers["/api/v1/delay/pending"] = (200, some)
     assert (
-        "only the topics with the most waiting messages are listed" in ask(api, "delay", "pending", "--by", "topic").out
+        "only the topics with the most pending messages are listed" in ask(api, "delay", "pending", "--by", "topic").out
     )
     ask(api, "delay", "pending", "--by", "due", "--bucket", "1m", "--level", "2", "--topic", "Orders")
     assert api.requests[-1][1] == "/api/v1/delay/pending?by=due&level=2&topic=Orders&bucketMs=60000"
@@ -217,9 +217,9 @@ def test_a_list_of_pending_messages_that_is_not_whole_says_so_and_names_the_limi
     ("words", "told"),
     [
         (("--by", "due", "--bucket", "soon"), "is not a delay"),
-        (("--by", "topic", "--bucket", "1m"), "goes with --by due"),
-        (("--messages", "1", "--by", "due"), "goes with --level and --topic only"),
-        (("--messages", "1", "--bucket", "1m"), "goes with --level and --topic only"),
+        (("--by", "topic", "--bucket", "1m"), "requires --by due"),
+        (("--messages", "1", "--by", "due"), "cannot be combined with --by or --bucket"),
+        (("--messages", "1", "--bucket", "1m"), "cannot be combined with --by or --bucket"),
     ],
 )
 def test_options_that_do_not_go_together_are_told(words: tuple[str, ...], told: str, api: FakeApi) -> None:
@@ -231,9 +231,9 @@ def test_options_that_do_not_go_together_are_told(words: tuple[str, ...], told: 
 
 def test_held_deliveries_are_told(api: FakeApi) -> None:
     api.answers["/api/v1/delay"] = (200, {**DELAY, "held": {"mode": "paused", "overdue": 4}})
-    assert "deliveries are paused, 4 overdue: `delaymq delay resume`" in ask(api, "delay", "status").out
+    assert "deliveries are paused, 4 overdue: resume them with `delaymq delay resume`" in ask(api, "delay", "status").out
     api.answers["/api/v1/delay"] = (200, {**DELAY, "held": {"mode": "spread", "left": 4}})
-    assert "4 overdue messages are spread over time" in ask(api, "delay", "status").out
+    assert "4 overdue messages are being spread over time" in ask(api, "delay", "status").out
 
 
 def test_offsets_that_cannot_be_read_are_given_up_when_somebody_says_so(api: FakeApi) -> None:
@@ -243,7 +243,7 @@ def test_offsets_that_cannot_be_read_are_given_up_when_somebody_says_so(api: Fak
     assert api.requests == []
     done = ask(api, "group", "forget-offsets", "--yes")
     assert (done.code, api.requests[0][:2]) == (0, ("POST", path))
-    assert "what could not be read is kept: config/consumerOffset.json.unreadable" in done.out
+    assert "the unreadable files are kept as config/consumerOffset.json.unreadable" in done.out
     api.answers[path] = (409, {"error": {"code": "readable", "message": "the consumer offsets can be read"}})
     refused = ask(api, "group", "forget-offsets", "--yes")
     assert (refused.code, "the consumer offsets can be read" in refused.err) == (1, True)
@@ -253,7 +253,7 @@ def test_watching_prints_a_line_each_look_where_no_terminal_is(api: FakeApi) -> 
     api.answers["/api/v1/delay"] = (200, DELAY)
     done = ask(api, "delay", "watch", "--every", "0.2", "--times", "2")
     assert (done.code, len(done.lines)) == (0, 2)
-    assert all("2 pending, the next is due in 3.0 s" in line for line in done.lines)
+    assert all("2 pending, next due in 3.0 s" in line for line in done.lines)
     as_json = ask(api, "delay", "watch", "--every", "0.2", "--times", "2", "--json")
     assert [json.loads(line) for line in as_json.lines] == [DELAY, DELAY]
 
@@ -275,7 +275,7 @@ def test_dead_letters_are_resent_in_requests_of_64_and_failures_end_with_one(api
     api.answers[path] = (200, {"resent": [{"offsetMessageId": "A", "newOffsetMessageId": "B"}], "failed": []})
     done = ask(api, "deadletter", "resend", "billing", *(f"ID{number}" for number in range(65)))
     assert done.code == 0
-    assert "2 of 65 dead letters were given to group billing again" in done.out
+    assert "2 of 65 dead letters were resent to group billing" in done.out
     bodies = [json.loads(body) for _, _, _, body in api.requests]
     assert [len(body["messages"]) for body in bodies] == [64, 1]
     assert bodies[1] == {"messages": [{"offsetMessageId": "ID64"}]}
@@ -303,7 +303,7 @@ def test_the_life_of_a_message_is_shown(api: FakeApi) -> None:
     unknown = "7F" * 16
     api.answers[f"/api/v1/messages/{unknown}"] = (404, error)
     done = ask(api, "message", "life", unknown)
-    assert (done.code, "a unique id needs its --topic" in done.err) == (1, True)
+    assert (done.code, "a unique id requires --topic" in done.err) == (1, True)
     done = ask(api, "message", "life", "order-1")
     assert (done.code, "'order-1' is no offset message id" in done.err) == (2, True)
 

@@ -83,10 +83,10 @@ def test_a_rate_is_kept(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("send", "T"), 2, "give the text of a message, or --lines"),
-        (("send", "T", "x", "--lines", "-"), 2, "give the text of a message, or --lines"),
+        (("send", "T"), 2, "give either message texts or --lines"),
+        (("send", "T", "x", "--lines", "-"), 2, "give either message texts or --lines"),
         (("send", "T", "--lines", "/no/such/file"), 2, "cannot be read"),
-        (("send", "T", "x", "-p", "novalue"), 2, "write NAME=VALUE"),
+        (("send", "T", "x", "-p", "novalue"), 2, "use NAME=VALUE"),
         (("send", "T", "x", "-p", "KEYS=a"), 2, "property KEYS is reserved"),
         (("send", "T", "x", "--key", "a b"), 2, "have no blanks"),
         (("send", "T", "x", "--delay", "soon"), 2, "'soon' is not a delay"),
@@ -98,24 +98,24 @@ def test_a_rate_is_kept(ask: Ask) -> None:
         (("topic", "delete", "Bad!", "--yes"), 2, "illegal"),
         (("topic", "show", "Missing"), 1, "no broker has topic Missing"),
         (("group", "show", "bad group"), 2, "illegal"),
-        (("group", "show", "missing"), 1, "no broker knows group missing"),
+        (("group", "show", "missing"), 1, "no broker has group missing"),
         (("message", "find", "Bad!", "--key", "k"), 2, "illegal"),
-        (("message", "life", "nonsense"), 2, "a unique id needs its --topic"),
+        (("message", "life", "nonsense"), 2, "a unique id requires --topic"),
         (("config", "keys", "nonsense"), 2, "is not a key"),
-        (("context", "use", "missing"), 2, "there is no context missing"),
+        (("context", "use", "missing"), 2, "no context missing"),
         (("deadletter", "resend", "g", "nonsense"), 2, "offsetMessageId"),
-        (("receive", "T", "--tail", "1", "--group", "g"), 2, "leave --group out"),
-        (("receive", "T", "--tail", "1", "--count", "1"), 2, "go with --follow"),
-        (("receive", "T", "--queue", "1"), 2, "go with --tail"),
-        (("receive", "T", "--sql", "a > 1", "--tags", "A", "--tail", "1"), 2, "goes without"),
-        (("message", "find", "T"), 2, "say what to look for"),
+        (("receive", "T", "--tail", "1", "--group", "g"), 2, "omit --group"),
+        (("receive", "T", "--tail", "1", "--count", "1"), 2, "require --follow"),
+        (("receive", "T", "--queue", "1"), 2, "require --tail"),
+        (("receive", "T", "--sql", "a > 1", "--tags", "A", "--tail", "1"), 2, "exclude each other"),
+        (("message", "find", "T"), 2, "give a search criterion"),
         (("message", "find", "T", "--key", "a", "--id", "b"), 2, "not both"),
-        (("message", "find", "T", "--key", "a", "--queue", "1"), 2, "goes with --from"),
-        (("message", "find", "T", "--from", "now", "--to", "1h ago"), 2, "turn them round"),
+        (("message", "find", "T", "--key", "a", "--queue", "1"), 2, "requires --from"),
+        (("message", "find", "T", "--from", "now", "--to", "1h ago"), 2, "swap them"),
         (("message", "find", "T", "--from", "whenever"), 2, "is no time"),
-        (("message", "get", "nonsense"), 2, "a unique id needs its --topic"),
+        (("message", "get", "nonsense"), 2, "a unique id requires --topic"),
         (("message", "get", "0A0102030000" + "0" * 20), 1, "where no broker is registered"),
-        (("message", "life", "0" * 32), 1, "a unique id needs its --topic"),
+        (("message", "life", "0" * 32), 1, "a unique id requires --topic"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
@@ -159,7 +159,7 @@ def test_looking_on_moves_no_group_and_needs_none(ask: Ask) -> None:
     assert all("Seen" not in str(row["topics"]) for row in ask.json("group", "list", "--all"))
     ask("topic", "create", "Unseen")
     nothing = ask("receive", "Unseen", "--tail", "5")
-    assert (nothing.code, "has nothing to show" in nothing.err) == (0, True)
+    assert (nothing.code, "has no matching messages" in nothing.err) == (0, True)
 
 
 def test_what_comes_is_followed_without_a_group(ask: Ask, standalone: Standalone) -> None:
@@ -250,7 +250,7 @@ def test_a_search_by_time_names_the_delayed_messages_that_wait(ask: Ask) -> None
     ask("topic", "create", "FindLater")
     ask("send", "FindLater", "a", "b", "--delay", "1h")
     search = ("message", "find", "FindLater", "--from", "10m ago")
-    told = "2 delayed messages for it wait at http://127.0.0.1:"
+    told = "2 pending delayed messages at http://127.0.0.1:"
     done = ask(*search)
     assert (done.code, done.out) == (1, "")
     assert f"no message of topic FindLater was found: {told}" in done.err
@@ -308,7 +308,7 @@ asyncio.run(asyncio.wait_for(main(), 60))
 """
     for words in (("list", "failing"), ("resend", "failing", "--all")):
         unknown = ask("deadletter", *words)
-        assert (unknown.code, unknown.out, "no broker knows group failing" in unknown.err) == (1, "", True)
+        assert (unknown.code, unknown.out, "no broker has group failing" in unknown.err) == (1, "", True)
     ask("group", "create", "failing")
     for words in (("list", "failing"), ("resend", "failing", "--all")):
         none = ask("deadletter", *words)
@@ -329,10 +329,10 @@ asyncio.run(asyncio.wait_for(main(), 60))
     assert ask.json("group", "list", "--contains", "failing")[0]["deadLetters"] == 1
     assert ask("deadletter", "resend", "failing", "--all").code == 2
     done = ask("deadletter", "resend", "failing", "--all", "--yes")
-    assert (done.code, "1 of 1 dead letter was given to group failing again" in done.out) == (0, True)
+    assert (done.code, "1 of 1 dead letter was resent to group failing" in done.out) == (0, True)
     again = ask("deadletter", "resend", "failing", str(letter["offsetMessageId"]))
     assert (again.code, "not resent" in again.out) == (1, True)
-    assert "add --again to resend it nevertheless" in again.out
+    assert "add --again to resend it anyway" in again.out
     assert "again=true" not in again.out
     [resent] = ask.json("deadletter", "list", "failing")
     assert (letter["resentMs"], int(str(resent["resentMs"])) >= int(str(letter["storedMs"]))) == (None, True)

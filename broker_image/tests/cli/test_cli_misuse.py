@@ -32,11 +32,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("store backup empty new", "empty is not a store"),
         ("store backup store file", "file is not a folder"),
         ("store export store -o nothing/out", "No such file or directory"),
-        ("store export store -o file", "is there already"),
+        ("store export store -o file", "already exists"),
         ("demo --keep empty", "name a folder that does not exist yet"),
         ("demo --keep file/below", "name a folder that does not exist yet"),
         ("--tls-ca nothing topic list --namesrv 127.0.0.1:1", "nothing cannot be read"),
-        ("group delete TOOLS_CONSUMER --yes", "one of the brokers' own groups"),
+        ("group delete TOOLS_CONSUMER --yes", "is a system group"),
     ],
 )
 @pytest.mark.usefixtures("folder")
@@ -63,6 +63,6 @@ def test_contexts_that_cannot_be_written_are_misuse() -> None:
 
 def test_input_too_long_for_a_message_is_misuse(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "MAX_INPUT_BYTES", 0)
-    with pytest.raises(CommandError, match="too many for a message") as caught:
+    with pytest.raises(CommandError, match="the maximum size of a message") as caught:
         list(send._lines(str(folder / "file")))
     assert caught.value.exit_code == 2

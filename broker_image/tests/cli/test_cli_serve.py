@@ -58,7 +58,7 @@ def test_the_host_is_listened_on_and_told_to_clients() -> None:
 def test_all_interfaces_without_an_address_for_clients_is_refused() -> None:
     with pytest.raises(ConfigError, match="--broker-ip"):
         broker("--host", "0.0.0.0")
-    with pytest.raises(ConfigError, match="no name that can be resolved"):
+    with pytest.raises(ConfigError, match="nor a resolvable name"):
         advertised_address("no such host")
     assert advertised_address("localhost") in ("127.0.0.1", "::1")
 
@@ -82,7 +82,7 @@ def test_the_name_server_of_standalone_does_not_take_the_brokers_ports() -> None
 def test_what_the_disk_must_hold_is_said(tmp_path: Path) -> None:
     assert "128 MiB are allocated" in disk_note(broker("--store-path", str(tmp_path / "new" / "store")))
     too_large = BrokerConfig(store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=1 << 60)
-    assert "too little, make room first" in disk_note(too_large)
+    assert "not enough, free some space first" in disk_note(too_large)
     (tmp_path / "commitlog").mkdir()
     assert "allocated" not in disk_note(too_large)
 
@@ -111,7 +111,7 @@ def test_an_index_of_an_unknown_division_is_pointed_out_to_who_moves_to_the_real
     index = tmp_path / "index" / "20240101000000000"
     index.parent.mkdir()
     index.write_bytes(bytes(100))
-    assert "# Index files of 100 bytes fit no settings" in rocketmq_conf(broker("--store-path", str(tmp_path)))
+    assert "# The layout of index files of 100 bytes is unknown" in rocketmq_conf(broker("--store-path", str(tmp_path)))
 
 
 def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
@@ -123,6 +123,6 @@ def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_misspelt_variable_is_told_and_foreign_ones_are_not() -> None:
     assert misspelt_variables({"DELAYMQ_LISTEN_PRT": "1", "DELAYMQ_LISTEN_PORT": "1", "PATH": "x"}) == [
-        "the variable DELAYMQ_LISTEN_PRT is no setting: did you mean DELAYMQ_LISTEN_PORT?"
+        "the environment variable DELAYMQ_LISTEN_PRT is not a setting: did you mean DELAYMQ_LISTEN_PORT?"
     ]
     assert misspelt_variables({"DELAYMQ_NAMESRV": "x", "DELAYMQ_SHOP_SERVICE_HOST": "10.0.0.1"}) == []

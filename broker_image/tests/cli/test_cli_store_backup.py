@@ -67,7 +67,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def backup(origin: Path, tmp_path: Path) -> Path:
     done = called("store", "backup", str(origin), str(tmp_path / "backup"))
     assert done.code == 0, done.err
-    assert "holds everything from 0 up to offset" in done.out
+    assert "contains the commit log from offset 0 to" in done.out
     return tmp_path / "backup"
 
 
@@ -116,7 +116,7 @@ def test_a_restore_does_with_the_overdue_what_was_chosen(
 def test_dropping_is_asked_for_and_without_an_answer_the_store_stays_paused(backup: Path, tmp_path: Path) -> None:
     done = called("store", "restore", str(backup), str(tmp_path / "again"), "--overdue", "drop")
     assert done.code == 2
-    assert f"{OVERDUE} delayed messages are overdue and would be dropped for good" in done.err
+    assert f"{OVERDUE} delayed messages are overdue. Drop them permanently?" in done.err
     assert "paused" in done.err
     assert delivered(tmp_path / "again") == ([], {1: OVERDUE, 2: PENDING})
 
@@ -204,7 +204,7 @@ def test_a_clone_has_an_id_of_its_own_and_delivers_nothing_by_itself(
 
 def test_verify_names_the_damaged_file_of_a_backup(backup: Path) -> None:
     done = called("store", "verify", str(backup))
-    assert (done.code, "sound: a backup from 0 up to offset" in done.out) == (0, True)
+    assert (done.code, "sound: backup from offset 0 to" in done.out) == (0, True)
     segment = min((backup / "commitlog").iterdir())
     segment.write_bytes(segment.read_bytes()[:-1] + b"!")
     done = called("store", "verify", str(backup))
@@ -226,7 +226,7 @@ def test_a_full_disk_is_said_and_the_next_run_goes_on(origin: Path, tmp_path: Pa
     )
     assert done.returncode == 1
     assert "the disk takes no more" in done.stderr
-    assert "run the backup again to go on" in done.stderr
+    assert "run the backup again to continue" in done.stderr
     assert called("store", "verify", str(tmp_path / "b")).code == 2
     assert called(*words[3:]).code == 0
     assert called("store", "verify", str(tmp_path / "b")).code == 0
@@ -237,17 +237,17 @@ def test_a_full_disk_is_said_and_the_next_run_goes_on(origin: Path, tmp_path: Pa
     [
         (["backup", "NOWHERE", "b"], "is not a folder"),
         (["backup", "ftp://host", "b"], "not an HTTP address"),
-        (["backup", "STORE", "STORE/inside"], "lies in the store"),
-        (["backup", "STORE", "b", "--limit", "fast"], "is no number of bytes"),
+        (["backup", "STORE", "STORE/inside"], "is inside the store"),
+        (["backup", "STORE", "b", "--limit", "fast"], "is not a number of bytes"),
         (["backup", "EMPTY", "b"], "is not a store"),
         (["restore", "EMPTY", "b"], "holds no finished backup"),
         (["restore", "STORE", "b", "--overdue", "later"], "none of deliver, spread=DURATION"),
-        (["restore", "STORE", "b", "--overdue", "spread=soon"], "is no duration"),
+        (["restore", "STORE", "b", "--overdue", "spread=soon"], "is not a duration"),
         (["restore", "STORE", "b", "--overdue", "spread=31d"], "at most 30d"),
         (["clone", "STORE", "STORE"], "is not empty"),
-        (["clone", "STORE", "b", "--offsets", "some"], "neither keep nor drop"),
+        (["clone", "STORE", "b", "--offsets", "some"], "use keep or drop"),
         (["export", "EMPTY"], "is not a store"),
-        (["export", "STORE", "--format", "xml"], "write jsonl"),
+        (["export", "STORE", "--format", "xml"], "use jsonl"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(origin: Path, tmp_path: Path, words: list[str], said: str) -> None:
@@ -287,7 +287,7 @@ def test_a_running_broker_is_backed_up_cloned_paused_and_resumed_by_commands(tmp
         known = server.environment
         url = known["DELAYMQ_HTTP"]
         assert called("send", "Orders", "one", environment=known).code == 0
-        assert "deliveries are paused; 0 messages overdue by now" in called("delay", "pause", environment=known).out
+        assert "deliveries are paused; 0 messages overdue" in called("delay", "pause", environment=known).out
         assert called("send", "Orders", "two", "--delay", "1s", environment=known).code == 0
         told = json.loads(called("store", "backup", url, str(tmp_path / "b"), "--json").out)
         assert (told["startOffset"], told["segments"], told["copiedBytes"]) == (0, 1, told["endOffset"])

@@ -35,7 +35,7 @@ def test_on_a_terminal_a_yes_is_enough(monkeypatch: pytest.MonkeyPatch, answer: 
 @pytest.mark.parametrize("answer", ["\n", "n\n", "", "yess\n"])
 def test_on_a_terminal_everything_else_is_a_no(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     answered(monkeypatch, answer)
-    with pytest.raises(CommandError, match="nothing was done") as caught:
+    with pytest.raises(CommandError, match="nothing was changed") as caught:
         options.confirm("Delete it?", False)
     assert caught.value.exit_code == 1
 
@@ -93,7 +93,7 @@ def test_what_a_narrow_terminal_has_no_room_for_is_named_and_nothing_is_cut(widt
     assert all(len(line) <= width for line in shown.splitlines())
     assert "…" not in shown
     said = " ".join(shown.split())
-    assert (f"left out for want of room: {', '.join(left_out)};" in said) is bool(left_out)
+    assert (f"hidden columns: {', '.join(left_out)};" in said) is bool(left_out)
     for column, cell in zip(COLUMNS[:-1], ROWS[0][:-1], strict=True):
         assert (cell in said) is (column not in left_out)
 
@@ -109,7 +109,7 @@ def test_wide_characters_and_what_acts_on_a_terminal_count_as_they_are_shown() -
         shown = io.StringIO()
         output.PlainConsole(file=shown, width=width).print(tables.table(("a", "b", "c"), [row], left=3))
         assert ("x" * 10 in shown.getvalue()) is has_all
-        assert ("left out for want of room: c;" in " ".join(shown.getvalue().split())) is not has_all
+        assert ("hidden columns: c;" in " ".join(shown.getvalue().split())) is not has_all
         assert "名前" * 5 in shown.getvalue()
         assert "a\\x1bb" in shown.getvalue()
 

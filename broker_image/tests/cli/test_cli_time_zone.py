@@ -58,5 +58,5 @@ def test_a_zone_that_nobody_knows_is_said_and_is_utc() -> None:
     text = said(TZ="Europe/Berln", TZDIR="/no/such/folder")
     assert text == (
         "[22] 2023-11-14T22:13:20.000+00:00"
-        " TZ=Europe/Berln is no time zone that is known here: times and deleteWhen are in UTC"
+        " TZ=Europe/Berln is an unknown time zone: log timestamps and deleteWhen use UTC"
     )

@@ -37,7 +37,7 @@ def test_a_time_without_an_offset_is_local() -> None:
     "text", ["", "yesterday", "10 ago", "10x ago", "ago", "-5", "99999999999999999999", "9999999d ago", "٣"]
 )
 def test_what_is_no_time_is_told_with_examples(text: str) -> None:
-    with pytest.raises(CommandError, match="write 2026-01-31T12:00") as caught:
+    with pytest.raises(CommandError, match="use 2026-01-31T12:00") as caught:
         parse_time(text, NOW_MS)
     assert caught.value.exit_code == 2
 

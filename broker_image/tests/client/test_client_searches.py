@@ -55,7 +55,7 @@ def test_an_id_that_was_not_found_while_a_broker_was_away_is_not_called_missing(
             await brokers[1].stop()
             unreachable = Unreachable()
             assert [each.body for each in await by_unique_id(client, "T", "ID0", unreachable)] == [b"1"]
-            assert "not searched, since it could not be reached: b (no answer from 127.0.0.1:" in str(unreachable)
+            assert "not searched because unreachable: b (no answer from 127.0.0.1:" in str(unreachable)
             with pytest.raises(CommandError, match="could not be reached: b ") as caught:
                 await by_unique_id(client, "T", "ID9", Unreachable())
             assert caught.value.exit_code == EXIT_UNREACHABLE
@@ -99,12 +99,12 @@ def test_what_waits_is_counted_at_every_broker_of_the_topic(monkeypatch: pytest.
         async with running(*brokers) as (client, _):
             await brokers[-1].stop()
             told = await waiting_for(client, WHERE, "T")
-        assert told[0].startswith("2 delayed messages for it wait at http://here:1: ")
-        assert told[1].startswith("1 delayed message for it waits at http://127.0.0.1:8082: ")
+        assert told[0].startswith("2 pending delayed messages at http://here:1: ")
+        assert told[1].startswith("1 pending delayed message at http://127.0.0.1:8082: ")
         assert [line.partition(" (")[0] for line in told[2:]] == [
             f"delayed messages at broker {name}" for name in ("c", "d", "e", "g")
         ]
-        reasons = ("is another broker", "no broker at http://10.0.0.4:8084", "HTTP interface is off", "no answer from")
+        reasons = ("leads to another broker", "no broker at http://10.0.0.4:8084", "HTTP API is disabled", "no answer from")
         assert all(reason in line for line, reason in zip(told[2:], reasons, strict=True))
 
     run(scenario)
@@ -119,7 +119,7 @@ def test_a_search_asks_a_bounded_number_of_brokers(monkeypatch: pytest.MonkeyPat
     async def scenario() -> None:
         brokers = [FakeBroker(name) for name in "abc"]
         async with running(*brokers) as (client, _):
-            assert await waiting_for(client, replace(WHERE, token=""), "T") == ["1 more broker not asked for its count"]
+            assert await waiting_for(client, replace(WHERE, token=""), "T") == ["1 more broker not queried for counts"]
         assert [len(each.asked(RequestCode.GET_BROKER_CONFIG)) for each in brokers] == [1, 1, 0]
 
     run(scenario)

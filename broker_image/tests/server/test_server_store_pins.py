@@ -258,10 +258,10 @@ def test_a_running_broker_is_backed_up_while_its_retention_deletes(tmp_path: Pat
 def test_a_backup_of_nobody_and_one_without_the_token_say_what_to_do(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_token="secret") as server:
-            with pytest.raises(CommandError, match="wants its httpToken"):
+            with pytest.raises(CommandError, match="requires its httpToken"):
                 await asyncio.to_thread(backup_of, server, tmp_path / "backup")
-        with pytest.raises(CommandError, match=r"no broker at http://127.0.0.1:1 .*is it running"):
-            RemoteSource("http://127.0.0.1:1", "", str(tmp_path)).state()
+        with pytest.raises(CommandError, match=r"cannot connect to a broker at http://127.0.0.1:1 .*is it running"):
+            RemoteSource("http://127.0.0.1:1", "", str(tmp_path)).look()
 
     run(scenario)
 
@@ -280,7 +280,7 @@ def test_an_address_that_leads_to_another_store_meanwhile_ends_the_backup(tmp_pa
                     return super().read(base, position, count)
 
             source = Switching(f"http://{HOST}:{server.broker.http_port}", "", str(tmp_path / "backup"))
-            with pytest.raises(BackupError, match="leads to another store by now"):
+            with pytest.raises(BackupError, match="now leads to another store"):
                 await asyncio.to_thread(backup_of, server, tmp_path / "backup", source)
 
     run(scenario)

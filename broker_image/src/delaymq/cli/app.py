@@ -1,4 +1,4 @@
-"""The commands for people: one table of them, and how one is run."""
+"""Table of the interactive commands, and the function that runs one."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import typer
 
 from delaymq.cli.lazy import Entry, Group, Leaf, group_command
 
-_ABOUT: Final = "Messages that arrive later: a broker that speaks RocketMQ 4.9's protocol, and its tools."
-_DEMO: Final = "Start a broker, send delayed messages, kill it in between, see them arrive once and on time."
+_ABOUT: Final = "A message broker specialised in delayed messages, compatible with RocketMQ 4.9, and its tools."
+_DEMO: Final = "Start a broker, send delayed messages, kill it, and see them arrive once and on time."
 COMPLETION_VARIABLE: Final = "_DELAYMQ_COMPLETE"
-# main() runs servers without typer; here they stand so that the list of commands is whole.
+# main() runs servers without typer; these entries only complete the list of commands.
 _AS_IS: Final = {
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
     "add_help_option": False,
 }
 
-# Targets are module:function below delaymq.cli.commands; a text is what `delaymq --help` says without loading them.
+# Targets are module:function below delaymq.cli.commands; `delaymq --help` shows the texts without loading the modules.
 COMMANDS: Final[Mapping[str, Entry]] = {
     "standalone": Leaf("server:standalone", "Run a NameServer and a broker in one process.", _AS_IS),
     "broker": Leaf("server:broker", "Run a broker.", _AS_IS),
     "namesrv": Leaf("server:namesrv", "Run a NameServer.", _AS_IS),
-    "send": Leaf("send:send", "Send messages, at once or delayed."),
-    "receive": Leaf("receive:receive", "Receive messages and show how late they came."),
+    "send": Leaf("send:send", "Send messages, immediately or delayed."),
+    "receive": Leaf("receive:receive", "Receive messages and show their lateness."),
     "delay": Group(
         "Pending delayed messages of a broker.",
         {
@@ -37,7 +37,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         },
     ),
     "topic": Group(
-        "Topics: which there are, their queues and readers.",
+        "Topics, their queues and their consumer groups.",
         {
             "list": Leaf("topic:list_topics"),
             "show": Leaf("topic:show"),
@@ -47,7 +47,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         },
     ),
     "group": Group(
-        "Consumer groups: who is in them, how far they are.",
+        "Consumer groups, their members and their progress.",
         {
             "list": Leaf("group.groups:list_groups"),
             "show": Leaf("group.groups:show"),
@@ -60,7 +60,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         },
     ),
     "message": Group(
-        "Messages: where one is, and what became of it.",
+        "Find messages and show their history.",
         {
             "find": Leaf("message:find"),
             "get": Leaf("message:get"),
@@ -69,14 +69,14 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         },
     ),
     "deadletter": Group(
-        "Messages that a group gave up on.",
+        "Dead letters: messages whose retries are exhausted.",
         {
             "list": Leaf("deadletter:list_letters"),
             "resend": Leaf("deadletter:resend"),
         },
     ),
     "acl": Group(
-        "Accounts and white lists of brokers with access control.",
+        "Accounts and allow lists of brokers with access control.",
         {
             "init": Leaf("acl_init:init"),
             "list": Leaf("acl:list_files"),
@@ -87,7 +87,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "cluster": Group("Brokers and NameServers.", {"show": Leaf("cluster:show")}),
     "store": Group(
-        "A store's files: checked, looked at, exported, backed up and restored.",
+        "Verify, inspect, export, back up and restore a store.",
         {
             "verify": Leaf("store.verify:verify"),
             "inspect": Leaf("store.verify:inspect"),
@@ -98,7 +98,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         },
     ),
     "config": Group(
-        "Settings of servers: what they are, where they are from, what is wrong with a file.",
+        "Show and explain server settings, and check configuration files.",
         {
             "print": Leaf("config:print_settings", settings=_AS_IS),
             "check": Leaf("config:check"),
@@ -106,7 +106,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         },
     ),
     "context": Group(
-        "Names for clusters, so that addresses need not be typed.",
+        "Named sets of cluster addresses.",
         {
             "list": Leaf("context:list_contexts"),
             "show": Leaf("context:show"),
@@ -116,7 +116,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         },
     ),
     "completion": Group(
-        "Completion of commands and options by the shell.",
+        "Shell completion of commands and options.",
         {
             "install": Leaf("completion:install"),
             "show": Leaf("completion:show"),
@@ -127,17 +127,23 @@ COMMANDS: Final[Mapping[str, Entry]] = {
 
 
 def _options(
-    version: bool = typer.Option(False, "--version", "-V", help="Print the version and end."),
-    access_key: str = typer.Option("", metavar="KEY", help="The account that signs requests (DELAYMQ_ACCESS_KEY)."),
-    secret_key_file: str = typer.Option("", metavar="FILE", help="Its secret (DELAYMQ_SECRET_KEY, …_KEY_FILE)."),
-    tls: bool = typer.Option(False, "--tls", help="Talk to brokers and NameServers with TLS (DELAYMQ_TLS=true)."),
-    tls_ca: str = typer.Option("", metavar="FILE", help="Trusted issuers, PEM (DELAYMQ_TLS_CA; default: system's)."),
-    tls_cert: str = typer.Option("", metavar="FILE", help="The certificate to show, PEM (DELAYMQ_TLS_CERT)."),
-    tls_key: str = typer.Option("", metavar="FILE", help="Its key (DELAYMQ_TLS_KEY, DELAYMQ_TLS_KEY_PASSWORD)."),
-    tls_server_name: str = typer.Option("", metavar="NAME", help="Name of servers' certificates, if not the host."),
-    tls_insecure: bool = typer.Option(False, "--tls-insecure", help="Take any certificate of servers."),
+    version: bool = typer.Option(False, "--version", "-V", help="Print the version and exit."),
+    access_key: str = typer.Option(
+        "", metavar="KEY", help="Access key of the account that signs requests (DELAYMQ_ACCESS_KEY)."
+    ),
+    secret_key_file: str = typer.Option(
+        "", metavar="FILE", help="File with its secret key (or DELAYMQ_SECRET_KEY, …_FILE)."
+    ),
+    tls: bool = typer.Option(False, "--tls", help="Connect to brokers and NameServers with TLS (DELAYMQ_TLS=true)."),
+    tls_ca: str = typer.Option("", metavar="FILE", help="Trusted CAs, PEM (DELAYMQ_TLS_CA; default: the system's)."),
+    tls_cert: str = typer.Option("", metavar="FILE", help="Client certificate, PEM (DELAYMQ_TLS_CERT)."),
+    tls_key: str = typer.Option("", metavar="FILE", help="Its private key (DELAYMQ_TLS_KEY, …_KEY_PASSWORD)."),
+    tls_server_name: str = typer.Option(
+        "", metavar="NAME", help="Expected name in server certificates; default: the host."
+    ),
+    tls_insecure: bool = typer.Option(False, "--tls-insecure", help="Accept any server certificate."),
 ) -> None:
-    """`main` handles --version; here it stands for the help."""
+    """Global options; `main` handles --version, which is declared here for the help."""
     from delaymq.cli.target.accounts import account_flags
     from delaymq.cli.target.contexts import tls_flags
 
@@ -157,8 +163,8 @@ def _options(
 
 
 def run(words: Sequence[str]) -> int:
-    """Runs one command; ends by SystemExit with its exit code, or CommandError."""
-    if COMPLETION_VARIABLE in os.environ:  # the shell asks
+    """Run one command; raise SystemExit with its exit code, or CommandError."""
+    if COMPLETION_VARIABLE in os.environ:  # requested by the shell
         from typer.completion import get_completion_inspect_parameters
 
         get_completion_inspect_parameters()  # as a side effect typer learns the shells

@@ -1,4 +1,4 @@
-"""The reference in docs/operations/commands.md, made of the commands themselves: `make docs` writes it."""
+"""Generator of the reference in docs/operations/commands.md; `make docs` runs it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from delaymq.cli.servers.serve import ABOUT, parser
 _BLOCK = re.compile(r"(<!-- (\w+): written by `make docs` -->\n\n).*?(\n<!-- end -->)", re.DOTALL)
 _Row = tuple[str, str]
 WIDTH: Final = 100
-"""Columns of prose."""
+"""Width of prose, in columns."""
 
 
 def with_commands(text: str) -> str:
-    """The page with its reference as the commands are; everything between the marks is written by people."""
+    """Return the page with its generated blocks renewed; text outside the marked blocks is kept."""
     parts = {"common": _table(common_options().values()), "commands": "\n".join(_sections())}
     return _BLOCK.sub(lambda found: found[1] + parts[found[2]] + found[3], text)
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """All commands that typer runs: `topic list` and typer's command."""
+    """Yield all commands that typer runs: the name, such as `topic list`, and typer's command."""
     for name, entry in COMMANDS.items():
         if isinstance(entry, Group):
             yield from ((f"{name} {inner}", load(inner, leaf)) for inner, leaf in entry.commands.items())
@@ -39,7 +39,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def module_of(name: str) -> str:
-    """The module of a command: `delaymq.cli.commands.group.reset` for `group reset`."""
+    """Return the module of a command, such as `delaymq.cli.commands.group.reset` for `group reset`."""
     if name in ABOUT:
         return parser.__module__
     first, _, inner = name.partition(" ")
@@ -49,7 +49,7 @@ def module_of(name: str) -> str:
 
 
 def options_of(command: Any) -> dict[str, _Row]:
-    """The command's arguments and options by their longest name, each as it is written and what it does."""
+    """Return the command's arguments and options by longest name, each with its syntax and its help text."""
     context = typer.Context(command)
     found = {}
     for parameter in command.params:
@@ -60,7 +60,7 @@ def options_of(command: Any) -> dict[str, _Row]:
 
 
 def common_options() -> dict[str, _Row]:
-    """What many commands have."""
+    """Return the options that many commands share."""
 
     def any_command(
         namesrv: NameServers = None,
@@ -70,7 +70,7 @@ def common_options() -> dict[str, _Row]:
         as_json: AsJson = False,
         yes: Yes = False,
     ) -> None:
-        """Has them all."""
+        """Declare all of them."""
 
     made = typer.Typer(add_completion=False, rich_markup_mode=None)
     made.command()(any_command)
@@ -91,7 +91,7 @@ def _sections() -> Iterator[str]:
 
 
 def _help(text: str) -> str:
-    """A command's help as Markdown: its examples as lines to copy."""
+    """Return a command's help as Markdown, with its examples as lines to copy."""
     told, _, examples = " ".join(text.split()).replace("Example: ", "Examples: ").partition("Examples: ")
     lines = "\n".join(examples.split("; "))
     return _wrapped(told.strip()) + (f"\n\n```sh\n{lines}\n```" if examples else "")
@@ -102,7 +102,7 @@ def _wrapped(text: str) -> str:
 
 
 def _server(name: str) -> str:
-    # argparse has no public way to list what a parser takes.
+    # argparse has no public way to list a parser's arguments.
     actions = [action for action in parser(name)._actions if action.dest != "help"]
     rows = [
         (f"{', '.join(action.option_strings)} {action.metavar or ''}".strip(), str(action.help)) for action in actions

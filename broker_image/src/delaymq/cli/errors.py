@@ -1,4 +1,4 @@
-"""Errors of commands, with their exit codes."""
+"""Command errors and their exit codes."""
 
 import errno
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 EXIT_NOT_DONE: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
-"""Nobody is there, or no answer comes: trying again later, or another address, may help."""
+"""No connection, or no response in time: a later attempt or another address may succeed."""
 EXIT_INTERRUPTED: Final = 130
 _UNUSABLE: Final = frozenset(
     {
@@ -17,12 +17,12 @@ _UNUSABLE: Final = frozenset(
 
 
 def exit_code_of_path(error: OSError) -> int:
-    """Misuse when the named file or folder cannot be used; not done when the disk or the system refused."""
+    """Return EXIT_USAGE if the named file or folder cannot be used, EXIT_NOT_DONE if the disk or the system failed."""
     return EXIT_USAGE if error.errno in _UNUSABLE else EXIT_NOT_DONE
 
 
 class CommandError(Exception):
-    """A command that could not be done; `main` prints the text and ends with `exit_code`."""
+    """Failure of a command; `main` prints the text and exits with `exit_code`."""
 
     def __init__(self, text: str, exit_code: int = EXIT_NOT_DONE) -> None:
         super().__init__(text)

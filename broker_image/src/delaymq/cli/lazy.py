@@ -1,6 +1,6 @@
-"""Groups of commands that load a command's module only when it is run or its help is asked for.
+"""Groups of commands that load a command's module only when it is run or its help is requested.
 
-`delaymq --help` lists forty commands; loading them all takes half a second, one of them a tenth.
+`delaymq --help` lists forty commands; loading all of them takes half a second, loading one a tenth of a second.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A command: `module:function`, below `delaymq.cli.commands`."""
+    """A command; `target` is `module:function` below `delaymq.cli.commands`."""
 
     target: str
     text: str = ""
-    """Its line in the list of commands; empty: the first sentence of its function, which must be loaded for that."""
+    """Its line in the list of commands; empty: the first sentence of its function, whose module is then loaded."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What typer's `command` takes besides: `context_settings`, `add_help_option`."""
+    """Further arguments of typer's `command`: `context_settings`, `add_help_option`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Commands that belong together, by name."""
+    """Related commands by name."""
 
     text: str
     commands: Mapping[str, Leaf]
@@ -40,7 +40,7 @@ Entry = Leaf | Group
 
 
 def group_command(name: str, text: str, entries: Mapping[str, Entry], callback: Callable[..., None] | None) -> Any:
-    """A group as typer runs it; `callback` states the group's own options."""
+    """Return a group as typer runs it; `callback` declares the group's own options."""
     lazy = type("LazyGroup", (_LazyGroup,), {"entries": entries})
     # Commands within the group inherit the names.
     made = _typer(name=name, help=text, cls=lazy, no_args_is_help=True, context_settings=HELP)
@@ -49,7 +49,7 @@ def group_command(name: str, text: str, entries: Mapping[str, Entry], callback: 
 
 
 def _no_options() -> None:
-    """A group without options of its own."""
+    """Declare no options."""
 
 
 def _typer(**settings: Any) -> typer.Typer:
@@ -57,7 +57,7 @@ def _typer(**settings: Any) -> typer.Typer:
 
 
 def load(name: str, entry: Entry) -> TyperCommand | TyperGroup:
-    """The command as typer runs it; its module is imported now."""
+    """Import the command's module and return the command as typer runs it."""
     if isinstance(entry, Group):
         return cast(TyperGroup, group_command(name, entry.text, entry.commands, None))
     module_name, _, function_name = entry.target.partition(":")

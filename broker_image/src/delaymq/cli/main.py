@@ -1,4 +1,4 @@
-"""Entry point of the command `delaymq`: starts servers without typer, runs all other commands with it."""
+"""Entry point of the command `delaymq`: starts servers without typer and runs all other commands with it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _EXTRA_OF = {
     "aiohttp": "server", "prometheus_client": "server", "uvloop": "server", "tzdata": "server",
     "msgspec": "cli", "rich": "cli", "typer": "cli",
 }  # fmt: skip
-"""Which extra of the distribution brings a library: without any it has the core alone."""
+"""The distribution's extra that provides each library; without extras, only the core is installed."""
 _OUTPUT_FAILS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs one command and ends the process with its exit code."""
+    """Run one command and exit the process with its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
-        # Names in a damaged store need not be text, and a terminal need not know all characters.
+        # Names in a damaged store may be invalid text, and a terminal may lack some characters.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         extra = _EXTRA_OF.get(error.name or "")
         if extra is None:
             raise
-        print(f"delaymq: this needs {error.name}: install 'delaymq[{extra}]'", file=sys.stderr)
+        print(f"delaymq: this command requires {error.name}: install 'delaymq[{extra}]'", file=sys.stderr)
         code = 1
     except CommandError as error:
         print(f"delaymq: {visible(str(error))}", file=sys.stderr)
@@ -46,23 +46,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe, such as `head`, has gone; nothing may be flushed to it at exit.
+        # The reader of a pipe, such as `head`, has exited; nothing may be flushed to it at exit.
         _give_up_output()
         code = 1
     except OSError as error:
         if error.errno not in _OUTPUT_FAILS:
             raise
-        print(f"delaymq: what this prints cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"delaymq: cannot write the output: {error.strerror}", file=sys.stderr)
         _give_up_output()
         code = 1
     sys.exit(code)
 
 
 def _open_closed_streams() -> None:
-    """Whoever closed a standard stream (`>&-`) gets a silent one: else the next socket would be standard output."""
+    """Replace closed standard streams (`>&-`) by /dev/null: otherwise the next socket would become standard output."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The lowest free descriptor, which is the one that was closed.
+            # The lowest free descriptor is the one that was closed.
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
@@ -75,7 +75,7 @@ def _run(words: list[str]) -> int:
         print(f"delaymq {__version__}")
         return 0
     if words and words[0] in SERVERS:
-        # The first process of a container is not ended by a signal that it does not handle, and loading takes a while.
+        # The first process of a container ignores unhandled signals, and loading takes a while.
         signal.signal(signal.SIGTERM, _stopped_before_the_start)
         from delaymq.cli.servers.serve import serve
 
@@ -86,5 +86,5 @@ def _run(words: list[str]) -> int:
 
 
 def _stopped_before_the_start(*_: object) -> None:
-    """SIGTERM while nothing is open yet; a server that starts handles it itself."""
+    """Handle SIGTERM while nothing is open yet; a started server installs its own handler."""
     os._exit(0)

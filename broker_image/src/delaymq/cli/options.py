@@ -1,4 +1,4 @@
-"""Options that many commands share."""
+"""Options shared by many commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from delaymq.cli.terminal.sanitize import visible
 NameServers = Annotated[
     str | None,
     typer.Option(
-        "--namesrv", metavar="HOST:PORT", help="NameServers, joined by ; (DELAYMQ_NAMESRV, default 127.0.0.1:9876)."
+        "--namesrv", metavar="HOST:PORT", help="NameServers, separated by ; (DELAYMQ_NAMESRV, default 127.0.0.1:9876)."
     ),
 ]
 HttpAddress = Annotated[
@@ -25,24 +25,24 @@ HttpAddress = Annotated[
 ]
 TokenFile = Annotated[
     str | None,
-    typer.Option("--token-file", metavar="FILE", help="Holds the broker's httpToken (or set DELAYMQ_HTTP_TOKEN)."),
+    typer.Option("--token-file", metavar="FILE", help="File with the broker's httpToken (or set DELAYMQ_HTTP_TOKEN)."),
 ]
 ContextName = Annotated[
     str | None,
-    typer.Option("--context", metavar="NAME", help="Addresses from `delaymq context` (DELAYMQ_CONTEXT)."),
+    typer.Option("--context", metavar="NAME", help="Context that supplies the addresses (DELAYMQ_CONTEXT)."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs: an object, or one a line for lists.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one object per line for lists.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation; required without a terminal.")]
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Asks before something cannot be undone; CommandError when nobody can be asked or the answer is no."""
+    """Ask before an irreversible action; raise CommandError without a terminal or if the answer is no."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise CommandError(f"{question} Nobody can be asked here: add --yes to do it", EXIT_USAGE)
+        raise CommandError(f"{question} Confirmation requires a terminal: add --yes to proceed", EXIT_USAGE)
     print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     with interruptible():
         answer = sys.stdin.readline()
     if answer.strip().lower() not in ("y", "yes"):
-        raise CommandError("nothing was done")
+        raise CommandError("cancelled: nothing was changed")

@@ -1,4 +1,4 @@
-"""`--overdue`: what becomes of delayed messages that came due while nobody delivered them."""
+"""`--overdue`: policy for delayed messages that came due while deliveries were stopped."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _CHOICES: Final = "deliver, spread=DURATION (such as spread=30m), drop, or pause
 
 @dataclass(frozen=True, kw_only=True)
 class OverduePolicy:
-    """A choice."""
+    """A parsed `--overdue` option."""
 
     what: str
     """`deliver`, `spread`, `drop` or `pause`."""
     over_ms: int = 0
-    """Of `spread`."""
+    """Duration of `spread`, in ms."""
 
 
 def parse_overdue(text: str) -> OverduePolicy:
-    """The choice that `text` says. CommandError."""
+    """Parse the option's value; raise CommandError if it is invalid."""
     what, _, duration = text.partition("=")
     if what in ("deliver", "drop", "pause") and not duration:
         return OverduePolicy(what=what)
     if what == "spread" and duration:
         return OverduePolicy(what=what, over_ms=_duration_ms(duration))
-    raise CommandError(f"--overdue: {text!r} is none of {_CHOICES}", EXIT_USAGE)
+    raise CommandError(f"--overdue: {text!r} is invalid: use {_CHOICES}", EXIT_USAGE)
 
 
 def _duration_ms(text: str) -> int:
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)\s*(ms|s|m|h|d)", text.strip())
     value = int(float(match[1]) * _TIMES_MS[match[2]]) if match else 0
-    if not 1 <= value <= MAX_SPREAD_MS:
-        raise CommandError(f"--overdue: {text!r} is no duration: write such as 90s, 30m or 2h, at most 30d", EXIT_USAGE)
+    if not 1 <= value <= LONGEST_SPREAD_MS:
+        raise CommandError(f"--overdue: {text!r} is not a duration: use 90s, 30m or 2h, at most 30d", EXIT_USAGE)
     return value

@@ -1,5 +1,5 @@
-"""The commands of `delaymq`: a folder or module for each noun.
+"""The commands of `delaymq`: one folder or module per noun.
 
-Here: arguments, order of steps, and what is printed. Not here: rows and texts that several commands show (views/), whom
-to ask (target/). Invariant: no command imports another noun's.
+Here: arguments, order of steps, and output. Not here: rows and texts that several commands show (views/), and the
+choice of the server (target/). Invariant: no command imports from another noun's module.
 """

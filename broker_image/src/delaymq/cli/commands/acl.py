@@ -1,4 +1,4 @@
-"""`delaymq acl`: accounts and white lists of brokers with access control."""
+"""`delaymq acl`: accounts and allow lists of brokers with access control."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from delaymq.client import Admin, Client, Credentials
 AccessKey = Annotated[str, typer.Argument(metavar="KEY", help="The account's access key.")]
 Cluster = Annotated[str | None, typer.Option(metavar="NAME", help="Only the brokers of this cluster.")]
 Permissions = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=PERM", help="PUB, SUB, PUB|SUB or DENY; may stand several times.")
+    list[str] | None, typer.Option(metavar="NAME=PERM", help="PUB, SUB, PUB|SUB or DENY; repeatable.")
 ]
-_SECOND = "Whether RocketMQ's signature is refused; default: as it is, and yes for a new administrator."
-Default = Annotated[str | None, typer.Option(metavar="PERM", help="For what is not named: PUB, SUB, PUB|SUB, DENY.")]
+_SECOND = "Whether to reject RocketMQ's signature; default: unchanged; yes for a new administrator."
+Default = Annotated[str | None, typer.Option(metavar="PERM", help="For names without a rule: PUB, SUB, PUB|SUB, DENY.")]
 
 
 def list_files(
     cluster: Cluster = None, namesrv: NameServers = None, context: ContextName = None, as_json: AsJson = False
 ) -> None:
-    """List the rule files of all brokers and how often they were changed by requests.
+    """List the rule files of all brokers with the number of changes made by requests.
 
-    What is in them is not shown: brokers do not tell secrets.
+    Their contents are not shown, because brokers do not reveal secrets.
     """
 
     async def work(client: Client) -> int:
@@ -53,19 +53,19 @@ def list_files(
 
 def put(
     key: AccessKey,
-    secret_file: Annotated[Path, typer.Option(metavar="FILE", help="A file that holds the account's secret key.")],
-    admin: Annotated[bool, typer.Option("--admin", help="May do everything; else it may not any more.")] = False,
+    secret_file: Annotated[Path, typer.Option(metavar="FILE", help="File with the account's secret key.")],
+    admin: Annotated[bool, typer.Option("--admin", help="Grant all permissions; omitted: revoke them.")] = False,
     topic: Permissions = None,
     group: Permissions = None,
     default_topic: Default = None,
     default_group: Default = None,
-    white: Annotated[str | None, typer.Option(metavar="ADDRESSES", help="Peers that need no signature.")] = None,
+    white: Annotated[str | None, typer.Option(metavar="ADDRESSES", help="Addresses that need no signature.")] = None,
     second_signature: Annotated[bool | None, typer.Option(help=_SECOND)] = None,
     cluster: Cluster = None,
     namesrv: NameServers = None,
     context: ContextName = None,
 ) -> None:
-    """Make an account on all brokers, or change it; permissions that are not named stay.
+    """Create an account on all brokers, or change it; permissions that are not named are kept.
 
     Example: delaymq acl put billing --secret-file billing.key --topic 'orders=PUB|SUB' --group billing=SUB
     """
@@ -96,8 +96,8 @@ def put(
 def delete(
     key: AccessKey, yes: Yes = False, cluster: Cluster = None, namesrv: NameServers = None, context: ContextName = None
 ) -> None:
-    """Take an account away from all brokers: its clients are refused at once."""
-    confirm(f"Delete account {key}? Its clients are refused at once.", yes)
+    """Delete an account on all brokers; its clients are rejected immediately."""
+    confirm(f"Delete account {key}? Its clients are rejected immediately.", yes)
 
     async def work(client: Client) -> int:
         asking = Admin(client)
@@ -111,24 +111,26 @@ def delete(
 
 
 def whitelist(
-    addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS…", help="Such as 10.0.0.7, 10.0.1.*")],
-    file: Annotated[str | None, typer.Option(metavar="PATH", help="On the broker; default: plain_acl.yml.")] = None,
+    addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS…", help="Addresses such as 10.0.0.7, 10.0.1.*")],
+    file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Rule file on the broker; default: plain_acl.yml.")
+    ] = None,
     yes: Yes = False,
     cluster: Cluster = None,
     namesrv: NameServers = None,
     context: ContextName = None,
 ) -> None:
-    """Replace the addresses that need no signature and may do everything, on all brokers."""
-    confirm(f"Let {', '.join(addresses)} do everything without a signature?", yes)
+    """Replace the addresses that need no signature and have all permissions, on all brokers."""
+    confirm(f"Grant {', '.join(addresses)} all permissions without a signature?", yes)
 
     async def work(client: Client) -> int:
         asking = Admin(client)
         masters = await asking.masters(cluster)
         for address in masters.values():
-            # The last of the files is plain_acl.yml: it counts after the others.
+            # The last file is plain_acl.yml, which is applied after the others.
             paths = list(await asking.access_versions(address))
             await asking.set_white_addresses(address, addresses, file or paths[-1])
-        console().print(f"the white list is set on {', '.join(sorted(masters))}")
+        console().print(f"the allow list is set on {', '.join(sorted(masters))}")
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))
@@ -141,6 +143,6 @@ def _permissions(option: str, stated: list[str] | None) -> dict[str, str] | None
     for text in stated:
         name, equals, permission = text.partition("=")
         if not name.strip() or not equals or permission.strip() not in ("PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY"):
-            raise CommandError(f"{option} {text[:100]}: write NAME=PUB, SUB, PUB|SUB or DENY", EXIT_USAGE)
+            raise CommandError(f"{option} {text[:100]}: use NAME=PERM with PUB, SUB, PUB|SUB or DENY", EXIT_USAGE)
         found[name.strip()] = permission.strip()
     return found

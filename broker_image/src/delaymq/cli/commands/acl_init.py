@@ -1,4 +1,4 @@
-"""`delaymq acl init`: access control for a broker that has none, with an administrator that nobody can imitate."""
+"""`delaymq acl init`: enable access control on a broker and create its administrator."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ SECRET_BYTES: Final = 32
 CERTIFICATE: Final = "tls.server.certPath"
 _KEY: Final = re.compile(r"[A-Za-z0-9._-]{7,64}")
 _RULES: Final = """\
-# Who may ask this broker for what: docs/operations/access-control.md. A changed file counts within seconds.
+# Access rules of this broker: docs/operations/access-control.md. Changes take effect within seconds.
 accounts:
 - accessKey: {key}
   secretKey: {secret}
   admin: true
-  # RocketMQ's clients and mqadmin cannot sign in this way: give them accounts of their own.
+  # RocketMQ's clients and mqadmin do not support this signature: give them separate accounts.
   requireSecondSignature: true
 """
 
 
 def init(
-    config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The broker's configuration file.")],
+    config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="Configuration file of the broker.")],
     key: Annotated[str, typer.Option(metavar="KEY", help="Access key of the administrator.")] = "operators",
 ) -> None:
-    """Switch access control on in a broker's configuration file, and make an administrator.
+    """Enable access control in a broker's configuration file, and create an administrator.
 
-    Writes plain_acl.yml and KEY.secret beside the file. The broker reads its configuration when it starts.
+    Writes plain_acl.yml and KEY.secret to the file's folder. The broker reads its configuration when it starts.
 
     Example: delaymq acl init -c broker.conf
     """
     if not _KEY.fullmatch(key):
-        raise CommandError("--key: write 7 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'", EXIT_USAGE)
+        raise CommandError("--key: use 7 to 64 of the characters A-Z, a-z, 0-9, '.', '_' and '-'", EXIT_USAGE)
     rules, secret_file = config.with_name("plain_acl.yml"), config.with_name(f"{key}.secret")
     try:
         stated = read_properties_file(config)
     except (ConfigError, OSError) as error:
         raise CommandError(f"{config} cannot be used: {error}", EXIT_USAGE) from error
     if stated.get("aclConfigPath") or stated.get("aclEnable", "false").strip() != "false":
-        raise CommandError(f"{config} has access control already: add accounts with `delaymq acl put`", EXIT_USAGE)
+        raise CommandError(f"{config} already enables access control: add accounts with `delaymq acl put`", EXIT_USAGE)
     values = {"aclEnable": "true"}
     if stated.get(CERTIFICATE):
         values["aclAdminNeedsTls"] = "true"
@@ -63,19 +63,17 @@ def init(
         for path in made:
             path.unlink(missing_ok=True)
         if isinstance(error, FileExistsError):
-            raise CommandError(f"{error.filename} is there already: move it away first", EXIT_USAGE) from error
+            raise CommandError(f"{error.filename} already exists: move it away first", EXIT_USAGE) from error
         raise CommandError(f"nothing was changed: {error}") from error
     out = console()
-    out.print(f"{rules} has the administrator {key}; its secret key is in {secret_file}")
-    out.print(f"{config} has {' and '.join(f'{name}={value}' for name, value in values.items())}: restart the broker")
+    out.print(f"{rules} defines the administrator {key}; its secret key is in {secret_file}")
+    out.print(f"{config} sets {' and '.join(f'{name}={value}' for name, value in values.items())}: restart the broker")
     if len(values) == 1:
-        out.print(
-            f"Without a certificate ({CERTIFICATE}), messages and RocketMQ's signatures can be read on their way."
-        )
+        out.print(f"Without a certificate ({CERTIFICATE}), messages and RocketMQ's signatures are sent in plaintext.")
 
 
 def _make(path: Path, text: str) -> None:
-    # Nobody else reads it, at no moment, and nothing is written over.
+    # The file is never readable by others, and an existing file is never overwritten.
     with open(path, "x", encoding="utf-8", opener=_private) as file:
         file.write(text)
 

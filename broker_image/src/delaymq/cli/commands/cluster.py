@@ -1,4 +1,4 @@
-"""`delaymq cluster show`: which brokers and NameServers there are, and how they are."""
+"""`delaymq cluster show`: brokers and NameServers of a cluster, and their state."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from delaymq.protocol.command import request_command
 
 
 def show(namesrv: NameServers = None, context: ContextName = None, as_json: AsJson = False) -> None:
-    """Show brokers and NameServers: whether they answer, since when they run, how much they take and give.
+    """Show brokers and NameServers: availability, uptime, message rates and disk usage.
 
-    Exit code 1 when one of them does not answer.
+    Exits with code 1 if one of them does not respond.
     """
     where = target(namesrv, context=context)
 
@@ -78,7 +78,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _rate(text: str | None) -> float | None:
-    """The first of the figures, which stand for 10 s, 1 min and 10 min."""
+    """Return the first of the figures, which are averages over 10 s, 1 min and 10 min."""
     try:
         return round(float((text or "").split()[0]), 4)
     except (IndexError, ValueError):
@@ -86,7 +86,7 @@ def _rate(text: str | None) -> float | None:
 
 
 def _pending(figures: dict[str, str]) -> int:
-    """What waits in the delay levels: `scheduleMessageOffset_3` = `offset,end`."""
+    """Return the number of pending messages of all delay levels: `scheduleMessageOffset_3` = `offset,end`."""
     pending = 0
     for key, value in figures.items():
         offset, _, end = value.partition(",")
@@ -97,13 +97,13 @@ def _pending(figures: dict[str, str]) -> int:
 
 def _show(brokers: list[dict[str, Any]], name_servers: list[dict[str, Any]]) -> None:
     out, now = console(), now_ms()
-    columns = ("cluster", "broker", "address", "version", "up for", "in/s", "out/s", "pending delays", "disk")
+    columns = ("cluster", "broker", "address", "version", "uptime", "in/s", "out/s", "pending delays", "disk")
     rows = [
         (
             each["cluster"],
             each["brokerName"] + (f" ({each['brokerId']})" if each["brokerId"] else ""),
             each["address"],
-            each["version"] or "no answer",
+            each["version"] or "no response",
             "" if each["startedMs"] is None else duration(now - each["startedMs"]),
             *("" if each[name] is None else f"{each[name]:.0f}" for name in ("storedPerSecond", "consumedPerSecond")),
             "" if each["pendingDelays"] is None else str(each["pendingDelays"]),
@@ -114,9 +114,9 @@ def _show(brokers: list[dict[str, Any]], name_servers: list[dict[str, Any]]) -> 
     if rows:
         out.print(table(columns, rows, left=4))
     else:
-        out.print("no broker is registered: is one running, with this NameServer as namesrvAddr?")
+        out.print("no broker is registered: start one with this NameServer as its namesrvAddr")
     for each in brokers:
         if each["problem"]:
             out.print(f"{each['brokerName']}: {each['problem']}")
     for each in name_servers:
-        out.print(f"NameServer {each['address']}: {each['problem'] or 'answers'}")
+        out.print(f"NameServer {each['address']}: {each['problem'] or 'available'}")

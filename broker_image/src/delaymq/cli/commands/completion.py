@@ -1,4 +1,4 @@
-"""`delaymq completion`: the shell completes commands and options."""
+"""`delaymq completion`: shell completion of commands and options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 
 
 class Shell(StrEnum):
-    """Shells that can be taught."""
+    """Supported shells."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -21,16 +21,16 @@ class Shell(StrEnum):
     POWERSHELL = "powershell"
 
 
-OfShell = Annotated[Shell | None, typer.Option("--shell", help="Default: the shell that this runs in.")]
+OfShell = Annotated[Shell | None, typer.Option("--shell", help="Default: the current shell.")]
 
 
 def install(context: typer.Context, shell: OfShell = None) -> None:
-    """Teach the shell to complete `delaymq`, from its next start on; changes its start file."""
+    """Install completion of `delaymq` in the shell's startup file; it takes effect in new shells."""
     install_callback(context, context.command.params[0], _chosen(shell))
 
 
 def show(context: typer.Context, shell: OfShell = None) -> None:
-    """Print what teaches the shell, to be put where it belongs by hand."""
+    """Print the completion script, for manual installation."""
     show_callback(context, context.command.params[0], _chosen(shell))
 
 
@@ -39,8 +39,8 @@ def _chosen(shell: Shell | None) -> str:
         return shell.value
     try:
         detected = str(importlib.import_module("shellingham").detect_shell()[0])
-    except (ImportError, RuntimeError):  # not there, or it cannot tell
+    except (ImportError, RuntimeError):  # not installed, or the shell is unknown
         detected = ""
     if detected not in {each.value for each in Shell}:
-        raise CommandError("which shell this is cannot be told: name it with --shell bash|zsh|fish", EXIT_USAGE)
+        raise CommandError("cannot detect the shell: name it with --shell bash|zsh|fish|powershell", EXIT_USAGE)
     return detected

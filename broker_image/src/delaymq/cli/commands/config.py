@@ -1,4 +1,4 @@
-"""`delaymq config`: what settings are and where they are from, what is wrong with a file, what a key means."""
+"""`delaymq config`: effective settings and their origins, checks of configuration files, and the meaning of keys."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from delaymq.config.page import limits_of
 SERVERS: Final = ("standalone", "broker", "namesrv")
 _NOT_CHANGED: Final = (DEFAULT, STANDALONE_DEFAULT)
 MAX_COLUMN: Final = 40
-"""What is longer, such as a table of delays, does not widen its column."""
+"""Longer cells, such as a table of delay levels, do not widen their column."""
 Row = Mapping[str, Any]
 
 
 def print_settings(context: typer.Context) -> None:
-    """Show every setting of a server, its value, where that is from, and whether a change needs a restart.
+    """Show every setting of a server: its value, its origin, and whether a change needs a restart.
 
     Example: delaymq config print standalone -c broker.conf --changed
     """
@@ -42,12 +42,12 @@ def print_settings(context: typer.Context) -> None:
         return
     command = words.pop(0) if words and not words[0].startswith("-") else "standalone"
     if command not in SERVERS:
-        raise CommandError(f"{command[:64]!r} is no server: write one of {', '.join(SERVERS)}", EXIT_USAGE)
+        raise CommandError(f"{command[:64]!r} is not a server: use one of {', '.join(SERVERS)}", EXIT_USAGE)
     made = parser(command)
     made.prog = f"delaymq config print {command}"
-    made.description = "Shows every setting as this server would have it: give what you would give the server."
+    made.description = "Show the settings that this server would use. Pass the same arguments as to the server."
     _printing(made)
-    made.add_argument("--http", metavar="URL", help="show the settings of the broker that runs there instead")
+    made.add_argument("--http", metavar="URL", help="show the settings of the running broker at this address instead")
     options = made.parse_args(words)
     try:
         found = settings_of(command, options, os.environ)
@@ -62,11 +62,11 @@ def print_settings(context: typer.Context) -> None:
 
 
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A broker.conf.")],
-    namesrv: Annotated[bool, typer.Option("--namesrv", help="It is a NameServer's.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A configuration file (broker.conf).")],
+    namesrv: Annotated[bool, typer.Option("--namesrv", help="Check it as a NameServer's file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say all that is wrong with a configuration file, with its lines; exit code 2 if anything is.
+    """Report all errors in a configuration file, with line numbers; exits with code 2 if there are any.
 
     Example: delaymq config check broker.conf
     """
@@ -90,18 +90,20 @@ def check(
         for note in notes:
             print(visible(note))
         for key, at in aside.items():
-            print(visible(f"{at}: {key} is left aside: {_why_aside(key)}"))
+            print(visible(f"{at}: {key} is ignored: {_why_aside(key)}"))
     if problems:
         raise CommandError("\ndelaymq: ".join(problems), EXIT_USAGE)
     if not as_json:
-        print(f"{file}: no problem; keys without a meaning here: {len(aside)}")
+        print(f"{file}: no errors; ignored keys: {len(aside)}")
 
 
 def keys(
-    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="The key to explain.")] = None,
+    key: Annotated[
+        str | None, typer.Argument(metavar="[KEY]", help="The key to explain; default: list all keys.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List all settings, or explain one: what it means, its range, its default, and what a change needs.
+    """List all settings, or explain one: meaning, range, default, and whether a change needs a restart.
 
     Example: delaymq config keys maxMessageSize
     """
@@ -116,7 +118,7 @@ def keys(
             print_json(row)
     elif key is None:
         _print_table(
-            ("KEY", "SERVER", "DEFAULT", "CHANGE", "WHAT"),
+            ("KEY", "SERVER", "DEFAULT", "CHANGE", "DESCRIPTION"),
             [(row["key"], row["server"], row["default"], row["change"], row["about"]) for row in explained],
         )
     else:
@@ -125,7 +127,7 @@ def keys(
 
 
 def _check_broker(layer: Mapping[str, Any]) -> dict[str, str]:
-    """As `standalone` reads a file: with the NameServer's keys."""
+    """Check a file as `standalone` reads it, including the NameServer's keys."""
     namesrv_only = keys_of(NamesrvConfig).keys() - keys_of(BrokerConfig).keys()
     problems: list[str] = []
     aside: dict[str, str] = {}
@@ -163,8 +165,8 @@ def _print_running(words: Sequence[str]) -> None:
 
 
 def _printing(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--json", action="store_true", help="JSON for programs: an object")
-    made.add_argument("--changed", action="store_true", help="only what is not a default")
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    made.add_argument("--changed", action="store_true", help="only settings that differ from their defaults")
 
 
 def _rows(resolved: Resolved[Config]) -> list[Row]:
@@ -185,7 +187,7 @@ def _show(parts: Mapping[str, Sequence[Row]], options: argparse.Namespace, notes
     for name, rows in parts.items():
         if len(parts) > 1:
             print({"broker": "Broker", "namesrv": "NameServer"}[name])
-        _print_table(("KEY", "VALUE", "CHANGE", "FROM"), [_cells(row) for row in rows])
+        _print_table(("KEY", "VALUE", "CHANGE", "ORIGIN"), [_cells(row) for row in rows])
     for note in notes:
         print(visible(f"note: {note}"))
 
@@ -200,7 +202,7 @@ def _cells(row: Row) -> tuple[str, str, str, str]:
 
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Plain columns for eyes and grep: nothing is cut, a long value only pushes what stands behind it."""
+    """Print plain columns for reading and grep; long values are not truncated but shift the following columns."""
     rows = [[on_one_line(cell) for cell in row] for row in rows]
     widths = [
         max(len(row[index]) for row in [columns, *rows] if len(row[index]) <= MAX_COLUMN)
@@ -234,7 +236,7 @@ def _explained(server: str, key: str, item: Any) -> dict[str, str]:
 
 def _explanation(row: Mapping[str, str]) -> str:
     server = "broker" if row["server"] == "broker" else "NameServer"
-    changes = "at once" if row["change"] == "hot" else "with a restart"
+    changes = "immediately" if row["change"] == "hot" else "after a restart"
     lines = [f"{row['key']} ({server}): {row['about']}"]
     lines += [f"  default   {row['default'] or '(empty)'}"]
     if row["standaloneDefault"]:
@@ -246,11 +248,11 @@ def _explanation(row: Mapping[str, str]) -> str:
 
 def _explain_other(key: str, as_json: bool) -> None:
     if key in WITHOUT_MEANING:
-        text, kind = f"has no meaning here and is left aside: {WITHOUT_MEANING[key]}", "withoutMeaning"
+        text, kind = f"has no meaning here and is ignored: {WITHOUT_MEANING[key]}", "withoutMeaning"
     elif key in REFUSED:
         harmless = ", ".join(sorted(filter(None, REFUSED[key].harmless)))
         accepted = f" (accepted: {harmless})" if harmless else ""
-        text, kind = f"is refused{accepted}: {REFUSED[key].why}", "refused"
+        text, kind = f"is rejected{accepted}: {REFUSED[key].why}", "refused"
     else:
         known = keys_of(BrokerConfig).keys() | keys_of(NamesrvConfig).keys()
         raise CommandError(unknown_key(key, known), EXIT_USAGE)
@@ -263,4 +265,4 @@ def _explain_other(key: str, as_json: bool) -> None:
 
 
 def _why_aside(key: str) -> str:
-    return WITHOUT_MEANING.get(key, "it is a key of the other server")
+    return WITHOUT_MEANING.get(key, "the key belongs to the other server")

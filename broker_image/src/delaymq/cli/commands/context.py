@@ -1,4 +1,4 @@
-"""`delaymq context`: names for clusters, so that their addresses need not be typed."""
+"""`delaymq context`: named sets of cluster addresses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def list_contexts(as_json: AsJson = False) -> None:
         return
     if not contexts.table:
         console().print(
-            f"no contexts yet in {path_of_file()}: `delaymq context set NAME --namesrv HOST:PORT` makes one"
+            f"no contexts in {path_of_file()}: create one with `delaymq context set NAME --namesrv HOST:PORT`"
         )
         return
     rows = [
@@ -47,12 +47,14 @@ def list_contexts(as_json: AsJson = False) -> None:
 
 
 def show(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Default: what commands use now.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Default: the settings that commands use now.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a context, or what commands use now after environment and defaults.
+    """Show a context, or the effective settings of commands, including environment and defaults.
 
-    The token itself is never shown.
+    Tokens are never shown.
     """
     contexts = load(path_of_file())
     if name is None:
@@ -80,24 +82,30 @@ def use(name: Name) -> None:
     contexts = load(path_of_file())
     _known(contexts, name)
     save(path_of_file(), Contexts(name, contexts.table))
-    console().print(f"commands use {name} now")
+    console().print(f"the current context is now {name}")
 
 
 def set_context(
     name: Name,
-    namesrv: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="NameServers, joined by ;")] = None,
+    namesrv: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="NameServers, separated by ;")] = None,
     http: Annotated[str | None, typer.Option(metavar="URL", help="The broker's HTTP address.")] = None,
-    token_file: Annotated[str | None, typer.Option(metavar="FILE", help="A file that holds the httpToken.")] = None,
-    access_key: Annotated[str | None, typer.Option(metavar="KEY", help="The account that signs requests.")] = None,
-    secret_key_file: Annotated[str | None, typer.Option(metavar="FILE", help="A file with its secret.")] = None,
-    tls: Annotated[str | None, typer.Option(metavar="true|false", help="Whether there is TLS.")] = None,
-    tls_ca: Annotated[str | None, typer.Option(metavar="FILE", help="Trusted issuers, PEM.")] = None,
-    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate to show, PEM.")] = None,
+    token_file: Annotated[str | None, typer.Option(metavar="FILE", help="File with the httpToken.")] = None,
+    access_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Access key of the account that signs requests.")
+    ] = None,
+    secret_key_file: Annotated[str | None, typer.Option(metavar="FILE", help="File with its secret key.")] = None,
+    tls: Annotated[str | None, typer.Option(metavar="true|false", help="Whether to use TLS.")] = None,
+    tls_ca: Annotated[str | None, typer.Option(metavar="FILE", help="Trusted CAs, PEM.")] = None,
+    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Client certificate, PEM.")] = None,
     tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, PEM.")] = None,
-    tls_server_name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of servers' certificates.")] = None,
-    tls_insecure: Annotated[str | None, typer.Option(metavar="true|false", help="Take any certificate.")] = None,
+    tls_server_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Expected name in server certificates.")
+    ] = None,
+    tls_insecure: Annotated[
+        str | None, typer.Option(metavar="true|false", help="Accept any server certificate.")
+    ] = None,
 ) -> None:
-    """Make a context, or change what is named of it; the first one is the current one at once.
+    """Create a context, or change the given values of one; the first context becomes the current one.
 
     Example: delaymq context set dev --namesrv 10.0.0.5:9876 --http http://10.0.0.5:8080
     """
@@ -111,17 +119,17 @@ def set_context(
         raise CommandError(problem, EXIT_USAGE)
     if all(value is None for value in given.values()):
         raise CommandError(
-            "say what to set: --namesrv, --http, --token-file, --access-key, --secret-key-file or --tls…", EXIT_USAGE
+            "give at least one of --namesrv, --http, --token-file, --access-key, --secret-key-file, --tls…", EXIT_USAGE
         )
     for option, value in given.items():
         if value is not None and not value.isprintable():
-            raise CommandError(f"--{option.replace('_', '-')}: has characters that cannot be shown", EXIT_USAGE)
+            raise CommandError(f"--{option.replace('_', '-')}: the value contains unprintable characters", EXIT_USAGE)
     _check_addresses(namesrv, http)
     contexts = load(path_of_file())
     before = contexts.table.get(name, Context())
     for option in ("tls", "tls_insecure"):
         if given[option] not in (None, "", "true", "false"):
-            raise CommandError(f"--{option.replace('_', '-')}: write true or false", EXIT_USAGE)
+            raise CommandError(f"--{option.replace('_', '-')}: use true or false", EXIT_USAGE)
     after = replace(before, **{option: value for option, value in given.items() if value is not None})
     changed = with_context(contexts, name, after)
     save(path_of_file(), changed)
@@ -130,12 +138,12 @@ def set_context(
 
 
 def delete(name: Name, yes: Yes = False) -> None:
-    """Forget a context; no broker hears of it."""
+    """Delete a context from the local file; brokers are not affected."""
     contexts = load(path_of_file())
     _known(contexts, name)
-    confirm(f"Forget context {name}?", yes)
+    confirm(f"Delete context {name}?", yes)
     save(path_of_file(), with_context(contexts, name, None))
-    console().print(f"{name} is forgotten")
+    console().print(f"context {name} is deleted")
 
 
 def _check_addresses(namesrv: str | None, http: str | None) -> None:
@@ -151,8 +159,8 @@ def _check_addresses(namesrv: str | None, http: str | None) -> None:
 
 def _known(contexts: Contexts, name: str) -> Context:
     if name not in contexts.table:
-        known = ", ".join(contexts.table) or "none yet"
-        raise CommandError(f"there is no context {name}; there are: {known}", EXIT_USAGE)
+        known = ", ".join(contexts.table) or "none"
+        raise CommandError(f"no context {name}; known contexts: {known}", EXIT_USAGE)
     return contexts.table[name]
 
 

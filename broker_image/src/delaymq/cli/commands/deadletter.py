@@ -1,4 +1,4 @@
-"""`delaymq deadletter`: messages that a group gave up on."""
+"""`delaymq deadletter`: messages whose retries are exhausted."""
 
 from __future__ import annotations
 
@@ -25,18 +25,22 @@ from delaymq.message.names import dead_letter_topic, retry_topic
 MAX_LISTED: Final = 10_000
 MAX_CONCURRENT_REQUESTS: Final = 16
 RESENT_BEFORE: Final = "resent_before"
-"""Why the broker refuses a second time."""
+"""Error code of the broker for a second resend."""
 SHOWN_BODY: Final = 60
 
 
 def list_letters(
-    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="Default: which groups have any.")] = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=MAX_LISTED, help="The newest so many.")] = 50,
+    group: Annotated[
+        str | None, typer.Argument(metavar="GROUP", help="Default: list the groups that have dead letters.")
+    ] = None,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, max=MAX_LISTED, help="Maximum number; the newest are listed.")
+    ] = 50,
     namesrv: NameServers = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """List a group's dead letters, the newest last; without a group those groups that have some."""
+    """List a group's dead letters, newest last; without a group, list the groups that have dead letters."""
 
     async def work(client: Client) -> int:
         if group is None:
@@ -80,17 +84,17 @@ async def _list_groups(client: Client, as_json: bool) -> None:
 
 
 async def _letters(client: Client, group: str, count: int) -> list[ReceivedMessage]:
-    """The newest of a group, which may be gone by now; CommandError when there are none, nor the group."""
+    """Return a group's newest dead letters; raise CommandError if the group does not exist."""
     try:
         return await Admin(client).last_messages(dead_letter_topic(group), count)
     except NoRouteError:
         await group_settings(client, group)
-        return []  # the topic comes with the first of them
+        return []  # the first dead letter creates the topic
 
 
 async def _resent_times_ms(client: Client, group: str, letters: list[ReceivedMessage]) -> list[int | None]:
-    """When each was last sent to its group again; None: never, or the log no longer has it."""
-    topic, gate = retry_topic(group), asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
+    """Return when each was last resent to its group; None: never, or the log no longer has the record."""
+    topic, gate = retry_topic(group), asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def look(letter: ReceivedMessage) -> int | None:
         async with gate:
@@ -123,14 +127,14 @@ def _cells(message: ReceivedMessage, resent_ms: int | None) -> tuple[str, ...]:
 
 
 def resend(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group that is to get them again.")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group to which to resend them.")],
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Offset ids, as `deadletter list` shows them.")
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Offset message ids, from `deadletter list`.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All that were not resent before, of the newest 10,000.")
+        bool, typer.Option("--all", help="All that were not resent before, among the newest 10,000.")
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Those too that were resent before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Include those that were resent before.")] = False,
     yes: Yes = False,
     namesrv: NameServers = None,
     http: HttpAddress = None,
@@ -138,12 +142,12 @@ def resend(
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give dead letters to their group again, and to no other. Needs the HTTP interface of the broker that has them.
+    """Resend dead letters to their group only. Requires the HTTP API of the broker that stores them.
 
     Examples: delaymq deadletter resend billing 7F000001…; delaymq deadletter resend billing --all --yes
     """
     if bool(ids) == everything:
-        raise CommandError("name offset ids (see `delaymq deadletter list`), or say --all", EXIT_USAGE)
+        raise CommandError("name offset message ids (see `delaymq deadletter list`), or use --all", EXIT_USAGE)
     where = target(namesrv, http, token_file, context)
     api = HttpApi(where)
     chosen = list(ids or ()) if not everything else _all_ids(where, group)
@@ -154,9 +158,9 @@ def resend(
             console().print(f"group {group} has no dead letters")
         return
     if everything:
-        confirm(f"Give {counted(len(chosen), 'dead letter')} to group {group} again?", yes)
+        confirm(f"Resend {counted(len(chosen), 'dead letter')} to group {group}?", yes)
     resent, failed = _resend(api, group, chosen, again)
-    # --all leaves out messages that were resent before.
+    # --all skips messages that were resent before.
     before = [each for each in failed if everything and each.get("code") == RESENT_BEFORE]
     failed = [each for each in failed if each not in before]
     if as_json:
@@ -165,19 +169,19 @@ def resend(
         for each in failed:
             console().print(f"not resent: {each['offsetMessageId']}: {_why(each)}")
         were = "was" if len(chosen) == 1 else "were"
-        console().print(f"{len(resent)} of {counted(len(chosen), 'dead letter')} {were} given to group {group} again")
+        console().print(f"{len(resent)} of {counted(len(chosen), 'dead letter')} {were} resent to group {group}")
         if before:
             were, them = ("was", "it") if len(before) == 1 else ("were", "them")
-            console().print(f"{len(before)} {were} resent before: add --again to resend {them} once more")
+            console().print(f"{len(before)} {were} resent before: add --again to resend {them}")
     if failed:
         raise typer.Exit(1)
 
 
 def _why(failure: dict[str, Any]) -> str:
-    """Why a dead letter was not resent, in terms of this command instead of the HTTP interface."""
+    """Return why a dead letter was not resent, in terms of this command instead of the HTTP API."""
     reason: str = failure["message"]
     if failure.get("code") in (RESENT_BEFORE, "not_known"):
-        return f"{reason.partition(': ')[0]}: add --again to resend it nevertheless"
+        return f"{reason.partition(': ')[0]}: add --again to resend it anyway"
     return reason
 
 
@@ -197,7 +201,7 @@ def _resend(api: HttpApi, group: str, ids: list[str], again: bool) -> tuple[list
 
     resent: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
-    with progress("dead letters", len(ids)) as step, reading(api.url, "what was resent"):
+    with progress("dead letters", len(ids)) as step, reading(api.url, "a resend result"):
         for start in range(0, len(ids), MAX_RESENT):
             some = ids[start : start + MAX_RESENT]
             body: dict[str, Any] = {"messages": [{"offsetMessageId": each} for each in some]}

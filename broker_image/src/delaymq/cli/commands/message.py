@@ -1,4 +1,4 @@
-"""`delaymq message`: where a message is, and what became of it."""
+"""`delaymq message`: find messages and show their history."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from delaymq.cli.views.message_ids import place_of
 MAX_FOUND: Final = 10_000
 DEFAULT_FOUND: Final = 64
 SHOWN_BODY: Final = 60
-MessageId = Annotated[str, typer.Argument(metavar="ID", help="An offset message id; with --topic a unique id too.")]
-OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic, to look up a unique id.")]
+MessageId = Annotated[str, typer.Argument(metavar="ID", help="An offset message id, or with --topic a unique id.")]
+OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic; required for a unique id.")]
 
 
 def get(
@@ -30,7 +30,7 @@ def get(
 ) -> None:
     """Show one message with its properties and body.
 
-    `send` prints the unique id (with --json the offset message id, too). Examples: delaymq message get
+    `send` prints the unique id (with --json also the offset message id). Examples: delaymq message get
     7F00000100002A9F0000000000000000; delaymq message get AC1100020EB2… --topic Orders
     """
     from delaymq.cli.target.connection import with_client
@@ -58,17 +58,15 @@ def get(
 
 def find(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="One of the keys that it was sent with.")] = None,
-    unique_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="A unique id, as `send` prints it.")
-    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="One of the message's keys.")] = None,
+    unique_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="A unique id, from `send`.")] = None,
     since: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Stored at this time or later: ISO, '10m ago', ms.")
+        str | None, typer.Option("--from", metavar="TIME", help="Stored at or after this time: ISO, '10m ago', ms.")
     ] = None,
-    until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored at this time or before.")] = None,
-    queue: Annotated[int | None, typer.Option(min=0, help="Only this queue; with times only.")] = None,
+    until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored at or before this time.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, help="Only this queue; only with --from and --to.")] = None,
     limit: Annotated[
-        int, typer.Option(min=1, max=MAX_FOUND, help="The oldest so many; of a key brokers find at most 64.")
+        int, typer.Option(min=1, max=MAX_FOUND, help="Maximum number, oldest first; at most 64 by key.")
     ] = DEFAULT_FOUND,
     namesrv: NameServers = None,
     http: HttpAddress = None,
@@ -76,10 +74,10 @@ def find(
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find messages of a topic by key, by unique id, or by the time when they were stored.
+    """Find messages of a topic by key, unique id, or store time.
 
-    All brokers of the topic are searched; those that give no answer are named. Delayed messages that are still waiting
-    are found by key and unique id. A search by time counts them at each broker whose HTTP interface answers. Examples:
+    Searches all brokers of the topic and names those that do not respond. Finds pending delayed messages by key and by
+    unique id. A search by time counts them at each broker whose HTTP API is reachable. Examples:
     delaymq message find Orders --key 4711; delaymq message find Orders --from '10m ago' --to now
     """
     begin_ms, end_ms = _search_range(key, unique_id, since, until, queue)
@@ -109,7 +107,7 @@ def find(
             columns = ("stored", "message id", "queue", "offset", "tags", "keys", "state", "body")
             console().print(table(columns, found_rows(found, SHOWN_BODY), left=8, elastic=7))
         if not found:
-            what = f"no message of topic {topic} was found{f' with {word}' if word else ''}"
+            what = f"no message found in topic {topic}{f' with {word}' if word else ''}"
             more = "; ".join([*waiting, str(unreachable)] if unreachable else waiting)
             raise CommandError(f"{what}: {more}" if more else what, unreachable.exit_code)
         for line in [] if as_json else waiting:
@@ -124,17 +122,17 @@ def find(
 def _search_range(
     key: str | None, unique_id: str | None, since: str | None, until: str | None, queue: int | None
 ) -> tuple[int, int]:
-    """The store times (ms) that a search covers; CommandError for options that do not go together."""
+    """Return the range of store times (ms) to search; raise CommandError for conflicting options."""
     if key is not None and unique_id is not None:
-        raise CommandError("give --key or --id, not both", EXIT_USAGE)
+        raise CommandError("use --key or --id, not both", EXIT_USAGE)
     if key is None and unique_id is None and since is None:
-        raise CommandError("say what to look for: --key, --id, or --from (and --to)", EXIT_USAGE)
+        raise CommandError("give a search criterion: --key, --id, or --from (and --to)", EXIT_USAGE)
     begin_ms = 0 if since is None else parse_time(since)
     end_ms = parse_time("now" if until is None else until)
     if begin_ms > end_ms:
-        raise CommandError("--from is after --to: turn them round", EXIT_USAGE)
+        raise CommandError("--from is after --to: swap them", EXIT_USAGE)
     if queue is not None and (key or unique_id):
-        raise CommandError("--queue goes with --from and --to only", EXIT_USAGE)
+        raise CommandError("--queue requires --from, and excludes --key and --id", EXIT_USAGE)
     return begin_ms, end_ms
 
 
@@ -146,7 +144,7 @@ def life(
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what became of a message: stored, due, delivered, consumed by whom, retried, given up.
+    """Show a message's history: when it was stored, due, delivered, consumed, retried or dead-lettered.
 
     Example: delaymq message life AC1100020EB2… --topic Orders
     """
@@ -164,7 +162,7 @@ def life(
             raise
         raise CommandError(
             f"the broker at {api.url} has no message {message_id[:64]}: it was deleted, or another broker has it;"
-            " a unique id needs its --topic"
+            " a unique id requires --topic"
         ) from error
     if as_json:
         print_json(answer)
@@ -178,7 +176,7 @@ def _show_life(answer: dict[str, Any]) -> None:
     keys = f", keys {' '.join(answer['keys'])}" if answer["keys"] else ""
     out.print(f"{answer['messageId']} of {answer['topic']}{keys}: {answer['state']}")
     rows = [(shown_time(each["atMs"]), each["event"], each["group"] or "", each["detail"]) for each in answer["life"]]
-    out.print(table(("when", "what", "group", "how"), rows, left=4, elastic=3))
+    out.print(table(("time", "event", "group", "details"), rows, left=4, elastic=3))
     body = answer["body"]
     text = body["text"] if body["text"] is not None else f"base64 {body['base64']}"
     shown = text if len(text) <= 400 else f"{text[:400]}…"

@@ -1,4 +1,4 @@
-"""`delaymq receive`: by a consumer group, or looking on without one."""
+"""`delaymq receive`: consume as a group, or watch without one."""
 
 from __future__ import annotations
 
@@ -43,44 +43,47 @@ CLOSE_TIMEOUT_MS: Final = 100
 def receive(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     group: Annotated[
-        str | None, typer.Option(help=f"The consumer group, {DEFAULT_GROUP} by default: each group gets every message.")
+        str | None,
+        typer.Option(help=f"The consumer group (default {DEFAULT_GROUP}); each group receives every message."),
     ] = None,
-    tags: Annotated[str, typer.Option(help="Only messages with one of these: 'TagA || TagB'.")] = "*",
+    tags: Annotated[str, typer.Option(help="Only messages with one of these tags: 'TagA || TagB'.")] = "*",
     sql: Annotated[
-        str | None, typer.Option(help="Only messages whose properties fulfil this: 'price > 5' (enablePropertyFilter).")
+        str | None, typer.Option(help="Only messages that match: 'price > 5' (needs enablePropertyFilter).")
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="End after so many.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for ever, until Ctrl-C.")] = False,
+    count: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Exit after this number of messages.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for further messages until Ctrl-C.")] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0.1, max=86_400, help=f"End when nothing came for so many seconds ({DEFAULT_TIMEOUT_S:g})."),
+        typer.Option(
+            min=0.1, max=86_400, help=f"Exit after this many seconds without a message (default {DEFAULT_TIMEOUT_S:g})."
+        ),
     ] = None,
     tail: Annotated[
         int | None,
         typer.Option(
             min=0,
             max=MAX_TAIL,
-            help="Look at the newest so many without a group, and show those that are wanted: no offset is moved.",
+            help="Show the matching messages among the newest N without a group; no offset changes.",
         ),
     ] = None,
-    each_queue: Annotated[bool, typer.Option("--each-queue", help="With --tail: so many of each queue.")] = False,
+    each_queue: Annotated[bool, typer.Option("--each-queue", help="With --tail: the newest N of each queue.")] = False,
     queue: Annotated[int | None, typer.Option(min=0, help="With --tail: only this queue.")] = None,
     namesrv: NameServers = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Receive messages and show how late they came.
+    """Receive messages and show their lateness.
 
-    A new group begins with the oldest message. The command ends when nothing came for --timeout seconds: --follow
-    waits for ever. With --tail no group is involved, so that consumers notice nothing. Examples: delaymq receive
+    A new group starts at the oldest message. The command exits after --timeout seconds without a message; with --follow
+    it waits indefinitely. --tail uses no group and does not affect consumers. Examples: delaymq receive
     Orders --follow; delaymq receive Orders --tail 10; delaymq receive Orders --tail 0 --follow --sql 'price > 5'
     """
     where = target(namesrv, context=context)
     if sql is not None and tags != "*":
-        raise CommandError("--sql goes without --tags: in SQL92 tags are TAGS = 'TagA'", EXIT_USAGE)
+        raise CommandError("--sql and --tags exclude each other: in SQL92 write TAGS = 'TagA'", EXIT_USAGE)
     if tail is None:
         if each_queue or queue is not None:
-            raise CommandError("--each-queue and --queue go with --tail", EXIT_USAGE)
+            raise CommandError("--each-queue and --queue require --tail", EXIT_USAGE)
         wait_s = None if follow else (DEFAULT_TIMEOUT_S if timeout is None else timeout)
         raise typer.Exit(
             with_client(
@@ -89,9 +92,9 @@ def receive(
             )
         )
     if group is not None:
-        raise CommandError("--tail looks on without a group: leave --group out", EXIT_USAGE)
+        raise CommandError("--tail uses no group: omit --group", EXIT_USAGE)
     if (count is not None or timeout is not None) and not follow:
-        raise CommandError("with --tail, --count and --timeout go with --follow", EXIT_USAGE)
+        raise CommandError("with --tail, --count and --timeout require --follow", EXIT_USAGE)
 
     async def look_on(client: Client) -> int:
         receiver = _Receiver(client, as_json, count, looks_back=True)
@@ -101,14 +104,14 @@ def receive(
             if follow:
                 await _until_done(looking.follow(following), receiver.wait(timeout))
         if not follow and receiver.has_reader and not receiver.received:
-            print(visible(f"delaymq: topic {topic} has nothing to show"), file=sys.stderr)
+            print(visible(f"delaymq: topic {topic} has no matching messages"), file=sys.stderr)
         return _ended(receiver, count, timeout)
 
     raise typer.Exit(with_client(where, look_on))
 
 
 async def _until_done(following: Coroutine[Any, Any, None], done: Coroutine[Any, Any, None]) -> None:
-    """Follows until `done` ends; what goes wrong in either is raised."""
+    """Follow until `done` completes; raise the first error of either."""
     tasks = [asyncio.create_task(following), asyncio.create_task(done)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -132,9 +135,9 @@ async def _by_group(
     wait_s: float | None,
     as_json: bool,
 ) -> int:
-    # A message that was pulled but is not wanted is given back by cancelling its handler: nothing to warn of.
+    # A pulled message beyond --count is returned by cancelling its handler, which is not worth a warning.
     logging.getLogger("delaymq.client.consumer.handlers.consume_service").setLevel(logging.ERROR)
-    await client.route_to_send(topic, 1)  # so that a wrong address is told at once
+    await client.route_to_send(topic, 1)  # reports a wrong address immediately
     receiver = _Receiver(client, as_json, count)
     options = PushConsumerOptions(
         consume_from=ConsumeFrom.FIRST, concurrency=1, close_timeout_ms=CLOSE_TIMEOUT_MS, pull_batch=32
@@ -153,7 +156,7 @@ async def _by_group(
 
 @contextlib.contextmanager
 def _counting(receiver: _Receiver) -> Iterator[None]:
-    """Says how many messages came when Ctrl-C, which cancels the command, ends the wait for more."""
+    """Print the number of received messages when Ctrl-C cancels the command."""
     try:
         yield
     except asyncio.CancelledError:
@@ -165,36 +168,36 @@ def _ended(receiver: _Receiver, count: int | None, wait_s: float | None) -> int:
     if not receiver.has_reader:
         raise BrokenPipeError
     if count is not None and receiver.received < count:
-        none = "" if wait_s is None else f"; none for {wait_s:g} s"
-        raise CommandError(f"{receiver.received} of {counted(count, 'message')} came{none}")
+        none = "" if wait_s is None else f"; no more within {wait_s:g} s"
+        raise CommandError(f"received {receiver.received} of {counted(count, 'message')}{none}")
     return 0
 
 
 async def _why_nothing(client: Client, topic: str, group: str, timeout_s: float) -> str:
-    text = f"delaymq: nothing came for {timeout_s:g} s"
+    text = f"delaymq: no message received within {timeout_s:g} s"
     try:
         await client.route(topic, fresh=True)
     except NoRouteError:
-        return f"{text}: there is no topic {topic} yet, a broker creates it at the first message"
-    return f"{text}: group {group} has read all that topic {topic} has for it; --follow waits for more"
+        return f"{text}: topic {topic} does not exist yet; a broker creates it with the first message"
+    return f"{text}: group {group} has consumed all messages of topic {topic}; --follow waits for more"
 
 
 async def _for_ever() -> None:
-    """A message that is not done stays uncommitted: the next receiver of the group gets it."""
+    """Wait for ever: an unfinished message stays uncommitted, and the group's next consumer receives it."""
     await asyncio.Event().wait()
 
 
 class _EnoughError(Exception):
-    """Who looks on without a group is to stop: nothing is left uncommitted by that."""
+    """Stops watching without a group, where nothing is committed."""
 
 
 class _Receiver:
-    """A handler that shows each message, and ends after so many."""
+    """Handler that shows each message and stops after `count` messages."""
 
     def __init__(self, client: Client, as_json: bool, count: int | None, *, looks_back: bool = False) -> None:
         self.received = 0
         self.has_reader = True
-        """Whether what is shown still goes anywhere."""
+        """Whether the output still has a reader."""
         self._client = client
         self._as_json = as_json
         self._count = count
@@ -204,7 +207,7 @@ class _Receiver:
         self._full = asyncio.Event()
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Returns when all have come, or when nothing came for `timeout_s`."""
+        """Return when `count` messages have arrived, or after `timeout_s` without a message."""
         self._last = time.monotonic()
         while not self._full.is_set():
             left_s = None if timeout_s is None else self._last + timeout_s - time.monotonic()
@@ -219,7 +222,7 @@ class _Receiver:
     async def __call__(self, message: ReceivedMessage) -> None:
         if self._full.is_set():
             await self._leave()
-        # What was there before has not come late only because somebody looks late.
+        # Messages stored before the command started are not late.
         arrived_ms = message.store_timestamp_ms if self._looks_back else now_ms()
         due_ms = await self._due_ms(message)
         try:
@@ -227,7 +230,7 @@ class _Receiver:
                 print_json(as_data(message, arrived_ms, due_ms))
             else:
                 self._console.print(as_line(message, arrived_ms, due_ms), soft_wrap=True)
-        except (BrokenPipeError, SystemExit):  # rich turns the one into the other
+        except (BrokenPipeError, SystemExit):  # rich converts the former into the latter
             self.has_reader = False
             self._full.set()
             await self._leave()

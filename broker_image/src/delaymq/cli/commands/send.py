@@ -1,4 +1,4 @@
-"""`delaymq send`: messages at once or delayed, single or line by line from a file."""
+"""`delaymq send`: send messages immediately or delayed, from arguments or line by line from a file."""
 
 from __future__ import annotations
 
@@ -24,44 +24,48 @@ from delaymq.message.errors import IllegalMessageError
 
 MAX_COUNT: Final = 1_000_000
 MAX_INPUT_BYTES: Final = 4 * 1024 * 1024
-"""What is read from standard input for a body, or of a line: the broker's limit of a message."""
+"""Maximum size of a body from standard input or of a line: the broker's default message size limit."""
 MAX_AT_ONCE: Final = 1_000
 MAX_RATE: Final = 1_000_000
 
 
 def send(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic; brokers create it at the first message.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic; brokers create it with the first message.")],
     bodies: Annotated[
-        list[str] | None, typer.Argument(metavar="[BODY]...", help="Texts, a message each; - reads one from stdin.")
+        list[str] | None, typer.Argument(metavar="[BODY]...", help="One message per text; - reads one from stdin.")
     ] = None,
     lines: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Send each line of a file, or of stdin (-), but for empty ones.")
+        str | None, typer.Option(metavar="FILE", help="Send each non-empty line of a file, or of stdin (-).")
     ] = None,
-    delay: Annotated[str | None, typer.Option(help="Arrive so much later: 5s, 1m, 2h, one of the broker's.")] = None,
-    key: Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="To find it by; repeatable.")] = None,
-    keys: Annotated[str, typer.Option(help="The same, joined by blanks.")] = "",
-    tags: Annotated[str, typer.Option(help="A tag that receivers can choose by.")] = "",
+    delay: Annotated[str | None, typer.Option(help="Delivery delay: 5s, 1m, 2h, a delay level of the broker.")] = None,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", metavar="KEY", help="A key to find the message by; repeatable.")
+    ] = None,
+    keys: Annotated[str, typer.Option(help="Several keys, separated by spaces.")] = "",
+    tags: Annotated[str, typer.Option(help="A tag that consumers can filter by.")] = "",
     properties: Annotated[
-        list[str] | None, typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated.")
+        list[str] | None, typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; repeatable.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="How many times to send each.")] = 1,
-    rate: Annotated[float | None, typer.Option(min=0.001, max=MAX_RATE, help="Messages a second, at most.")] = None,
+    count: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Number of times to send each message.")] = 1,
+    rate: Annotated[float | None, typer.Option(min=0.001, max=MAX_RATE, help="Maximum messages per second.")] = None,
     at_once: Annotated[
         int,
-        typer.Option(min=1, max=MAX_AT_ONCE, help="Sends under way at a time; above 1 the order may change."),
+        typer.Option(min=1, max=MAX_AT_ONCE, help="Maximum concurrent sends; above 1, the order is not guaranteed."),
     ] = 1,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only say at the end how many were sent.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only print the number of sent messages at the end.")
+    ] = False,
     namesrv: NameServers = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send messages, at once or delayed.
+    """Send messages, immediately or delayed.
 
     Examples: delaymq send Orders "hello later" --delay 5s --key 4711; delaymq send Orders --lines orders.jsonl --rate
     100; seq 1000 | delaymq send Orders --lines - --at-once 32 -q
     """
     if bool(bodies) == (lines is not None):
-        raise CommandError("give the text of a message, or --lines FILE", EXIT_USAGE)
+        raise CommandError("give either message texts or --lines FILE", EXIT_USAGE)
     where = target(namesrv, context=context)
     message = Message(
         topic=topic, body=b"", tags=tags, keys=(*(key or ()), *keys.split()), properties=_properties(properties or [])
@@ -82,7 +86,7 @@ def send(
         except (ClientError, IllegalMessageError, ValueError) as error:
             if not sending.sent:
                 raise
-            text = f"{explain(error, where.namesrv)} (sent before: {counted(sending.sent, 'message')})"
+            text = f"{explain(error, where.namesrv)} (sent before the error: {counted(sending.sent, 'message')})"
             raise CommandError(text, exit_code_of(error)) from error
         if quiet:
             _report(sending.sent, time.monotonic() - began, as_json)
@@ -92,7 +96,7 @@ def send(
 
 
 class _Sending:
-    """Keeps so many sends under way, at most at a rate, and shows results in the order of sending."""
+    """Sends concurrently up to a limit and a rate, and shows results in the order of sending."""
 
     def __init__(self, show: Callable[[SendResult], None], at_once: int, rate: float | None) -> None:
         self.sent = 0
@@ -103,7 +107,7 @@ class _Sending:
     async def all(
         self, producer: Producer, messages: AsyncIterator[Message], delay: str | None, step: Callable[[], None]
     ) -> None:
-        """Sends all; the first failure ends it, after what was under way before has been shown."""
+        """Send all messages; stop at the first failure, after the results of earlier sends have been shown."""
         under_way: deque[asyncio.Task[SendResult]] = deque()
         began = time.monotonic()
         try:
@@ -113,7 +117,7 @@ class _Sending:
                     await asyncio.sleep(max(began + number / self._rate - time.monotonic(), 0))
                 number += 1
                 under_way.append(asyncio.create_task(producer.send(message, delay=delay)))
-                # Before the next is read: who types or pipes slowly sees what became of each.
+                # Before the next line is read, so that slow input shows each result immediately.
                 while under_way and (len(under_way) >= self._at_once or under_way[0].done()):
                     self._done(await under_way.popleft(), step)
             while under_way:
@@ -130,7 +134,7 @@ class _Sending:
 
 
 def _nothing(_: SendResult) -> None:
-    """Shows nothing of a result."""
+    """Show nothing."""
 
 
 def _show_json(delay: str | None) -> Callable[[SendResult], None]:
@@ -178,7 +182,7 @@ def _properties(words: list[str]) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not name or not equals:
-            raise CommandError(f"--property {word}: write NAME=VALUE", EXIT_USAGE)
+            raise CommandError(f"--property {word}: use NAME=VALUE", EXIT_USAGE)
         found[name] = value
     return found
 
@@ -188,14 +192,12 @@ def _body(text: str) -> bytes:
         return text.encode(errors="surrogateescape")
     data = standard_input().read(MAX_INPUT_BYTES + 1)
     if len(data) > MAX_INPUT_BYTES:
-        raise CommandError(
-            f"standard input has more than {MAX_INPUT_BYTES} bytes: a message cannot be larger", EXIT_USAGE
-        )
+        raise CommandError(f"standard input exceeds {MAX_INPUT_BYTES} bytes, the maximum size of a message", EXIT_USAGE)
     return data
 
 
 def _lines(name: str) -> Iterator[bytes]:
-    """The lines of a file, without their ends; read as they are sent."""
+    """Yield the lines of a file without their line ends, read as they are sent."""
     if name == "-":
         yield from _lines_of(standard_input(), "standard input")
         return
@@ -203,7 +205,7 @@ def _lines(name: str) -> Iterator[bytes]:
         with Path(name).open("rb") as file:
             yield from _lines_of(file, name)
     except OSError as error:
-        raise CommandError(f"--lines {name}: cannot be read: {error.strerror}", EXIT_USAGE) from error
+        raise CommandError(f"--lines {name}: cannot read the file: {error.strerror}", EXIT_USAGE) from error
 
 
 def _lines_of(file: BinaryIO, name: str) -> Iterator[bytes]:
@@ -212,7 +214,7 @@ def _lines_of(file: BinaryIO, name: str) -> Iterator[bytes]:
         number += 1
         text = line.rstrip(b"\r\n")
         if len(text) > MAX_INPUT_BYTES:
-            problem = f"has more than {MAX_INPUT_BYTES} bytes, too many for a message"
+            problem = f"exceeds {MAX_INPUT_BYTES} bytes, the maximum size of a message"
             raise CommandError(f"{name}, line {number}: {problem}", EXIT_USAGE)
         if text:
             yield text

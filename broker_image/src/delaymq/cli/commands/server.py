@@ -1,4 +1,4 @@
-"""Stand-ins for the servers in typer's list of commands; servers/serve.py starts them."""
+"""Placeholders for the servers in typer's list of commands; servers/serve.py starts them."""
 
 from __future__ import annotations
 

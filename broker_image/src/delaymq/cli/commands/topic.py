@@ -1,4 +1,4 @@
-"""`delaymq topic`: what topics there are, and their queues."""
+"""`delaymq topic`: topics and their queues."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from delaymq.cli.views.topics import (
 from delaymq.client import Admin, Client, TopicConfig
 
 MAX_QUEUES: Final = 16_384
-"""What a broker of ours accepts."""
+"""Limit of a DelayMQ broker."""
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
-QueueCount = Annotated[int, typer.Option(min=1, max=MAX_QUEUES, help="Queues on each broker.")]
-Permission = Annotated[str, typer.Option(metavar="rw|r|w", help="What clients may: read, write or both.")]
+QueueCount = Annotated[int, typer.Option(min=1, max=MAX_QUEUES, help="Number of queues on each broker.")]
+Permission = Annotated[str, typer.Option(metavar="rw|r|w", help="Client permissions: read, write or both.")]
 OfCluster = Annotated[str | None, typer.Option(metavar="NAME", help="Only the brokers of this cluster.")]
 
 
 def list_topics(
-    kind: Annotated[str, typer.Option(metavar="|".join((*KINDS, "all")), help="Which to list.")] = "normal",
-    contains: Annotated[str, typer.Option(metavar="TEXT", help="Only those with this in their name.")] = "",
-    names_only: Annotated[bool, typer.Option("--names", help="Names alone: one request for thousands.")] = False,
+    kind: Annotated[str, typer.Option(metavar="|".join((*KINDS, "all")), help="Kind of topics to list.")] = "normal",
+    contains: Annotated[str, typer.Option(metavar="TEXT", help="Only topics whose name contains TEXT.")] = "",
+    names_only: Annotated[
+        bool, typer.Option("--names", help="Only names: a single request even for thousands of topics.")
+    ] = False,
     namesrv: NameServers = None,
     context: ContextName = None,
     as_json: AsJson = False,
@@ -45,7 +47,7 @@ def list_topics(
     Example: delaymq topic list --kind deadLetter
     """
     if kind not in (*KINDS, "all"):
-        raise CommandError(f"--kind {kind}: is one of {', '.join(KINDS)} or all", EXIT_USAGE)
+        raise CommandError(f"--kind {kind}: use one of {', '.join(KINDS)} or all", EXIT_USAGE)
 
     async def work(client: Client) -> int:
         seen = await see_topics(client, kind, contains, with_messages=not names_only)
@@ -67,7 +69,7 @@ def list_topics(
 
 
 def show(topic: TopicName, namesrv: NameServers = None, context: ContextName = None, as_json: AsJson = False) -> None:
-    """Show a topic: its settings and offsets queue by queue, and the groups that read it."""
+    """Show a topic: its settings, its offsets by queue, and the groups that consume it."""
 
     async def work(client: Client) -> int:
         seen = await see_topic(client, topic)
@@ -113,7 +115,7 @@ def create(
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic on all brokers; returns when clients can find it.
+    """Create a topic on all brokers, and wait until clients can find it.
 
     Example: delaymq topic create Orders --queues 16
     """
@@ -123,7 +125,9 @@ def create(
         admin = Admin(client)
         for broker_name, address in (await admin.masters(cluster)).items():
             if topic in await admin.topic_configs(address):
-                raise CommandError(f"{broker_name} has topic {topic} already: `delaymq topic update` changes it")
+                raise CommandError(
+                    f"topic {topic} already exists on {broker_name}: change it with `delaymq topic update`"
+                )
         await admin.create_topic(topic, queues=queues, perm=wanted, cluster=cluster)
         await _told(client, topic, as_json, "created")
         return 0
@@ -133,25 +137,26 @@ def create(
 
 def update(
     topic: TopicName,
-    queues: Annotated[int | None, typer.Option(min=1, max=MAX_QUEUES, help="Queues to read and to write.")] = None,
-    read_queues: Annotated[int | None, typer.Option(min=0, max=MAX_QUEUES, help="Queues that are read.")] = None,
-    write_queues: Annotated[int | None, typer.Option(min=0, max=MAX_QUEUES, help="Queues that are written.")] = None,
-    permission: Annotated[str | None, typer.Option(metavar="rw|r|w", help="What clients may.")] = None,
+    queues: Annotated[int | None, typer.Option(min=1, max=MAX_QUEUES, help="Number of read and write queues.")] = None,
+    read_queues: Annotated[int | None, typer.Option(min=0, max=MAX_QUEUES, help="Number of read queues.")] = None,
+    write_queues: Annotated[int | None, typer.Option(min=0, max=MAX_QUEUES, help="Number of write queues.")] = None,
+    permission: Annotated[str | None, typer.Option(metavar="rw|r|w", help="Client permissions.")] = None,
     cluster: OfCluster = None,
     namesrv: NameServers = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change what is named of a topic, on all brokers that have it.
+    """Change the given settings of a topic, on all brokers that have it.
 
-    To have fewer queues without losing a message: first --write-queues, and when the rest are read --read-queues.
+    To reduce the number of queues without losing messages, lower --write-queues first; lower --read-queues once the
+    remaining messages are consumed.
     """
     if queues is not None and (read_queues is not None or write_queues is not None):
-        raise CommandError("give --queues, or --read-queues and --write-queues", EXIT_USAGE)
+        raise CommandError("use either --queues, or --read-queues and --write-queues", EXIT_USAGE)
     read, write = read_queues if queues is None else queues, write_queues if queues is None else queues
     wanted = None if permission is None else _permission(permission)
     if read is None and write is None and wanted is None:
-        raise CommandError("say what to change: --queues, --read-queues, --write-queues, --permission", EXIT_USAGE)
+        raise CommandError("give at least one of --queues, --read-queues, --write-queues, --permission", EXIT_USAGE)
 
     async def work(client: Client) -> int:
         admin = Admin(client)
@@ -176,7 +181,7 @@ def update(
 def delete(topic: TopicName, yes: Yes = False, namesrv: NameServers = None, context: ContextName = None) -> None:
     """Delete a topic with its messages, on all brokers and at the NameServers. This cannot be undone.
 
-    Delayed messages that wait for it are still delivered when they are due, and may create it anew.
+    Pending delayed messages for the topic are still delivered when they are due, which may recreate it.
     """
 
     async def work(client: Client) -> int:
@@ -185,7 +190,7 @@ def delete(topic: TopicName, yes: Yes = False, namesrv: NameServers = None, cont
         if topic not in known:
             raise unknown_topic(topic, known)
         seen = await see_topic(client, topic)
-        readers = f", which {', '.join(seen.groups)} read" if seen.groups else ""
+        readers = f" (consumed by {', '.join(seen.groups)})" if seen.groups else ""
         confirm(f"Delete topic {topic} with its {counted(seen.messages, 'message')}{readers}?", yes)
         await admin.delete_topic(topic)
         console().print(f"topic {topic} is deleted")
@@ -197,7 +202,7 @@ def delete(topic: TopicName, yes: Yes = False, namesrv: NameServers = None, cont
 def _permission(text: str) -> int:
     by_text = {name: number for number, name in PERMISSIONS.items() if name}
     if text not in by_text:
-        raise CommandError(f"--permission {text}: is rw, r or w", EXIT_USAGE)
+        raise CommandError(f"--permission {text}: use rw, r or w", EXIT_USAGE)
     return by_text[text]
 
 

@@ -1,4 +1,4 @@
-"""`delaymq standalone|broker|namesrv`: from flags, environment and file to a running server.
+"""`delaymq standalone|broker|namesrv`: start a server with settings from flags, environment and file.
 
-Here: settings with their origins, and the start. Not here: the servers. Invariant: typer and rich are not loaded.
+Here: settings with their origins, and startup. Not here: the servers. Invariant: typer and rich are not loaded.
 """

@@ -1,4 +1,4 @@
-"""The broker.conf with which RocketMQ's own broker opens a store: the real one refuses files of other lengths."""
+"""Generator of a broker.conf with which RocketMQ's broker can open a store; it rejects files of other lengths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENTRIES_PER_SLOT = 4
 
 
 def rocketmq_conf(config: BrokerConfig) -> str:
-    """The text; sizes are those of the files that are there, otherwise of the configuration."""
+    """Return the text; sizes are taken from existing files, otherwise from the configuration."""
     store = config.store_path.absolute()
     log_bytes = _size_of_first(store / "commitlog", "*") or config.mapped_file_size_commit_log
     queue_bytes = _size_of_first(store / "consumequeue", "*/*/*") or config.mapped_file_size_consume_queue
@@ -21,13 +21,13 @@ def rocketmq_conf(config: BrokerConfig) -> str:
     index_bytes = _size_of_first(store / "index", "*")
     slots, entries = config.max_hash_slot_num, config.max_index_num
     if index_bytes and index_bytes != _index_bytes(slots, entries):
-        # A file does not say how it is divided; nearly all have the four entries a slot of RocketMQ's defaults.
-        slots = (index_bytes - _INDEX_HEAD_BYTES) // (_SLOT_BYTES + ENTRIES_PER_SLOT * _ENTRY_BYTES)
-        entries = ENTRIES_PER_SLOT * slots
+        # A file does not record its layout; nearly all have four entries per slot, RocketMQ's default.
+        slots = (index_bytes - _INDEX_HEAD_BYTES) // (_SLOT_BYTES + ENTRIES_A_SLOT * _ENTRY_BYTES)
+        entries = ENTRIES_A_SLOT * slots
     if index_bytes and index_bytes != _index_bytes(slots, entries):
         lines.append(
-            f"# Index files of {index_bytes} bytes fit no settings that can be known: delete {store / 'index'} before;"
-            " keys of older messages are then not found."
+            f"# The layout of index files of {index_bytes} bytes is unknown: delete {store / 'index'} first;"
+            " older messages can then no longer be found by key."
         )
     values = {
         "brokerClusterName": config.broker_cluster_name,
@@ -48,7 +48,7 @@ def rocketmq_conf(config: BrokerConfig) -> str:
         "deleteWhen": config.delete_when,
     }
     if config.acl_enable:
-        lines.append(f"# Its rules, {config.acl_path}, belong into ROCKETMQ_HOME/conf/plain_acl.yml.")
+        lines.append(f"# Copy the access rules {config.acl_path} to ROCKETMQ_HOME/conf/plain_acl.yml.")
         values["aclEnable"] = "true"
     return "".join(f"{line}\n" for line in [*lines, *(f"{key}={value}" for key, value in values.items())])
 

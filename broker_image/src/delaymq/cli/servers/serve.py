@@ -1,7 +1,7 @@
-"""`delaymq standalone|broker|namesrv`: a configuration from flags, environment and file, then the server.
+"""`delaymq standalone|broker|namesrv`: build the configuration from flags, environment and file, then run the server.
 
-Precedence: flags, then environment (DELAYMQ_LISTEN_PORT …), then the file of `-c`, then defaults. Nothing heavy is
-imported before the arguments are known to be right.
+Precedence: flags, then environment (DELAYMQ_LISTEN_PORT …), then the file of `-c`, then defaults. No heavy module is
+imported before the arguments are validated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from delaymq.config.running import RunningSettings
 
 EXIT_USAGE = 2
 ALLOCATED_SEGMENTS = 2
-"""The one that is written and the next one are really allocated."""
+"""The current segment and the next one have allocated disk space."""
 ABOUT = {
     "standalone": "Run a NameServer and a broker in one process.",
     "broker": "Run a broker.",
@@ -30,7 +30,7 @@ ABOUT = {
 
 
 def serve(command: str, arguments: Sequence[str]) -> int:
-    """Runs a server until it is told to stop (SIGTERM, SIGINT); the exit code. CommandError for what is wrong."""
+    """Run a server until SIGTERM or SIGINT and return its exit code; raise CommandError for invalid settings."""
     options = parser(command).parse_args(arguments)
     environment = dict(os.environ)
     try:
@@ -74,62 +74,61 @@ def _serve_broker(found: ServerSettings, broker: Resolved[BrokerConfig], options
 
 
 def parser(command: str) -> argparse.ArgumentParser:
-    """The arguments of one server."""
+    """Return the argument parser of one server."""
     made = argparse.ArgumentParser(
         prog=f"delaymq {command}",
-        description=f"{ABOUT[command]} Settings: flags, then environment (DELAYMQ_LISTEN_PORT …), then the file of -c.",
+        description=f"{ABOUT[command]} Precedence of settings: flags, environment (DELAYMQ_LISTEN_PORT …), -c file.",
         allow_abbrev=False,
     )
-    made.add_argument("-c", "--config", type=Path, metavar="FILE", help="a configuration with RocketMQ's keys")
-    made.add_argument("--host", help="the address to listen on, HTTP too (default 127.0.0.1)")
+    made.add_argument("-c", "--config", type=Path, metavar="FILE", help="configuration file with RocketMQ's keys")
+    made.add_argument("--host", help="address to listen on, also for HTTP (default 127.0.0.1)")
     if command != "broker":
-        made.add_argument("--namesrv-port", type=_port, metavar="PORT", help="the NameServer's port (default 9876)")
-    listen_help = "as --namesrv-port" if command == "namesrv" else "the broker's port (default 10911); port - 2 too"
+        made.add_argument("--namesrv-port", type=_port, metavar="PORT", help="port of the NameServer (default 9876)")
+    is_namesrv = command == "namesrv"
+    listen_help = (
+        "same as --namesrv-port" if is_namesrv else "port of the broker (default 10911); it also uses port - 2"
+    )
     made.add_argument("--listen-port", type=_port, metavar="PORT", help=listen_help)
     default_http = "none" if command == "namesrv" else "8080"
-    made.add_argument("--http-port", type=_port, metavar="PORT", help=f"health and metrics (default {default_http})")
+    made.add_argument("--http-port", type=_port, metavar="PORT", help=f"port of the HTTP API (default {default_http})")
     default_store = "namesrv" if command == "namesrv" else "store"
-    made.add_argument(
-        "--store-path", type=Path, metavar="DIR", help=f"where the data is kept (default ./{default_store})"
-    )
+    made.add_argument("--store-path", type=Path, metavar="DIR", help=f"folder for the data (default ./{default_store})")
     made.add_argument("--tls-mode", metavar="MODE", help="disabled, permissive (default) or enforcing")
-    made.add_argument("--tls-cert", type=Path, metavar="FILE", help="the certificate that TLS clients are shown, PEM")
+    made.add_argument("--tls-cert", type=Path, metavar="FILE", help="server certificate, PEM")
     made.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
-    made.add_argument("--tls-config", type=Path, metavar="FILE", help="RocketMQ's tls.properties")
+    made.add_argument("--tls-config", type=Path, metavar="FILE", help="TLS settings file of RocketMQ (tls.properties)")
     if command != "namesrv":
-        made.add_argument(
-            "--read-only", action="store_true", help="look at a store, or at a backup, without changing anything in it"
-        )
-        made.add_argument("--broker-ip", metavar="IP", help="the address that clients are told (default: the host)")
+        made.add_argument("--read-only", action="store_true", help="open a store or a backup without changing it")
+        made.add_argument("--broker-ip", metavar="IP", help="address advertised to clients (default: the host)")
         made.add_argument(
             "--print-rocketmq-conf", action="store_true",
-            help="print the broker.conf with which RocketMQ's own broker opens this store, and end",
+            help="print a broker.conf with which RocketMQ's broker can open this store, and exit",
         )  # fmt: skip
     if command == "broker":
-        made.add_argument("--namesrv", metavar="HOST:PORT", help="the NameServers to register with, joined by ;")
+        made.add_argument("--namesrv", metavar="HOST:PORT", help="NameServers to register with, separated by ;")
     return made
 
 
 def disk_note(config: BrokerConfig) -> str:
-    """What the store needs on its disk, and whether it is there. Raises ConfigError when it cannot be a folder."""
+    """Return a note on the disk space that the store needs and that is free; raise ConfigError for an unusable path."""
     store = config.store_path.absolute()
     try:
         place = next(path for path in (store, *store.parents) if path.exists())
     except OSError as error:
-        raise ConfigError(f"the store's folder {store} cannot be looked at: {error.strerror}") from error
+        raise ConfigError(f"cannot access the store's folder {store}: {error.strerror}") from error
     if not place.is_dir():
-        raise ConfigError(f"the store's folder {store} cannot be: {place} is no folder; name another (--store-path)")
+        raise ConfigError(f"cannot create the store {store}: {place} is not a folder; name another (--store-path)")
     needed = ALLOCATED_SEGMENTS * config.mapped_file_size_commit_log
     free = shutil.disk_usage(place).free
     if (store / "commitlog").exists():
-        return f"store {store}: {_size(free)} are free"  # its files keep the sizes that they have
-    text = f"store {store}: {_size(needed)} are allocated at the start, {_size(free)} are free"
-    return text if free >= needed else f"{text}: too little, make room first"
+        return f"store {store}: {_size(free)} free"  # existing files keep their sizes
+    text = f"store {store}: {_size(needed)} allocated at startup, {_size(free)} free"
+    return text if free >= needed else f"{text}: not enough, free some space first"
 
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: write 0 (any free one) to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: use a number from 0 (any free port) to 65535")
     return int(text)
 
 

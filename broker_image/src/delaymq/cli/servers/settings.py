@@ -1,4 +1,4 @@
-"""What a server would run with: its settings from flags, environment, file and defaults, each with its origin."""
+"""Effective settings of a server from flags, environment, file and defaults, each with its origin."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ COMMAND_VARIABLES: Final = frozenset(
     DELAYMQ_TLS_CERT DELAYMQ_TLS_INSECURE DELAYMQ_TLS_KEY DELAYMQ_TLS_KEY_PASSWORD DELAYMQ_TLS_SERVER_NAME
     """.split()  # noqa: SIM905  (names are read better than quotes)
 )
-"""What the other commands read."""
+"""Variables that the other commands read."""
 MAX_TOKEN_BYTES: Final = 4_096
 MAX_SHOWN_KEYS: Final = 12
 _NAMESRV_ONLY: Final = frozenset(keys_of(NamesrvConfig)) - frozenset(keys_of(BrokerConfig))
 
 
 class ServerSettings(NamedTuple):
-    """Of one command: the halves that it runs, and what people should know."""
+    """Settings of the broker and the NameServer that a command runs, and notes for the operator."""
 
     broker: Resolved[BrokerConfig] | None
     namesrv: Resolved[NamesrvConfig] | None
@@ -51,7 +51,7 @@ class ServerSettings(NamedTuple):
 
 
 def settings_of(command: str, options: argparse.Namespace, environment: Mapping[str, str]) -> ServerSettings:
-    """The settings of `delaymq standalone|broker|namesrv`. ConfigError with all problems of all halves."""
+    """Return the settings of `delaymq standalone|broker|namesrv`; raise ConfigError with all problems."""
     file, notes = file_layer(options.config) if options.config else ({}, [])
     tls_file, tls_notes = tls_layer(options, file, environment)
     file = {**tls_file, **file}
@@ -64,7 +64,7 @@ def settings_of(command: str, options: argparse.Namespace, environment: Mapping[
     try:
         broker = broker_settings(command, options, own, environment)
     except ConfigError as error:
-        # What else is wrong is said too; where things are is of no matter then.
+        # Continue with defaults to report the NameServer's problems, too.
         problems = error.problems
         broker = resolve(BrokerConfig)
     notes += _aside_note(broker)
@@ -83,7 +83,7 @@ def settings_of(command: str, options: argparse.Namespace, environment: Mapping[
 def broker_settings(
     command: str, options: argparse.Namespace, file: Layer, environment: Mapping[str, str]
 ) -> Resolved[BrokerConfig]:
-    """The broker's. ConfigError with all problems."""
+    """Return the broker's settings; raise ConfigError with all problems."""
     defaults = same_origin(STANDALONE_DEFAULTS if command == "standalone" else {}, STANDALONE_DEFAULT)
     variables = environment_layer(BrokerConfig, environment)
     flags = _host_flags(options)
@@ -101,9 +101,9 @@ def broker_settings(
         if host is not None:
             flags["brokerIP1"] = Given(advertised_address(host.value), f"the host ({host.origin})")
     if options.config is not None and any("aclEnable" in layer for layer in layers):
-        # As RocketMQ has it beside broker.conf.
+        # RocketMQ also looks for it in the folder of broker.conf.
         beside = options.config.absolute().parent / "plain_acl.yml"
-        defaults = {**defaults, "aclConfigPath": Given(str(beside), f"beside {options.config}")}
+        defaults = {**defaults, "aclConfigPath": Given(str(beside), f"the folder of {options.config}")}
         layers[0] = defaults
     return _with_token(resolve(BrokerConfig, *layers))
 
@@ -111,11 +111,11 @@ def broker_settings(
 def namesrv_settings(
     options: argparse.Namespace, file: Layer, environment: Mapping[str, str]
 ) -> Resolved[NamesrvConfig]:
-    """Those of a NameServer of its own. ConfigError with all problems."""
+    """Return the settings of a separate NameServer; raise ConfigError with all problems."""
     flags = _host_flags(options)
     ports = {port for port in (options.namesrv_port, options.listen_port) if port is not None}
     if len(ports) > 1:
-        raise ConfigError("--namesrv-port and --listen-port mean the same here: give one of them")
+        raise ConfigError("--namesrv-port and --listen-port are equivalent here: use one of them")
     flag = "--listen-port" if options.namesrv_port is None else "--namesrv-port"
     _set(flags, "listenPort", next(iter(ports), None), flag)
     _set(flags, "httpPort", options.http_port, "--http-port")
@@ -128,8 +128,8 @@ def namesrv_settings(
 def standalone_namesrv_settings(
     options: argparse.Namespace, file: Layer, environment: Mapping[str, str], broker: BrokerConfig
 ) -> Resolved[NamesrvConfig]:
-    """Those of the NameServer beside a broker: the broker's host and log, a port and a file of its own."""
-    # listenPort and the like are the broker's here.
+    """Return the settings of standalone's NameServer: the broker's host and logging, and a separate port and file."""
+    # Shared keys such as listenPort apply to the broker here.
     layers = [only(layer, _NAMESRV_ONLY) for layer in (file, environment_layer(NamesrvConfig, environment))]
     of_broker = {"listenHost": broker.listen_host, "logLevel": broker.log_level, "logFormat": broker.log_format}
     shared = [item.name for item in dataclasses.fields(TlsServerKeys)]
@@ -143,9 +143,9 @@ def standalone_namesrv_settings(
 def tls_layer(
     options: argparse.Namespace, file: Layer, environment: Mapping[str, str]
 ) -> tuple[dict[str, Given], list[str]]:
-    """What RocketMQ's tls.properties says, and sentences about what it says in vain.
+    """Return the settings of RocketMQ's tls.properties, and notes on its ignored keys.
 
-    ConfigError when it is named and cannot be read; where RocketMQ looks for it, it may be missing.
+    Raises ConfigError if an explicitly named file cannot be read; the file at RocketMQ's default path may be missing.
     """
     named = file.get("tls.config.file", Given(DEFAULT_FILE, "")).value
     named = environment.get(variable_of("tls_config_file"), named)
@@ -156,7 +156,7 @@ def tls_layer(
     taken = {key: given for key, given in layer.items() if key.startswith("tls.") and key not in NOT_IN_THE_FILE}
     vain = ", ".join(sorted(layer.keys() - taken.keys())[:MAX_SHOWN_KEYS])
     if vain:
-        notes.append(f"{path}: left aside, as by RocketMQ: {vain}; say them in the configuration file")
+        notes.append(f"{path}: ignored, as in RocketMQ: {vain}; set them in the configuration file")
     return taken, notes
 
 
@@ -168,46 +168,46 @@ def _set_tls(flags: dict[str, Given], options: argparse.Namespace) -> None:
 
 
 def advertised_address(host: str) -> str:
-    """The IP address that clients of a broker on `host` are told. Raises ConfigError when that cannot be known."""
+    """Return the IP address that a broker on `host` advertises to clients; raise ConfigError if it is unknown."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         try:
             return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         except OSError as error:
-            raise ConfigError(f"--host {host}: not an address, and no name that can be resolved ({error})") from error
+            raise ConfigError(f"--host {host}: neither an IP address nor a resolvable name ({error})") from error
     if address.is_unspecified:
         raise ConfigError(
-            f"--host {host} is all interfaces: say with --broker-ip (or brokerIP1) which address clients are told"
+            f"--host {host} means all interfaces: set the address advertised to clients with --broker-ip or brokerIP1"
         )
     return str(address)
 
 
 def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
-    """Sentences about variables that look like settings and are none.
+    """Return notes on environment variables that resemble settings but are unknown.
 
-    No errors: Kubernetes sets variables by the names of services, which may begin with DELAYMQ_ too.
+    They are not errors: Kubernetes sets variables named after services, which may also start with DELAYMQ_.
     """
     known = {variable_of(item.name) for kind in (BrokerConfig, NamesrvConfig) for item in dataclasses.fields(kind)}
     notes = []
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known | COMMAND_VARIABLES:
-            import difflib  # right settings do not need it
+            import difflib  # not needed for correct settings
 
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
-            notes += [f"the variable {name} is no setting: did you mean {each}?" for each in nearest]
+            notes += [f"the environment variable {name} is not a setting: did you mean {each}?" for each in nearest]
     return notes
 
 
 def _aside_note(resolved: Resolved[Config]) -> list[str]:
-    """One sentence about all keys without a meaning, however many a file has."""
+    """Return a single note on all keys without a meaning."""
     keys = list(resolved.left_aside)
     if not keys:
         return []
     shown = ", ".join(keys[:MAX_SHOWN_KEYS])
     if len(keys) > MAX_SHOWN_KEYS:
-        shown += f" and {len(keys) - MAX_SHOWN_KEYS} more (`delaymq config check FILE` names all)"
-    return [f"without a meaning here and left aside: {shown}"]
+        shown += f" and {len(keys) - MAX_SHOWN_KEYS} more (`delaymq config check FILE` lists all)"
+    return [f"ignored keys without a meaning here: {shown}"]
 
 
 def _with_token(resolved: Resolved[Config]) -> Resolved[Config]:
@@ -223,8 +223,8 @@ def _with_token(resolved: Resolved[Config]) -> Resolved[Config]:
         with Path(path).open("rb") as file:
             token = file.read(MAX_TOKEN_BYTES).decode().splitlines()[0].strip()
     except (OSError, UnicodeDecodeError, IndexError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it has no line of text"
-        raise ConfigError(f"httpTokenFile: {path} cannot be used: {why}") from error
+        why = error.strerror if isinstance(error, OSError) else "it contains no text"
+        raise ConfigError(f"httpTokenFile: cannot read {path}: {why}") from error
     if not token:
         raise ConfigError(f"httpTokenFile: the first line of {path} is empty: write the token there")
     config = dataclasses.replace(resolved.config, http_token=token)

@@ -1,7 +1,7 @@
-"""The process's time zone, which `deleteWhen` and the times in logs are in: TZ, also where the system has no zones.
+"""Time zone of the process (TZ), used by `deleteWhen` and log timestamps, even without system time zone data.
 
-A small container has no /usr/share/zoneinfo: the C library then takes UTC for every TZ, and says nothing. The data that
-comes with the installation (the package tzdata) stands in.
+Small containers have no /usr/share/zoneinfo; the C library then silently uses UTC for every TZ. This module falls back
+to the data of the package tzdata.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ SYSTEM_ZONES: Final = Path("/usr/share/zoneinfo")
 
 
 def prepare_time_zone() -> list[str]:
-    """Has the C library find the zone of TZ; sentences about a TZ that names none."""
+    """Make the C library find the zone of TZ; return notes on an unknown TZ."""
     name = os.environ.get("TZ", "").removeprefix(":")
     if not name or name.startswith("/") or "/" not in name:
-        # No zone by name: a file, or a rule such as CET-1CEST and UTC0, which need no data.
+        # Not a zone name, but a file or a rule such as CET-1CEST or UTC0, which needs no data.
         return []
     if _has(Path(os.environ.get("TZDIR", SYSTEM_ZONES)), name):
         return []
     own = _own_zones()
     if own is not None and _has(own, name):
-        # As a file: with the same name for the zone the C library would not look again.
+        # Set as a file, because the C library does not reload a zone of the same name.
         os.environ["TZ"] = f":{own / name}"
         time.tzset()
         return []
-    return [f"TZ={name[:100]} is no time zone that is known here: times and deleteWhen are in UTC"]
+    return [f"TZ={name[:100]} is an unknown time zone: log timestamps and deleteWhen use UTC"]
 
 
 def _has(zones: Path, name: str) -> bool:

@@ -1,5 +1,5 @@
-"""Which cluster a command means, and how it is asked.
+"""The cluster that a command uses, and the connection to it.
 
-Here: contexts, accounts, the client's connection, the HTTP interface. Not here: what is asked. Invariants: flags come
-before environment, environment before contexts; a secret is never on a command line.
+Here: contexts, accounts, the client's connection, the HTTP API. Not here: the requests. Invariants: flags take
+precedence over the environment, the environment over contexts; secrets are never passed on the command line.
 """

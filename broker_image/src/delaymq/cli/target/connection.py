@@ -1,4 +1,4 @@
-"""How commands use the client: one event loop, and errors that say what to do."""
+"""Use of the client by commands: one event loop, and errors with instructions."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from delaymq.protocol.codes import ResponseCode
 
 REQUEST_TIMEOUT_MS = 3_000
 SHOWN_NAMES = 3
-"""How many names an error offers instead of one that is not there."""
+"""Maximum number of similar names that an error suggests."""
 
 
 def with_client(target: Target, work: Callable[[Client], Awaitable[int]]) -> int:
-    """Runs `work` with a client; its exit code. CommandError for what went wrong."""
+    """Run `work` with a client and return its exit code; raise CommandError for its errors."""
 
     async def run() -> int:
         options = ClientOptions(
@@ -63,7 +63,7 @@ def with_client(target: Target, work: Callable[[Client], Awaitable[int]]) -> int
 
 
 def credentials_of(target: Target) -> Credentials | None:
-    """The account that signs; None: nobody."""
+    """Return the signing account, or None for unsigned requests."""
     account = target.account
     if account is None:
         return None
@@ -76,7 +76,7 @@ def credentials_of(target: Target) -> Credentials | None:
 
 
 def tls_options(target: Target) -> TlsOptions | None:
-    """How the target is talked to with TLS; None: without."""
+    """Return the target's TLS options, or None for plaintext."""
     if target.tls is None:
         return None
 
@@ -95,19 +95,19 @@ def tls_options(target: Target) -> TlsOptions | None:
 
 
 def check_name_servers(name_servers: str) -> None:
-    """CommandError for what are no addresses."""
+    """Raise CommandError unless `name_servers` consists of addresses."""
     addresses = [word.strip() for word in name_servers.split(";") if word.strip()]
     for address in addresses or [name_servers]:
         try:
             split_address(address)
         except UnreachableError as error:
             raise CommandError(
-                f"--namesrv {address}: write host:port, such as {DEFAULT_NAME_SERVER}", EXIT_USAGE
+                f"--namesrv {address}: use host:port, such as {DEFAULT_NAME_SERVER}", EXIT_USAGE
             ) from error
 
 
 def exit_code_of(error: Exception) -> int:
-    """The exit code for `error`: no connection, a refusal, or misuse."""
+    """Return the exit code for `error`: no connection, failure, or misuse."""
     cause = error.__cause__ if isinstance(error, SendError) else error
     if isinstance(cause, UnreachableError | AnswerTimeoutError):
         return EXIT_UNREACHABLE
@@ -115,29 +115,31 @@ def exit_code_of(error: Exception) -> int:
 
 
 def explain(error: Exception, name_servers: str) -> str:
-    """The error's text, with a hint where it is likely that the address is wrong."""
+    """Return the error's text, with a hint where the address is probably wrong."""
     cause = error.__cause__ if isinstance(error, SendError) else error
     if isinstance(cause, UnreachableError) and " TLS" in str(cause):
-        # Somebody is there, who wants TLS otherwise.
+        # A server is listening, but with other TLS requirements.
         return f"{cause}. Options: `delaymq --tls`, `--tls-ca FILE`, `--tls-server-name NAME`, `--tls-insecure`."
     if isinstance(cause, UnreachableError) and " HTTP" in str(cause):
-        return f"{cause}. --namesrv takes the NameServer's address (default port 9876), --http the broker's HTTP one."
+        return (
+            f"{cause}. --namesrv takes the NameServer's address (default port 9876), --http the broker's HTTP address."
+        )
     if isinstance(cause, UnreachableError):
         if cause.address not in map(str.strip, name_servers.split(";")):
-            return f"{cause}. The NameServer says that a broker is there: is it running, and reached from here?"
+            return f"{cause}. The NameServer lists a broker at this address: is it running and reachable from here?"
         return (
             f"{cause}. Is a broker running there?"
             " Start one with `delaymq standalone`, or name another NameServer with --namesrv."
         )
     if isinstance(cause, AccessDeniedError) and "No accessKey is configured" in cause.remark:
-        return f"{cause.address} has access control: {HOW_TO_SIGN}"
+        return f"{cause.address} requires a signature: {HOW_TO_SIGN}"
     if isinstance(cause, RefusedError) and cause.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        return f"{cause}. Is this a broker's address? --namesrv takes the NameServer's (default port 9876)."
+        return f"{cause}. Is this a broker's address? --namesrv takes the NameServer's address (default port 9876)."
     return str(error)
 
 
 async def _not_there(client: Client, error: NoRouteError) -> CommandError:
-    """The error with the names that are nearest to the wanted one."""
+    """Return the error with names similar to the requested one."""
     problem = topic_problem(error.topic)
     if problem is not None:
         return CommandError(problem, EXIT_USAGE)
@@ -148,22 +150,22 @@ async def _not_there(client: Client, error: NoRouteError) -> CommandError:
     if error.topic.startswith(RETRY_PREFIX):
         return unknown_group(error.topic.removeprefix(RETRY_PREFIX), known)
     near = nearest(error.topic, known)
-    return CommandError(f"{error}{f'. There is: {near}' if near else ''}")
+    return CommandError(f"{error}{f'. Similar names: {near}' if near else ''}")
 
 
 def unknown_group(group: str, topics: Iterable[str]) -> CommandError:
-    """The error for a group that nobody has seen; groups are known by their retry topics."""
+    """Return the error for an unknown group; groups are listed by their retry topics."""
     problem = group_problem(group)
     if problem is not None:
         return CommandError(problem, EXIT_USAGE)
     groups = [topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)]
     near = nearest(group, groups)
-    text = f"no broker knows group {group}: it comes into being with its first consumer, or by `delaymq group create`"
-    return CommandError(f"{text}{f'. There is: {near}' if near else ''}")
+    text = f"no broker has group {group}: its first consumer creates it, or `delaymq group create`"
+    return CommandError(f"{text}{f'. Similar names: {near}' if near else ''}")
 
 
 def nearest(wanted: str, names: Iterable[str]) -> str:
-    """Names that may have been meant, joined by commas; empty if none is near."""
+    """Return similar names, separated by commas; empty if there are none."""
     by_lower = {name.lower(): name for name in names}
     found = difflib.get_close_matches(wanted.lower(), by_lower, SHOWN_NAMES)
     return ", ".join(by_lower[name] for name in found)

@@ -1,4 +1,4 @@
-"""Which NameServers and which HTTP address a command means: flags, environment, or a named context in a small file.
+"""NameServers and HTTP address of a command, from flags, the environment, or a named context in a file.
 
     current = "dev"
 
@@ -7,7 +7,7 @@
     http = "http://10.0.0.5:8080"
     token-file = "~/.secrets/dev-token"
 
-Tokens and secret keys themselves are never in that file.
+The file never contains tokens or secret keys themselves.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from delaymq.cli.target.secret_files import secret_line
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 DEFAULT_HTTP: Final = "http://127.0.0.1:8080"
 MAX_FILE_BYTES: Final = 256 * 1024
-"""A context has some 200 bytes; another file named by mistake must not fill the memory."""
+"""A context takes some 200 bytes; a wrong file must not exhaust the memory."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-# Key of the file → field of a context.
+# Key in the file → field of a context.
 KEYS: Final = {
     "namesrv": "namesrv",
     "http": "http",
@@ -47,13 +47,13 @@ KEYS: Final = {
     "tls-insecure": "tls_insecure",
 }
 TLS_KEYS: Final = tuple(key for key in KEYS if key.startswith("tls"))
-# Of `delaymq --tls…`, which stand before the command and are for all: key of a context → value.
+# Values of `delaymq --tls…`, global options given before the command: key of a context → value.
 tls_flags: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One named cluster; what is empty falls back to the defaults."""
+    """A named cluster; empty fields fall back to the defaults."""
 
     namesrv: str = ""
     http: str = ""
@@ -70,7 +70,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The whole file."""
+    """Contents of the file."""
 
     current: str = ""
     table: Mapping[str, Context] = field(default_factory=dict)
@@ -78,21 +78,21 @@ class Contexts:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a command talks to."""
+    """The servers that a command uses."""
 
     namesrv: str
     http: str
     token: str = field(repr=False)
     context: str
-    """The context that filled what neither flag nor environment said; empty: none."""
+    """The context that supplied values not given by flags or the environment; empty: none."""
     tls: Mapping[str, str] | None = None
-    """How it is talked to with TLS, by keys of a context; None: without."""
+    """TLS options by keys of a context; None: plaintext."""
     account: Account | None = None
-    """Who signs requests to brokers; None: nobody."""
+    """The account that signs requests to brokers; None: unsigned."""
 
 
 def path_of_file(environment: Mapping[str, str] | None = None) -> Path:
-    """$DELAYMQ_CONFIG, or contexts.toml in the user's folder of settings."""
+    """Return $DELAYMQ_CONFIG, or contexts.toml in the user's configuration folder."""
     known = os.environ if environment is None else environment
     if known.get("DELAYMQ_CONFIG"):
         return Path(known["DELAYMQ_CONFIG"]).expanduser()
@@ -101,24 +101,24 @@ def path_of_file(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def load(path: Path) -> Contexts:
-    """The file's contexts; none where there is no file. CommandError says in which line it is wrong."""
+    """Return the file's contexts; empty without a file. Raises CommandError with the line of an error."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
-        raise CommandError(f"{path}: cannot be read: {error.strerror}", EXIT_USAGE) from error
+        raise CommandError(f"cannot read {path}: {error.strerror}", EXIT_USAGE) from error
     if len(data) > MAX_FILE_BYTES:
-        raise CommandError(f"{path}: has more than {MAX_FILE_BYTES} bytes: it is no file of contexts", EXIT_USAGE)
+        raise CommandError(f"{path} exceeds {MAX_FILE_BYTES} bytes: it is not a file of contexts", EXIT_USAGE)
     try:
         text = data.decode()
         tree = tomllib.loads(text)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise CommandError(f"{path}, line {line}: is not UTF-8", EXIT_USAGE) from error
+        raise CommandError(f"{path}, line {line}: not UTF-8", EXIT_USAGE) from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise CommandError(f"{path}: is not TOML: {error}", EXIT_USAGE) from error
+        raise CommandError(f"{path} is not TOML: {error}", EXIT_USAGE) from error
     return _checked(path, text, tree)
 
 
@@ -128,40 +128,40 @@ def _checked(path: Path, text: str, tree: dict[str, Any]) -> Contexts:
 
     for key in tree:
         if key not in ("current", "contexts"):
-            raise wrong(key, f'{key!r} is not known here: write current = "NAME" and [contexts.NAME]')
+            raise wrong(key, f'{key!r} is unknown: use current = "NAME" and [contexts.NAME]')
     current, tables = tree.get("current", ""), tree.get("contexts", {})
     if not isinstance(current, str):
-        raise wrong("current", 'write current = "NAME"')
+        raise wrong("current", 'use current = "NAME"')
     if not isinstance(tables, dict):
-        raise wrong("contexts", "write a section [contexts.NAME] for each context")
+        raise wrong("contexts", "use a section [contexts.NAME] for each context")
     found = {}
     for name, values in tables.items():
         if not _NAME.match(name):
             raise wrong(name, name_problem(name))
         if not isinstance(values, dict):
-            raise wrong(name, f"write a section [contexts.{name}]")
+            raise wrong(name, f"use a section [contexts.{name}]")
         for key, value in values.items():
             if key not in KEYS:
-                raise wrong(key, f"{key!r} is not a key of a context: they are {', '.join(KEYS)}")
+                raise wrong(key, f"{key!r} is not a key of a context; the keys are {', '.join(KEYS)}")
             if not isinstance(value, str):
-                raise wrong(key, f'write {key} = "…"')
+                raise wrong(key, f'use {key} = "…"')
         found[name] = Context(**{KEYS[key]: value for key, value in values.items()})
     return Contexts(current, found)
 
 
 def _line_of(text: str, word: str) -> int:
-    """The first line that names `word`; TOML's tree does not keep places."""
+    """Return the first line that contains `word`, because tomllib does not report positions."""
     pattern = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
     return next((number for number, line in enumerate(text.splitlines(), 1) if pattern.search(line)), 1)
 
 
 def name_problem(name: str) -> str:
-    """Why `name` cannot be a context's; empty when it can."""
-    return "" if _NAME.match(name) else f"{name[:64]!r} cannot name a context: use letters, digits, - and _, at most 64"
+    """Return why `name` is not a valid context name; empty if it is valid."""
+    return "" if _NAME.match(name) else f"{name[:64]!r} is not a context name: use up to 64 letters, digits, - and _"
 
 
 def save(path: Path, contexts: Contexts) -> None:
-    """Writes the file anew, for its owner only; whole or not at all."""
+    """Replace the file atomically, readable by its owner only."""
     lines = [f"current = {_quoted(contexts.current)}"] if contexts.current else []
     for name, context in contexts.table.items():
         lines += ["", f"[contexts.{name}]"]
@@ -179,11 +179,11 @@ def save(path: Path, contexts: Contexts) -> None:
                 os.unlink(temporary)
             raise
     except OSError as error:
-        raise CommandError(f"{path}: cannot be written: {error.strerror}", exit_code_of_path(error)) from error
+        raise CommandError(f"cannot write {path}: {error.strerror}", exit_code_of_path(error)) from error
 
 
 def _quoted(value: str) -> str:
-    # JSON's escapes of printable text are TOML's too.
+    # For printable text, JSON and TOML use the same escapes.
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -195,9 +195,10 @@ def target(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> Target:
-    """What a command talks to: its flags, then the environment, then the context, then this machine's default ports.
+    """Return the servers to use: from flags, then the environment, then the context, then the default local ports.
 
-    A context named by a flag goes before the environment, as flags do. CommandError for a bad file, a missing context.
+    A context named by a flag takes precedence over the environment. Raises CommandError for an invalid file or an
+    unknown context.
     """
     known = os.environ if environment is None else environment
     chosen = context or known.get("DELAYMQ_CONTEXT") or ""
@@ -206,7 +207,7 @@ def target(
     address = http or said.get("DELAYMQ_HTTP") or ""
     found, name = _context(path_of_file(known), chosen)
     token = _token_in(token_file) if token_file else said.get("DELAYMQ_HTTP_TOKEN", "")
-    # A context's token is for that context's address and no other.
+    # A context's token is sent only to that context's address.
     if not token and found.token_file and (not address or address == found.http):
         token = _token_in(found.token_file)
     token = token or known.get("DELAYMQ_HTTP_TOKEN", "")
@@ -221,13 +222,13 @@ def target(
 
 
 def _tls(said: Mapping[str, str], context: Context) -> Mapping[str, str] | None:
-    """Flags, then the environment, then the context; what names a file or a name wants TLS."""
+    """Return the TLS options from flags, then the environment, then the context; a file or a name implies TLS."""
     settings = {}
     for key in TLS_KEYS:
         variable = f"DELAYMQ_{key.upper().replace('-', '_')}"
         value = tls_flags.get(key) or said.get(variable) or getattr(context, KEYS[key])
         if key in ("tls", "tls-insecure") and value not in ("", "true", "false"):
-            raise CommandError(f"{key} ({variable}) is {value[:64]!r}: write true or false", EXIT_USAGE)
+            raise CommandError(f"{key} ({variable}) is {value[:64]!r}: use true or false", EXIT_USAGE)
         if value and value != "false":
             settings[key] = value
         elif key == "tls" and value:
@@ -241,22 +242,22 @@ def _context(path: Path, chosen: str) -> tuple[Context, str]:
     if not name:
         return Context(), ""
     if name not in contexts.table:
-        known = ", ".join(contexts.table) or "none yet"
+        known = ", ".join(contexts.table) or "none"
         raise CommandError(
-            f"{path} has no context {name} (it has: {known}): make it with"
-            f" `delaymq context set {name} --namesrv HOST:PORT`, or choose one with `delaymq context use NAME`",
+            f"no context {name} in {path} (known contexts: {known}): create it with"
+            f" `delaymq context set {name} --namesrv HOST:PORT`, or select one with `delaymq context use NAME`",
             EXIT_USAGE,
         )
     return contexts.table[name], name
 
 
 def _token_in(path: str) -> str:
-    should_be = "one line of ASCII, as httpToken has it"
+    should_be = "one line of ASCII, as in httpToken"
     return secret_line(Path(path).expanduser(), "token", should_be, encoding="ascii")
 
 
 def with_context(contexts: Contexts, name: str, context: Context | None) -> Contexts:
-    """The contexts with `name` changed, added (as the current one if it is the first), or removed (None)."""
+    """Return the contexts with `name` changed, added (the first becomes the current one), or removed (None)."""
     table = dict(contexts.table)
     if context is None:
         table.pop(name, None)

@@ -1,4 +1,4 @@
-"""A broker's HTTP interface, as commands use it: errors say what to do."""
+"""Client of a broker's HTTP API for commands, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from delaymq.cli.target.contexts import Target
 from delaymq.http_client import AnswerTooLargeError, HttpClient, NotSentError, Reply
 
 TIMEOUT_S: Final = 10.0
-"""For each wait on the socket: an answer over all groups of a large broker takes seconds."""
-MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
-"""1,000 levels need some 300 KiB; another program on the port must not fill the memory."""
-_ONLY_OURS: Final = "this needs DelayMQ's HTTP interface, which RocketMQ's own broker does not have"
+"""Timeout of each socket operation: a response with all groups of a large broker takes seconds."""
+MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+"""1,000 levels take some 300 KiB; another program on the port must not exhaust the memory."""
+_ONLY_OURS: Final = "this command requires DelayMQ's HTTP API, which RocketMQ's broker does not have"
 
 
 class ApiError(CommandError):
-    """The broker's answer is an error: `status` of HTTP, `code` of /api/v1."""
+    """An error response of the broker: `status` of HTTP, `code` of /api/v1."""
 
     def __init__(self, text: str, status: int, code: str) -> None:
         super().__init__(text, EXIT_USAGE if status == 400 else EXIT_NOT_DONE)
@@ -28,9 +28,9 @@ class ApiError(CommandError):
 
 
 class HttpApi:
-    """Requests to `/api/v1` of the broker at `target.http`. CommandError for everything that goes wrong.
+    """Client of `/api/v1` of the broker at `target.http`; raises CommandError for all errors.
 
-    Answers are handed on as they came: `--json` shows members that this version does not know, too.
+    Responses are returned unchanged, so that `--json` also shows members unknown to this version.
     """
 
     def __init__(self, target: Target, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -41,7 +41,7 @@ class HttpApi:
         )
 
     def get(self, path: str, **parameters: object) -> dict[str, Any]:
-        """GET `path` below /api/v1; parameters that are None are left out."""
+        """GET `path` below /api/v1; parameters that are None are omitted."""
         return self._ask("GET", path, parameters)
 
     def post(self, path: str, body: object = None, **parameters: object) -> dict[str, Any]:
@@ -68,14 +68,14 @@ class HttpApi:
             raise self._nobody(error.reason) from error
         except (http.client.HTTPException, ConnectionResetError) as error:
             raise CommandError(
-                f"{self.url} does not speak HTTP ({error}): name the broker's HTTP address with --http"
+                f"no HTTP server at {self.url} ({error}): name the broker's HTTP address with --http"
                 " (default port 8080)",
                 EXIT_UNREACHABLE,
             ) from error
         except OSError as error:
             raise self._nobody(error) from error
         except (ValueError, UnicodeError) as error:
-            raise CommandError(f"{self.url} is not an address that can be asked: {error}", EXIT_USAGE) from error
+            raise CommandError(f"{self.url} is not a usable address: {error}", EXIT_USAGE) from error
         if reply.status >= 300:
             raise self._refusal(reply, path)
         return _json_object(reply.data, self.url) if reply.data else {}
@@ -83,11 +83,11 @@ class HttpApi:
     def _nobody(self, reason: object) -> CommandError:
         if isinstance(reason, TimeoutError):
             return CommandError(
-                f"{self.url} did not answer within {self._timeout_s:g} s: is it the broker's HTTP address?",
+                f"{self.url} did not respond within {self._timeout_s:g} s: is it the broker's HTTP address?",
                 EXIT_UNREACHABLE,
             )
         return CommandError(
-            f"no broker at {self.url} ({reason}): is it running? Start one with `delaymq standalone`,"
+            f"cannot connect to a broker at {self.url} ({reason}): is it running? Start one with `delaymq standalone`,"
             f" or name its HTTP address with --http; {_ONLY_OURS}.",
             EXIT_UNREACHABLE,
         )
@@ -96,32 +96,34 @@ class HttpApi:
         status, reason, code, message = reply.status, reply.reason, reply.problem.code, reply.problem.message
         if status in (401, 403):
             hint = "give the broker's httpToken in a file with --token-file, or in DELAYMQ_HTTP_TOKEN"
-            return ApiError(f"{self.url} answers {status} {reason}: {hint}", status, code)
+            return ApiError(f"{self.url} returned {status} {reason}: {hint}", status, code)
         if not code:
             return ApiError(
-                f"{self.url} answers {status} {reason} to /api/v1/{path.lstrip('/')}, and not as a DelayMQ broker"
-                f" does: is --http right? {_ONLY_OURS[0].upper()}{_ONLY_OURS[1:]}.",
+                f"{self.url} returned {status} {reason} for /api/v1/{path.lstrip('/')} and is probably not a DelayMQ"
+                f" broker: is --http correct? {_ONLY_OURS[0].upper()}{_ONLY_OURS[1:]}.",
                 status,
                 code,
             )
         if status == 404 and code == "not_found" and message.startswith(("GET ", "POST ", "PUT ", "DELETE ")):
-            return ApiError(f"{self.url} has no /api/v1/{path}: the broker is older than this command", status, code)
-        return ApiError(f"{self.url} refuses: {message or reason} ({code})", status, code)
+            return ApiError(
+                f"{self.url} does not support /api/v1/{path}: the broker is older than this command", status, code
+            )
+        return ApiError(f"{self.url} rejected the request: {message or reason} ({code})", status, code)
 
 
 def _json_object(content: bytes, url: str) -> dict[str, Any]:
-    """The object that an answer is. CommandError for anything else."""
+    """Decode a response that must be a JSON object; raise CommandError for anything else."""
     try:
         answer = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise CommandError(f"{url} answers no JSON: is it a DelayMQ broker?") from error
+        raise CommandError(f"{url} did not return JSON: is it a DelayMQ broker?") from error
     if not isinstance(answer, dict):
-        raise CommandError(f"{url} answers something else than expected: is it a DelayMQ broker?")
+        raise CommandError(f"{url} returned an unexpected response: is it a DelayMQ broker?")
     return answer
 
 
 def checked_url(url: str) -> str:
-    """`url` without a closing slash; `host:port` is taken for HTTP. CommandError for what is no HTTP address."""
+    """Return `url` without a trailing slash; `host:port` means HTTP. Raises CommandError for an invalid address."""
     full = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(full)
@@ -129,10 +131,11 @@ def checked_url(url: str) -> str:
     except ValueError:
         is_good = False
     if "@" in full.partition("://")[2].partition("/")[0]:
-        # Not shown: what stands there is a password most likely.
+        # The address is not shown, because it probably contains a password.
         raise CommandError(
-            "an HTTP address has no name and password before an @: give the token with --token-file", EXIT_USAGE
+            "the HTTP address must not contain a user name or password (before an @): pass the token with --token-file",
+            EXIT_USAGE,
         )
     if not is_good:
-        raise CommandError(f"{url} is not an HTTP address: write one such as http://127.0.0.1:8080", EXIT_USAGE)
+        raise CommandError(f"{url} is not an HTTP address: use one such as http://127.0.0.1:8080", EXIT_USAGE)
     return full.rstrip("/")

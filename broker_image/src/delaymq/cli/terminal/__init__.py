@@ -1,5 +1,5 @@
-"""Input and output of a terminal.
+"""Terminal input and output.
 
-Here: tables, times, JSON lines, prompts, standard input. Not here: what brokers know. Invariant: text of others
+Here: tables, times, JSON lines, prompts, standard input. Not here: data of brokers. Invariant: text from outside
 reaches a terminal only without control characters.
 """

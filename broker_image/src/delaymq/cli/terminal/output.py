@@ -1,4 +1,4 @@
-"""What commands print: text for people, JSON lines for programs."""
+"""Output of commands: text and JSON lines."""
 
 from __future__ import annotations
 
@@ -14,65 +14,63 @@ from rich.text import Text
 from delaymq.cli.errors import CommandError
 from delaymq.cli.terminal.sanitize import json_line, visible
 
-PIPE_WIDTH = 1_000
-"""Not a terminal: lines stay whole for grep."""
+WIDTH_IN_A_PIPE = 1_000
+"""Width when the output is not a terminal, so that lines are not wrapped."""
 
 
 def console() -> Console:
-    """Where text for people goes: as wide as the terminal, or plain and wide in a pipe."""
+    """Return the console for text output: as wide as the terminal, or plain and wide in a pipe."""
     made = PlainConsole()
     return made if made.is_terminal else PlainConsole(width=PIPE_WIDTH)
 
 
 class PlainConsole(Console):
-    """Shows texts as they are: [names] are no markup, :words: no emoji, and nothing in them acts on the terminal."""
+    """Console that prints text literally, without markup and emoji codes, and escapes control characters."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **settings)
 
     def render_str(self, text: str, **settings: Any) -> Text:
-        """All texts come by here, in tables too."""
+        """Sanitise `text`; all text passes through here, including table cells."""
         return super().render_str(visible(text), **settings)
 
 
 class _VisibleLines(logging.Formatter):
-    """What a broker answers can stand in a warning."""
+    """Formatter that sanitises messages, because warnings can contain text from brokers."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))
 
 
 def show_warnings(level: int = logging.WARNING) -> None:
-    """The client's warnings as lines on stderr, from `level` on."""
+    """Print the client's log records of at least `level` to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(_VisibleLines("delaymq: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
 
 
 def warn(text: str) -> None:
-    """One line on stderr."""
+    """Print one line to stderr."""
     print(f"delaymq: {visible(text)}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
-    """One value on one line, at once."""
+    """Print a value as one JSON line and flush."""
     print(json_line(value), flush=True)
 
 
 @contextmanager
 def reading(url: str, what: str) -> Iterator[None]:
-    """Turns what reading an answer without the agreed fields raises into CommandError."""
+    """Convert errors from reading a response with missing fields to CommandError."""
     try:
         yield
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise CommandError(
-            f"{url} answers something else than {what}: is it a DelayMQ broker of this version?"
-        ) from error
+        raise CommandError(f"{url} did not return {what}: is it a DelayMQ broker of this version?") from error
 
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """A bar on stderr for long work, where that is a terminal; call what it gives after each of `total` steps."""
+    """Show a progress bar on stderr, if that is a terminal; call the yielded function after each of `total` steps."""
     shown = Console(stderr=True)
     if not shown.is_terminal:
         yield lambda: None
@@ -86,12 +84,12 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[], None]]:
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """`1 message`, `2 messages`."""
+    """Return a count with its noun: `1 message`, `2 messages`."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def duration(ms: float) -> str:
-    """`350 ms`, `12.3 s`, `5m 20s`, `2h 5m`."""
+    """Format a duration: `350 ms`, `12.3 s`, `5m 20s`, `2h 5m`."""
     if abs(ms) < 1_000:
         return f"{ms:.0f} ms"
     seconds = ms / 1_000

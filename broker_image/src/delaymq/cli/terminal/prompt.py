@@ -1,4 +1,4 @@
-"""Questions to a person that Ctrl-C ends at once. Commands that ask load no event loop for it."""
+"""Prompts that Ctrl-C interrupts immediately, without an event loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C ends a question at once; a running event loop would only note it."""
+    """Let Ctrl-C interrupt a prompt immediately; a running event loop would only schedule the interrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

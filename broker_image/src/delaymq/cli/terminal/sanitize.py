@@ -1,4 +1,4 @@
-"""What others wrote, made fit for a terminal: nothing in it moves the cursor, colours, retitles or turns lines."""
+"""Sanitising of text from outside: nothing in it moves the cursor, sets colours or titles, or reverses lines."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Final
 # Control, format (such as right-to-left overrides), lone surrogates, and the two separators that end lines.
 _ACTING: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS: Final = "\u200c\u200d"
-"""Scripts and emoji need them; they only act on their neighbours."""
+"""Required by scripts and emoji; they affect only adjacent characters."""
 
 
 def visible(text: str) -> str:
-    """`text` with everything that acts on a terminal as an escape (`\\x1b`); line ends and tabs stay."""
+    """Return `text` with terminal control characters escaped (`\\x1b`); line ends and tabs are kept."""
     return _escaped(text, _JOINERS + "\n\t")
 
 
 def on_one_line(text: str) -> str:
-    """As `visible`, with line ends and tabs as escapes, too."""
+    """Return `text` as `visible` does, with line ends and tabs escaped, too."""
     return _escaped(text, _JOINERS)
 
 
 def json_line(value: object) -> str:
-    """JSON on one line, as `visible`: JSON itself escapes a part of what acts only."""
+    """Return `value` as one line of JSON without control characters, of which JSON itself escapes only some."""
     line = json.dumps(value, ensure_ascii=False)
     if line.isprintable():
         return line

@@ -1,4 +1,4 @@
-"""Standard input, read in a thread: work in progress continues while a line is awaited."""
+"""Standard input read in a thread, so that other work continues while waiting for a line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import BinaryIO, Final, TypeVar
 
 Item = TypeVar("Item")
 MAX_AHEAD: Final = 16
-"""Items that are read before they are wanted; each may be a message of megabytes."""
+"""Maximum number of items read ahead; each may be a message of megabytes."""
 
 
 async def in_thread(source: Iterator[Item]) -> AsyncIterator[Item]:
-    """What `source` gives, read in a thread of its own, which an end of the command does not wait for."""
+    """Yield the items of `source`, read in a daemon thread that does not delay the command's exit."""
     loop = asyncio.get_running_loop()
     read: asyncio.Queue[tuple[Item] | BaseException | None] = asyncio.Queue()
     room = threading.Semaphore(MAX_AHEAD)
@@ -26,9 +26,9 @@ async def in_thread(source: Iterator[Item]) -> AsyncIterator[Item]:
             for item in source:
                 room.acquire()
                 loop.call_soon_threadsafe(read.put_nowait, (item,))
-        except BaseException as error:  # raised where the items are taken
+        except BaseException as error:  # raised in the consumer
             end = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so there is no consumer
             loop.call_soon_threadsafe(read.put_nowait, end)
 
     threading.Thread(target=run, name="input", daemon=True).start()
@@ -40,8 +40,8 @@ async def in_thread(source: Iterator[Item]) -> AsyncIterator[Item]:
 
 
 def standard_input() -> BinaryIO:
-    """Stdin by a reader of its own: the interpreter's, held by a thread that waits, would abort the process's end."""
+    """Open stdin separately: a thread blocked in sys.stdin would abort the interpreter's shutdown."""
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
-    except OSError:  # a test's, which is no file
+    except OSError:  # replaced in tests, and not a file
         return sys.stdin.buffer

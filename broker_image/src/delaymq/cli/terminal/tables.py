@@ -1,4 +1,4 @@
-"""Tables for people: what does not fit a terminal is left out by whole columns, which are named below."""
+"""Text tables that hide whole columns when the terminal is too narrow, and list the hidden columns."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from rich.table import Table
 from delaymq.cli.terminal.sanitize import visible
 
 LEAST_ELASTIC: Final = 8
-"""Characters to which an elastic column may shrink."""
+"""Minimum width of an elastic column, in characters."""
 _BETWEEN: Final = 3
-"""Characters between two columns."""
+"""Space between two columns, in characters."""
 
 
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, elastic: int | None = None
 ) -> FittingTable:
-    """A table without frames whose first `left` columns are text and the others numbers; one without a name is a bar.
+    """Return a table without borders: `left` columns of text, then numbers; a column without a name is a bar.
 
-    On a narrow terminal the column `elastic` gives way first, by several lines in it: ids and times are to be copied.
+    On a narrow terminal, the cells of the column `elastic` are wrapped first; ids and times stay whole for copying.
     """
     return FittingTable(columns, list(rows), left, elastic)
 
 
 class FittingTable:
-    """Something to print: how much there is of it depends on where."""
+    """Renderable table whose columns depend on the available width."""
 
     def __init__(self, columns: Sequence[str], rows: list[Sequence[str]], left: int, elastic: int | None) -> None:
         self._columns = columns
@@ -38,18 +38,20 @@ class FittingTable:
         self._elastic = elastic
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Columns that would be cut are left out: of a number a part tells something else."""
+        """Render the columns that fit; others are hidden, because a truncated number would be misleading."""
         kept, wrapped = self._fitting(options.max_width)
         yield self._table(kept, wrapped)
         missing = [name for index, name in enumerate(self._columns) if index not in kept and name]
         if missing:
             yield console.render_str(
-                f"left out for want of room: {', '.join(missing)}; a wider terminal or --json shows them"
+                f"hidden columns: {', '.join(missing)}; use a wider terminal or --json to see them"
             )
 
     def _fitting(self, most: int) -> tuple[list[int], set[int]]:
-        """The first column, and from left to right whatever has room beside those before it and the elastic one; and
-        those whose texts are to be wrapped."""
+        """Return the indexes of the columns that fit, and of those to wrap.
+
+        The first and the elastic column are always kept; the others are added from left to right while they fit.
+        """
         widths = [
             max(_width(cell) for cell in (name, *(row[index] for row in self._rows)))
             for index, name in enumerate(self._columns)
@@ -60,7 +62,7 @@ class FittingTable:
         kept = {0} | elastic
         room = most + _BETWEEN - sum(widths[index] + _BETWEEN for index in kept)
         if room < 0:
-            return sorted(kept), kept  # the first one is too wide by itself
+            return sorted(kept), kept  # the first column alone is too wide
         for index, width in enumerate(widths):
             if index not in kept and width + _BETWEEN <= room:
                 kept.add(index)
@@ -84,5 +86,5 @@ class FittingTable:
 
 
 def _width(cell: str) -> int:
-    """Columns of the terminal that it takes."""
+    """Return the width of a cell in terminal columns."""
     return max(cell_len(line.expandtabs()) for line in visible(cell).split("\n"))

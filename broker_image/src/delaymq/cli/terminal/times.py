@@ -1,4 +1,4 @@
-"""Times as people write and read them."""
+"""Parsing and formatting of times."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _AGO: Final = re.compile(r"\s*((?:\d+\s*[a-z]+\s*)+)ago\s*\Z", re.IGNORECASE)
 _PART: Final = re.compile(r"(\d+)\s*([a-z]+)", re.IGNORECASE)
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _MAX_MS: Final = 253_402_214_400_000
-"""Before the year 10000, which no calendar of Python's shows."""
-HOW: Final = "write 2026-01-31T12:00 (local time), 2026-01-31T12:00+01:00, '10m ago', now, or ms since 1970"
+"""Before the year 10000, which Python's datetime does not support."""
+HOW: Final = "use 2026-01-31T12:00 (local time), 2026-01-31T12:00+01:00, '10m ago', now, or ms since 1970"
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
-    """ms since the epoch of an ISO time (local if it states no offset), `10m ago`, `now` or a number of ms."""
+    """Parse an ISO time (local without an offset), `10m ago`, `now` or a number of ms; return ms since the epoch."""
     now = round(time.time() * 1000) if now_ms is None else now_ms
     word = text.strip()
     if word.lower() == "now":
@@ -33,17 +33,17 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
     try:
         return _checked(round(datetime.fromisoformat(word).timestamp() * 1000), text)
     except (ValueError, OverflowError, OSError) as error:
-        raise CommandError(f"{text!r} is no time: {HOW}", EXIT_USAGE) from error
+        raise CommandError(f"{text!r} is not a time: {HOW}", EXIT_USAGE) from error
 
 
 def _checked(ms: int, text: str) -> int:
     if not 0 <= ms < _MAX_MS:
-        raise CommandError(f"{text!r} is outside of the times that there are: {HOW}", EXIT_USAGE)
+        raise CommandError(f"{text!r} is out of range: {HOW}", EXIT_USAGE)
     return ms
 
 
 def shown_time(ms: int | None) -> str:
-    """`2026-01-31 12:00:00.250+01:00`, local time with its offset; empty for None, the number for what is no time."""
+    """Format as `2026-01-31 12:00:00.250+01:00` (local time); empty for None, the number if it is out of range."""
     if ms is None:
         return ""
     try:
@@ -53,14 +53,14 @@ def shown_time(ms: int | None) -> str:
 
 
 def shown_moment(ms: int, now_ms: int) -> str:
-    """`12:00:00.250` today, `2026-01-31 12:00:00.250` on any other day."""
+    """Format as `12:00:00.250` today, `2026-01-31 12:00:00.250` on any other day."""
     at = datetime.fromtimestamp(ms / 1000)
     day = "" if at.date() == datetime.fromtimestamp(now_ms / 1000).date() else f"{at:%Y-%m-%d} "
     return f"{day}{at:%H:%M:%S}.{at.microsecond // 1000:03}"
 
 
 def shown_clock(ms: int | None, now_ms: int) -> str:
-    """`12:00:00` today, else with the day: tomorrow's time alone would look as if it were over."""
+    """Format as `12:00:00` today, else with the date, because a future time of day alone would look past."""
     if ms is None:
         return ""
     try:

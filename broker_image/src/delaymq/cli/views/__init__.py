@@ -1,5 +1,5 @@
-"""What several commands show: topics, groups and messages, as all brokers together have them.
+"""Views that several commands share: topics, groups and messages across all brokers.
 
-Here: collecting it from brokers and turning it into rows and text. Not here: options and exit codes. Invariant: nothing
-here changes anything at a broker.
+Here: collecting data from brokers and formatting it as rows and text. Not here: options and exit codes. Invariant:
+nothing here changes a broker's state.
 """

@@ -1,4 +1,4 @@
-"""Consumer groups as all brokers together see them."""
+"""Consumer groups across all brokers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from delaymq.protocol.bodies import ConsumeOffset, MessageQueue
 
 @dataclass(slots=True)
 class GroupSeen:
-    """A group with what was asked about it."""
+    """A group and the data collected about it."""
 
     group: str
     configs: dict[str, GroupConfig] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class GroupSeen:
 
     @property
     def lag(self) -> int:
-        """Messages that it has not consumed, those that come again included."""
+        """Messages that the group has not consumed, including retries."""
         return sum(max(each.broker_offset - each.consumer_offset, 0) for each in self.progress.values())
 
     @property
@@ -37,7 +37,7 @@ class GroupSeen:
         return sorted(topic for topic in subscribed if not topic.startswith(names.RETRY_PREFIX))
 
     def row(self) -> dict[str, Any]:
-        """As JSON; names as in /api/v1/groups."""
+        """Return the group as JSON, with the names of /api/v1/groups."""
         return {
             "group": self.group,
             "model": self.members.model,
@@ -49,7 +49,7 @@ class GroupSeen:
         }
 
     def details(self) -> dict[str, Any]:
-        """As JSON, with members, subscriptions, progress and settings."""
+        """Return the group as JSON with members, subscriptions, progress and settings."""
         return self.row() | {
             "members": member_rows(self.members),
             "subscriptions": [
@@ -82,12 +82,12 @@ class GroupSeen:
 
 
 def sorted_progress(progress: dict[MessageQueue, ConsumeOffset]) -> list[tuple[MessageQueue, ConsumeOffset]]:
-    """By topic, broker and queue."""
+    """Return the progress sorted by topic, broker and queue."""
     return sorted(progress.items(), key=lambda each: (each[0].topic, each[0].broker_name, each[0].queue_id))
 
 
 def member_rows(members: GroupMembers) -> list[dict[str, Any]]:
-    """Members as JSON."""
+    """Return the members as JSON."""
     return [
         {"clientId": each.client_id, "address": each.client_addr, "language": each.language, "version": each.version}
         for _, each in sorted(members.members.items())
@@ -95,7 +95,7 @@ def member_rows(members: GroupMembers) -> list[dict[str, Any]]:
 
 
 async def see_groups(client: Client, contains: str, *, with_system: bool, with_progress: bool) -> list[GroupSeen]:
-    """Groups by name."""
+    """Return the groups whose name contains `contains`, sorted by name."""
     admin = Admin(client)
     found: dict[str, GroupSeen] = {}
     for broker_name, address in (await admin.masters()).items():
@@ -116,14 +116,14 @@ async def see_groups(client: Client, contains: str, *, with_system: bool, with_p
 
 
 async def see_group(client: Client, group: str) -> GroupSeen:
-    """One group; CommandError when no broker knows it."""
+    """Return one group; raise CommandError if no broker has it."""
     seen = GroupSeen(group, await group_settings(client, group))
     await _look_at(Admin(client), seen)
     return seen
 
 
 async def group_settings(client: Client, group: str) -> dict[str, GroupConfig]:
-    """A group's settings by broker; CommandError when no broker knows it."""
+    """Return a group's settings by broker; raise CommandError if no broker has it."""
     admin = Admin(client)
     found: dict[str, GroupConfig] = {}
     known: set[str] = set()
@@ -142,7 +142,7 @@ async def _look_at(admin: Admin, seen: GroupSeen) -> None:
     try:
         seen.progress = await admin.consumer_progress(seen.group)
     except NoRouteError:
-        seen.progress = {}  # made, but nobody consumed with it yet
+        seen.progress = {}  # created, but never used for consumption
     try:
         stats = await admin.topic_stats(dead_letter_topic(seen.group))
         seen.dead_letters = sum(each.max_offset - each.min_offset for each in stats.values())

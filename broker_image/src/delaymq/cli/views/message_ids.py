@@ -1,4 +1,4 @@
-"""Offset message ids as they are typed."""
+"""Parsing of offset message ids."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from delaymq.message.ids import parse_offset_message_id
 
 
 def place_of(message_id: str) -> tuple[str, int, int]:
-    """Host, port and log offset that an offset message id names. CommandError if it is not one."""
+    """Return the host, port and physical offset of an offset message id; raise CommandError if it is invalid."""
     try:
         return parse_offset_message_id(message_id)
     except ValueError as error:
         raise CommandError(
-            f"{message_id[:64]!r} is no offset message id ({error}): a unique id needs its --topic", EXIT_USAGE
+            f"{message_id[:64]!r} is not an offset message id ({error}): a unique id requires --topic", EXIT_USAGE
         ) from error

@@ -1,4 +1,4 @@
-"""Looking messages up at brokers, delayed ones too while they wait in another topic."""
+"""Lookup of messages at brokers, including pending delayed messages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from delaymq.message import names
 from delaymq.transport.addresses import host_and_port
 
 MAX_KEYED = 64
-"""What a broker answers at most to a query by key."""
+"""Maximum number of messages that a broker returns for a query by key."""
 
 
 class Unreachable:
-    """The brokers that a search could not ask; pass it as `on_unreachable`."""
+    """Collects the brokers that a search could not reach; pass it as `on_unreachable`."""
 
     def __init__(self) -> None:
         self._errors: dict[str, ClientError] = {}
@@ -28,25 +28,25 @@ class Unreachable:
 
     @property
     def exit_code(self) -> int:
-        """Of a search that found nothing."""
+        """Exit code of a search without results."""
         return EXIT_UNREACHABLE if self._errors else EXIT_NOT_DONE
 
     def __str__(self) -> str:
         listed = "; ".join(f"{name} ({error})" for name, error in sorted(self._errors.items()))
-        return f"not searched, since it could not be reached: {listed}" if listed else ""
+        return f"not searched because unreachable: {listed}" if listed else ""
 
 
 async def by_offset_id(client: Client, message_id: str) -> ReceivedMessage:
-    """The message at the place that an id names, if that is a place at a broker that is registered."""
+    """Return the message with an offset message id, if the id names a registered broker."""
     host, port, _ = place_of(message_id)
     address = host_and_port(host, port)
     info = await Admin(client).cluster_info()
     known = {each for broker in info.broker_addr_table.values() for each in broker.broker_addrs.values()}
-    # A unique id has the same form and would lead anywhere.
+    # A unique id has the same form but contains an arbitrary address.
     if address not in known:
         raise CommandError(
-            f"{message_id} would be at {address}, where no broker is registered ({', '.join(sorted(known)) or 'none'}"
-            " is): if it is a unique id, name its topic with --topic"
+            f"{message_id} names {address}, where no broker is registered (registered:"
+            f" {', '.join(sorted(known)) or 'none'}): if it is a unique id, name its topic with --topic"
         )
     try:
         return await Admin(client).view_message(message_id)
@@ -55,11 +55,11 @@ async def by_offset_id(client: Client, message_id: str) -> ReceivedMessage:
 
 
 async def by_unique_id(client: Client, topic: str, unique_id: str, unreachable: Unreachable) -> list[ReceivedMessage]:
-    """The message with a unique id; several where it was sent again or stored twice."""
+    """Return the messages with a unique id; several if it was retried or stored twice."""
     everything = await by_key(client, topic, unique_id, 0, None, unreachable)
     found = [each for each in everything if each.message_id == unique_id]
     if not found:
-        what = f"topic {topic} has no message with the unique id {unique_id}"
+        what = f"topic {topic} has no message with unique id {unique_id}"
         raise CommandError(f"{what}; {unreachable}" if unreachable else what, unreachable.exit_code)
     return found
 
@@ -73,9 +73,9 @@ async def by_key(
     unreachable: Unreachable,
     limit: int = MAX_KEYED,
 ) -> list[ReceivedMessage]:
-    """Messages of `topic` with a key or unique id, oldest first, with those that wait to be delivered.
+    """Return the messages of `topic` with a key or unique id, oldest first, including pending ones.
 
-    All brokers of the topic are asked; those that could not be reached are in `unreachable` afterwards.
+    Queries all brokers of the topic; adds unreachable ones to `unreachable`.
     """
     admin = Admin(client)
     most = min(limit, MAX_KEYED)
@@ -92,7 +92,7 @@ async def by_key(
             on_unreachable=unreachable,
         )
     except NoRouteError:
-        waiting = []  # a broker that registers it not, or one without a delayed message yet
+        waiting = []  # a broker that does not register the topic, or has no delayed messages yet
     for message in waiting:
         if message.properties.get(names.REAL_TOPIC) == topic and message.message_id not in delivered:
             found.append(message)
@@ -100,7 +100,7 @@ async def by_key(
 
 
 def found_rows(messages: list[ReceivedMessage], body_characters: int) -> list[tuple[str, ...]]:
-    """Cells of a list of messages."""
+    """Return the table cells of a list of messages."""
     return [
         (
             shown_time(each.store_timestamp_ms),
@@ -109,7 +109,7 @@ def found_rows(messages: list[ReceivedMessage], body_characters: int) -> list[tu
             str(each.queue_offset),
             each.tags,
             " ".join(each.keys),
-            f"waits until {shown_time(each.due_ms)}" if state(each) == "waiting" and each.due_ms else state(each),
+            f"pending until {shown_time(each.due_ms)}" if state(each) == "waiting" and each.due_ms else state(each),
             " ".join(body_text(each, body_characters).split()),
         )
         for each in messages

@@ -1,4 +1,4 @@
-"""Messages as people and programs see them."""
+"""Formatting of messages as text and JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from delaymq.clock import now_ms
 from delaymq.message import names
 
 SHOWN_CHARACTERS: Final = 200
-MIN_SHOWN_LATENESS_MS: Final = 1_000
-"""Between a message being there and being read; less is the way to the consumer."""
-"""Of a body in a line."""
+"""Length of a body in a line of text."""
+WORTH_TELLING_MS: Final = 1_000
+"""Minimum time between delivery and arrival that is shown; less is normal transfer time."""
 
 
 def body_text(message: ReceivedMessage, most: int = SHOWN_CHARACTERS) -> str:
-    """The body as text, or in hex if it is none, cut to `most` characters."""
+    """Return the body as text, or in hex if it is not UTF-8, truncated to `most` characters."""
     try:
         text = message.body.decode()
     except UnicodeDecodeError:
@@ -28,7 +28,7 @@ def body_text(message: ReceivedMessage, most: int = SHOWN_CHARACTERS) -> str:
 
 
 def as_line(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> str:
-    """One received message as a line for people."""
+    """Return one received message as a line of text."""
     parts = [shown_moment(arrived_ms, now_ms()), body_text(message)]
     if message.tags:
         parts.append(f"tags {message.tags}")
@@ -47,15 +47,17 @@ def as_line(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> st
 
 
 def as_data(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> dict[str, Any]:
-    """One received message as JSON; a body that is no text is in bodyBase64. Lateness is the broker's: consumers may
-    come later."""
+    """Return one received message as JSON; a binary body is in bodyBase64.
+
+    `latenessMs` measures the broker's delivery, not the consumer's arrival time.
+    """
     data = stored_data(message, due_ms)
     late_ms = None if due_ms is None else message.store_timestamp_ms - due_ms
     return data | {"arrivedMs": arrived_ms, "latenessMs": late_ms}
 
 
 def stored_data(message: ReceivedMessage, due_ms: int | None = None) -> dict[str, Any]:
-    """One message of a store as JSON; names of fields as in /api/v1/messages."""
+    """Return one stored message as JSON, with the field names of /api/v1/messages."""
     data: dict[str, Any] = {
         "messageId": message.message_id,
         "offsetMessageId": message.offset_message_id,
@@ -83,26 +85,27 @@ def stored_data(message: ReceivedMessage, due_ms: int | None = None) -> dict[str
 
 
 def real_topic(message: ReceivedMessage) -> str:
-    """The topic that a message is for; a delayed one waits in another."""
+    """Return the destination topic of a message; pending delayed messages are stored in a system topic."""
     if message.topic == names.SCHEDULE_TOPIC:
         return message.properties.get(names.REAL_TOPIC, message.topic)
     return message.topic
 
 
 def state(message: ReceivedMessage) -> str:
-    """What its record is: `waiting` (to be delivered later, or delivered since), `deadLettered`, `stored`."""
+    """Return the state of a record: `waiting` (pending or already delivered), `deadLettered` or `stored`."""
     if message.topic == names.SCHEDULE_TOPIC:
         return "waiting"
     return "deadLettered" if message.queue.topic.startswith(names.DLQ_PREFIX) else "stored"
 
 
 def as_lines(message: ReceivedMessage) -> list[str]:
-    """One message in full for people."""
+    """Return the full text of one message, as lines."""
     lines = [
         f"message id: {message.message_id}",
         f"offset id:  {message.offset_message_id}",
-        f"topic:      {real_topic(message)}" + (" (waits to be delivered)" if state(message) == "waiting" else ""),
-        f"queue:      {message.queue.queue_id}, offset {message.queue_offset}, log offset {message.physical_offset}",
+        f"topic:      {real_topic(message)}" + (" (pending delivery)" if state(message) == "waiting" else ""),
+        f"queue:      {message.queue.queue_id}, offset {message.queue_offset},"
+        f" physical offset {message.physical_offset}",
         f"sent:       {shown_time(message.born_timestamp_ms)}",
         f"stored:     {shown_time(message.store_timestamp_ms)}",
     ]
@@ -116,5 +119,5 @@ def as_lines(message: ReceivedMessage) -> list[str]:
         lines.append(f"retries:    {message.reconsume_times}")
     lines += [f"property:   {name}={value}" for name, value in sorted(message.properties.items())]
     lines.append(f"body:       {len(message.body)} bytes")
-    # A property must not look like another line of these; the body comes last and may have lines of its own.
+    # A property must not imitate one of the other lines; the body comes last and may have several lines.
     return [*map(on_one_line, lines), body_text(message, 4_000)]

@@ -1,4 +1,4 @@
-"""How many delayed messages wait for a topic, asked of all its brokers over HTTP."""
+"""Counts of a topic's pending delayed messages at all its brokers, over HTTP."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from delaymq.client.core.network import split_address
 from delaymq.transport.addresses import host_and_port
 
 TIMEOUT_S: Final = 2.0
-"""For each answer of a broker: the count comes beside a search."""
+"""Timeout per broker; the counts only supplement a search."""
 MAX_BROKERS: Final = 32
-"""Brokers that one search asks."""
+"""Maximum number of brokers queried by one search."""
 
 
 async def waiting_for(client: Client, where: Target, topic: str) -> list[str]:
-    """Sentences: what waits for `topic` at each of its brokers, and which brokers could not be asked.
+    """Return sentences on the pending messages of `topic` at each of its brokers, and on brokers not queried.
 
-    RocketMQ's brokers do not tell and are left out. Only the broker of `--http` gets the token: a NameServer must not
-    choose who receives it.
+    RocketMQ's brokers provide no count and are omitted. Only the broker of `--http` receives the token, because a
+    NameServer must not choose its recipient.
     """
     route = await client.route(topic)
     masters = {name: address for name in sorted(route.brokers) if (address := route.master(name)) is not None}
@@ -37,12 +37,12 @@ async def waiting_for(client: Client, where: Target, topic: str) -> list[str]:
     )
     lines = [each for each in told if each]
     if left_out := len(masters) - len(asked):
-        lines.append(f"{counted(left_out, 'more broker')} not asked for its count")
+        lines.append(f"{counted(left_out, 'more broker')} not queried for counts")
     return lines
 
 
 def _name_at(where: Target) -> str:
-    """Name of the broker at `--http`; empty where none of ours answers."""
+    """Return the name of the broker at `--http`; empty if no DelayMQ broker responds."""
     try:
         return str(HttpApi(where, timeout_s=TIMEOUT_S).get("broker")["brokerName"])
     except (CommandError, KeyError):
@@ -50,7 +50,7 @@ def _name_at(where: Target) -> str:
 
 
 async def _at_broker(client: Client, where: Target, topic: str, name: str, address: str, *, is_named: bool) -> str:
-    """What waits at one broker, as a sentence; empty for nothing."""
+    """Return a sentence on one broker's pending messages; empty if there are none."""
     try:
         if not is_named:
             settings = await Admin(client).broker_config(address)
@@ -59,13 +59,13 @@ async def _at_broker(client: Client, where: Target, topic: str, name: str, addre
             where = replace(where, http=_http_of(settings, address), token="")
         return await asyncio.to_thread(_count_at, where, topic, name)
     except (ClientError, CommandError) as error:
-        return f"delayed messages at broker {name} ({address}) are not counted: {error}"
+        return f"cannot count delayed messages at broker {name} ({address}): {error}"
 
 
 def _http_of(settings: dict[str, str], address: str) -> str:
     port, host = settings[SETTING_OF_OURS], settings.get("httpHost", "")
     if port == "0":
-        raise CommandError("its HTTP interface is off (httpPort)")
+        raise CommandError("its HTTP API is disabled (httpPort)")
     try:
         everywhere = ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -76,13 +76,13 @@ def _http_of(settings: dict[str, str], address: str) -> str:
 def _count_at(where: Target, topic: str, name: str) -> str:
     api = HttpApi(where, timeout_s=TIMEOUT_S)
     try:
-        # 127.0.0.1 in another machine's settings leads to a broker of this machine.
+        # 127.0.0.1 in the settings of another machine's broker would lead to a local broker.
         if api.get("broker")["brokerName"] != name:
-            raise CommandError(f"{api.url} is another broker, as seen from here")
+            raise CommandError(f"{api.url} leads to another broker from here")
         total = int(api.get("delay/pending", by="topic", topic=topic)["total"])
     except (KeyError, TypeError, ValueError) as error:
-        raise CommandError(f"{api.url} answers something else than a count") from error
+        raise CommandError(f"{api.url} did not return a count") from error
     if not total:
         return ""
-    what = "1 delayed message for it waits" if total == 1 else f"{total} delayed messages for it wait"
-    return f"{what} at {api.url}: `delaymq delay pending --messages 10 --topic {topic}` lists what is due next"
+    what = counted(total, "pending delayed message")
+    return f"{what} at {api.url}: list the next with `delaymq delay pending --messages 10 --topic {topic}`"

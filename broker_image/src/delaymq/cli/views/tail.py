@@ -1,4 +1,4 @@
-"""Looking at a topic's newest messages, and at those that come, without a group: nothing is committed."""
+"""Reading of a topic's newest and future messages without a group or commits."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from delaymq.client.consumer.expressions import check_expressions
 from delaymq.client.subscriptions import Subscription
 
 HELD_MS: Final = 15_000
-"""How long a broker holds a pull for which there is nothing new."""
+"""Maximum time for which a broker holds a pull without new messages."""
 AGAIN_AFTER_S: Final = 1.0
-"""Pause after a broker could not be asked: it may be restarting."""
+"""Pause after a broker was unreachable, as it may be restarting."""
 MAX_FOLLOWED: Final = 1_024
-"""Queues that are followed: each has a pull that waits at its broker."""
+"""Maximum number of followed queues; each has a held pull at its broker."""
 
 Show = Callable[[ReceivedMessage], Awaitable[None]]
 
 
 class Tail:
-    """The newest messages of a topic, then what comes."""
+    """Reader of a topic's newest messages, then of new ones."""
 
     def __init__(self, client: Client, wanted: Subscription, show: Show) -> None:
         self._client = client
@@ -34,8 +34,10 @@ class Tail:
         self._reading = QueueReading(client)
 
     async def last(self, count: int, queue_id: int | None, of_each_queue: bool) -> dict[MessageQueue, int]:
-        """Shows those of the newest messages that are wanted; gives for each queue the offset behind what was looked
-        at. RefusedError where a broker cannot filter by the expression."""
+        """Show the matching messages among the newest, and return the next offset of each queue.
+
+        Raises RefusedError if a broker cannot filter by the expression.
+        """
         await check_expressions(self._client, TOOLS_GROUP, [self._wanted])
         route = await self._client.route(self._topic, fresh=True)
         queues = [queue for queue in route.readable if queue_id in (None, queue.queue_id)]
@@ -48,14 +50,14 @@ class Tail:
         for queue in queues:
             _, end = await self._reading.bounds(queue)
             seen = [message.queue_offset + 1 for message in found if message.queue == queue]
-            # What came between the look at the messages and at the end is for those who follow.
+            # Messages stored between reading the messages and reading the end are left to `follow`.
             following[queue] = max(seen) if seen else end
         for message in await self._chosen(found):
             await self._show(message)
         return following
 
     async def _chosen(self, found: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Those that are wanted; what fulfils an expression only brokers can tell."""
+        """Return the matching messages; SQL92 expressions are evaluated by the brokers."""
         if not self._wanted.is_sql:
             return [message for message in found if self._wanted.accepts(message.tags)]
         ranges: dict[MessageQueue, range] = {}
@@ -69,9 +71,9 @@ class Tail:
         return [message for message in found if (message.queue, message.queue_offset) in places]
 
     async def follow(self, following: dict[MessageQueue, int]) -> None:
-        """Shows what comes, for ever; a broker that goes away is waited for."""
+        """Show new messages indefinitely; wait for brokers that become unreachable."""
         if len(following) > MAX_FOLLOWED:
-            raise ValueError(f"{len(following)} queues are too many to follow (at most {MAX_FOLLOWED}): name one")
+            raise ValueError(f"cannot follow {len(following)} queues (at most {MAX_FOLLOWED}): select one with --queue")
         async with asyncio.TaskGroup() as tasks:
             for queue, offset in following.items():
                 tasks.create_task(self._follow_queue(queue, offset))
@@ -83,8 +85,8 @@ class Tail:
                 found = await self._reading.pull(queue, offset, wait_ms=HELD_MS, wanted=self._wanted)
             except ClientError as error:
                 if not is_gone:
-                    what = "refuses" if isinstance(error, RefusedError) else "is waited for"
-                    print(visible(f"delaymq: {queue.broker_name} {what}: {error}"), file=sys.stderr)
+                    what = "request rejected by" if isinstance(error, RefusedError) else "waiting for"
+                    print(visible(f"delaymq: {what} {queue.broker_name}: {error}"), file=sys.stderr)
                 is_gone = True
                 await asyncio.sleep(AGAIN_AFTER_S)
                 continue

@@ -1,4 +1,4 @@
-"""Topics as all brokers together have them."""
+"""Topics across all brokers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from delaymq.protocol.bodies import MessageQueue, TopicOffset
 KINDS: Final = ("normal", "retry", "deadLetter", "system")
 PERMISSIONS: Final = {6: "rw", 4: "r", 2: "w", 0: ""}
 AT_ONCE: Final = 16
-"""Requests under way while many topics or groups are looked at."""
+"""Maximum concurrent requests when reading many topics or groups."""
 
 
 @dataclass(slots=True)
 class TopicSeen:
-    """A topic with what was asked about it."""
+    """A topic and the data collected about it."""
 
     topic: str
     kind: str
@@ -41,14 +41,14 @@ class TopicSeen:
 
     @property
     def permission(self) -> str:
-        """What clients may on any broker."""
+        """Union of the clients' permissions on all brokers."""
         either = 0
         for config in self.configs.values():
             either |= config.permission
         return PERMISSIONS.get(either & 6, "")
 
     def row(self) -> dict[str, Any]:
-        """As JSON; names as in /api/v1/topics, queues of all brokers together."""
+        """Return the topic as JSON, with the names of /api/v1/topics and the queues of all brokers."""
         return {
             "topic": self.topic,
             "kind": self.kind,
@@ -61,7 +61,7 @@ class TopicSeen:
         }
 
     def details(self) -> dict[str, Any]:
-        """As JSON, with queues and groups."""
+        """Return the topic as JSON with queues and groups."""
         queues = [
             {
                 "broker": queue.broker_name,
@@ -75,17 +75,17 @@ class TopicSeen:
         return self.row() | {"queues": queues, "groups": self.groups}
 
     def cells(self) -> tuple[str, ...]:
-        """As a line of a table."""
+        """Return the topic as a table row."""
         row = self.row()
         queues = str(row["readQueues"])
         if row["readQueues"] != row["writeQueues"]:
-            queues = f"{row['readQueues']} read, {row['writeQueues']} written"
+            queues = f"{row['readQueues']} read, {row['writeQueues']} write"
         last = shown_time(self.last_stored_ms)
         return (self.topic, self.kind, self.permission, last, str(len(self.configs)), queues, str(self.messages))
 
 
 def kind_of(topic: str, own: set[str]) -> str:
-    """What a topic is for; `own` are names of clusters and brokers, which are topics of their own."""
+    """Return the kind of a topic; `own` are the names of clusters and brokers, which are system topics."""
     if topic.startswith(names.RETRY_PREFIX):
         return "retry"
     if topic.startswith(names.DLQ_PREFIX):
@@ -94,7 +94,7 @@ def kind_of(topic: str, own: set[str]) -> str:
 
 
 async def see_topics(client: Client, kind: str, contains: str, *, with_messages: bool) -> list[TopicSeen]:
-    """Topics of one kind or all of them, by name."""
+    """Return the topics of one kind, or all, sorted by name."""
     admin = Admin(client)
     own = await own_names(admin)
     found: dict[str, TopicSeen] = {}
@@ -109,7 +109,7 @@ async def see_topics(client: Client, kind: str, contains: str, *, with_messages:
 
 
 async def own_names(admin: Admin) -> set[str]:
-    """Names of brokers and clusters: each has a topic."""
+    """Return the names of brokers and clusters, each of which has a system topic."""
     info = await admin.cluster_info()
     clusters = set(info.cluster_addr_table)
     return clusters | set(info.broker_addr_table) | {f"{name}_{names.REPLY_TOPIC_POSTFIX}" for name in clusters}
@@ -131,12 +131,12 @@ async def _offsets(admin: Admin, topic: str) -> list[tuple[MessageQueue, TopicOf
     try:
         stats = await admin.topic_stats(topic)
     except (NoRouteError, RefusedError):
-        return []  # deleted meanwhile, or without a route as some of RocketMQ's own topics
+        return []  # deleted meanwhile, or without a route like some of RocketMQ's system topics
     return sorted(stats.items(), key=lambda each: (each[0].broker_name, each[0].queue_id))
 
 
 async def see_topic(client: Client, topic: str) -> TopicSeen:
-    """One topic with its queues and groups; CommandError when there is none."""
+    """Return one topic with its queues and groups; raise CommandError if it does not exist."""
     admin = Admin(client)
     masters = await topic_masters(client, topic, None)
     seen = TopicSeen(topic, kind_of(topic, await own_names(admin)))
@@ -150,7 +150,7 @@ async def see_topic(client: Client, topic: str) -> TopicSeen:
 
 
 async def topic_masters(client: Client, topic: str, cluster: str | None) -> dict[str, tuple[str, TopicConfig]]:
-    """Broker name → its address and its settings of the topic; CommandError when no broker has it."""
+    """Return broker name → address and topic settings; raise CommandError if no broker has the topic."""
     admin = Admin(client)
     found: dict[str, tuple[str, TopicConfig]] = {}
     known: set[str] = set()
@@ -165,10 +165,10 @@ async def topic_masters(client: Client, topic: str, cluster: str | None) -> dict
 
 
 def unknown_topic(topic: str, known: set[str] | list[str]) -> CommandError:
-    """The error for a topic that nobody has, with the names that are nearest."""
+    """Return the error for an unknown topic, with similar names."""
     problem = names.topic_problem(topic)
     if problem is not None:
         return CommandError(problem, EXIT_USAGE)
     near = nearest(topic, known)
-    hint = f". There is: {near}" if near else ": `delaymq topic create` makes one"
+    hint = f". Similar names: {near}" if near else ": create it with `delaymq topic create`"
     return CommandError(f"no broker has topic {topic}{hint}")

@@ -1,4 +1,4 @@
-"""`delaymq delay`: pending deliveries of a broker, over its HTTP interface.
+"""`delaymq delay`: pending deliveries of a broker, over its HTTP API.
 
 Invariant: nothing here loads the client or an event loop.
 """

@@ -1,4 +1,4 @@
-"""`delaymq delay pause` and `delaymq delay resume`: deliveries held back, and what becomes of what was overdue."""
+"""`delaymq delay pause` and `delaymq delay resume`: pause deliveries, and decide on overdue messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from delaymq.cli.terminal.output import console, counted, print_json
 def resume(
     overdue: Annotated[
         str,
-        typer.Option("--overdue", metavar="CHOICE", help="What is overdue: deliver (at once), spread=30m, or drop."),
+        typer.Option(
+            "--overdue", metavar="CHOICE", help="For overdue messages: deliver (immediately), spread=30m, or drop."
+        ),
     ] = "deliver",
     http: HttpAddress = None,
     token_file: TokenFile = None,
@@ -24,7 +26,7 @@ def resume(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver again after a pause, and say what becomes of the messages that came due meanwhile."""
+    """Resume deliveries after a pause, and decide what happens to the messages that came due meanwhile."""
     choice = parse_overdue(overdue)
     if choice.what == "pause":
         pause(http, token_file, context, as_json)
@@ -36,7 +38,7 @@ def resume(
     if choice.what == "drop":
         told = api.get("delay")
         count = (told.get("held") or {}).get("overdue", 0)
-        confirm(f"{count} delayed messages are overdue and would be dropped for good.", yes)
+        confirm(f"{count} delayed messages are overdue. Drop them permanently?", yes)
         body["upToMs"] = told["asOfMs"]
     answer = api.post("delay/resume", body)
     if as_json:
@@ -45,17 +47,17 @@ def resume(
     fate = {
         "deliver": "are delivered now",
         "spread": f"are delivered over {choice.over_ms / 1000:g} s",
-        "drop": "are dropped, each with a mark in the log",
+        "drop": "are dropped, each recorded by a mark in the commit log",
     }
-    console().print(f"deliveries go on; {answer['overdue']} overdue messages {fate[choice.what]}")
+    console().print(f"deliveries are resumed; {answer['overdue']} overdue messages {fate[choice.what]}")
 
 
 def pause(
     http: HttpAddress = None, token_file: TokenFile = None, context: ContextName = None, as_json: AsJson = False
 ) -> None:
-    """Hand over nothing until `delaymq delay resume`, also after a restart; sends and pulls go on."""
+    """Pause deliveries until `delaymq delay resume`, even across restarts; sends and pulls are not affected."""
     answer = HttpApi(target(http=http, token_file=token_file, context=context)).post("delay/pause", {})
     if as_json:
         print_json(answer)
     else:
-        console().print(f"deliveries are paused; {counted(answer['overdue'], 'message')} overdue by now")
+        console().print(f"deliveries are paused; {counted(answer['overdue'], 'message')} overdue")

@@ -1,4 +1,4 @@
-"""`delaymq delay`: what waits at a broker, by its HTTP interface."""
+"""`delaymq delay status` and `delaymq delay pending`: pending delayed messages of a broker, over its HTTP API."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import delay_text, parse_delay_ms
 
 SHOWN_BAR: Final = 40
-"""Characters of the longest bar of a due time's picture."""
+"""Length of the longest bar of the due time chart, in characters."""
 MAX_LISTED: Final = 1_000
 INCOMPLETE: Final = (
-    "the count is incomplete: the broker is still reading the messages that waited before its start, ask again"
+    "the count is incomplete: the broker is still loading messages from before its start; try again later"
 )
 
 
 class By(StrEnum):
-    """What pending messages are counted by."""
+    """Grouping of the counts of pending messages."""
 
     LEVEL = "level"
     TOPIC = "topic"
@@ -39,9 +39,9 @@ def status(
     token_file: TokenFile = None,
     context: ContextName = None,
     as_json: AsJson = False,
-    everything: Annotated[bool, typer.Option("--all", help="Levels at which nothing waits, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include levels without pending messages.")] = False,
 ) -> None:
-    """Show for each delay level how many messages wait, when the next is due, and how late they were.
+    """Show the pending messages, the next due time and the delivery lateness of each delay level.
 
     Example: delaymq delay status --http http://10.0.0.5:8080
     """
@@ -59,8 +59,8 @@ def status(
         out.print(total_line(answer))
         for each in answer.get("corrected", ()):
             out.print(
-                f"level {each['level']}: the offset was corrected from {each['from']} to {each['to']}"
-                f" at the start ({each['reason']})",
+                f"level {each['level']}: offset corrected from {each['from']} to {each['to']}"
+                f" at startup ({each['reason']})",
             )
 
 
@@ -68,10 +68,10 @@ STATUS_COLUMNS: Final = ("level", "delay", "pending", "next due", "late p50", "p
 
 
 def status_row(level: dict[str, Any], as_of_ms: int) -> tuple[str, ...]:
-    """One level of /api/v1/delay as the cells of STATUS_COLUMNS."""
-    lateness = (level.get("lateness") or {}) if level["offset"] else {}  # nothing was handed over: nothing was late
+    """Return one level of /api/v1/delay as the cells of STATUS_COLUMNS."""
+    lateness = (level.get("lateness") or {}) if level["offset"] else {}  # no delivery yet, so no lateness
     late = [lateness.get(name) for name in ("p50Ms", "p99Ms", "maxMs")]
-    number = str(level["level"]) if level.get("inTable", True) else f"{level['level']} (gone)"
+    number = str(level["level"]) if level.get("inTable", True) else f"{level['level']} (removed)"
     return (
         number,
         delay_text(level["delayMs"]) if level["delayMs"] else "",
@@ -83,33 +83,35 @@ def status_row(level: dict[str, Any], as_of_ms: int) -> tuple[str, ...]:
 
 
 def total_line(answer: dict[str, Any]) -> str:
-    """How much waits in all, when the next is due, and whether hand-overs are held."""
+    """Return a line with the number of pending messages, the next due time, and whether deliveries are paused."""
     levels, as_of_ms = answer["levels"], answer["asOfMs"]
     pending = sum(level["pending"] for level in levels)
     dues = [level["nextDueMs"] for level in levels if level["nextDueMs"] is not None]
-    when = f", the next is due in {duration(min(dues) - as_of_ms)}" if dues else ""
+    when = f", next due in {duration(min(dues) - as_of_ms)}" if dues else ""
     if dues and min(dues) <= as_of_ms:
-        when = f", the next was due {duration(as_of_ms - min(dues))} ago" if min(dues) < as_of_ms else ", due now"
+        when = f", next overdue by {duration(as_of_ms - min(dues))}" if min(dues) < as_of_ms else ", next due now"
     return f"{pending} pending{when}{_held(answer.get('held'))}"
 
 
 def _held(held: dict[str, Any] | None) -> str:
-    """What is said of a pause, or of overdue messages that are spread."""
+    """Return a note on a pause, or on overdue messages that are being spread."""
     if not held:
         return ""
     if held["mode"] == "paused":
-        return f"; deliveries are paused, {held['overdue']} overdue: `delaymq delay resume` lets them go on"
+        return f"; deliveries are paused, {held['overdue']} overdue: resume them with `delaymq delay resume`"
     if held["mode"] == "spread" and held["left"]:
-        return f"; {held['left']} overdue messages are spread over time"
+        return f"; {held['left']} overdue messages are being spread over time"
     return ""
 
 
 def pending(
-    by: Annotated[By, typer.Option(help="Count by level, by the topic that they are for, or by due time.")] = By.LEVEL,
+    by: Annotated[By, typer.Option(help="Count by delay level, by destination topic, or by due time.")] = By.LEVEL,
     level: Annotated[int | None, typer.Option(min=1, max=1_000, help="Only this level.")] = None,
-    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only messages for this topic.")] = None,
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Only messages with this destination topic.")
+    ] = None,
     bucket: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Width of a due time's row: 10s, 1m, 1h; default: fitting.")
+        str | None, typer.Option(metavar="TIME", help="Time range of each row: 10s, 1m, 1h; default: automatic.")
     ] = None,
     messages: Annotated[
         int | None,
@@ -117,7 +119,7 @@ def pending(
             "--messages",
             min=1,
             max=MAX_LISTED,
-            help="List this many of the next messages instead of counting; a broker returns at most 64.",
+            help="List the next N due messages instead of counts; a broker returns at most 64.",
         ),
     ] = None,
     http: HttpAddress = None,
@@ -125,7 +127,7 @@ def pending(
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count what waits by level, by real topic or by due time; or list what is due next.
+    """Count pending messages by level, destination topic or due time; or list the messages due next.
 
     Examples: delaymq delay pending --by topic; delaymq delay pending --by due --bucket 1m; delaymq delay pending
     --messages 10 --topic Orders
@@ -133,7 +135,7 @@ def pending(
     api = HttpApi(target(http=http, token_file=token_file, context=context))
     if messages is not None:
         if by is not By.LEVEL or bucket is not None:
-            raise CommandError("--messages goes with --level and --topic only", EXIT_USAGE)
+            raise CommandError("--messages cannot be combined with --by or --bucket", EXIT_USAGE)
         answer = api.get("delay/pending/messages", level=level, topic=topic, limit=messages)
         _list_messages(api, answer, messages, as_json)
         return
@@ -149,7 +151,7 @@ def _bucket_ms(by: By, bucket: str | None) -> int | None:
     if bucket is None:
         return None
     if by is not By.DUE:
-        raise CommandError("--bucket goes with --by due", EXIT_USAGE)
+        raise CommandError("--bucket requires --by due", EXIT_USAGE)
     try:
         return parse_delay_ms(bucket)
     except LevelTableError as error:
@@ -176,13 +178,13 @@ def _show_counts(answer: dict[str, Any], by: By) -> None:
         out.print(shown)
     out.print(f"{answer['total']} pending")
     if answer.get("truncated"):
-        out.print("only the topics with the most waiting messages are listed: name another one with --topic")
+        out.print("only the topics with the most pending messages are listed: select another with --topic")
     if not answer["complete"]:
         out.print(INCOMPLETE)
 
 
 def _span(row: dict[str, Any], as_of_ms: int) -> str:
-    """When the messages of a row are due; the last one of many has no end."""
+    """Return the range of due times of a row; the last row may be open-ended."""
     begin = shown_clock(row["fromMs"], as_of_ms)
     return f"{begin} to {shown_clock(row['toMs'], as_of_ms)}" if "toMs" in row else f"{begin} and later"
 
@@ -211,17 +213,17 @@ def _list_messages(api: HttpApi, answer: dict[str, Any], asked: int, as_json: bo
         if rows:
             console().print(table(("due", "topic", "message id", "keys", "level", "bytes"), rows, left=4))
         else:
-            console().print("nothing waits")
+            console().print("no pending messages")
         for note in notes:
             console().print(note)
 
 
 def _left_out(answer: dict[str, Any], asked: int) -> list[str]:
-    """Notes on what a list of pending messages leaves out."""
+    """Return notes on messages missing from a list of pending messages."""
     notes = []
     if answer["truncated"]:
         limit = answer["limit"]
-        why = f": a broker answers at most {limit}" if limit < asked else ""
+        why = f": a broker returns at most {limit}" if limit < asked else ""
         notes.append(f"{len(answer['messages'])} of {answer['total']} pending messages are listed{why}")
     if not answer["complete"]:
         notes.append(INCOMPLETE)

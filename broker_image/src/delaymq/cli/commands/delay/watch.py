@@ -1,4 +1,4 @@
-"""`delaymq delay watch`: what waits at a broker, as it changes."""
+"""`delaymq delay watch`: live view of a broker's pending messages."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ MAX_TIMES: Final = 1_000_000
 
 
 def watch(
-    every: Annotated[float, typer.Option(min=0.2, max=3_600, help="Seconds between two looks.")] = 1.0,
+    every: Annotated[float, typer.Option(min=0.2, max=3_600, help="Refresh interval in seconds.")] = 1.0,
     times: Annotated[
-        int | None, typer.Option(min=1, max=MAX_TIMES, help="End after so many looks; default: Ctrl-C ends it.")
+        int | None, typer.Option(min=1, max=MAX_TIMES, help="Exit after N refreshes; default: run until Ctrl-C.")
     ] = None,
     http: HttpAddress = None,
     token_file: TokenFile = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what waits and what is delivered, live, until Ctrl-C.
+    """Show pending messages and delivery rates, live, until Ctrl-C.
 
-    A broker that goes away is waited for, and stderr says so. With --json: the broker's answer, one a line.
+    If the broker becomes unreachable, the command reports it on stderr and waits for it. With --json, each line is one
+    response of the broker.
     """
     api = HttpApi(target(http=http, token_file=token_file, context=context))
-    first = api.get("delay")  # a wrong address is told at once
+    first = api.get("delay")  # reports a wrong address immediately
     if as_json or not console().is_terminal:
         _print_lines(api, first, every, times, as_json)
         return
@@ -74,7 +75,7 @@ def _repeat(
     times: int | None,
     show: Callable[[dict[str, Any] | str], None],
 ) -> None:
-    """Shows `first` and then each further answer, or why there is none."""
+    """Show `first` and then each further response, or the reason why there is none."""
     answer: dict[str, Any] | str = first
     shown = 0
     while True:
@@ -92,13 +93,13 @@ def _repeat(
 
 
 class _Looks:
-    """Turns answers into pictures; knows the one before for rates."""
+    """Renders responses; keeps the previous one to compute rates."""
 
     def __init__(self) -> None:
         self._last: dict[str, Any] | None = None
 
     def picture(self, answer: dict[str, Any] | str) -> RenderableType:
-        """What the terminal shows of one look."""
+        """Return the rendering of one response or error."""
         if isinstance(answer, str):
             return Text(visible(answer))
         before, self._last = self._last, answer

@@ -1,1 +1,1 @@
-"""`delaymq demo`: a broker of its own, delayed messages, a kill -9 in between, and a count of what arrived."""
+"""`delaymq demo`: a separate broker, delayed messages, a kill -9 before delivery, and a count of the arrivals."""

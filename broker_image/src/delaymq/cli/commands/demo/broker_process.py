@@ -1,4 +1,4 @@
-"""The demo's broker: another process on free ports, with its store in a folder that goes with the demo."""
+"""Broker process of the demo, on free ports and with its store in the demo's folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
 PORT_ATTEMPTS = 50
 LOG_TAIL_BYTES = 2_000
-# A demo needs no room: four files of the smallest useful size instead of RocketMQ's gigabyte.
+# The demo needs little disk space: small files instead of RocketMQ's default of 1 GiB.
 CONFIGURATION = """\
 mappedFileSizeCommitLog=4194304
 mappedFileSizeConsumeQueue=200000
@@ -27,7 +27,7 @@ maxIndexNum=20000
 
 
 class BrokerProcess:
-    """`delaymq standalone` that can be killed and started again on the same store."""
+    """A `delaymq standalone` process that can be killed and restarted on the same store."""
 
     def __init__(self, folder: Path) -> None:
         self.store_path = folder / "store"
@@ -46,7 +46,7 @@ class BrokerProcess:
         return f"{HOST}:{self.listen_port}"
 
     async def start(self) -> None:
-        """Starts it; it may not be ready yet."""
+        """Start the process, without waiting until it is ready."""
         arguments = ["standalone", "--host", HOST, "-c", str(self._config_path), "--store-path", str(self.store_path)]
         arguments += ["--listen-port", str(self.listen_port), "--namesrv-port", str(self.namesrv_port)]
         arguments += ["--http-port", str(self.http_port)]
@@ -56,13 +56,13 @@ class BrokerProcess:
             )
 
     async def wait_until_ready(self, client: Client) -> None:
-        """Returns when it is registered and answers; CommandError with its log when it does not."""
+        """Wait until the broker is registered and responds; raise CommandError with its log otherwise."""
         admin = Admin(client)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 while True:
                     if self._process is None or self._process.returncode is not None:
-                        raise CommandError(f"the demo's broker ended while it started:\n{self.log_tail()}")
+                        raise CommandError(f"the demo's broker exited during startup:\n{self.log_tail()}")
                     with contextlib.suppress(ClientError):
                         for address in (await admin.masters()).values():
                             await admin.broker_config(address)
@@ -73,7 +73,7 @@ class BrokerProcess:
             raise CommandError(text) from error
 
     async def kill(self) -> int:
-        """kill -9; its process id."""
+        """Kill the process with SIGKILL and return its process id."""
         process = self._process
         if process is None:
             return 0
@@ -84,7 +84,7 @@ class BrokerProcess:
         return process.pid
 
     async def stop(self) -> None:
-        """Ends it cleanly, and without ceremony when that takes too long."""
+        """Stop the process cleanly; kill it if that takes too long."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -96,14 +96,14 @@ class BrokerProcess:
             await self.kill()
 
     def log_tail(self) -> str:
-        """The end of its log."""
+        """Return the end of the broker's log."""
         if not self.log_path.exists():
             return ""
         return self.log_path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
 
 def _free_ports() -> tuple[int, int, int]:
-    """A broker's port whose second neighbour below (the fast port) is free too, and two others."""
+    """Return a free broker port whose fast port (port - 2) is free, too, and two more free ports."""
     for _ in range(PORT_ATTEMPTS):
         with contextlib.ExitStack() as held:
             ports = []

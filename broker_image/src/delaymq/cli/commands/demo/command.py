@@ -1,4 +1,4 @@
-"""`delaymq demo`: its options, its folder, and one run of the scenario."""
+"""`delaymq demo`: options, folder, and one run of the scenario."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from delaymq.client import ClientError
 
 _Keep = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Keep the store, as DIR/store; DIR must be new."),
+    typer.Option(metavar="DIR", help="Keep the store in DIR/store; DIR must not exist."),
 ]
 
 
 def demo(keep: _Keep = None) -> None:
-    """Start a broker, send delayed messages, kill it in between, see them arrive once and on time.
+    """Start a broker, send delayed messages, kill it, and see them arrive once and on time.
 
-    Everything happens on free ports of 127.0.0.1 and in a temporary folder, and takes 13 seconds.
+    The demo uses free ports on 127.0.0.1 and a temporary folder, and takes 13 seconds.
     """
     if keep is not None:
         try:
@@ -36,21 +36,21 @@ def demo(keep: _Keep = None) -> None:
             text = f"--keep {keep}: {error.strerror}: name a folder that does not exist yet"
             raise CommandError(text, exit_code_of_path(error)) from error
     out = console()
-    show_warnings(logging.CRITICAL)  # that connections break is the point
+    show_warnings(logging.CRITICAL)  # broken connections are part of the demo
     screen = Screen(out)
-    screen.title("DelayMQ: messages that must arrive later, through a kill -9")
+    screen.title("DelayMQ: delayed messages survive a kill -9")
     with contextlib.ExitStack() as stack:
         broker = BrokerProcess(keep or Path(stack.enter_context(_temporary_folder())))
         try:
             with screen.live():
                 report = asyncio.run(play(broker, screen))
         except ClientError as error:
-            raise CommandError(f"the demo could not go on: {error}\n{broker.log_tail()}") from error
+            raise CommandError(f"the demo failed: {error}\n{broker.log_tail()}") from error
     good = report.is_good
-    verdict = "everything arrived once and on time" if good else "NOT as promised"
+    verdict = "all messages arrived once and on time" if good else "FAILED"
     out.print(f"{verdict}: {report.summary()}", style="bold green" if good else "bold red", markup=False)
     if keep is not None:
-        out.print(f"its store is in {broker.store_path}", markup=False)
+        out.print(f"the store is in {broker.store_path}", markup=False)
     raise typer.Exit(0 if good else 1)
 
 

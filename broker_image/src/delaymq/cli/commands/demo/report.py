@@ -1,4 +1,4 @@
-"""What the demo sent and what arrived, and whether that is as promised."""
+"""Record of the demo's sent and arrived messages, and its verdict."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from delaymq.client import ReceivedMessage
 
 ON_TIME_MS = 1_000
-"""A message that comes later than this after its due time fails the demo; some milliseconds are usual."""
+"""Maximum lateness of a message for the demo to succeed; some milliseconds are usual."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """A message that the broker has confirmed."""
+    """A message confirmed by the broker."""
 
     label: str
     delay_ms: int
@@ -22,20 +22,20 @@ class Sent:
 
     @property
     def lateness_ms(self) -> int | None:
-        """Of the first arrival, after the due time by the sender's clock."""
+        """Time of the first arrival after the due time, by the sender's clock; None before any arrival."""
         return self.arrivals_ms[0] - self.sent_ms - self.delay_ms if self.arrivals_ms else None
 
 
 @dataclass(slots=True)
 class Report:
-    """By the messages' unique ids."""
+    """Sent messages by unique id, with their arrivals."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
     foreign: int = 0
-    """Arrivals that nobody sent."""
+    """Number of arrivals that the demo did not send."""
 
     def arrived(self, message: ReceivedMessage, now_ms: int) -> Sent | None:
-        """Notes an arrival."""
+        """Record an arrival; return its sent message, or None if it is foreign."""
         found = self.sent.get(message.message_id)
         if found is None:
             self.foreign += 1
@@ -61,11 +61,11 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """Whether everything arrived, once and on time."""
+        """Whether every message arrived once and on time."""
         return bool(self.sent) and not (self.waiting or self.twice or self.early or self.late or self.foreign)
 
     def summary(self) -> str:
-        """One line."""
+        """Return a one-line summary."""
         lateness = [late for each in self.sent.values() if (late := each.lateness_ms) is not None]
         figures = f"; lateness median {statistics.median(lateness):.0f} ms, at most {max(lateness)} ms"
         return (

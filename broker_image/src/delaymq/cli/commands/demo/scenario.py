@@ -1,4 +1,4 @@
-"""The demo's course: send, kill, start again, wait, count."""
+"""Scenario of the demo: send, kill, restart, wait, count."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ GROUP = "demo"
 QUEUES = 4
 DELAYS = {"1s": 4, "5s": 4, "10s": 4}
 KILL_AFTER_S = 2.5
-"""The messages of 1 s have come by then; the others wait on the disk."""
-MAX_WAIT_S = 20.0
+"""By then the messages with a delay of 1 s have arrived; the others are pending on disk."""
+LONGEST_WAIT_S = 20.0
 LATE_COPIES_S = 1.0
-"""After the last arrival: a second copy of a message would come now."""
+"""Wait after the last arrival, in which a duplicate would arrive."""
 POLL_S = 0.05
 
 
 async def play(broker: BrokerProcess, screen: Screen) -> Report:
-    """Runs the demo; the report says how it went. CommandError and ClientError when it cannot be played."""
+    """Run the demo and return its report; raise CommandError or ClientError if it cannot be run."""
     report = Report()
     began = time.monotonic()
     await broker.start()
@@ -64,7 +64,7 @@ def _consumer(client: Client, report: Report, screen: Screen) -> PushConsumer:
         sent = report.arrived(message, now_ms())
         text = message.body.decode()
         if sent is None:
-            screen.line(f"nobody sent this: {text}", "bold red")
+            screen.line(f"unexpected message: {text}", "bold red")
         elif len(sent.arrivals_ms) > 1:
             screen.line(f"{text} arrived AGAIN", "bold red")
         else:
@@ -81,7 +81,7 @@ def _consumer(client: Client, report: Report, screen: Screen) -> PushConsumer:
 
 
 async def _send_all(client: Client, report: Report, screen: Screen) -> None:
-    # A producer that sends again after a doubtful failure could store a message twice: this one does not.
+    # Without retries: a retry after an ambiguous failure could store a message twice.
     async with Producer(client, options=ProducerOptions(retries=0)) as producer:
         for delay, count in DELAYS.items():
             screen.expect(delay, count)
@@ -90,22 +90,22 @@ async def _send_all(client: Client, report: Report, screen: Screen) -> None:
                 body = f"message {number} of {count}, delayed {delay}"
                 result = await producer.send(Message(topic=TOPIC, body=body.encode()), delay=delay)
                 report.sent[result.message_id] = Sent(delay, delay_in_ms(delay), sent_ms)
-            screen.line(f"sent {count} messages that are due in {delay}")
+            screen.line(f"sent {count} messages with a delay of {delay}")
 
 
 async def _kill_and_restart(broker: BrokerProcess, report: Report, screen: Screen) -> None:
     waiting = len(report.waiting)
     began = time.monotonic()
     pid = await broker.kill()
-    screen.line(f"kill -9 {pid}: the broker is gone while {waiting} messages wait", "bold yellow")
+    screen.line(f"kill -9 {pid}: the broker is dead while {waiting} messages are pending", "bold yellow")
     await broker.start()
     async with Client(broker.namesrv_address) as fresh:
         await broker.wait_until_ready(fresh)
-    screen.line(f"the broker is back after {time.monotonic() - began:.2f} s, on the same store", "bold yellow")
+    screen.line(f"the broker has restarted on the same store after {time.monotonic() - began:.2f} s", "bold yellow")
 
 
 async def _until(is_so: Callable[[], bool], timeout_s: float) -> None:
-    """Waits, but not longer than `timeout_s`: the report says what is missing."""
+    """Wait until `is_so` returns true or `timeout_s` has passed; the report shows missing messages."""
     deadline = time.monotonic() + timeout_s
-    while not is_so() and time.monotonic() < deadline:  # noqa: ASYNC110 - what it waits for is no event
+    while not is_so() and time.monotonic() < deadline:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""What the demo shows: lines in any case, and in a terminal a bar for each delay below them."""
+"""Output of the demo: lines, and on a terminal a progress bar for each delay below them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 
 class Screen:
-    """Lines begin with the seconds since the start."""
+    """Prints lines that start with the seconds since the start."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -29,7 +29,7 @@ class Screen:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Keeps the bars up to date while it is open."""
+        """Refresh the progress bars while the context is open."""
         with self._progress:
             yield
 
@@ -37,14 +37,14 @@ class Screen:
         self._console.print(Text(text, style="bold"))
 
     def line(self, text: str, style: str = "") -> None:
-        """Something happened."""
+        """Print a line with the elapsed time."""
         clock = Text(f"{time.monotonic() - self._began:6.2f} s  ", style="dim")
         self._console.print(clock + Text(text, style=style))
 
     def expect(self, label: str, count: int) -> None:
-        """So many messages of this delay will come."""
+        """Add a progress bar for `count` expected messages of one delay."""
         self._bars[label] = self._progress.add_task(label, total=count, note="waiting")
 
     def count(self, label: str, note: str) -> None:
-        """One of them came."""
+        """Advance a progress bar by one message."""
         self._progress.update(self._bars[label], advance=1, note=note)

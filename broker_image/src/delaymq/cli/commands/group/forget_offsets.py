@@ -1,4 +1,4 @@
-"""`delaymq group forget-offsets`: the decision about consumer offsets that a broker cannot read."""
+"""`delaymq group forget-offsets`: discard consumer offsets that a broker cannot read."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def forget_offsets(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give up consumer offsets that a broker cannot read: it serves consumers again, and every group starts anew.
+    """Discard consumer offsets that a broker cannot read; it then serves consumers again, and every group restarts.
 
-    A group that starts anew reads its queues from the beginning, or from where its consumers are told to start. To keep
-    the offsets, put a good consumerOffset.json into the folder config of the store and restart the broker instead.
+    A restarted group consumes its queues from the beginning, or from its consumers' configured start position. To keep
+    the offsets instead, put an intact consumerOffset.json into the store's folder config and restart the broker.
     """
     api = HttpApi(target(http=http, token_file=token_file, context=context))
-    confirm("All consumer groups of this broker start anew and may read again what they have consumed.", yes)
+    confirm("All consumer groups of this broker restart and may consume messages again. Discard the offsets?", yes)
     answer = api.post("offsets/forget", {})
     if as_json:
         print_json(answer)
     else:
-        console().print(f"consumers are served again; what could not be read is kept: {', '.join(answer['kept'])}")
+        console().print(f"consumers are served again; the unreadable files are kept as {', '.join(answer['kept'])}")

@@ -1,4 +1,4 @@
-"""`delaymq group`: consumer groups, who is in them, how far they are."""
+"""`delaymq group`: consumer groups, their members and their progress."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer gr
 
 
 def list_groups(
-    contains: Annotated[str, typer.Option(metavar="TEXT", help="Only those with this in their name.")] = "",
-    names_only: Annotated[bool, typer.Option("--names", help="Names alone: one request for thousands.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="The brokers' own groups, too.")] = False,
+    contains: Annotated[str, typer.Option(metavar="TEXT", help="Only groups whose name contains TEXT.")] = "",
+    names_only: Annotated[bool, typer.Option("--names", help="Only names: one request for thousands.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include the brokers' system groups.")] = False,
     namesrv: NameServers = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """List groups with their members and how far behind they are."""
+    """List groups with their members and their lag."""
 
     async def work(client: Client) -> int:
         seen = await see_groups(client, contains, with_system=everything, with_progress=not names_only)
@@ -55,14 +55,14 @@ def list_groups(
             ]
             console().print(table(columns, rows, left=3, elastic=2))
         else:
-            console().print("no groups yet: one comes into being with its first consumer")
+            console().print("no groups: the first consumer of a group creates it")
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))
 
 
 def show(group: GroupName, namesrv: NameServers = None, context: ContextName = None, as_json: AsJson = False) -> None:
-    """Show a group: members, subscriptions, and its progress queue by queue."""
+    """Show a group: its members, its subscriptions, and its progress by queue."""
 
     async def work(client: Client) -> int:
         seen = await see_group(client, group)
@@ -81,10 +81,10 @@ def _show(out: Console, seen: GroupSeen) -> None:
     letters = counted(seen.dead_letters, "dead letter")
     out.print(f"{seen.group}: {model}{counted(count, 'member')}, lag {seen.lag}, {letters}")
     for name, config in sorted(seen.configs.items()):
-        off = "" if config.consume else ", may not consume"
+        off = "" if config.consume else ", consumption disabled"
         out.print(f"on {name}: {config.retry_max_times} retries in {config.retry_queues} queues{off}")
     for topic, each in sorted(seen.members.subscriptions.items()):
-        out.print(f"subscribes {topic}: {each.sub_string}")
+        out.print(f"subscribes to {topic}: {each.sub_string}")
     _show_members(out, seen)
     rows = [
         (
@@ -99,7 +99,7 @@ def _show(out: Console, seen: GroupSeen) -> None:
         for queue, offset in sorted_progress(seen.progress)
     ]
     if rows:
-        columns = ("topic", "broker", "last consumed was stored", "queue", "offset", "end", "lag")
+        columns = ("topic", "broker", "last consumed stored at", "queue", "offset", "end", "lag")
         out.print(table(columns, rows, left=3))
 
 
@@ -115,7 +115,7 @@ def _show_members(out: Console, seen: GroupSeen) -> None:
 def members(
     group: GroupName, namesrv: NameServers = None, context: ContextName = None, as_json: AsJson = False
 ) -> None:
-    """List who is in a group now."""
+    """List the members of a group."""
 
     async def work(client: Client) -> int:
         seen = await see_group(client, group)
@@ -125,7 +125,7 @@ def members(
         elif seen.members.members:
             _show_members(console(), seen)
         else:
-            console().print(f"nobody is in group {group} now")
+            console().print(f"group {group} has no members")
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))
@@ -134,18 +134,18 @@ def members(
 def create(
     group: GroupName,
     retries: Annotated[
-        int, typer.Option(min=0, max=MAX_RETRIES, help="How often a message comes again before it is a dead letter.")
+        int, typer.Option(min=0, max=MAX_RETRIES, help="Number of retries before a message becomes a dead letter.")
     ] = 16,
-    retry_queues: Annotated[int, typer.Option(min=0, max=16_384, help="Queues of its retry topic.")] = 1,
-    broadcast: Annotated[bool, typer.Option(help="Whether its members may broadcast.")] = True,
-    consume: Annotated[bool, typer.Option(help="Whether it may consume at all.")] = True,
-    replace: Annotated[bool, typer.Option("--replace", help="Change a group that is there already.")] = False,
+    retry_queues: Annotated[int, typer.Option(min=0, max=16_384, help="Number of queues of its retry topic.")] = 1,
+    broadcast: Annotated[bool, typer.Option(help="Whether members may use broadcasting.")] = True,
+    consume: Annotated[bool, typer.Option(help="Whether the group may consume.")] = True,
+    replace: Annotated[bool, typer.Option("--replace", help="Change an existing group.")] = False,
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Only the brokers of this cluster.")] = None,
     namesrv: NameServers = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a group on all brokers, or change it; needed where autoCreateSubscriptionGroup is off.
+    """Create a group on all brokers, or change it; required where autoCreateSubscriptionGroup is off.
 
     Example: delaymq group create billing --retries 5
     """
@@ -158,7 +158,7 @@ def create(
         masters = await admin.masters(cluster)
         for broker_name, address in masters.items():
             if not replace and group in await admin.group_configs(address):
-                raise CommandError(f"{broker_name} has group {group} already: --replace changes it")
+                raise CommandError(f"group {group} already exists on {broker_name}: change it with --replace")
         await admin.put_group(config, cluster=cluster)
         if as_json:
             print_json({"group": group, "brokers": sorted(masters)})
@@ -171,8 +171,12 @@ def create(
 
 def delete(
     group: GroupName,
-    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="It may go on later where it was.")] = False,
-    keep_dead_letters: Annotated[bool, typer.Option("--keep-dead-letters", help="They stay to be read.")] = False,
+    keep_offsets: Annotated[
+        bool, typer.Option("--keep-offsets", help="Keep them, so that the group can continue later.")
+    ] = False,
+    keep_dead_letters: Annotated[
+        bool, typer.Option("--keep-dead-letters", help="Keep the dead letters readable.")
+    ] = False,
     yes: Yes = False,
     namesrv: NameServers = None,
     context: ContextName = None,
@@ -181,18 +185,18 @@ def delete(
 
     async def work(client: Client) -> int:
         if names.is_system_group(group):
-            raise CommandError(f"{group} is one of the brokers' own groups: it stays", EXIT_USAGE)
+            raise CommandError(f"{group} is a system group and cannot be deleted", EXIT_USAGE)
         seen = await see_group(client, group)
         count = len(seen.members.members)
         if count:
             who = ", ".join(sorted(seen.members.members)[:3])
             raise CommandError(
-                f"group {group} has {counted(count, 'member')} ({who}): stop them first, they would bring the group"
-                " back at once"
+                f"group {group} has {counted(count, 'member')} ({who}): stop them first, because they would recreate"
+                " the group immediately"
             )
         kept = " (they are kept)" if keep_dead_letters else ""
         letters = counted(seen.dead_letters, "dead letter")
-        confirm(f"Delete group {group}, {counted(seen.lag, 'message')} behind, with {letters}{kept}?", yes)
+        confirm(f"Delete group {group} (lag {counted(seen.lag, 'message')}) with {letters}{kept}?", yes)
         await Admin(client).delete_group(group, keep_offsets=keep_offsets, keep_dead_letters=keep_dead_letters)
         console().print(f"group {group} is deleted")
         return 0

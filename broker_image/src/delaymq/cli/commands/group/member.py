@@ -1,4 +1,4 @@
-"""`delaymq group member` and `delaymq message consume`: one member of a group, asked through its broker."""
+"""`delaymq group member` and `delaymq message consume`: requests to one member of a group through its broker."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from delaymq.cli.terminal.times import shown_time
 from delaymq.client import Admin, Client
 from delaymq.protocol.bodies import ConsumeResult, ConsumerRunningInfo
 
-ClientId = Annotated[str, typer.Argument(metavar="MEMBER", help="Its client id, as `group members` shows it.")]
+ClientId = Annotated[str, typer.Argument(metavar="MEMBER", help="The member's client id, from `group members`.")]
 
 
 def member(
     group: GroupName,
     client_id: ClientId,
-    stacks: Annotated[bool, typer.Option("--stacks", help="Where its threads or tasks are, too.")] = False,
+    stacks: Annotated[bool, typer.Option("--stacks", help="Include the stacks of its threads or tasks.")] = False,
     namesrv: NameServers = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a member does now: its queues and what waits in them, its rates, its settings.
+    """Show the state of a member: its queues and their cached messages, its rates, and its settings.
 
-    Members are Java programs and Python programs alike; one that hangs does not answer.
+    Works with Java and Python members; a member that hangs does not respond.
     """
 
     async def work(client: Client) -> int:
@@ -81,7 +81,7 @@ def _show(out: Console, info: ConsumerRunningInfo) -> None:
     if rows:
         out.print(table(("topic", "broker", "last consumed", "queue", "next offset", "cached"), rows, left=3))
     else:
-        out.print("it reads no queue now")
+        out.print("the member has no assigned queues")
     rates = [
         (
             topic, f"{status.pull_tps:.1f}", f"{status.consume_ok_tps:.1f}", f"{status.consume_failed_tps:.1f}",
@@ -90,7 +90,7 @@ def _show(out: Console, info: ConsumerRunningInfo) -> None:
         for topic, status in sorted(info.status_table.items())
     ]  # fmt: skip
     out.print()
-    columns = ("topic", "pulled/s", "consumed/s", "failed/s", "handler ms", "failed in an hour")
+    columns = ("topic", "pulled/s", "consumed/s", "failed/s", "handler ms", "failed per hour")
     out.print(table(columns, rates))
     out.print()
     settings = sorted(info.properties.items())
@@ -101,18 +101,18 @@ def _show(out: Console, info: ConsumerRunningInfo) -> None:
 
 
 def consume(
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="An offset message id, as `message find` shows it.")],
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="An offset message id.")],
     group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group.")],
     client_id: Annotated[
-        str, typer.Option("--member", metavar="MEMBER", help="Whose handler: a client id of `group members`.")
+        str, typer.Option("--member", metavar="MEMBER", help="Client id of the member, from `group members`.")
     ],
     namesrv: NameServers = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a member's handler consume a stored message now, beside its queues, and show how it ended.
+    """Have a member's handler consume a stored message now, outside its queues, and show the result.
 
-    Nothing is committed, retried or counted: to try a handler after it was mended. Exit code 1 when it did not succeed.
+    Nothing is committed, retried or counted. Useful to test a corrected handler. Exits with 1 if the handler fails.
     """
 
     async def work(client: Client) -> int:

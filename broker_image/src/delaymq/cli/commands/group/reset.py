@@ -1,4 +1,4 @@
-"""`delaymq group reset`: where a group goes on."""
+"""`delaymq group reset`: set the position from which a group continues."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ from delaymq.client import EARLIEST, LATEST, Admin, Client, MessageQueue, QueueR
 
 def reset(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")],
-    topic: Annotated[str, typer.Option(metavar="TOPIC", help="The topic in which it is to go on elsewhere.")],
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="The topic whose offsets to reset.")],
     to: Annotated[
         str | None, typer.Option(metavar="WHEN", help="earliest, latest, or a time: ISO, '10m ago', ms since 1970.")
     ] = None,
     offset: Annotated[
-        int | None, typer.Option(min=0, help="An offset instead of --to, with --queue; only without members.")
+        int | None, typer.Option(min=0, help="An offset instead of --to; needs --queue and a group without members.")
     ] = None,
     queue: Annotated[int | None, typer.Option(min=0, help="The queue for --offset.")] = None,
-    broker: Annotated[str | None, typer.Option(metavar="NAME", help="The queue's, if there are several.")] = None,
+    broker: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The queue's broker, if several have the queue.")
+    ] = None,
     yes: Yes = False,
     namesrv: NameServers = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a group go on at the earliest message, behind the latest, or at a time; shows offsets before and after.
+    """Reset a group to the earliest message, the end, or a time, and show the old and new offsets.
 
-    Members that run are told and go on from there; of a group without members the offsets are set. Examples:
+    Running members are notified and continue from there; for a group without members, the offsets are set. Examples:
     delaymq group reset billing --topic Orders --to '2h ago'; delaymq group reset billing --topic Orders --to latest
     """
     if (to is None) == (offset is None):
-        raise CommandError("say where to go on: --to earliest|latest|TIME, or --offset with --queue", EXIT_USAGE)
+        raise CommandError("give the new position: --to earliest|latest|TIME, or --offset with --queue", EXIT_USAGE)
     if (offset is None) != (queue is None):
-        raise CommandError("--offset and --queue go together", EXIT_USAGE)
+        raise CommandError("--offset and --queue require each other", EXIT_USAGE)
     at_ms = 0 if to is None else _at(to)
 
     async def work(client: Client) -> int:
@@ -53,8 +55,8 @@ def reset(
             confirm(f"Set group {group} to offset {offset} in queue {queue} of {topic}?", yes)
             outcome = await _set_one(client, seen, await _queue(client, topic, queue, broker), offset)
         else:
-            told = f", of which {counted(members, 'member')} will be told" if members else ""
-            confirm(f"Have group {group} go on in {topic} at {_shown(at_ms)}{told}?", yes)
+            told = f" and notify {counted(members, 'member')}" if members else ""
+            confirm(f"Reset group {group} in topic {topic} to {_shown(at_ms)}{told}?", yes)
             outcome = await Admin(client).reset_offset(group, topic, at_ms)
         _report(outcome, group, members, as_json)
         return 0
@@ -75,7 +77,7 @@ async def _check_topic(client: Client, topic: str) -> None:
     known = await Admin(client).topics()
     if topic not in known:
         near = nearest(topic, known)
-        raise CommandError(f"no broker has topic {topic}{f'. There is: {near}' if near else ''}")
+        raise CommandError(f"no broker has topic {topic}{f'. Similar names: {near}' if near else ''}")
 
 
 def _check_alone(seen: GroupSeen) -> None:
@@ -83,7 +85,7 @@ def _check_alone(seen: GroupSeen) -> None:
         who = ", ".join(sorted(seen.members.members)[:3])
         raise CommandError(
             f"group {seen.group} has {counted(len(seen.members.members), 'member')} ({who}), which would overwrite the"
-            " offset with their own: stop them first, or use --to, which running members obey"
+            " offset: stop them first, or use --to, which running members follow"
         )
 
 
@@ -121,5 +123,5 @@ def _report(outcome: ResetOutcome, group: str, members: int, as_json: bool) -> N
     console().print(table(("broker", "queue", "old offset", "new offset", "change"), cells))
     if outcome.told_members:
         console().print(
-            f"told {counted(members, 'member')}: members continue from there within seconds, Java members within 20 s"
+            f"notified {counted(members, 'member')}: they continue from there within seconds, Java members within 20 s"
         )

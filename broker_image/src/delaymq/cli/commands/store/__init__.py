@@ -1,4 +1,4 @@
-"""`delaymq store`: a store's files without a broker, and backups of a running one.
+"""`delaymq store`: tools for the files of a store, and backups of a running broker.
 
-Invariant: nothing is written into a store that a broker has open.
+Invariant: a store that a broker has open is never written to.
 """

@@ -1,4 +1,4 @@
-"""`delaymq store backup`: a store, also one in use, copied up to one confirmed end."""
+"""`delaymq store backup`: copy a store, even one in use, up to a confirmed end offset."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from delaymq.store.backup.backup import Backup, BackupResult
 from delaymq.store.backup.manifest import is_backup
 from delaymq.store.backup.source import BackupSource, FolderSource
 
-BackupFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The backup's folder; made if it is missing.")]
+BackupFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The backup's folder; created if missing.")]
 
 
 def backup(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A store's folder, or a running broker's HTTP address (http://…).")
+        str, typer.Argument(metavar="SOURCE", help="Folder of a store, or HTTP address of a running broker (http://…).")
     ],
     folder: BackupFolder,
     limit: Annotated[
-        str | None, typer.Option("--limit", metavar="BYTES", help="Copy at most so much a second, such as 50M.")
+        str | None, typer.Option("--limit", metavar="BYTES", help="Maximum bytes per second, such as 50M.")
     ] = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a store while it is used; again into the same folder copies only what is new."""
+    """Back up a store, even one in use; a repeated backup into the same folder copies only new data."""
     bytes_per_s = parse_bytes(limit, "--limit") if limit is not None else None
-    with explained(str(folder), "what is copied is kept, run the backup again to go on"):
+    with explained(str(folder), "the copied data is kept: run the backup again to continue"):
         opened = open_source(source, str(folder), token_file)
         try:
             with progress("backup", quiet=as_json) as shown:
@@ -58,27 +58,27 @@ def backup(
 
 
 def open_source(source: str, folder: str, token_file: str | None) -> BackupSource:
-    """The store named by a folder or an address. CommandError, BackupError."""
+    """Open the store named by a folder or an address; raise CommandError or BackupError."""
     if "://" in source:
         asked = target(http=source, token_file=token_file)
         return RemoteSource(asked.http, asked.token, folder)
     if not os.path.isdir(source):
         raise CommandError(
-            f"{source} is not a folder: name a store's folder, or a running broker's address such as"
+            f"{source} is not a folder: name a store's folder, or the address of a running broker such as"
             " http://127.0.0.1:8080",
             2,
         )
     if is_backup(source):
-        raise CommandError(f"{source} is a backup already: copy the folder, or restore it", 2)
+        raise CommandError(f"{source} is already a backup: copy the folder, or restore it", 2)
     if os.path.realpath(source) == os.path.realpath(folder) or Path(folder).resolve().is_relative_to(
         Path(source).resolve()
     ):
-        raise CommandError(f"{folder} lies in the store: name a folder elsewhere, best on another disk", 2)
+        raise CommandError(f"{folder} is inside the store: name a folder elsewhere, preferably on another disk", 2)
     return FolderSource(source)
 
 
 def as_data(result: BackupResult, folder: str) -> dict[str, object]:
-    """For --json."""
+    """Return the result as printed by --json."""
     manifest = result.manifest
     return {
         "backup": folder,
@@ -101,13 +101,13 @@ def _show(result: BackupResult, folder: str) -> None:
     rate = f", {size(result.copied_bytes / seconds)}/s" if result.copied_bytes else ""
     when = datetime.fromtimestamp(manifest.finished_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
     out.print(
-        f"{folder} holds everything from {manifest.start_offset} up to offset {manifest.end_offset} ({when})",
+        f"{folder} contains the commit log from offset {manifest.start_offset} to {manifest.end_offset} ({when})",
         soft_wrap=True,
     )
     out.print(
-        f"{size(result.copied_bytes)} copied in {seconds:.1f} s{rate}; {result.kept_segments} complete segments were"
-        f" there already, {result.deleted_segments} are gone as the store deleted them",
+        f"{size(result.copied_bytes)} copied in {seconds:.1f} s{rate}; {result.kept_segments} complete segments"
+        f" unchanged, {result.deleted_segments} removed because the store deleted them",
         soft_wrap=True,
     )
     for name in result.renewed:
-        out.print(f"segment {name} was copied anew: it was damaged, or the log went on otherwise")
+        out.print(f"segment {name} was copied again: it was damaged, or the log diverged")

@@ -1,4 +1,4 @@
-"""What the store commands share: progress on a terminal, sizes and durations as people write them, and errors."""
+"""Helpers shared by the store commands: progress bars, parsing and formatting of sizes, and error messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @contextmanager
 def progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr while the block runs, if that is a terminal."""
+    """Show a progress bar on stderr while the block runs, if stderr is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -33,7 +33,7 @@ def progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]
 
 @contextmanager
 def explained(what: str, again: str) -> Iterator[None]:
-    """Errors of the store and the disk as CommandError; `again` says what a full disk asks for."""
+    """Convert errors of the store and the disk to CommandError; `again` says what to do once disk space is freed."""
     try:
         yield
     except (NotAStoreError, WrongFolderError) as error:
@@ -42,22 +42,24 @@ def explained(what: str, again: str) -> Iterator[None]:
         raise CommandError(str(error)) from error
     except OSError as error:
         if error.errno in _FULL:
-            raise CommandError(f"{what}: the disk takes no more ({error.strerror}): make room; {again}") from error
+            raise CommandError(f"{what}: disk full ({error.strerror}): free some space; {again}") from error
         shown = f" ({error.filename})" if error.filename else ""
         raise CommandError(f"{what}: {error.strerror or error}{shown}", exit_code_of_path(error)) from error
 
 
 def parse_bytes(text: str, option: str) -> int:
-    """`64M`, `1.5G`, `500k` or plain bytes. CommandError names the option."""
+    """Parse `64M`, `1.5G`, `500k` or plain bytes; raise CommandError with the option's name."""
     match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kKmMgG]?)(?:i?[bB])?(?:/s)?", text.strip())
     value = int(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
     if value < 1:
-        raise CommandError(f"{option}: {text!r} is no number of bytes: write such as 500k, 64M or 1G", EXIT_USAGE)
+        raise CommandError(
+            f"{option}: {text!r} is not a number of bytes: use a value such as 500k, 64M or 1G", EXIT_USAGE
+        )
     return value
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Return a number of bytes in a readable unit."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""`delaymq store export`: messages of a store or a backup as JSON lines."""
+"""`delaymq store export`: write the messages of a store or a backup as JSON lines."""
 
 from __future__ import annotations
 
@@ -26,37 +26,38 @@ from delaymq.store.reader import StoreReader
 
 
 def export(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="A store's folder, or a backup's.")],
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic's messages.")] = None,
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a store or a backup.")],
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic.")] = None,
     since: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Stored at this time or later: ISO, '10m ago', ms.")
+        str | None, typer.Option("--from", metavar="TIME", help="Stored at or after this time: ISO, '10m ago', ms.")
     ] = None,
     until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored before this time.")] = None,
     delayed: Annotated[
-        bool, typer.Option("--delayed", help="Delayed messages as they were stored, too: waiting or delivered since.")
+        bool, typer.Option("--delayed", help="Include delayed messages as originally stored, pending or delivered.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new file, not standard output.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write to this new file instead of standard output."),
     ] = None,
-    format_: Annotated[str, typer.Option("--format", help="jsonl: one JSON object a line.")] = "jsonl",
+    format_: Annotated[str, typer.Option("--format", help="jsonl: one JSON object per line.")] = "jsonl",
 ) -> None:
-    """Write messages as JSON lines, in the order in which they were stored."""
+    """Write messages as JSON lines, in store order."""
     if format_ != "jsonl":
-        raise CommandError(f"--format: {format_!r} is not known: write jsonl", EXIT_USAGE)
+        raise CommandError(f"--format: {format_!r} is unknown: use jsonl", EXIT_USAGE)
     since_ms = parse_time(since) if since is not None else None
     until_ms = parse_time(until) if until is not None else None
     try:
         reader = StoreReader(store)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CommandError(f"{store} is not a store: it has no folder commitlog", EXIT_USAGE) from error
+        raise CommandError(f"{store} is not a store: it contains no folder commitlog", EXIT_USAGE) from error
     count = 0
-    with explained(str(output or "standard output"), "then export again"), _opened(output) as out:
+    with explained(str(output or "standard output"), "then run the export again"), _opened(output) as out:
         with progress("export", quiet=output is None and sys.stdout.isatty()) as shown:
             for record in _records(reader, shown):
                 if since_ms is not None and record.store_timestamp_ms < since_ms:
                     continue
                 if until_ms is not None and record.store_timestamp_ms >= until_ms:
-                    break  # store times never go back
+                    break  # store times never decrease
                 if _is_wanted(record, topic, delayed=delayed):
                     out.write(json_line(as_data(record)) + "\n")
                     count += 1
@@ -89,17 +90,17 @@ def _opened(output: Path | None) -> Iterator[IO[str]]:
     try:
         file = open(output, "x", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
     except FileExistsError as error:
-        raise CommandError(f"{output} is there already: name a new file", EXIT_USAGE) from error
+        raise CommandError(f"{output} already exists: name a new file", EXIT_USAGE) from error
     with file:
         yield file
 
 
 def as_data(record: Record) -> dict[str, object]:
-    """One line: `body` is text where it is UTF-8, else there is `bodyBase64`; compressed ones are unpacked."""
+    """Return a line's object: `body` if the body is UTF-8, else `bodyBase64`; compressed bodies are decompressed."""
     properties = record.properties
     body = record.body
     if record.sys_flag & COMPRESSED:
-        with contextlib.suppress(RecordError):  # kept as it is stored, which sysFlag tells
+        with contextlib.suppress(RecordError):  # kept compressed, as sysFlag indicates
             body = inflate(body, record.sys_flag)
     data: dict[str, object] = {
         "messageId": properties.get(names.UNIQUE_KEY),

@@ -1,4 +1,4 @@
-"""A running broker's store as the source of a backup: over /api/v1/store, with a pin that is renewed."""
+"""Backup source that reads a running broker's store over /api/v1/store, with a renewed pin."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from delaymq.store.errors import BackupError, SegmentGoneError
 from delaymq.store.segments import segment_name
 
 TIMEOUT_S: Final = 30.0
-MAX_RESPONSE_BYTES: Final = 512 << 20
-"""Positions of 80,000 queues have some 5 MB, 200,000 consumer offsets with long names a hundred."""
+MAX_ANSWER_BYTES: Final = 512 << 20
+"""Positions of 80,000 queues take some 5 MB, 200,000 consumer offsets with long names some 100 MB."""
 LEASE_MS: Final = 120_000
 RENEW_S: Final = 20.0
 TRIES: Final = 6
-"""Of each request, while the broker says that it is busy, or restarts: some 15 s."""
-CONFIRM_TIMEOUT_S: Final = 60.0
+"""Attempts per request while the broker is busy or restarting: some 15 s."""
+LONGEST_CONFIRM_S: Final = 60.0
 _RETRIED: Final = frozenset({429, 503})
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _T = TypeVar("_T")
 
 
 class RemoteSource:
-    """See BackupSource. One connection, used for one request after the other."""
+    """Implementation of BackupSource with one connection and sequential requests."""
 
     def __init__(self, url: str, token: str, folder: str) -> None:
         self._client = HttpClient(
             checked_url(url), token, timeout_s=TIMEOUT_S, max_answer_bytes=MAX_RESPONSE_BYTES, keeps_connection=True
         )
-        # One name a target folder: a run that was killed is followed by one that takes over its pin.
+        # One name per target folder: a run after a killed one takes over its pin.
         self.holder = "backup-" + hashlib.sha256(os.path.abspath(folder).encode()).hexdigest()[:12]
         self._pinned: int | None = None
         self._renewed_at = 0.0
         self._store_id = ""
 
-    def state(self) -> SourceState:
-        """See BackupSource: first a pin, then the tables, then the end."""
+    def look(self) -> SourceState:
+        """See BackupSource: set a pin, then read the tables, then the end offset."""
         for _ in range(100):
             told = self._get("/api/v1/store", Store)
             self._store_id = told.store_id
@@ -60,7 +60,7 @@ class RemoteSource:
                 return self._state(told, files, positions)
             except (TypeError, ValueError) as error:
                 raise self._unusable(error) from error
-        raise BackupError("the broker deletes its log faster than it can be pinned")
+        raise BackupError("the broker deletes its commit log faster than it can be pinned")
 
     def _state(self, told: Store, files: Files, positions: Positions) -> SourceState:
         return SourceState(
@@ -79,11 +79,13 @@ class RemoteSource:
         )
 
     def _confirmed(self, needed: int) -> int:
-        """The confirmed end, once it covers what the tables are about (under SYNC_FLUSH a moment later)."""
-        give_up_at = time.monotonic() + CONFIRM_TIMEOUT_S
+        """Return the confirmed end offset once it covers the tables (under SYNC_FLUSH a moment later)."""
+        give_up_at = time.monotonic() + LONGEST_CONFIRM_S
         while (end := self._get("/api/v1/store", Store).end_offset) < needed:
             if time.monotonic() > give_up_at:
-                raise BackupError(f"the broker did not get its log to the disk up to {needed}: look at its log")
+                raise BackupError(
+                    f"the broker did not flush its commit log up to offset {needed}: check the broker's log output"
+                )
             time.sleep(0.05)
         return end
 
@@ -93,25 +95,23 @@ class RemoteSource:
         reply = self._ask("GET", f"/api/v1/store/segments/{segment_name(base)}", headers=headers)
         status, data = reply.status, reply.data
         if status == 206 and len(data) > count:
-            raise BackupError(f"{self._shown} gives more of its log than it was asked for: is it a DelayMQ broker?")
+            raise BackupError(f"{self._shown} returned more data than requested: is it a DelayMQ broker?")
         if status == 206 and data:
             if reply.headers.get("DelayMQ-Store-Id") != self._store_id:
-                raise BackupError(
-                    f"{self._shown} leads to another store by now: back up each broker by its own address"
-                )
+                raise BackupError(f"{self._shown} now leads to another store: back up each broker by its own address")
             return data
         problem = reply.problem
         if status == 404 and problem.code == "segment_gone":
             raise SegmentGoneError(problem.message)
-        raise BackupError(f"{self._shown} does not give its log ({status} {problem.code}): {problem.message}")
+        raise BackupError(f"{self._shown} did not return its commit log ({status} {problem.code}): {problem.message}")
 
-    def pin(self, oldest: int) -> None:
-        """Renews the pin from time to time; what is copied it lets go."""
+    def keep(self, oldest: int) -> None:
+        """Renew the pin periodically; release copied segments."""
         if self._pinned is not None and time.monotonic() - self._renewed_at > RENEW_S:
             self._pin(max(oldest, self._pinned))
 
     def close(self) -> None:
-        """Releases the pin and the connection."""
+        """Release the pin and close the connection."""
         if self._pinned is not None:
             with contextlib.suppress(CommandError, BackupError):
                 self._ask("DELETE", f"/api/v1/store/pins/{self.holder}")
@@ -122,7 +122,7 @@ class RemoteSource:
         return self._client.url
 
     def _pin(self, offset: int) -> bool:
-        """False when the log begins later by now."""
+        """Set or renew the pin; return False if the log now starts after `offset`."""
         wanted = PinBody(holder=self.holder, offset=offset, lease_ms=LEASE_MS)
         reply = self._ask("POST", "/api/v1/store/pins", body=msgspec.json.encode(wanted))
         if reply.status == 201:
@@ -130,29 +130,32 @@ class RemoteSource:
             return True
         problem = reply.problem
         if reply.status == 409 and problem.code == "offset_gone":
-            # Of a segment that is copied already, or a read finds that it is gone.
+            # Either the segment is already copied, or a read will find it gone.
             self._renewed_at = time.monotonic()
             return False
-        why = problem.message or "is the broker of this version?"
-        raise BackupError(f"{self._shown} gives no pin ({reply.status} {problem.code}): {why}")
+        why = problem.message or "does the broker have this version?"
+        raise BackupError(f"{self._shown} rejected the pin ({reply.status} {problem.code}): {why}")
 
     def _get(self, path: str, kind: type[_T]) -> _T:
         reply = self._ask("GET", path)
         if reply.status != 200:
             problem = reply.problem
             why = problem.message or "is it a DelayMQ broker?"
-            raise CommandError(f"{self._shown}{path} answers {reply.status} {problem.code}: {why}")
+            raise CommandError(f"{self._shown}{path} returned {reply.status} {problem.code}: {why}")
         try:
             return msgspec.json.decode(reply.data, type=kind)
         except msgspec.ValidationError as error:
             raise self._unusable(error) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise CommandError(f"{self._shown} answers no JSON: is it a DelayMQ broker?") from error
+            raise CommandError(f"{self._shown} did not return JSON: is it a DelayMQ broker?") from error
 
     def _ask(
         self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
     ) -> Reply:
-        """The reply; tried again while the broker is busy or a connection broke. CommandError."""
+        """Send a request and return the reply; retry while the broker is busy or a connection broke.
+
+        Raises CommandError.
+        """
         for attempt in range(TRIES):
             if attempt:
                 time.sleep(0.25 * 2**attempt)
@@ -167,15 +170,18 @@ class RemoteSource:
             if reply.status not in _RETRIED:
                 break
         if reply.status in (401, 403):
-            raise CommandError(f"{self._shown} wants its httpToken: give it in DELAYMQ_HTTP_TOKEN or with --token-file")
+            raise CommandError(
+                f"{self._shown} requires its httpToken: pass it in DELAYMQ_HTTP_TOKEN or with --token-file"
+            )
         return reply
 
     def _nobody(self, error: Exception) -> CommandError:
         return CommandError(
-            f"no broker at {self._shown} ({error}): is it running, and is that its HTTP address?", EXIT_UNREACHABLE
+            f"cannot connect to a broker at {self._shown} ({error}): is it running, and is this its HTTP address?",
+            EXIT_UNREACHABLE,
         )
 
     def _unusable(self, error: Exception) -> CommandError:
         return CommandError(
-            f"{self._shown} does not tell what a backup needs ({error}): is the broker of this version?"
+            f"{self._shown} returned unusable data for a backup ({error}): does the broker have this version?"
         )

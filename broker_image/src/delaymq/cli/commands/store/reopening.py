@@ -1,6 +1,6 @@
-"""A restored store is opened once before any broker serves it: queues and index are built, overdue messages decided on.
+"""First opening of a restored store, before a broker serves it: builds queues and index, applies the overdue policy.
 
-Until that decision is kept the store stands as paused, so that a restore which is killed half-way delivers nothing.
+Until the policy is applied, the store is marked as paused, so that an interrupted restore delivers nothing.
 """
 
 from __future__ import annotations
@@ -26,30 +26,33 @@ DROPPED_AT_ONCE: Final = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class Reopened:
-    """What the restored store holds."""
+    """Contents of the restored store."""
 
     pending: int
-    """Delayed messages that wait, the overdue ones counted."""
+    """Pending delayed messages, including the overdue ones."""
     overdue: int
-    """Those that were due when the store was restored."""
+    """Messages that were already due when the store was restored."""
     dropped: int
     open_transactions: int
-    """Half messages that nobody has ended: their producers are asked when a broker runs."""
+    """Half messages without an outcome: a running broker checks them with their producers."""
     paused: bool
     records: int
     rebuild_ms: int
 
 
 def hold_back(store: Path) -> None:
-    """Keeps the store paused until it is decided otherwise; before it can be opened."""
-    _write(store, DeliveryPolicy(mode=DeliveryMode.PAUSED, since_ms=now_ms()))
+    """Mark the store as paused, before it is first opened."""
+    _write(store, Hold(mode=HoldMode.PAUSED, since_ms=now_ms()))
 
 
 def reopen(
     store: Path, manifest: Manifest, options: StoreOptions, overdue: OverduePolicy, may_drop: Callable[[int], None]
 ) -> Reopened:
-    """Open the store, do what `overdue` says, and stop cleanly. `may_drop` is asked with the number before any goes."""
-    # The terminal is told in the end; what a start logs is for servers.
+    """Open the store, apply `overdue`, and close it cleanly.
+
+    Calls `may_drop` with the number of messages before dropping any.
+    """
+    # The command prints its own result; startup log lines are for servers.
     logging.getLogger("delaymq").setLevel(logging.ERROR)
     broker = open_broker(_config(store, manifest, options), now_ms)
     delivery = broker.delivery
@@ -60,13 +63,13 @@ def reopen(
         count = delivery.control.overdue(at_ms)
         if overdue.what == "drop" and count:
             may_drop(count)
-            delivery.control.drop(at_ms)
-            # As of that moment: what comes due meanwhile is left to the broker.
+            delivery.holding.drop(at_ms)
+            # Only messages due at `at_ms`; later ones are left to the broker.
             while delivery.hand_over(at_ms, DROPPED_AT_ONCE):
                 continue
             dropped = delivery.counters.refused
-        # What the store did not take, being full, is for the broker to drop, and not to deliver.
-        is_dropping = delivery.control.policy is not None and delivery.control.policy.mode is DeliveryMode.DROP
+        # Messages that a full disk kept from being dropped are left for the broker to drop, not to deliver.
+        is_dropping = delivery.holding.hold is not None and delivery.holding.hold.mode is HoldMode.DROP
         if overdue.what in ("deliver", "drop") and not is_dropping:
             delivery.control.resume()
         pending = sum(delivery.pending().values())
@@ -74,8 +77,8 @@ def reopen(
     finally:
         broker.close()
     if overdue.what == "spread":
-        # It begins with the broker that is started here first.
-        _write(store, DeliveryPolicy(mode=DeliveryMode.SPREAD, since_ms=at_ms, over_ms=overdue.over_ms))
+        # The spread starts with the first broker on this store.
+        _write(store, Hold(mode=HoldMode.SPREAD, since_ms=at_ms, over_ms=overdue.over_ms))
     return Reopened(
         pending=pending,
         overdue=count,
@@ -95,7 +98,7 @@ def _config(store: Path, manifest: Manifest, options: StoreOptions) -> BrokerCon
         max_hash_slot_num=options.index_slots,
         max_index_num=options.index_entries,
         message_index_enable=options.index_enable,
-        # Topics that a broker makes for itself are left to the one that will be started.
+        # The broker that is started later creates its own topics.
         cluster_topic_enable=False,
         broker_topic_enable=False,
         auto_create_topic_enable=True,

@@ -1,4 +1,4 @@
-"""`delaymq store restore` and `delaymq store clone`: a backup becomes a store again, or a second one."""
+"""`delaymq store restore` and `delaymq store clone`: create a store from a backup or from another store."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
     from delaymq.cli.commands.store.reopening import Reopened
 
 CLONING = ".clone"
-"""Below the new store: where a store that is cloned without a backup is copied first."""
+"""Folder in the new store for the intermediate copy when a store is cloned without a backup."""
 HELD = "delaymq/delivery.json"
 
-Target = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of the new store; missing or empty.")]
+Target = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the new store; must be missing or empty.")]
 
 
 def restore(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A backup's folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the backup.")],
     store: Target,
     overdue: Annotated[
         str | None,
         typer.Option(
             "--overdue",
             metavar="CHOICE",
-            help="Delayed messages that came due meanwhile: deliver (at once; the default), spread=30m, drop or pause.",
+            help="For overdue delayed messages: deliver (immediately; the default), spread=30m, drop or pause.",
         ),
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a store of a backup, which takes the place of the one that was lost."""
+    """Create a store from a backup, to replace a lost one."""
     choice = parse_overdue(overdue) if overdue is not None else None
     with explained(str(store), "then run the restore again"):
         with progress("restore", quiet=as_json) as shown:
             work = Restore(str(folder), str(store), progress=shown)
             if choice is None:
-                # Whoever had paused the deliveries wants to be asked, not surprised.
+                # A store whose deliveries were paused stays paused.
                 choice = OverduePolicy(what="pause" if HELD in work.manifest.small_files else "deliver")
             work.lay_out()
         done = _finish(work, store, choice, yes)
@@ -59,23 +59,27 @@ def restore(
 
 
 def clone(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A backup, a store's folder, or a broker's http://…")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A backup, a store's folder, or a broker's address (http://…).")
+    ],
     store: Target,
     overdue: Annotated[
         str,
-        typer.Option("--overdue", metavar="CHOICE", help="As of restore. A clone is paused unless you say otherwise."),
+        typer.Option("--overdue", metavar="CHOICE", help="As for restore; default: pause."),
     ] = "pause",
     consumer_offsets: Annotated[
-        str, typer.Option("--offsets", metavar="keep|drop", help="How far the groups have consumed.")
+        str, typer.Option("--offsets", metavar="keep|drop", help="Keep or drop the consumer offsets.")
     ] = "keep",
-    token_file: Annotated[str | None, typer.Option("--token-file", metavar="FILE", help="Holds the httpToken.")] = None,
+    token_file: Annotated[
+        str | None, typer.Option("--token-file", metavar="FILE", help="File with the broker's httpToken.")
+    ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a second store of another one: with an id of its own, and its delayed messages held back."""
+    """Create a copy of a store, with a new store id and with deliveries paused by default."""
     choice = parse_overdue(overdue)
     if consumer_offsets not in ("keep", "drop"):
-        raise CommandError(f"--offsets: {consumer_offsets!r} is neither keep nor drop", EXIT_USAGE)
+        raise CommandError(f"--offsets: {consumer_offsets!r} is invalid: use keep or drop", EXIT_USAGE)
     left_out = frozenset({CONSUMER_OFFSETS, HELD} if consumer_offsets == "drop" else {HELD})
     with explained(str(store), "then empty the folder and clone again"):
         with progress("clone", quiet=as_json) as shown:
@@ -89,9 +93,9 @@ def clone(
 
 
 def _by_backup(source: str, store: Path, token_file: str | None, left_out: frozenset[str], shown: Progress) -> Restore:
-    """Copies a store into a folder beside where it goes, and moves the segments from there."""
+    """Copy a store into a folder inside the new store, and move the segments from there."""
     if store.exists() and any(each.name not in ("lost+found", CLONING) for each in store.iterdir()):
-        raise CommandError(f"{store} is not empty: a clone goes into an empty folder; name another one", EXIT_USAGE)
+        raise CommandError(f"{store} is not empty: name an empty or missing folder", EXIT_USAGE)
     store.mkdir(parents=True, exist_ok=True)
     folder = store / CLONING
     opened = open_source(source, str(folder), token_file)
@@ -106,20 +110,20 @@ def _by_backup(source: str, store: Path, token_file: str | None, left_out: froze
 
 
 def _finish(work: Restore, store: Path, choice: OverduePolicy, yes: bool) -> Reopened:
-    # The broker's half takes a while to load, and `--help` does not need it.
+    # The broker's modules take a while to load, and `--help` does not need them.
     from delaymq.cli.commands.store.reopening import hold_back, reopen
 
     hold_back(store)
     work.finish()
 
     def may_drop(count: int) -> None:
-        confirm(f"{count} delayed messages are overdue and would be dropped for good.", yes)
+        confirm(f"{count} delayed messages are overdue. Drop them permanently?", yes)
 
     try:
         return reopen(store, work.manifest, work.options(), choice, may_drop)
     except CommandError as error:
         raise CommandError(
-            f"{error}. The store is restored, with its deliveries paused: start a broker on it and decide with"
+            f"{error}. The store is restored with deliveries paused: start a broker on it and use"
             " `delaymq delay resume`",
             error.exit_code,
         ) from error
@@ -150,24 +154,24 @@ def _tell(
         return
     out = console()
     lines = [
-        f"{store} holds everything up to offset {manifest.end_offset}: {done.records} records,"
-        f" {done.pending} delayed messages wait"
+        f"{store} contains everything up to offset {manifest.end_offset}: {done.records} records,"
+        f" {done.pending} pending delayed messages"
     ]
     if done.overdue:
         lines.append(f"{done.overdue} were overdue: {_fate(choice, done)}")
     if done.open_transactions:
         lines.append(
-            f"{done.open_transactions} transactions are open: when the broker runs, their producers are asked how they"
-            " ended"
+            f"{done.open_transactions} transactions are open: the broker checks them with their producers after it"
+            " starts"
         )
     if done.paused:
         lines.append("deliveries are paused: start the broker, then `delaymq delay resume --overdue deliver`")
     if is_clone:
         lines.append(
-            f"start its broker with a brokerName of its own (the original's is {manifest.broker_name or 'in its file'})"
+            f"start its broker with a different brokerName (the original's is {manifest.broker_name or 'in its file'})"
         )
     if manifest.message_delay_level is not None:
-        lines.append(f"the origin's messageDelayLevel was: {manifest.message_delay_level}")
+        lines.append(f"messageDelayLevel of the original: {manifest.message_delay_level}")
     for line in lines:
         out.print(line, soft_wrap=True)
 
@@ -175,8 +179,8 @@ def _tell(
 def _fate(choice: OverduePolicy, done: Reopened) -> str:
     return {
         "deliver": "the broker delivers them as soon as it starts",
-        "spread": f"the broker delivers them over {choice.over_ms / 1000:g} s from its start on",
-        "drop": f"{done.dropped} were dropped, each with a mark in the log"
+        "spread": f"the broker delivers them over {choice.over_ms / 1000:g} s from its start",
+        "drop": f"{done.dropped} were dropped, each recorded by a mark in the commit log"
         + ("" if done.dropped == done.overdue else "; the broker drops the others: is the disk full?"),
-        "pause": "they wait until deliveries are resumed",
+        "pause": "they stay pending until deliveries are resumed",
     }[choice.what]

@@ -1,4 +1,4 @@
-"""`delaymq store verify` and `delaymq store inspect`: the files as they are, read without a broker."""
+"""`delaymq store verify` and `delaymq store inspect`: read the files of a store without a broker."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from delaymq.store.tools.verify import verify as verify_store
 
 EXIT_USAGE = 2
 SHOWN_FINDINGS = 50
-"""Of each kind; --json has all."""
+"""Findings shown of each kind; --json shows all."""
 
 StorePath = Annotated[Path, typer.Argument(metavar="PATH", help="The store's directory.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def verify(
     path: StorePath,
     for_rocketmq: Annotated[
-        bool, typer.Option("--for-rocketmq", help="Say what RocketMQ's own broker would do with the delayed messages.")
+        bool, typer.Option("--for-rocketmq", help="Report what RocketMQ's broker would do with the delayed messages.")
     ] = False,
     levels: Annotated[
-        str, typer.Option("--levels", metavar="TABLE", help="The messageDelayLevel that it would have.")
+        str, typer.Option("--levels", metavar="TABLE", help="The messageDelayLevel of RocketMQ's broker.")
     ] = DEFAULT_LEVELS,
     as_json: AsJson = False,
 ) -> None:
-    """Check a store, or a backup: exit code 0 sound or rebuildable, 1 damage, 2 not a store."""
+    """Verify a store or a backup; exits with code 0 if sound or rebuildable, 1 if damaged, 2 if not a store."""
     try:
         table_of_levels = DelayLevels.parse(levels)
     except LevelTableError as error:
@@ -56,7 +56,7 @@ def verify(
         if for_rocketmq and result.exit_code != NOT_A_STORE:
             prospect = prospect_for_rocketmq(path, table_of_levels, now_ms())
     except OSError as error:
-        raise CommandError(f"{path}: cannot be read: {error.strerror}", NOT_A_STORE) from error
+        raise CommandError(f"cannot read {path}: {error.strerror}", NOT_A_STORE) from error
     if as_json:
         data = result.as_json()
         print_json(data if prospect is None else data | {"for_rocketmq": prospect.as_json()})
@@ -69,13 +69,13 @@ def verify(
 
 
 def inspect(path: StorePath, as_json: AsJson = False) -> None:
-    """Show what a store holds: records by topic, by kind and by segment."""
+    """Show the contents of a store: records by topic, kind and segment."""
     try:
         result = inspect_store(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CommandError(f"{path} is not a store: it has no folder commitlog", NOT_A_STORE) from error
+        raise CommandError(f"{path} is not a store: it contains no folder commitlog", NOT_A_STORE) from error
     except OSError as error:
-        raise CommandError(f"{path}: cannot be read: {error.strerror}", NOT_A_STORE) from error
+        raise CommandError(f"cannot read {path}: {error.strerror}", NOT_A_STORE) from error
     if as_json:
         print_json(result.as_json())
     else:
@@ -95,7 +95,7 @@ def _verify_backup(path: Path, as_json: bool) -> int:
     _show_findings(out, "damage", result.damage)
     verdict = "DAMAGED" if result.damage else "sound"
     out.print(
-        f"{verdict}: a backup from {result.start_offset} up to offset {result.end_offset}, {result.files} files,"
+        f"{verdict}: backup from offset {result.start_offset} to {result.end_offset}, {result.files} files,"
         f" {result.checked_bytes} bytes",
     )
     return result.exit_code
@@ -106,8 +106,11 @@ def _show_verification(out: Console, result: Verification) -> None:
         out.print(result.damage[0].detail)
         return
     _show_findings(out, "damage", result.damage)
-    _show_findings(out, "rebuilt when a broker opens the store", result.rebuildable)
-    verdicts = {SOUND: "sound, but for what is rebuilt" if result.rebuildable else "sound", DAMAGED: "DAMAGED"}
+    _show_findings(out, "will be rebuilt when a broker opens the store", result.rebuildable)
+    verdicts = {
+        SOUND: "sound, apart from files that will be rebuilt" if result.rebuildable else "sound",
+        DAMAGED: "DAMAGED",
+    }
     out.print(
         f"{verdicts[result.exit_code]}: {result.records} records from {result.log_begin} to {result.log_end},"
         f" {result.queue_entries} queue entries, {result.index_entries} index entries",
@@ -127,18 +130,19 @@ def _show_findings(out: Console, title: str, findings: list[Finding]) -> None:
 def _show_prospect(out: Console, prospect: Prospect) -> None:
     parts = (
         ("would be delivered again", prospect.repeated),
-        ("would be delivered at once, before they are due", prospect.early),
+        ("would be delivered immediately, before they are due", prospect.early),
         ("would never be delivered", prospect.never),
     )
     if not any(messages for _, messages in parts):
-        out.print("RocketMQ's own broker would deliver every pending message once and on time")
+        out.print("RocketMQ's broker would deliver every pending message once and on time")
     for what, messages in parts:
         if messages:
-            out.print(f"{len(messages)} {what} by RocketMQ's own broker:")
+            out.print(f"{len(messages)} {what} by RocketMQ's broker:")
         for each in messages[:SHOWN_FINDINGS]:
             due = _time(each.due_ms)
             out.print(
-                f"  level {each.level}, queue offset {each.queue_offset}, log offset {each.physical_offset}, due {due}"
+                f"  level {each.level}, queue offset {each.queue_offset},"
+                f" physical offset {each.physical_offset}, due {due}"
             )
         if len(messages) > SHOWN_FINDINGS:
             out.print(f"  … and {len(messages) - SHOWN_FINDINGS} more, see --json")
@@ -165,7 +169,7 @@ def _show_inspection(out: Console, result: Inspection) -> None:
         f" segments and {result.queues} queues",
     )
     if result.open_or_killed:
-        out.print("a broker has the store open, or was killed: counts may be a moment old")
+        out.print("a broker has the store open or was killed: counts may be slightly out of date")
     if result.damaged_places:
         out.print(f"{result.damaged_places} damaged places: run `delaymq store verify {result.path}`")
 
