@@ -55,7 +55,7 @@ def test_mqadmin_changes_settings_and_the_file_keeps_them(driver: Driver, cluste
     shown = mqadmin(driver, cluster, "getBrokerConfig", "-b", cluster.broker_address)
     assert re.search(r"fileReservedTime\s*=\s*24\b", shown)
     assert "update broker config success" in change("regionId", "elsewhere")  # after the restart
-    assert "cannot be changed over the wire" in change("storePathRootDir", "/tmp/elsewhere")
+    assert "cannot be changed over the network" in change("storePathRootDir", "/tmp/elsewhere")
     assert "did you mean fileReservedTime" in change("fileReservedTim", "24")
     kept = read_properties_file(file)
     assert (kept["fileReservedTime"], kept["regionId"]) == ("24", "elsewhere")
@@ -67,4 +67,4 @@ def test_mqadmin_changes_settings_of_the_name_server(driver: Driver, cluster: Cl
     assert "update name server config success" in text
     assert re.search(r"routeGraceMs\s*=\s*20000\b", mqadmin(driver, cluster, "getNamesrvConfig"))
     text = mqadmin(driver, cluster, "updateNamesrvConfig", "-k", "kvConfigPath", "-v", "/tmp/x")
-    assert "cannot be changed over the wire" in text
+    assert "cannot be changed over the network" in text

@@ -123,29 +123,29 @@ def test_topics_are_listed_by_kind_and_name(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("topic", "list", "--kind", "odd"), 2, "is one of normal, retry"),
+        (("topic", "list", "--kind", "odd"), 2, "use one of normal, retry"),
         (("topic", "create", "T", "--permission", "x"), 2, "use rw, r or w"),
         (("topic", "create", "no good"), 2, "illegal"),
         (("topic", "create", "TBW102"), 1, "already"),
         (("topic", "create", "T", "--cluster", "Nowhere"), 1, "in cluster Nowhere"),
         (("topic", "update", "Near"), 2, "give at least one of"),
         (("topic", "update", "Near", "--queues", "1", "--read-queues", "1"), 2, "use either --queues, or"),
-        (("topic", "show", "Neer"), 1, "There is: Near"),
-        (("topic", "update", "neer", "--queues", "1"), 1, "There is: Near"),
-        (("topic", "delete", "Neer", "--yes"), 1, "There is: Near"),
-        (("receive", "Neer", "--tail", "1"), 1, "There is: Near"),
-        (("message", "find", "Neer", "--key", "k"), 1, "There is: Near"),
-        (("group", "show", "reders"), 1, "There is: readers"),
+        (("topic", "show", "Neer"), 1, "Similar names: Near"),
+        (("topic", "update", "neer", "--queues", "1"), 1, "Similar names: Near"),
+        (("topic", "delete", "Neer", "--yes"), 1, "Similar names: Near"),
+        (("receive", "Neer", "--tail", "1"), 1, "Similar names: Near"),
+        (("message", "find", "Neer", "--key", "k"), 1, "Similar names: Near"),
+        (("group", "show", "reders"), 1, "Similar names: readers"),
         (("group", "members", "nobody-knows"), 1, "`delaymq group create`"),
         (("group", "delete", "TOOLS_CONSUMER", "--yes"), 2, "is a system group"),
-        (("group", "delete", "reders", "--yes"), 1, "There is: readers"),
+        (("group", "delete", "reders", "--yes"), 1, "Similar names: readers"),
         (("group", "create", "no good"), 2, "illegal"),
         (("group", "create", "readers"), 1, "change it with --replace"),
-        (("group", "reset", "reders", "--topic", "Near", "--to", "latest", "--yes"), 1, "There is: readers"),
-        (("group", "reset", "readers", "--topic", "Neer", "--to", "latest", "--yes"), 1, "There is: Near"),
+        (("group", "reset", "reders", "--topic", "Near", "--to", "latest", "--yes"), 1, "Similar names: readers"),
+        (("group", "reset", "readers", "--topic", "Neer", "--to", "latest", "--yes"), 1, "Similar names: Near"),
         (("group", "reset", "readers", "--topic", "Near"), 2, "give the new position"),
-        (("group", "reset", "readers", "--topic", "Near", "--to", "soon"), 2, "is no time"),
-        (("group", "reset", "readers", "--topic", "Near", "--offset", "1"), 2, "go together"),
+        (("group", "reset", "readers", "--topic", "Near", "--to", "soon"), 2, "is not a time"),
+        (("group", "reset", "readers", "--topic", "Near", "--offset", "1"), 2, "require each other"),
         (("group", "reset", "readers", "--topic", "Near", "--to", "latest"), 2, "add --yes"),
         (("group", "reset", "readers", "--topic", "Near", "--offset", "1", "--queue", "99", "--yes"), 1, "no queue 99"),
     ],
@@ -170,7 +170,7 @@ def test_a_group_is_created_replaced_listed_and_deleted(ask: Ask) -> None:
     ]  # fmt: skip
     settings = {"broker": "broker-a", "consume": False, "broadcast": True, "retryQueues": 1, "retryMaxTimes": 16}
     assert shown["settings"] == [settings]
-    assert "may not consume" in ask("group", "show", "made").out
+    assert "consumption disabled" in ask("group", "show", "made").out
     assert "group made has no members" in ask("group", "members", "made").out
     listed = ask.json("group", "list", "--contains", "made")
     assert listed == [

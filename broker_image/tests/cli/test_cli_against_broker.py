@@ -54,13 +54,13 @@ def test_a_receiver_that_gets_too_few_says_so(standalone: Standalone) -> None:
     words = ("receive", "Few", "--count", "2", "--timeout", "1")
     done = called(*words, environment=standalone.environment)
     assert done.code == 1
-    assert "1 of 2 messages came" in done.err
+    assert "received 1 of 2 messages" in done.err
 
 
 def test_a_receiver_that_gets_nothing_says_why(standalone: Standalone) -> None:
     done = called("receive", "NotYet", "--timeout", "0.5", environment=standalone.environment)
     assert (done.code, done.out) == (0, "")
-    assert "there is no topic NotYet yet" in done.err
+    assert "topic NotYet does not exist yet" in done.err
     called("send", "Read", "x", environment=standalone.environment)
     called("receive", "Read", "--count", "1", environment=standalone.environment)
     done = called("receive", "Read", "--timeout", "0.5", environment=standalone.environment)
@@ -74,7 +74,7 @@ def test_a_wrong_kind_of_address_is_told(standalone: Standalone) -> None:
     assert "Is this a broker's address?" in done.err
     done = called("delay", "status", "--http", f"127.0.0.1:{standalone.namesrv_port}")
     assert done.code == 3
-    assert "no HTTP server at" in done.err
+    assert "is not an HTTP server" in done.err
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])

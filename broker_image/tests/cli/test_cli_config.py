@@ -62,7 +62,7 @@ def test_print_shows_where_each_value_is_from(config: Config, file: Path) -> Non
     }  # fmt: skip
     assert (found["brokerName"]["change"], found["fileReservedTime"]["change"]) == ("restart", "hot")
     assert [row["origin"] for row in answer["namesrv"] if row["key"] == "routeGraceMs"] == [f"{file}:3"]
-    assert answer["notes"] == ["without a meaning here and left aside: sendMessageThreadPoolNums"]
+    assert answer["notes"] == ["ignored keys without a meaning here: sendMessageThreadPoolNums"]
     assert "very-secret" not in json.dumps(answer)
 
 
@@ -104,18 +104,18 @@ def test_check_names_every_problem_with_its_line(config: Config, tmp_path: Path)
 
 def test_check_of_a_sound_file_says_what_is_left_aside_and_why(config: Config, file: Path) -> None:
     text = config("check", str(file))
-    assert f"{file}:4: sendMessageThreadPoolNums is left aside: threads and queues of a Java broker" in text
+    assert f"{file}:4: sendMessageThreadPoolNums is ignored: thread pools and queues of the Java broker" in text
     assert f"{file}: no errors" in text
-    assert f"{file}:1: brokerName is left aside: it is a key of the other server" in config(
+    assert f"{file}:1: brokerName is ignored: the key belongs to the other server" in config(
         "check", str(file), "--namesrv"
     )
-    assert "cannot be read" in config("check", str(file) + "x", code=2)
+    assert "cannot read" in config("check", str(file) + "x", code=2)
 
 
 def test_keys_explains_one_and_lists_all(config: Config) -> None:
     text = config("keys", "mappedFileSizeCommitLog")
     for words in (
-        "bytes of a log segment",
+        "size of a commit log segment, in bytes",
         "1073741824 (standalone: 67108864)",
         "4096 to 2147483648",
         "after a restart",
@@ -130,7 +130,7 @@ def test_keys_explains_one_and_lists_all(config: Config) -> None:
 
 def test_keys_explains_those_of_rocketmq_that_are_no_settings_here(config: Config) -> None:
     assert "has no meaning here" in config("keys", "serverWorkerThreads")
-    assert "is refused (accepted: false): there are no light queues here" in config("keys", "enableLmq")
+    assert "is rejected (accepted: false): light queues are not supported" in config("keys", "enableLmq")
     assert json.loads(config("keys", "enableLmq", "--json"))["kind"] == "refused"
     assert "did you mean listenPort?" in config("keys", "lisenPort", code=2)
 
@@ -146,7 +146,7 @@ def test_a_token_may_come_from_a_file(config: Config, file: Path, tmp_path: Path
     token.write_text("\n")
     assert "is empty" in config("print", "broker", "-c", str(file), code=2)
     token.unlink()
-    assert "cannot be used: No such file" in config("print", "broker", "-c", str(file), code=2)
+    assert "token: No such file" in config("print", "broker", "-c", str(file), code=2)
     assert "keep one of them" in config("print", "broker", "-c", str(file), code=2, DELAYMQ_HTTP_TOKEN="x")
 
 

@@ -63,9 +63,9 @@ def test_a_context_s_token_goes_to_its_own_address_only(environment: dict[str, s
 @pytest.mark.parametrize("content", [b"", b"two\nlines", b"\xff\xfe", b"x" * 5_000], ids=len)
 def test_what_is_no_token_is_not_sent(content: bytes, tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "token").write_bytes(content)
-    with pytest.raises(CommandError, match="holds no token"):
+    with pytest.raises(CommandError, match="does not contain a token"):
         target(token_file=str(tmp_path / "token"), environment=environment)
-    with pytest.raises(CommandError, match="cannot be read"):
+    with pytest.raises(CommandError, match="cannot read"):
         target(token_file=str(tmp_path / "missing"), environment=environment)
 
 
@@ -73,9 +73,9 @@ def test_what_is_no_token_is_not_sent(content: bytes, tmp_path: Path, environmen
     ("text", "told"),
     [
         ("current = \n", "is not TOML: Invalid value (at line 1"),
-        ("\n\ncolour = 1\n", "line 3: 'colour' is not known here"),
+        ("\n\ncolour = 1\n", "line 3: 'colour' is unknown"),
         ("current = 5\n", 'line 1: use current = "NAME"'),
-        ("[contexts.dev]\nnamesrv = 5\n", 'line 2: write namesrv = "…"'),
+        ("[contexts.dev]\nnamesrv = 5\n", 'line 2: use namesrv = "…"'),
         ("[contexts.dev]\ntoken = 'x'\n", "line 2: 'token' is not a key of a context; the keys are namesrv, http"),
         ("[contexts.'a b']\n", "line 1: 'a b' is not a context name"),
         ("contexts = 1\n", "line 1: use a section"),
@@ -127,7 +127,7 @@ def test_contexts_are_set_used_shown_and_forgotten(environment: dict[str, str]) 
     assert "* " in called("context", "list", environment=environment).out
     assert called("context", "use", "prod", environment=environment).code == 0
     # Its token's file is missing: that is told, not passed over.
-    assert "/t cannot be read" in called("context", "show", environment=environment).err
+    assert "cannot read the token file /t" in called("context", "show", environment=environment).err
     assert json.loads(called("context", "show", "prod", "--json", environment=environment).out)["current"]
     assert called("context", "delete", "prod", environment=environment).code == 2
     assert called("context", "delete", "prod", "--yes", environment=environment).code == 0
@@ -140,7 +140,7 @@ def test_contexts_are_set_used_shown_and_forgotten(environment: dict[str, str]) 
     [
         (("set", "a b", "--http", "x"), 2, "is not a context name"),
         (("set", "dev"), 2, "give at least one of"),
-        (("set", "dev", "--namesrv", "nowhere"), 2, "write host:port"),
+        (("set", "dev", "--namesrv", "nowhere"), 2, "use host:port"),
         (("set", "dev", "--http", "ftp://x"), 2, "is not an HTTP address"),
         (("set", "dev", "--token-file", "a\nb"), 2, "unprintable characters"),
         (("use", "gone"), 2, "no context gone; known contexts"),

@@ -100,7 +100,7 @@ def test_a_redirect_is_not_followed_with_the_token(api: FakeApi) -> None:
         (403, b"", "DELAYMQ_HTTP_TOKEN"),
         (404, b"<html>", "is --http correct?"),
         (404, {"error": {"code": "not_found", "message": "GET /api/v1/delay: Not Found"}}, "older than this command"),
-        (503, {"error": {"code": "busy", "message": "come later"}}, "refuses: come later (busy)"),
+        (503, {"error": {"code": "busy", "message": "come later"}}, "rejected the request: come later (busy)"),
         (500, {"error": "odd"}, "is --http correct?"),
         (200, b"[1]", "returned an unexpected response"),
         (200, b"{", "did not return JSON"),
@@ -129,7 +129,7 @@ def test_who_does_not_answer_is_given_up(api: FakeApi) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         there = Target("", f"http://127.0.0.1:{silent.getsockname()[1]}", "", "")
-        with pytest.raises(CommandError, match="did not answer within") as caught:
+        with pytest.raises(CommandError, match="did not respond within") as caught:
             HttpApi(there, timeout_s=0.1).get("delay")
     assert caught.value.exit_code == 3
 
@@ -196,14 +196,14 @@ def test_the_next_due_messages_are_listed(api: FakeApi) -> None:
     assert api.requests[-1][1].endswith("?level=2&topic=Orders&limit=5")
     api.answers[path] = (200, {**rest, "messages": [], "total": 0, "truncated": False, "complete": False})
     done = ask(api, "delay", "pending", "--messages", "5")
-    assert "nothing waits" in done.out
+    assert "no pending messages" in done.out
     assert "the count is incomplete" in done.out
 
 
 def test_a_list_of_pending_messages_that_is_not_whole_says_so_and_names_the_limit(api: FakeApi) -> None:
     answer = {"asOfMs": 1, "messages": [MESSAGE] * 64, "total": 200, "truncated": True, "limit": 64, "complete": True}
     api.answers["/api/v1/delay/pending/messages"] = (200, answer)
-    told = "64 of 200 pending messages are listed: a broker answers at most 64"
+    told = "64 of 200 pending messages are listed: a broker returns at most 64"
     done = ask(api, "delay", "pending", "--messages", "1000")
     assert (done.code, done.lines[-1]) == (0, told)
     done = ask(api, "delay", "pending", "--messages", "1000", "--json")
@@ -305,7 +305,7 @@ def test_the_life_of_a_message_is_shown(api: FakeApi) -> None:
     done = ask(api, "message", "life", unknown)
     assert (done.code, "a unique id requires --topic" in done.err) == (1, True)
     done = ask(api, "message", "life", "order-1")
-    assert (done.code, "'order-1' is no offset message id" in done.err) == (2, True)
+    assert (done.code, "'order-1' is not an offset message id" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize("url", ["http://me:pass-word@127.0.0.1:8080", "me:pass-word@127.0.0.1", "http://pass-word@x/"])

@@ -85,7 +85,7 @@ def test_a_rate_is_kept(ask: Ask) -> None:
     [
         (("send", "T"), 2, "give either message texts or --lines"),
         (("send", "T", "x", "--lines", "-"), 2, "give either message texts or --lines"),
-        (("send", "T", "--lines", "/no/such/file"), 2, "cannot be read"),
+        (("send", "T", "--lines", "/no/such/file"), 2, "cannot read"),
         (("send", "T", "x", "-p", "novalue"), 2, "use NAME=VALUE"),
         (("send", "T", "x", "-p", "KEYS=a"), 2, "property KEYS is reserved"),
         (("send", "T", "x", "--key", "a b"), 2, "have no blanks"),
@@ -112,7 +112,7 @@ def test_a_rate_is_kept(ask: Ask) -> None:
         (("message", "find", "T", "--key", "a", "--id", "b"), 2, "not both"),
         (("message", "find", "T", "--key", "a", "--queue", "1"), 2, "requires --from"),
         (("message", "find", "T", "--from", "now", "--to", "1h ago"), 2, "swap them"),
-        (("message", "find", "T", "--from", "whenever"), 2, "is no time"),
+        (("message", "find", "T", "--from", "whenever"), 2, "is not a time"),
         (("message", "get", "nonsense"), 2, "a unique id requires --topic"),
         (("message", "get", "0A0102030000" + "0" * 20), 1, "where no broker is registered"),
         (("message", "life", "0" * 32), 1, "a unique id requires --topic"),
@@ -138,7 +138,7 @@ def test_a_line_that_is_too_long_ends_the_sending_and_says_how_far_it_came(ask: 
     (tmp_path / "lines").write_bytes(b"short\n" + b"x" * (4 * 1024 * 1024 + 1) + b"\n")
     done = ask("send", "TooLong", "--lines", str(tmp_path / "lines"))
     assert done.code == 2
-    assert "line 2: has more than 4194304 bytes" in done.err
+    assert "line 2: exceeds 4194304 bytes" in done.err
 
 
 def test_when_a_send_fails_it_is_said_how_many_were_sent(ask: Ask) -> None:

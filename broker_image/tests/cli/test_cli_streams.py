@@ -34,4 +34,4 @@ def test_a_question_that_nobody_can_answer_is_a_no(tmp_path: object) -> None:
 def test_a_full_disk_behind_the_output_is_told(form: str) -> None:
     done = in_shell(f"{DELAYMQ} config keys {form} > /dev/full")
     assert done.returncode == 1
-    assert "cannot be written: No space left" in done.stderr
+    assert "cannot write the output: No space left" in done.stderr

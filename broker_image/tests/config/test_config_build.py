@@ -29,23 +29,23 @@ def test_rocketmq_keys_become_fields_and_later_layers_win() -> None:
 
 def test_keys_without_meaning_are_reported_and_do_not_stop_the_start() -> None:
     _, notes = build(BrokerConfig, {"sendMessageThreadPoolNums": "16"})
-    assert notes == ["sendMessageThreadPoolNums has no meaning here and is left aside"]
+    assert notes == ["sendMessageThreadPoolNums has no meaning here and is ignored"]
 
 
 @pytest.mark.parametrize(
     ("key", "value", "hint"),
     [
         ("lisenPort", "1", "did you mean listenPort?"),
-        ("enableDLegerCommitLog", "true", "no dLedger"),
-        ("dLedgerGroup", "g", "no dLedger"),
+        ("enableDLegerCommitLog", "true", "DLedger is not supported"),
+        ("dLedgerGroup", "g", "DLedger is not supported"),
         ("listenPort", "65536", "0 to 65535"),
         ("listenPort", "x", "whole number"),
-        ("autoCreateTopicEnable", "yes", "neither true nor false"),
+        ("autoCreateTopicEnable", "yes", "use true or false"),
         ("flushDiskType", "SYNC", "none of ASYNC_FLUSH, SYNC_FLUSH"),
         ("messageDelayLevel", "1s 2x", "level 2"),
         ("messageDelayLevel", " ", "empty"),
-        ("aclEnable", "on", "neither true nor false"),
-        ("brokerRole", "SLAVE", "no replication"),
+        ("aclEnable", "on", "use true or false"),
+        ("brokerRole", "SLAVE", "replication is not supported"),
         ("storePathCommitLog", "/data", "remove the key"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: byt
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="is it a configuration file"):
         read_properties_file(path)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot read"):
         read_properties_file(tmp_path / "missing")
 
 

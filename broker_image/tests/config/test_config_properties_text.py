@@ -86,7 +86,7 @@ def test_a_key_that_stands_twice_is_said_with_both_lines_and_the_last_counts(tmp
     path.write_text("brokerName=a\n\nbrokerName=b\n")
     layer, notes = file_layer(path)
     assert layer["brokerName"] == ("b", f"{path}:3")
-    assert notes == [f"brokerName stands in {path}:1 and in {path}:3: the last one counts"]
+    assert notes == [f"brokerName is set in {path}:1 and in {path}:3: the last value is used"]
 
 
 def test_a_change_touches_only_the_lines_of_its_keys() -> None:

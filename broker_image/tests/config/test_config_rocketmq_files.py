@@ -63,7 +63,7 @@ def test_files_of_masters_without_slaves_that_must_follow_work_as_they_are(name:
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_a_master_that_must_wait_for_a_slave_is_refused(name: str) -> None:
     assert problems_of(f"2m-2s-sync-broker-{name}.properties") == [
-        "6: brokerRole=SYNC_MASTER: there is no replication yet: write ASYNC_MASTER"
+        "6: brokerRole=SYNC_MASTER: replication is not supported yet: use ASYNC_MASTER"
     ]
 
 
@@ -71,8 +71,8 @@ def test_a_master_that_must_wait_for_a_slave_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_slaves_are_refused_with_both_keys_that_make_them_slaves(folder: str, name: str) -> None:
     assert problems_of(f"{folder}-broker-{name}-s.properties") == [
-        "3: brokerId: 1 is out of range: there are no slaves yet: write 0, or leave this broker out",
-        "6: brokerRole=SLAVE: there is no replication yet: write ASYNC_MASTER",
+        "3: brokerId: 1 is out of range: slaves are not supported yet: use 0, or remove this broker",
+        "6: brokerRole=SLAVE: replication is not supported yet: use ASYNC_MASTER",
     ]
 
 

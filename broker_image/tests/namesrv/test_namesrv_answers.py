@@ -57,10 +57,10 @@ def test_configuration_is_read_and_changed_over_the_wire(world: World) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "remark"),
     [
-        ("kvConfigPath=/tmp/x", 16, "cannot be changed over the wire"),
-        ("configBlackList=", 16, "cannot be changed over the wire"),
+        ("kvConfigPath=/tmp/x", 16, "cannot be changed over the network"),
+        ("configBlackList=", 16, "cannot be changed over the network"),
         ("scanIntervalMs=1000", 1, "needs a restart"),
-        ("routeGraceMs=many", 1, "not a whole number"),
+        ("routeGraceMs=many", 1, "not an integer"),
         ("routeGraceMz=1", 1, "did you mean routeGraceMs"),
         ("nonsense", 1, "not key=value"),
         ("routeGraceMs=1\nlistenPort=1", 16, "changed over the wire"),

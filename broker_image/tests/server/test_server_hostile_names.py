@@ -92,7 +92,7 @@ def test_nobody_leads_clients_elsewhere_by_changing_a_broker_s_settings(tmp_path
             body = f"{key}={value}\nfileReservedTime=1\n".encode()
             answer = await peer.connection.request(request_command(RequestCode.UPDATE_BROKER_CONFIG, {}, body))
             assert answer.code == ResponseCode.NO_PERMISSION
-            assert f"{key}: cannot be changed over the wire" in str(answer.remark)
+            assert f"{key}: cannot be changed over the network" in str(answer.remark)
             assert (server.broker.broker.config, file.read_text()) == (before, "fileReservedTime=48\n")
 
     run(scenario)

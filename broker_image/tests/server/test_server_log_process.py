@@ -79,7 +79,7 @@ def test_with_json_every_line_is_an_event(tmp_path: Path, started: list[Process]
     events = [json.loads(line) for line in log.read_text().splitlines()]
     texts = [event["event"] for event in events if event["logger"] == "delaymq"]
     assert texts[0] == "the environment variable DELAYMQ_LISTEN_PRT is not a setting: did you mean DELAYMQ_LISTEN_PORT?"
-    assert texts[1] == "without a meaning here and left aside: sendMessageThreadPoolNums"
+    assert texts[1] == "ignored keys without a meaning here: sendMessageThreadPoolNums"
     assert "allocated at startup" in texts[2]
     assert [text for text in texts if "listens on" in text][1].startswith("broker broker-a listens on 127.0.0.1:")
     assert texts[-1] == "stopped"

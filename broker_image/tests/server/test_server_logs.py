@@ -282,13 +282,13 @@ def test_levels_of_single_loggers_end_with_the_setting_that_made_them() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("loud", "is no level: write debug, info, warning, error"),
-        ("info;", "names no logger"),
+        ("loud", "is not a level: use one of debug, info, warning, error"),
+        ("info;", "does not name a logger"),
         ("info;warning", "second level"),
-        ("info;os.path=debug", "names no logger"),
-        ("info;delaymq.store=loud", "is no level"),
+        ("info;os.path=debug", "does not name a logger"),
+        ("info;delaymq.store=loud", "is not a level"),
         (";".join(["info", *(f"delaymq.a{number}=debug" for number in range(33))]), "at most 32"),
-        ("x" * 10_000, "is no level"),
+        ("x" * 10_000, "is not a level"),
     ],
 )
 def test_levels_that_cannot_be_are_refused(text: str, words: str) -> None:

@@ -303,7 +303,7 @@ def test_keys_that_do_not_go_together_are_refused() -> None:
         ({"tls_server_cert_path": "x"}, r"tls\.server\.keyPath is not"),
         ({"tls_server_key_path": "x"}, r"tls\.server\.certPath is not"),
         ({"tls_server_need_client_auth": "require"}, "unverified"),
-        ({"tls_server_mode": "enforcing", "tls_test_mode_enable": False}, "needs a certificate"),
+        ({"tls_server_mode": "enforcing", "tls_test_mode_enable": False}, "requires a certificate"),
     ):
         with pytest.raises(ConfigError, match=said):
             BrokerConfig(**changes)  # type: ignore[arg-type]

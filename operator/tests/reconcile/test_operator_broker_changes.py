@@ -235,7 +235,7 @@ def test_paused_changes_nothing_but_tells_what_is(world):
     ("spec", "reason", "words"),
     [
         ({"config": {"fileReservedTyme": "9"}}, "InvalidConfig", "did you mean fileReservedTime"),
-        ({"config": {"fileReservedTime": "soon"}}, "InvalidConfig", "is not a whole number"),
+        ({"config": {"fileReservedTime": "soon"}}, "InvalidConfig", "is not an integer"),
         ({"config": {"brokerName": "x"}}, "InvalidSpec", "is set by the operator"),
         ({"delayLevelConfigRef": {"name": "none"}}, "DelayLevelConfigMissing", "no DelayLevelConfig none"),
         ({"delayLevelConfigRef": {"name": "bad"}}, "DelayLevelConfigInvalid", "is out of range"),

@@ -1,9 +1,8 @@
-"""Configuration: RocketMQ's own keys, from a broker.conf, the environment or flags, as immutable snapshots.
+"""Configuration with RocketMQ's keys, from a broker.conf, the environment or flags, as immutable snapshots.
 
-Keys are written in RocketMQ's camelCase; here they are snake_case fields. Sizes are bytes and times ms unless a
-field says otherwise. Unknown keys are refused with the nearest known one, keys that ask for what is not here
-(dLedger, slaves) are refused, keys of RocketMQ without a meaning here are accepted and reported. Every value has an
-origin: where it was written.
+RocketMQ's camelCase keys are snake_case fields. Sizes are in bytes and times in ms unless a field says otherwise.
+Unknown keys are rejected with the most similar known key. Keys for unsupported features (DLedger, slaves) are rejected.
+Keys of RocketMQ without a meaning here are accepted and reported. Every value has an origin: where it was written.
 """
 
 from delaymq.config.build import Resolved, build, is_hot, resolve, to_properties_text, to_settings

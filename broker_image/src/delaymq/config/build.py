@@ -1,4 +1,4 @@
-"""From keys and values to a configuration, and back to text."""
+"""Conversion of keys and values to a configuration, and back to text."""
 
 from __future__ import annotations
 
@@ -16,34 +16,36 @@ from delaymq.config.model import BrokerConfig, NamesrvConfig
 
 MAX_PROBLEMS = 50
 MAX_VALUE_CHARACTERS = 16_384
-"""A table of 1,000 delays has half of it; what a peer sends must not become a file that no start can read."""
-# Control characters, ends of lines, lone surrogates: a file cannot hold them, and no name, path or address has them.
+"""A table of 1,000 delays takes half of it; a value set over the network must not make the file unreadable."""
+# Control characters, line ends, lone surrogates: not representable in a file, and in no valid name, path or address.
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Naming the nearest key takes a millisecond, and a file of another kind has nothing but unknown ones."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resolved(Generic[Config]):
-    """A configuration, and how it came about."""
+    """A configuration and the origins of its values."""
 
     config: Config
     origins: Mapping[str, str]
-    """Where each key's value is from."""
+    """Key → origin of its value."""
     left_aside: Mapping[str, str]
-    """Keys that are known and mean nothing here → where they stand."""
+    """Known keys without a meaning here → where they were given."""
 
 
 def build(kind: type[Config], *layers: Mapping[str, str], base: Config | None = None) -> tuple[Config, list[str]]:
-    """A configuration from layers of keys, the later ones on top, and sentences about keys that were left aside.
+    """Return a configuration from layers of keys, where later layers take precedence, and notes on ignored keys.
 
-    ConfigError when a key is unknown or a value cannot be used.
+    Raises ConfigError for unknown keys and invalid values.
     """
     resolved = resolve(kind, *(same_origin(layer, "") for layer in layers), base=base)
-    return resolved.config, [f"{key} has no meaning here and is left aside" for key in resolved.left_aside]
+    return resolved.config, [f"{key} has no meaning here and is ignored" for key in resolved.left_aside]
 
 
 def resolve(kind: type[Config], *layers: Layer, base: Config | None = None) -> Resolved[Config]:
-    """A configuration from layers, the later ones on top. ConfigError with all problems, each with its origin."""
+    """Return a configuration from layers, where later layers take precedence.
+
+    Raises ConfigError with all problems and their origins.
+    """
     reading = _Reading(kind)
     for layer in layers:
         for key, given in layer.items():
@@ -60,7 +62,7 @@ def resolve(kind: type[Config], *layers: Layer, base: Config | None = None) -> R
 
 
 class _Reading(Generic[Config]):
-    """What was read of the layers so far."""
+    """Accumulated result of reading layers."""
 
     def __init__(self, kind: type[Config]) -> None:
         self.values: dict[str, Any] = {}
@@ -91,7 +93,7 @@ class _Reading(Generic[Config]):
             self._refuse(given, unknown_key(key, self._known))
 
     def check_folders(self, layers: Iterable[Layer]) -> None:
-        """A file that names the store's folders below its own storePathRootDir asks for nothing, also if that moves."""
+        """Reject folder keys, unless they name the folders in storePathRootDir that are used anyway."""
         given_ones = [(key, given) for layer in layers for key, given in layer.items()]
         roots = [given.value.strip() for key, given in given_ones if key == "storePathRootDir"]
         roots.append(BrokerConfig.store_path_root_dir)
@@ -107,35 +109,35 @@ class _Reading(Generic[Config]):
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """What is wrong with a key that nobody knows, naming the nearest."""
-    import difflib  # a right file does not need it
+    """Return the error for an unknown key, with the most similar known key."""
+    import difflib  # not needed for valid files
 
     nearest = difflib.get_close_matches(key[:100], [*known, *WITHOUT_MEANING, *REFUSED], n=1)
     hint = f": did you mean {nearest[0]}?" if nearest else ": remove it"
-    return f"{key[:100]} is not a key of RocketMQ's or DelayMQ's{hint}"
+    return f"{key[:100]} is not a key of RocketMQ or DelayMQ{hint}"
 
 
 def _parse_value(text: str, item: dataclasses.Field[Any]) -> Any:
     text = text.strip()
     if len(text) > MAX_VALUE_CHARACTERS:
-        raise ConfigError(f"has {len(text)} characters: write at most {MAX_VALUE_CHARACTERS}")
+        raise ConfigError(f"the value has {len(text)} characters: use at most {MAX_VALUE_CHARACTERS}")
     if _UNFIT.search(text):
-        raise ConfigError("has a control character: remove it")
+        raise ConfigError("the value contains a control character: remove it")
     if item.type == "bool":
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{text[:100]!r} is neither true nor false")
+            raise ConfigError(f"{text[:100]!r} is invalid: use true or false")
         return text.lower() == "true"
     if item.type == "int":
         low, high = item.metadata["low"], item.metadata["high"]
         if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdigit()) or len(text) > 30:
-            raise ConfigError(f"{text[:100]!r} is not a whole number: write {low} to {high}")
+            raise ConfigError(f"{text[:100]!r} is not an integer: use {low} to {high}")
         number = int(text)
         if not low <= number <= high:
-            raise ConfigError(f"{number} is out of range: {item.metadata['outside'] or f'write {low} to {high}'}")
+            raise ConfigError(f"{number} is out of range: {item.metadata['outside'] or f'use {low} to {high}'}")
         return number
     choices = item.metadata.get("choices")
     if choices and text not in choices:
-        raise ConfigError(f"{text[:100]!r} is none of {', '.join(choices)}")
+        raise ConfigError(f"{text[:100]!r} is invalid: use one of {', '.join(choices)}")
     check = item.metadata.get("check")
     if check is not None:
         check(text)
@@ -143,7 +145,7 @@ def _parse_value(text: str, item: dataclasses.Field[Any]) -> Any:
 
 
 def to_settings(config: BrokerConfig | NamesrvConfig) -> dict[str, str]:
-    """The configuration by key, as text; secrets are left out."""
+    """Return the configuration as key → text, without secrets."""
     return {
         wire_name(item.name): to_text(getattr(config, item.name))
         for item in dataclasses.fields(config)
@@ -152,16 +154,16 @@ def to_settings(config: BrokerConfig | NamesrvConfig) -> dict[str, str]:
 
 
 def to_text(value: str | int | bool) -> str:
-    """A value as a configuration file has it."""
+    """Return a value as text for a configuration file."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def to_properties_text(config: BrokerConfig | NamesrvConfig) -> str:
-    """`to_settings` as `key=value` lines, as request code 26 answers it."""
+    """Return `to_settings` as `key=value` lines, as in responses to request code 26."""
     return "".join(f"{key}={value}\n" for key, value in to_settings(config).items())
 
 
 def is_hot(kind: type[Config], key: str) -> bool | None:
-    """Whether a change of `key` needs no restart; None for an unknown key."""
+    """Return whether a change of `key` needs no restart; None for an unknown key."""
     item = keys_of(kind).get(key)
     return None if item is None else bool(item.metadata.get("hot"))

@@ -1,4 +1,4 @@
-"""Settings as people and programs are shown them: value, origin, hot or restart; never a secret."""
+"""Description of settings for output: value, origin, hot or restart; never a secret."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BY_THE_SERVER = "set by the server itself"
 
 
 class SettingRow(TypedDict):
-    """One key. A secret's value is None; whether it is set, `isSet` says."""
+    """One key. The value of a secret is None; `isSet` tells whether it is set."""
 
     key: str
     value: str | None
@@ -24,15 +24,15 @@ class SettingRow(TypedDict):
     origin: str
     default: str
     change: str
-    """`hot` or `restart`: what a change needs."""
+    """`hot` (a change takes effect immediately) or `restart`."""
     waiting: str | None
-    """The value that counts from the next start on."""
+    """The value that takes effect after a restart."""
 
 
 def describe(
     config: BrokerConfig | NamesrvConfig, origins: Mapping[str, str], waiting: Mapping[str, Given] | None = None
 ) -> list[SettingRow]:
-    """All keys, in the order of the configuration."""
+    """Return rows for all keys, in the order of the configuration."""
     rows = []
     for item in dataclasses.fields(config):
         key = wire_name(item.name)

@@ -1,7 +1,7 @@
-"""How a key is declared: its default, what it may be, whether a change is hot, and the sentence that explains it.
+"""Declaration of keys: default, valid values, hot or restart, and description.
 
-The metadata of a field is the one source of what a key means: ranges, hot or restart, `config keys` and the page of all
-settings are made of it.
+The metadata of a field is the only source of a key's meaning: `config keys` and the page of all settings are
+generated from it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-# RocketMQ's key for a field when it is not the plain camelCase of its name.
+# RocketMQ's key for a field if it is not the camelCase form of the field's name.
 _WIRE_NAMES = {
     "broker_ip1": "brokerIP1",
     "broker_ip2": "brokerIP2",
@@ -39,7 +39,7 @@ _WIRE_NAMES = {
 
 @functools.cache
 def wire_name(name: str) -> str:
-    """RocketMQ's key for the field `name`."""
+    """Return RocketMQ's key for the field `name`."""
     head, *rest = name.split("_")
     return _WIRE_NAMES.get(name) or head + "".join(word.capitalize() for word in rest)
 
@@ -53,24 +53,24 @@ def text(
     secret: bool = False,
     check: Callable[[str], object] | None = None,
 ) -> Any:
-    """A text for which `check` raises ValueError if it cannot be used; a secret one is shown nowhere."""
+    """Declare a text; `check` raises ValueError for invalid values; secrets are never shown."""
     return _key(default, about, hot, ours, secret=secret, check=check)
 
 
 def flag(default: bool, about: str, *, hot: bool = False, ours: bool = False) -> Any:
-    """true or false."""
+    """Declare a key that is true or false."""
     return _key(default, about, hot, ours)
 
 
 def number(
     default: int, low: int, high: int, about: str, *, hot: bool = False, ours: bool = False, outside: str = ""
 ) -> Any:
-    """A whole number of `low` to `high`; `outside` says what to do with one that is not."""
+    """Declare an integer from `low` to `high`; `outside` is the advice for other values."""
     return _key(default, about, hot, ours, low=low, high=high, outside=outside)
 
 
 def choice(default: str, *choices: str, about: str, hot: bool = False, ours: bool = False) -> Any:
-    """One of some words."""
+    """Declare a key with a fixed set of values."""
     return _key(default, about, hot, ours, choices=choices)
 
 

@@ -1,4 +1,4 @@
-"""Signature of a file that people edit: tells whether it changed since it was read."""
+"""File signature to detect that a file changed since it was read."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 
 class FileSignature(NamedTuple):
-    """Another one means another content, perhaps: also of a link that leads elsewhere, or once the file is readable."""
+    """A different signature means possibly different content, also after a symlink or the permissions change."""
 
     device: int
     inode: int
     size_bytes: int
     modified_ns: int
     changed_ns: int
-    """Also moves when somebody sets the time of modification back, or another mode."""
+    """Also changes when the modification time is set back, or with the mode."""
 
     @classmethod
     def of(cls, found: os.stat_result) -> FileSignature:
-        """That of the file that is described by `found`."""
+        """Return the signature for the stat result `found`."""
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

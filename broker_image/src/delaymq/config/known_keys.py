@@ -1,12 +1,12 @@
-"""Keys of RocketMQ 4.9 that are not settings here: those without a meaning, and those that may not be overlooked."""
+"""Keys of RocketMQ 4.9 that are not settings here: keys without a meaning, and keys that are rejected."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# Accepted, so that a broker.conf works as it is, and reported: why → the keys.
+# Accepted, so that an existing broker.conf works unchanged, and reported: reason → keys.
 _ASIDE = {
-    "threads and queues of a Java broker; one event loop serves all requests here": """
+    "thread pools and queues of the Java broker; here, one event loop serves all requests": """
         adminBrokerThreadPoolNums clientManageThreadPoolNums clientManagerThreadPoolQueueCapacity
         consumerManageThreadPoolNums consumerManagerThreadPoolQueueCapacity endTransactionPoolQueueCapacity
         endTransactionThreadPoolNums heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
@@ -16,7 +16,7 @@ _ASIDE = {
         replyThreadPoolQueueCapacity sendMessageThreadPoolNums startAcceptSendRequestTimeStamp
         useReentrantLockWhenPutMessage waitTimeMillsInLitePullQueue
         """,
-    "Netty's settings; `maxConnections` and `channelIdleMs` are the limits here": """
+    "settings of Netty; the limits here are `maxConnections` and `channelIdleMs`": """
         channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
         clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientOnewaySemaphoreValue
         clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads
@@ -25,7 +25,7 @@ _ASIDE = {
         serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads transferMsgByHeap useEpollNativeSelector
         writeBufferHighWaterMark writeBufferLowWaterMark
         """,
-    "how RocketMQ writes, maps and deletes files; here the log is synced each `flushIntervalCommitLog`": """
+    "settings for writing, mapping and deleting files; here, the log is synced every `flushIntervalCommitLog`": """
         cleanFileForciblyEnable cleanResourceInterval commitCommitLogLeastPages commitCommitLogThoroughInterval
         commitIntervalCommitLog debugLockEnable deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
         destroyMapedFileIntervalForcibly fastFailIfNoBufferInStorePool flushCommitLogLeastPages
@@ -34,32 +34,32 @@ _ASIDE = {
         flushLeastPagesWhenWarmMapedFile messageIndexSafe putMsgIndexHightWater redeleteHangedFileInterval
         transientStorePoolEnable transientStorePoolSize warmMapedFileEnable
         """,
-    "replication's details; there is none yet": """
+    "settings of replication, which is not supported yet": """
         duplicationEnable haHousekeepingInterval haMasterAddress haSendHeartbeatInterval haSlaveFallbehindMax
         haTransferBatchSize offsetCheckInSlave slaveTimeout
         """,
-    "helpers of RocketMQ's filters; messages are compared directly here": """
+    "settings of RocketMQ's filter optimisations; here, messages are matched directly": """
         bitMapLengthConsumeQueueExt enableCalcFilterBitMap enableConsumeQueueExt expectConsumerNumUseFilter
         filterDataCleanTimeSpan filterServerNums mappedFileSizeConsumeQueueExt
         maxErrorRateOfBloomFilter
         """,
-    "RocketMQ's statistics and throttles; see the [metrics](http.md#metrics)": """
+    "RocketMQ's statistics and throttling; see the [metrics](http.md#metrics)": """
         autoDeleteUnusedStats commercialBaseCount commercialBigCount commercialEnable commercialTimerCount
         commercialTransCount diskFallRecorded
         enableDetailStat enableScheduleMessageStats highSpeedMode isolateLogEnable
         """,
-    "how RocketMQ hands delayed messages over; here each is handed over when it is due": """
+    "settings for the delivery of delayed messages; here, each message is delivered when it is due": """
         enableScheduleAsyncDeliver maxDelayTime scheduleAsyncDeliverMaxPendingLimit
         scheduleAsyncDeliverMaxResendNum2Blocked
         """,
-    "RocketMQ's own files, names and look-ups": """
+    "RocketMQ's own files, names and lookups": """
         brokerConfigPath configStorePath productEnvName rocketmqHome
         rmqAddressServerDomain rmqAddressServerSubGroup storePathDLedgerCommitLog
         """,
-    "batches and light queues, which have limits of their own or none here": """
+    "settings of batches and light queues, which have other limits or none here": """
         enableBatchPush isEnableBatchPush maxLmqConsumeQueueNum maxMsgsNumBatch
         """,
-    "often seen in files, but no key of RocketMQ 4.9 either": """
+    "common in configuration files, although not keys of RocketMQ 4.9": """
         abortFile checkTransactionMessageEnable clientIP commitLogReputFromOffset diskSpaceCleanForciblyRatio
         diskSpaceWarningLevelRatio instanceName logicalDiskSpaceCleanForciblyThreshold mapedFileSizeCommitLog
         mapedFileSizeConsumeQueue maxDeleteFilesNum replicasPerDiskPartition scheduleAsyncDeliver
@@ -67,31 +67,31 @@ _ASIDE = {
         """,
 }
 WITHOUT_MEANING = {key: why for why, keys in _ASIDE.items() for key in keys.split()}
-"""Key → why it means nothing here."""
+"""Key → reason why it has no meaning here."""
 
 
 class Refusal(NamedTuple):
-    """A key that may not be overlooked."""
+    """A key that must not be ignored silently."""
 
     harmless: frozenset[str]
-    """Values, in small letters, that ask for nothing; an empty one never does."""
+    """Accepted values in lower case, which change nothing; an empty value is always accepted."""
     why: str
-    """What to do instead."""
+    """Reason, and what to do instead."""
 
 
 def _refusal(why: str, *harmless: str) -> Refusal:
     return Refusal(frozenset(harmless) | {""}, why)
 
 
-NO_DLEDGER = "there is no dLedger here: remove the key"
-_NO_LIGHT_QUEUES = "there are no light queues here: set it to false"
+NO_DLEDGER = "DLedger is not supported: remove the key"
+_NO_LIGHT_QUEUES = "light queues are not supported: set it to false"
 
-# Leaving one of these aside would break what the configuration promises.
+# Ignoring one of these would break a promise of the configuration.
 REFUSED = {
-    "brokerRole": _refusal("there is no replication yet: write ASYNC_MASTER", "async_master"),
+    "brokerRole": _refusal("replication is not supported yet: use ASYNC_MASTER", "async_master"),
     "clusterTest": _refusal(
-        "no other environment's NameServer is asked for routes here: set it to false, and name this NameServer in the"
-        " namesrvAddr of that environment's brokers too",
+        "routes are not looked up in another environment's NameServer: set it to false, and add this NameServer to"
+        " the namesrvAddr of that environment's brokers",
         "false",
     ),
     "enableDLegerCommitLog": _refusal(NO_DLEDGER, "false"),
@@ -102,18 +102,18 @@ REFUSED = {
     "enableLmq": _refusal(_NO_LIGHT_QUEUES, "false"),
     "enableMultiDispatch": _refusal(_NO_LIGHT_QUEUES, "false"),
     "fetchNamesrvAddrByAddressServer": _refusal(
-        "no address server is asked here: set it to false, and name the NameServers in namesrvAddr", "false"
+        "address servers are not supported: set it to false, and name the NameServers in namesrvAddr", "false"
     ),
-    "messageStorePlugIn": _refusal("Java plug-ins cannot be loaded here: remove the key"),
-    "readOnlyCommitLogStorePaths": _refusal("a store has one directory here: remove the key"),
+    "messageStorePlugIn": _refusal("Java plug-ins are not supported: remove the key"),
+    "readOnlyCommitLogStorePaths": _refusal("a store has a single directory: remove the key"),
     "storePathCommitLog": _refusal("the log is always in storePathRootDir/commitlog: remove the key"),
     "storePathConsumeQueue": _refusal("the queues are always in storePathRootDir/consumequeue: remove the key"),
     "storePathIndex": _refusal("the index is always in storePathRootDir/index: remove the key"),
 }
 FOLDERS = {"storePathCommitLog": "commitlog", "storePathConsumeQueue": "consumequeue", "storePathIndex": "index"}
-"""Keys that are harmless where they name the folder that is used anyway, as in most broker.conf."""
+"""Keys that are accepted if they name the folder that is used anyway, as in most broker.conf files."""
 
 
 def is_dledger(key: str) -> bool:
-    """Whether a key is one of dLedger's, however it is spelt."""
+    """Return whether a key belongs to DLedger, in any of its spellings."""
     return "dledger" in key.lower() or "dleger" in key.lower()

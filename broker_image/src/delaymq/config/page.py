@@ -1,4 +1,4 @@
-"""The tables of docs/operations/configuration.md, made of the code: `make docs` writes them."""
+"""Generator of the tables in docs/operations/configuration.md; `make docs` runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = re.compile(r"(<!-- (\w+): written by `make docs` -->\n\n).*?(\n<!-- end
 
 
 def with_tables(text: str) -> str:
-    """The page with its tables as the code has them; everything between them is written by people."""
+    """Return the page with its tables regenerated; the text between them is kept."""
     tables = {
         "broker": _table(keys_of(BrokerConfig), STANDALONE_DEFAULTS),
         "namesrv": _table(keys_of(NamesrvConfig), {}),
@@ -29,17 +29,17 @@ def with_tables(text: str) -> str:
 
 
 def limits_of(item: dataclasses.Field[Any]) -> str:
-    """What a key's value may be, in words; empty for a text."""
+    """Return the valid range or choices of a key; empty for a text."""
     if "low" in item.metadata:
         return f"{item.metadata['low']} to {item.metadata['high']}"
     return ", ".join(item.metadata.get("choices", ()))
 
 
 def _table(keys: Mapping[str, dataclasses.Field[Any]], standalone: Mapping[str, str]) -> str:
-    lines = ["| key | default | range | hot | what |", "|---|---|---|---|---|"]
+    lines = ["| key | default | range | hot | description |", "|---|---|---|---|---|"]
     for key, item in keys.items():
         default = to_text(item.default)  # type: ignore[arg-type]
-        about = ("**ours**: " if item.metadata["ours"] else "") + item.metadata["about"]
+        about = ("**DelayMQ**: " if item.metadata["ours"] else "") + item.metadata["about"]
         if key in standalone:
             about += f" (`standalone`: {standalone[key]})"
         cells = [
@@ -58,11 +58,11 @@ def _aside() -> str:
     for key, why in WITHOUT_MEANING.items():
         keys_by_reason.setdefault(why, []).append(f"`{key}`")
     rows = (f"| {' '.join(keys)} | {why} |\n" for why, keys in keys_by_reason.items())
-    return "".join(["| keys | why |\n|---|---|\n", *rows])
+    return "".join(["| keys | reason |\n|---|---|\n", *rows])
 
 
 def _refused() -> str:
-    rows = ["| key | accepted | otherwise |\n|---|---|---|\n"]
+    rows = ["| key | accepted value | otherwise |\n|---|---|---|\n"]
     for key, refusal in REFUSED.items():
         accepted = ", ".join(f"`{value}`" for value in sorted(refusal.harmless) if value)
         if key in FOLDERS:

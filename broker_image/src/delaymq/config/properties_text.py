@@ -1,4 +1,4 @@
-"""Java's properties text, the syntax of broker.conf."""
+"""Java's properties format, the syntax of broker.conf."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from delaymq.config.errors import ConfigError
 
-# A configuration file is a page or two; this keeps a wrong path (a log, a device) from being read whole.
+# Configuration files are short; the limit keeps a wrong path (a log, a device) from being read completely.
 MAX_FILE_BYTES = 1 << 20
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK = " \t\f"
@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS = 100
 
 
 class Entry(NamedTuple):
-    """One key and its value, and the lines that they stand on, the first being 1."""
+    """A key, its value, and their first and last line, counted from 1."""
 
     key: str
     value: str
@@ -28,15 +28,15 @@ class Entry(NamedTuple):
 
 
 def parse_entries(text: str) -> list[Entry]:
-    """The entries of a properties text, in its order. ConfigError names the line of what is no properties text.
+    """Parse the entries of a properties text, in order; raise ConfigError with the line of an error.
 
-    `key=value`, `key: value` or `key value`; `#` and `!` begin comments, a backslash at its end continues a line.
+    `key=value`, `key: value` or `key value`; `#` and `!` start comments, a trailing backslash continues a line.
     """
     return [Entry(*_pair(line, first), first, last) for first, last, line in _logical_lines(text)]
 
 
 def parse_properties_text(text: str) -> dict[str, str]:
-    """The keys and values of a properties text; of several values for a key the last."""
+    """Parse a properties text as a dict; the last of several values of a key is used."""
     return {entry.key: entry.value for entry in parse_entries(text)}
 
 
@@ -65,7 +65,7 @@ def _pair(line: str, number: int) -> tuple[str, str]:
     rest = line[end:].lstrip(_BLANK)
     if rest[:1] in ("=", ":"):
         rest = rest[1:].lstrip(_BLANK)
-    # Java keeps blanks at the end, which nobody sees and nobody means.
+    # Java keeps trailing blanks, which are invisible and unintended.
     return _unescape(line[:end], number), _unescape(rest.rstrip(), number)
 
 
@@ -82,7 +82,7 @@ def _unescape(text: str, number: int) -> str:
             digits = text[at + 2 : at + 6]
             if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
                 raise ConfigError(
-                    f"line {number}: {text[at : at + 6]!r} is no character: write \\u and four hexadecimal digits,"
+                    f"line {number}: {text[at : at + 6]!r} is not a character: use \\u and four hexadecimal digits,"
                     " or \\\\ for a backslash"
                 )
             parts.append(chr(int(digits, 16)))
@@ -94,30 +94,30 @@ def _unescape(text: str, number: int) -> str:
 
 
 def read_text(path: Path) -> str:
-    """A configuration file's text: UTF-8, or what Java takes it for, ISO-8859-1. ConfigError when it cannot be read."""
+    """Read a configuration file as UTF-8, or as ISO-8859-1 like Java; raise ConfigError if it is unreadable."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     return as_text(path, data)
 
 
 def as_text(path: Path, data: bytes) -> str:
-    """The text of `data`, which stands in the file or is about to. ConfigError when no server could start with it."""
+    """Decode the file content `data`; raise ConfigError if a server could not start with it."""
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: has more than {MAX_FILE_BYTES} bytes: is it a configuration file?")
+        raise ConfigError(f"{path} exceeds {MAX_FILE_BYTES} bytes: is it a configuration file?")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("iso-8859-1")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or _CONTROL.search(text):
-        raise ConfigError(f"{path}: is no text in UTF-8 or ISO-8859-1: is it a configuration file?")
+        raise ConfigError(f"{path} is not text in UTF-8 or ISO-8859-1: is it a configuration file?")
     return text
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """The entries of a broker.conf; ConfigError when it cannot be read."""
+    """Return the entries of a broker.conf; raise ConfigError if it cannot be read."""
     text = read_text(path)
     try:
         return parse_entries(text)
@@ -126,14 +126,14 @@ def read_entries(path: Path) -> list[Entry]:
 
 
 def read_properties_file(path: Path) -> dict[str, str]:
-    """The keys and values of a broker.conf; ConfigError when it cannot be read."""
+    """Return the keys and values of a broker.conf; raise ConfigError if it cannot be read."""
     return {entry.key: entry.value for entry in read_entries(path)}
 
 
 def with_values(text: str, values: dict[str, str]) -> str:
-    """A properties text with other values: the last line of a key is replaced, what is not there is added at the end.
+    """Return a properties text with changed values: a key's last line is replaced, new keys are appended.
 
-    Everything else, comments and blank lines too, stays as it is.
+    Everything else is kept, including comments and blank lines.
     """
     lines = _LINE_END.split(text) if text else []
     ending = "\r\n" if "\r\n" in text else "\n"
@@ -156,5 +156,5 @@ def with_values(text: str, values: dict[str, str]) -> str:
 
 
 def escape(value: str) -> str:
-    """A value as it stands behind `key=`."""
+    """Return a value escaped for a line `key=value`."""
     return value.strip().replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")

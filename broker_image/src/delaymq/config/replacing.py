@@ -1,4 +1,4 @@
-"""Replacing a file that people wrote: whole or not at all, whatever stops the process or the machine meanwhile."""
+"""Atomic and durable replacement of a file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def replace_file(target: Path, data: bytes, *, mode: int) -> os.stat_result:
-    """`target` has these bytes and this mode on the disk afterwards, or is as it was: OSError. Its state is returned.
+    """Replace `target` durably by `data` with `mode`, and return its stat result; raise OSError without changing it.
 
-    `target` must be no link, or the link itself is replaced.
+    If `target` is a symlink, the link itself is replaced.
     """
     temporary = target.with_name(f".{target.name}.new")
-    # Secrets stand in such files: nobody else may read them on the way, and nobody's link is followed.
+    # The file may contain secrets: never readable by others, and symlinks are not followed.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -21,7 +21,7 @@ def replace_file(target: Path, data: bytes, *, mode: int) -> os.stat_result:
             file.flush()
             os.fsync(file.fileno())
             os.replace(temporary, target)
-            written = os.fstat(file.fileno())  # renaming changes its state too
+            written = os.fstat(file.fileno())  # renaming changes the ctime
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -1,4 +1,4 @@
-"""Keeping a change in the configuration file: other values for some keys, all else as people wrote it."""
+"""Persistence of changed settings in the configuration file, which is otherwise kept unchanged."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from delaymq.config.replacing import replace_file
 
 
 def rewrite(path: Path, values: Mapping[str, str]) -> None:
-    """The file has these values afterwards, or is as it was. OSError when it cannot be written, ConfigError if read."""
+    """Write values into the file atomically; raise OSError if it cannot be written, ConfigError if it is invalid."""
     target = Path(os.path.realpath(path))
     text = with_values(read_text(target), dict(values))
     written = parse_properties_text(text)
     if any(written.get(key) != value for key, value in values.items()):
-        raise ConfigError(f"{path}: the values cannot be written as a line each")
+        raise ConfigError(f"{path}: each value must fit on one line")
     data = text.encode(errors="surrogatepass")
     as_text(target, data)
     replace_file(target, data, mode=stat.S_IMODE(target.stat().st_mode))

@@ -1,8 +1,8 @@
-"""Settings of a running server: where they are from, and what a change over the wire (codes 25 and 318) does.
+"""Settings of a running server: their origins, and changes over the network (request codes 25 and 318).
 
-A change is made as a whole or not at all. It is written into the file that the server was started with, as RocketMQ
-does it, so that the next start has it too; paths, addresses, names, ports and secrets never change that way: a peer on
-the network must not decide what this process reads, writes, binds or believes, nor where its clients are led.
+A change is atomic. As in RocketMQ, it is written to the file with which the server was started, and thus survives a
+restart. Paths, addresses, names, ports and secrets cannot be changed: a peer must not control what this process reads,
+writes, binds or trusts, nor redirect its clients.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _ABOVE_THE_FILE = ("flag ", "variable ")
 
 
 class ForbiddenKeyError(ConfigError):
-    """A key that nobody may change over the wire."""
+    """A key that cannot be changed over the network."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change(Generic[Config]):
-    """A change that was made."""
+    """A completed change."""
 
     config: Config
-    """The configuration that holds from now on."""
+    """The new configuration."""
     remark: str
-    """What changed now, what waits for a restart, and whether it is kept."""
+    """Which settings changed, which wait for a restart, and whether the change is persistent."""
 
 
 class RunningSettings(Generic[Config]):
-    """Where each value is from, which changes wait for a restart, and the file that keeps changes."""
+    """Origins of values, changes that wait for a restart, and the file that stores changes."""
 
     def __init__(self, kind: type[Config], resolved: Resolved[Config] | None = None, file: Path | None = None) -> None:
         self.origins: dict[str, str] = dict.fromkeys(keys_of(kind), DEFAULT)
         self.waiting: dict[str, Given] = {}
-        """Values that count from the next start on."""
+        """Values that take effect after a restart."""
         self._kind: type[Config] = kind
         self._file = file
         if resolved is not None:
@@ -62,10 +62,10 @@ class RunningSettings(Generic[Config]):
 
     def change(
         self, current: Callable[[], Config], settings: Mapping[str, str], *, by: str, now_ms: int
-    ) -> BlockingSteps[Change[Config]]:
-        """Makes a change of the `current` configuration, one at a time; the caller takes the result's.
+    ) -> Steps[Change[Config]]:
+        """Change the `current` configuration; the caller installs the returned one. Changes must not overlap.
 
-        ForbiddenKeyError, ConfigError: nothing was changed; the text says why.
+        Raises ForbiddenKeyError or ConfigError with the reason if nothing was changed.
         """
         config = current()
         self._refuse_forbidden(config, settings)
@@ -91,19 +91,19 @@ class RunningSettings(Generic[Config]):
         return Change(config=dataclasses.replace(current(), **fields), remark=remark)
 
     def set_until_restart(self, key: str, *, by: str, now_ms: int) -> None:
-        """Notes that somebody changed a key otherwise, such as by HTTP."""
+        """Record the origin of a change by other means, such as HTTP."""
         self.origins[key] = f"changed at {iso_time(now_ms)} by {by}, until the restart"
 
     def _refuse_forbidden(self, config: Config, settings: Mapping[str, str]) -> None:
         listed = (word.strip() for word in config.config_black_list.split(";"))
         now = to_settings(config)
-        # Who states what is so anyway changes nothing; that is not said of secrets, which could be guessed then.
+        # Restating the current value is allowed, except for secrets, which could otherwise be guessed.
         forbidden = sorted(
             key for key in FORBIDDEN_KEYS.union(listed) & settings.keys() if not _is_so(now.get(key), settings[key])
         )
         if forbidden:
             raise ForbiddenKeyError(
-                f"{', '.join(forbidden)}: cannot be changed over the wire, set it in the configuration file and"
+                f"{', '.join(forbidden)}: cannot be changed over the network; change the configuration file and"
                 " restart; nothing was changed"
             )
 
@@ -111,18 +111,18 @@ class RunningSettings(Generic[Config]):
         origin = self._origins_at_start.get(key, DEFAULT)
         if origin.startswith(_ABOVE_THE_FILE):
             raise ConfigError(
-                f"{key}: a change needs a restart, and the {origin} goes before the file: change it there;"
+                f"{key}: a change needs a restart, and the {origin} takes precedence over the file: change it there;"
                 " nothing was changed"
             )
 
     def _keep(self, stated: Mapping[str, str]) -> BlockingSteps[tuple[bool, str]]:
         if self._file is None:
-            return False, "there is no configuration file (-c) to keep it in"
+            return False, "there is no configuration file (-c) to store it in"
         try:
             yield partial(rewrite, self._file, stated)
         except (OSError, ConfigError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
-            return False, f"{self._file} cannot be written ({why})"
+            return False, f"cannot write {self._file} ({why})"
         return True, ""
 
     def _remark(self, hot: Sequence[str], cold: Sequence[str], aside: Sequence[str], trouble: str) -> str:
@@ -130,18 +130,18 @@ class RunningSettings(Generic[Config]):
         if hot:
             parts.append(f"changed now: {', '.join(hot)}")
         if cold:
-            parts.append(f"waits for a restart: {', '.join(cold)}")
+            parts.append(f"takes effect after a restart: {', '.join(cold)}")
         if aside:
-            parts.append(f"without a meaning here and left aside: {', '.join(aside)}")
+            parts.append(f"ignored keys without a meaning here: {', '.join(aside)}")
         hidden = [key for key in hot if self._origins_at_start.get(key, DEFAULT).startswith(_ABOVE_THE_FILE)]
         if trouble:
-            parts.append(f"not kept for the next start: {trouble}")
+            parts.append(f"lost at the next restart: {trouble}")
         elif hidden:
             parts.append(
-                f"kept in {self._file}, but at the next start {self._origins_at_start[hidden[0]]} goes before it"
+                f"stored in {self._file}, but after a restart {self._origins_at_start[hidden[0]]} takes precedence"
             )
         else:
-            parts.append(f"kept in {self._file}")
+            parts.append(f"stored in {self._file}")
         return "; ".join(parts)
 
 

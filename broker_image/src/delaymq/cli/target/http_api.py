@@ -68,7 +68,7 @@ class HttpApi:
             raise self._nobody(error.reason) from error
         except (http.client.HTTPException, ConnectionResetError) as error:
             raise CommandError(
-                f"no HTTP server at {self.url} ({error}): name the broker's HTTP address with --http"
+                f"{self.url} is not an HTTP server ({error}): name the broker's HTTP address with --http"
                 " (default port 8080)",
                 EXIT_UNREACHABLE,
             ) from error
