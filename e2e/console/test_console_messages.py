@@ -84,7 +84,7 @@ def test_a_compressed_body_is_shown_as_it_was_or_why_it_is_not(cluster: OurClust
             fields = {"a": "P", "b": "PackedOrders", "c": "TBW102", "d": "4", "e": "0", "g": "1700000000000", "h": "0"}
             flag = flags.COMPRESSED | flags.COMPRESSION_ZSTD
             fields |= {"f": str(flag), "i": f"KEYS\x01packed-{number}\x02"}
-            await client.ask(cluster.broker_address, request_command(RequestCode.SEND_MESSAGE_V2, fields, body))
+            await client.request(cluster.broker_address, request_command(RequestCode.SEND_MESSAGE_V2, fields, body))
 
     run(cluster.namesrv_address, send_packed)
     for number, shown, why in ((0, "as it was", ""), (1, "no such stream", "It is shown as it is stored: the body")):

@@ -8,7 +8,7 @@ import pytest
 from cli_running import SMALL, Standalone, called
 from delaymq.access.plain_acl import parse
 from delaymq.cli.errors import CommandError
-from delaymq.cli.target.accounts import account_flags, account_of
+from delaymq.cli.target.accounts import account_flags, account_from
 
 RULES = """
 accounts:
@@ -99,29 +99,29 @@ def test_accounts_and_white_lists_are_changed_by_commands(
 
 def test_a_key_without_a_secret_and_a_secret_without_a_key_are_told(secret_file: Path, tmp_path: Path) -> None:
     account_flags.clear()
-    assert account_of({}, "", "") is None
-    assert account_of({"DELAYMQ_SECRET_KEY": "left over"}, "", "") is None
+    assert account_from({}, "", "") is None
+    assert account_from({"DELAYMQ_SECRET_KEY": "left over"}, "", "") is None
     with pytest.raises(CommandError, match="no secret key for access key operators"):
-        account_of({"DELAYMQ_ACCESS_KEY": "operators"}, "", "")
+        account_from({"DELAYMQ_ACCESS_KEY": "operators"}, "", "")
     with pytest.raises(CommandError, match="no secret"):  # a context's secret is for its own key
-        account_of({"DELAYMQ_ACCESS_KEY": "operators"}, "others", str(secret_file))
-    account = account_of({"DELAYMQ_ACCESS_KEY": "operators"}, "operators", str(secret_file))
+        account_from({"DELAYMQ_ACCESS_KEY": "operators"}, "others", str(secret_file))
+    account = account_from({"DELAYMQ_ACCESS_KEY": "operators"}, "operators", str(secret_file))
     assert account is not None
     assert account.secret_key == "operators-secret"
     assert "operators-secret" not in repr(account)
     account_flags["secret-key-file"] = str(secret_file)
     try:
         with pytest.raises(CommandError, match="without an access key"):
-            account_of({}, "", "")
+            account_from({}, "", "")
     finally:
         account_flags.clear()
     for content in (b"", b"\xff\xfe", b"x" * 5_000, b"two\nlines"):
         path = tmp_path / "bad"
         path.write_bytes(content)
         with pytest.raises(CommandError, match="does not contain a secret key"):
-            account_of({"DELAYMQ_ACCESS_KEY": "operators", "DELAYMQ_SECRET_KEY_FILE": str(path)}, "", "")
+            account_from({"DELAYMQ_ACCESS_KEY": "operators", "DELAYMQ_SECRET_KEY_FILE": str(path)}, "", "")
     with pytest.raises(CommandError, match="cannot read"):
-        account_of({"DELAYMQ_ACCESS_KEY": "operators", "DELAYMQ_SECRET_KEY_FILE": str(tmp_path / "none")}, "", "")
+        account_from({"DELAYMQ_ACCESS_KEY": "operators", "DELAYMQ_SECRET_KEY_FILE": str(tmp_path / "none")}, "", "")
 
 
 def test_new_administrators_require_the_second_signature(

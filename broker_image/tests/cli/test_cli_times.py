@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 from delaymq.cli.errors import CommandError
-from delaymq.cli.terminal.times import parse_time, shown_clock, shown_moment, shown_time
+from delaymq.cli.terminal.times import format_clock, format_moment, format_time, parse_time
 
 NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 
@@ -43,16 +43,16 @@ def test_what_is_no_time_is_told_with_examples(text: str) -> None:
 
 
 def test_times_are_shown_with_their_offset_and_read_again() -> None:
-    shown = shown_time(NOW_MS + 250)
+    shown = format_time(NOW_MS + 250)
     assert datetime.fromisoformat(shown) == datetime(2026, 1, 1, 0, 0, 0, 250_000, UTC)
     assert parse_time(shown) == NOW_MS + 250
-    assert (shown_time(None), shown_time(1 << 60)) == ("", f"{1 << 60} ms")
+    assert (format_time(None), format_time(1 << 60)) == ("", f"{1 << 60} ms")
 
 
 def test_what_is_not_of_today_is_shown_with_its_day() -> None:
-    assert len(shown_clock(NOW_MS + 1_000, NOW_MS)) == len("12:00:00")
-    assert shown_clock(NOW_MS + 86_400_000, NOW_MS).startswith("2026-01-0")
-    assert len(shown_moment(NOW_MS + 1_000, NOW_MS)) == len("12:00:00.000")
-    assert shown_moment(NOW_MS + 86_400_250, NOW_MS).startswith("2026-01-0")
-    assert shown_moment(NOW_MS + 86_400_250, NOW_MS).endswith("00.250")
-    assert (shown_clock(None, NOW_MS), shown_clock(1 << 60, NOW_MS)) == ("", f"{1 << 60} ms")
+    assert len(format_clock(NOW_MS + 1_000, NOW_MS)) == len("12:00:00")
+    assert format_clock(NOW_MS + 86_400_000, NOW_MS).startswith("2026-01-0")
+    assert len(format_moment(NOW_MS + 1_000, NOW_MS)) == len("12:00:00.000")
+    assert format_moment(NOW_MS + 86_400_250, NOW_MS).startswith("2026-01-0")
+    assert format_moment(NOW_MS + 86_400_250, NOW_MS).endswith("00.250")
+    assert (format_clock(None, NOW_MS), format_clock(1 << 60, NOW_MS)) == ("", f"{1 << 60} ms")

@@ -175,7 +175,7 @@ def test_an_address_can_be_asked_without_a_start() -> None:
         namesrv = NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path=""))
         await namesrv.start(http=False)
         client = Client(None)
-        answer = await client.ask(f"{HOST}:{namesrv.port}", request_command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        answer = await client.request(f"{HOST}:{namesrv.port}", request_command(RequestCode.GET_BROKER_CLUSTER_INFO))
         assert answer.code == 0
         await client.close()
         await namesrv.stop()

@@ -92,7 +92,7 @@ def test_nothing_is_pulled_while_all_queues_together_are_full() -> None:
         async with running(*brokers) as (client, _), subscribed(client, handle, options) as consumer:
             await until(lambda: consumer.stats().cached_messages >= 40)
             for _ in range(10):
-                await client.ask(brokers[0].address, Command(RequestCode.GET_BROKER_CONFIG))
+                await client.request(brokers[0].address, Command(RequestCode.GET_BROKER_CONFIG))
             # Each of four readers may have had one pull of 32 under way: the fake's batches.
             assert consumer.stats().cached_messages < 40 + 4 * 32
             go_on.set()

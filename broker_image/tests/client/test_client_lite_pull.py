@@ -16,7 +16,7 @@ from delaymq.client import (
     RefusedError,
 )
 from delaymq.client.consumer.offset_store.broker_offsets import BrokerOffsets
-from delaymq.client.consumer.offset_store.lite_offsets import SoughtOffsets
+from delaymq.client.consumer.offset_store.lite_offsets import SeekableOffsets
 from delaymq.client.consumer.queues.poll_buffer import PollBuffer
 from delaymq.client.consumer.queues.queue_reader import QueueReader
 from delaymq.client.core.queue_calls import QueueCalls
@@ -230,7 +230,7 @@ def test_a_seek_is_not_committed_before_it_is_reached() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _):
-            offsets = SoughtOffsets(BrokerOffsets(QueueCalls(client, "G")), saves=True)
+            offsets = SeekableOffsets(BrokerOffsets(QueueCalls(client, "G")), saves=True)
             offsets.seek(QUEUE, 9)
             await offsets.save({QUEUE: 4})
             assert broker.committed is None

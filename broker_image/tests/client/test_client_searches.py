@@ -10,8 +10,8 @@ from client_fake_peer import FakeBroker, run, running
 from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
 from delaymq.cli.target.contexts import Target
 from delaymq.cli.views import pending
-from delaymq.cli.views.message_lookup import Unreachable, by_unique_id
-from delaymq.cli.views.pending import waiting_for
+from delaymq.cli.views.message_lookup import Unreachable, find_by_unique_id
+from delaymq.cli.views.pending import pending_counts
 from delaymq.client import Admin, UnreachableError
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Response
@@ -54,10 +54,10 @@ def test_an_id_that_was_not_found_while_a_broker_was_away_is_not_called_missing(
             name_server.topics["SCHEDULE_TOPIC_XXXX"] = 1
             await brokers[1].stop()
             unreachable = Unreachable()
-            assert [each.body for each in await by_unique_id(client, "T", "ID0", unreachable)] == [b"1"]
+            assert [each.body for each in await find_by_unique_id(client, "T", "ID0", unreachable)] == [b"1"]
             assert "not searched because unreachable: b (no answer from 127.0.0.1:" in str(unreachable)
             with pytest.raises(CommandError, match="could not be reached: b ") as caught:
-                await by_unique_id(client, "T", "ID9", Unreachable())
+                await find_by_unique_id(client, "T", "ID9", Unreachable())
             assert caught.value.exit_code == EXIT_UNREACHABLE
 
     run(scenario)
@@ -98,7 +98,7 @@ def test_what_waits_is_counted_at_every_broker_of_the_topic(monkeypatch: pytest.
             each.settings = settings[each.name] + "\n"
         async with running(*brokers) as (client, _):
             await brokers[-1].stop()
-            told = await waiting_for(client, WHERE, "T")
+            told = await pending_counts(client, WHERE, "T")
         assert told[0].startswith("2 pending delayed messages at http://here:1: ")
         assert told[1].startswith("1 pending delayed message at http://127.0.0.1:8082: ")
         assert [line.partition(" (")[0] for line in told[2:]] == [
@@ -119,7 +119,9 @@ def test_a_search_asks_a_bounded_number_of_brokers(monkeypatch: pytest.MonkeyPat
     async def scenario() -> None:
         brokers = [FakeBroker(name) for name in "abc"]
         async with running(*brokers) as (client, _):
-            assert await waiting_for(client, replace(WHERE, token=""), "T") == ["1 more broker not queried for counts"]
+            assert await pending_counts(client, replace(WHERE, token=""), "T") == [
+                "1 more broker not queried for counts"
+            ]
         assert [len(each.asked(RequestCode.GET_BROKER_CONFIG)) for each in brokers] == [1, 1, 0]
 
     run(scenario)

@@ -37,7 +37,7 @@ def challenges(server: str) -> Callable[[Command], Response]:
 
 async def asked(address: str, name_servers: str | None = None, code: int = 28) -> None:
     async with Client(name_servers, ClientOptions(credentials=ACCOUNT, connect_timeout_ms=20_000)) as client:
-        await client.ask(address, Command(code))
+        await client.request(address, Command(code))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_an_account_can_be_kept_from_rocketmqs_signature() -> None:
         for script, fields in ((lambda command: Response(3), 0), (challenges("broker/C/broker-a/0/x"), 3)):
             async with peer_saying(script) as peer:
                 async with Client(None, ClientOptions(credentials=account)) as client:
-                    await client.ask(peer.address, Command(28))
+                    await client.request(peer.address, Command(28))
                 assert [len(each.fields) for each in peer.asked(28)] == [fields]
 
     run(scenario)
@@ -116,10 +116,10 @@ def test_a_broker_that_answers_for_another_gets_no_request() -> None:
                 async with Client(name_server.address, options) as client:
                     await Admin(client).masters()
                     if served:
-                        await client.ask(peer.address, Command(28))
+                        await client.request(peer.address, Command(28))
                     else:
                         with pytest.raises(UnreachableError, match="instead of broker broker-a"):
-                            await client.ask(peer.address, Command(28))
+                            await client.request(peer.address, Command(28))
             assert len(peer.asked(28)) == 1
 
     run(scenario)
@@ -134,12 +134,12 @@ def test_a_connection_whose_challenge_ended_is_made_anew(tmp_path: Path) -> None
             access = server.broker.broker.access
             assert access is not None
             async with Client(None, ClientOptions(credentials=ACCOUNT, connect_timeout_ms=20_000)) as client:
-                await client.ask(address, Command(28))
+                await client.request(address, Command(28))
                 access.channels._max_silence_s = -1
                 with pytest.raises(RefusedError, match="silent for too long"):
-                    await client.ask(address, Command(28))
+                    await client.request(address, Command(28))
                 access.channels._max_silence_s = 300
-                await client.ask(address, Command(28))
+                await client.request(address, Command(28))
 
     run(scenario)
 

@@ -76,7 +76,7 @@ def _run(words: list[str]) -> int:
         return 0
     if words and words[0] in SERVERS:
         # The first process of a container ignores unhandled signals, and loading takes a while.
-        signal.signal(signal.SIGTERM, _stopped_before_the_start)
+        signal.signal(signal.SIGTERM, _stopped_early)
         from delaymq.cli.servers.serve import serve
 
         return serve(words[0], words[1:])
@@ -85,6 +85,6 @@ def _run(words: list[str]) -> int:
     return run(words)
 
 
-def _stopped_before_the_start(*_: object) -> None:
+def _stopped_early(*_: object) -> None:
     """Handle SIGTERM while nothing is open yet; a started server installs its own handler."""
     os._exit(0)

@@ -79,7 +79,9 @@ class HttpClient:
             self._prefix = f"http://{parts.netloc}{self._prefix}"
             self._headers |= _proxy_account(self._proxy)
 
-    def ask(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS) -> Reply:
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> Reply:
         """One request with JSON as `body`. NotSentError, OSError, HTTPException, AnswerTooLargeError, ValueError."""
         sent = {**self._headers, **headers}
         if body is not None:
@@ -87,7 +89,7 @@ class HttpClient:
         if not self._keeps_connection:
             sent["Connection"] = "close"
         try:
-            reply = self._ask(method, path, body, sent)
+            reply = self._request(method, path, body, sent)
         except BaseException:
             # What is left of an answer would be taken for the next one.
             self.close()
@@ -102,7 +104,7 @@ class HttpClient:
             self._connection.close()
         self._connection = None
 
-    def _ask(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
+    def _request(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
         try:
             connection = self._connection = self._connection or self._new_connection()
             connection.request(method, self._prefix + path, body=body, headers=headers)

@@ -9,7 +9,7 @@ import typer
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, NameServers, Yes, confirm
-from delaymq.cli.target.accounts import secret_in
+from delaymq.cli.target.accounts import read_secret
 from delaymq.cli.target.connection import with_client
 from delaymq.cli.target.contexts import target
 from delaymq.cli.terminal.output import console, print_json
@@ -69,7 +69,7 @@ def put(
 
     Example: delaymq acl put billing --secret-file billing.key --topic 'orders=PUB|SUB' --group billing=SUB
     """
-    account = Credentials(key, secret_in(secret_file))
+    account = Credentials(key, read_secret(secret_file))
     topics, groups = _permissions("--topic", topic), _permissions("--group", group)
 
     async def work(client: Client) -> int:

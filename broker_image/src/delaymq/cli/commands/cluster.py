@@ -66,7 +66,7 @@ async def _broker(client: Client, cluster: str, name: str, broker_id: int, addre
 
 async def _name_server(client: Client, address: str) -> dict[str, Any]:
     try:
-        await client.ask(address, request_command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        await client.request(address, request_command(RequestCode.GET_BROKER_CLUSTER_INFO))
         problem = None
     except ClientError as error:
         problem = str(error)

@@ -148,7 +148,7 @@ def _check_broker(layer: Mapping[str, Any]) -> dict[str, str]:
 def _print_running(words: Sequence[str]) -> None:
     from delaymq.cli.target.contexts import target
     from delaymq.cli.target.http_api import HttpApi
-    from delaymq.cli.terminal.output import reading
+    from delaymq.cli.terminal.output import explain_bad_answers
 
     made = argparse.ArgumentParser(prog="delaymq config print", allow_abbrev=False)
     made.add_argument("server", nargs="?", choices=["broker", "standalone"])
@@ -159,7 +159,7 @@ def _print_running(words: Sequence[str]) -> None:
     options = made.parse_args(words)
     api = HttpApi(target(http=options.http, token_file=options.token_file, context=options.context))
     answer = api.get("config")
-    with reading(api.url, "settings"):
+    with explain_bad_answers(api.url, "settings"):
         rows = [{**row, "origin": str(row["origin"]), "key": str(row["key"])} for row in answer["settings"]]
         _show({"broker": rows}, options, [])
 

@@ -13,9 +13,9 @@ from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, T
 from delaymq.cli.target.connection import with_client
 from delaymq.cli.target.contexts import Target, target
 from delaymq.cli.target.http_api import HttpApi
-from delaymq.cli.terminal.output import console, counted, print_json, progress, reading
+from delaymq.cli.terminal.output import console, counted, explain_bad_answers, print_json, progress
 from delaymq.cli.terminal.tables import table
-from delaymq.cli.terminal.times import shown_time
+from delaymq.cli.terminal.times import format_time
 from delaymq.cli.views.groups import group_settings
 from delaymq.cli.views.message_text import body_text, stored_data
 from delaymq.client import Admin, Client, NoRouteError, ReceivedMessage
@@ -77,7 +77,7 @@ async def _list_groups(client: Client, as_json: bool) -> None:
     if as_json:
         return
     if rows:
-        cells = [(group, shown_time(last_ms), str(messages)) for group, messages, last_ms in rows]
+        cells = [(group, format_time(last_ms), str(messages)) for group, messages, last_ms in rows]
         console().print(table(("group", "last", "dead letters"), cells, left=2))
     else:
         console().print("no group has dead letters")
@@ -96,7 +96,7 @@ async def _resent_times_ms(client: Client, group: str, letters: list[ReceivedMes
     """Return when each was last resent to its group; None: never, or the log no longer has the record."""
     topic, gate = retry_topic(group), asyncio.Semaphore(ASKED_AT_ONCE)
 
-    async def look(letter: ReceivedMessage) -> int | None:
+    async def find_resent(letter: ReceivedMessage) -> int | None:
         async with gate:
             try:
                 found = await Admin(client).query_by_key(topic, letter.message_id)
@@ -106,7 +106,7 @@ async def _resent_times_ms(client: Client, group: str, letters: list[ReceivedMes
         times = [each.store_timestamp_ms for each in found if each.properties.get(names.RESENT) == own_id]
         return max(times, default=None)
 
-    return list(await asyncio.gather(*map(look, letters)))
+    return list(await asyncio.gather(*map(find_resent, letters)))
 
 
 def _origin(message: ReceivedMessage) -> str:
@@ -115,11 +115,11 @@ def _origin(message: ReceivedMessage) -> str:
 
 def _cells(message: ReceivedMessage, resent_ms: int | None) -> tuple[str, ...]:
     return (
-        shown_time(message.store_timestamp_ms),
+        format_time(message.store_timestamp_ms),
         message.offset_message_id,
         _origin(message),
         message.message_id,
-        "no" if resent_ms is None else shown_time(resent_ms),
+        "no" if resent_ms is None else format_time(resent_ms),
         " ".join(message.keys),
         " ".join(body_text(message, SHOWN_BODY).split()),
         str(message.reconsume_times),
@@ -201,7 +201,7 @@ def _resend(api: HttpApi, group: str, ids: list[str], again: bool) -> tuple[list
 
     resent: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
-    with progress("dead letters", len(ids)) as step, reading(api.url, "a resend result"):
+    with progress("dead letters", len(ids)) as step, explain_bad_answers(api.url, "a resend result"):
         for start in range(0, len(ids), MAX_RESENT):
             some = ids[start : start + MAX_RESENT]
             body: dict[str, Any] = {"messages": [{"offsetMessageId": each} for each in some]}

@@ -9,10 +9,10 @@ import typer
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
 from delaymq.cli.target.contexts import target
-from delaymq.cli.terminal.output import console, print_json, reading, warn
+from delaymq.cli.terminal.output import console, explain_bad_answers, print_json, warn
 from delaymq.cli.terminal.tables import table
-from delaymq.cli.terminal.times import parse_time, shown_time
-from delaymq.cli.views.message_ids import place_of
+from delaymq.cli.terminal.times import format_time, parse_time
+from delaymq.cli.views.message_ids import parse_message_id
 
 MAX_FOUND: Final = 10_000
 DEFAULT_FOUND: Final = 64
@@ -34,15 +34,15 @@ def get(
     7F00000100002A9F0000000000000000; delaymq message get AC1100020EB2… --topic Orders
     """
     from delaymq.cli.target.connection import with_client
-    from delaymq.cli.views.message_lookup import Unreachable, by_offset_id, by_unique_id
+    from delaymq.cli.views.message_lookup import Unreachable, find_by_offset_id, find_by_unique_id
     from delaymq.cli.views.message_text import as_lines, stored_data
     from delaymq.client import Client
 
     async def work(client: Client) -> int:
-        found = [await by_offset_id(client, message_id)] if topic is None else []
+        found = [await find_by_offset_id(client, message_id)] if topic is None else []
         unreachable = Unreachable()
         if topic is not None:
-            found = await by_unique_id(client, topic, message_id, unreachable)
+            found = await find_by_unique_id(client, topic, message_id, unreachable)
         for number, message in enumerate(found):
             if as_json:
                 print_json(stored_data(message))
@@ -82,9 +82,9 @@ def find(
     """
     begin_ms, end_ms = _search_range(key, unique_id, since, until, queue)
     from delaymq.cli.target.connection import with_client
-    from delaymq.cli.views.message_lookup import Unreachable, by_key, found_rows
+    from delaymq.cli.views.message_lookup import Unreachable, find_by_key, found_rows
     from delaymq.cli.views.message_text import stored_data
-    from delaymq.cli.views.pending import waiting_for
+    from delaymq.cli.views.pending import pending_counts
     from delaymq.client import Admin, Client
 
     where = target(namesrv, http, token_file, context)
@@ -94,12 +94,12 @@ def find(
         unreachable = Unreachable()
         waiting: list[str] = []
         if word is not None:
-            found = await by_key(client, topic, word, begin_ms, end_ms, unreachable, limit)
+            found = await find_by_key(client, topic, word, begin_ms, end_ms, unreachable, limit)
         else:
             found = await Admin(client).query_by_time(
                 topic, begin_ms, end_ms, max_messages=limit, queue_id=queue, on_unreachable=unreachable
             )
-            waiting = await waiting_for(client, where, topic)
+            waiting = await pending_counts(client, where, topic)
         if as_json:
             for message in found:
                 print_json(stored_data(message))
@@ -153,7 +153,7 @@ def life(
     from delaymq.cli.target.http_api import ApiError, HttpApi
 
     if topic is None:
-        place_of(message_id)
+        parse_message_id(message_id)
     api = HttpApi(target(http=http, token_file=token_file, context=context))
     try:
         answer = api.get(f"messages/{quote(message_id, safe='')}", topic=topic)
@@ -167,7 +167,7 @@ def life(
     if as_json:
         print_json(answer)
         return
-    with reading(api.url, "a message"):
+    with explain_bad_answers(api.url, "a message"):
         _show_life(answer)
 
 
@@ -175,7 +175,7 @@ def _show_life(answer: dict[str, Any]) -> None:
     out = console()
     keys = f", keys {' '.join(answer['keys'])}" if answer["keys"] else ""
     out.print(f"{answer['messageId']} of {answer['topic']}{keys}: {answer['state']}")
-    rows = [(shown_time(each["atMs"]), each["event"], each["group"] or "", each["detail"]) for each in answer["life"]]
+    rows = [(format_time(each["atMs"]), each["event"], each["group"] or "", each["detail"]) for each in answer["life"]]
     out.print(table(("time", "event", "group", "details"), rows, left=4, elastic=3))
     body = answer["body"]
     text = body["text"] if body["text"] is not None else f"base64 {body['base64']}"

@@ -96,7 +96,7 @@ def receive(
     if (count is not None or timeout is not None) and not follow:
         raise CommandError("with --tail, --count and --timeout require --follow", EXIT_USAGE)
 
-    async def look_on(client: Client) -> int:
+    async def tail_topic(client: Client) -> int:
         receiver = _Receiver(client, as_json, count, looks_back=True)
         looking = Tail(client, subscription_to(topic, tags, sql, 0), receiver)
         with contextlib.suppress(_EnoughError), _counting(receiver):
@@ -107,7 +107,7 @@ def receive(
             print(visible(f"delaymq: topic {topic} has no matching messages"), file=sys.stderr)
         return _ended(receiver, count, timeout)
 
-    raise typer.Exit(with_client(where, look_on))
+    raise typer.Exit(with_client(where, tail_topic))
 
 
 async def _until_done(following: Coroutine[Any, Any, None], done: Coroutine[Any, Any, None]) -> None:

@@ -12,13 +12,13 @@ from delaymq.cli.target.connection import with_client
 from delaymq.cli.target.contexts import target
 from delaymq.cli.terminal.output import console, counted, print_json
 from delaymq.cli.terminal.tables import table
-from delaymq.cli.terminal.times import shown_time
+from delaymq.cli.terminal.times import format_time
 from delaymq.cli.views.topics import (
     KINDS,
     PERMISSIONS,
-    TopicSeen,
-    see_topic,
-    see_topics,
+    TopicView,
+    load_topic,
+    load_topics,
     topic_masters,
     unknown_topic,
 )
@@ -50,7 +50,7 @@ def list_topics(
         raise CommandError(f"--kind {kind}: use one of {', '.join(KINDS)} or all", EXIT_USAGE)
 
     async def work(client: Client) -> int:
-        seen = await see_topics(client, kind, contains, with_messages=not names_only)
+        seen = await load_topics(client, kind, contains, with_messages=not names_only)
         for each in seen if as_json else ():
             print_json({"topic": each.topic} if names_only else each.row())
         if as_json:
@@ -72,7 +72,7 @@ def show(topic: TopicName, namesrv: NameServers = None, context: ContextName = N
     """Show a topic: its settings, its offsets by queue, and the groups that consume it."""
 
     async def work(client: Client) -> int:
-        seen = await see_topic(client, topic)
+        seen = await load_topic(client, topic)
         if as_json:
             print_json(seen.details())
         else:
@@ -82,9 +82,9 @@ def show(topic: TopicName, namesrv: NameServers = None, context: ContextName = N
     raise typer.Exit(with_client(target(namesrv, context=context), work))
 
 
-def _show(seen: TopicSeen) -> None:
+def _show(seen: TopicView) -> None:
     out = console()
-    last = shown_time(seen.last_stored_ms) or "never"
+    last = format_time(seen.last_stored_ms) or "never"
     out.print(f"{seen.topic}: {seen.kind}, {counted(seen.messages, 'message')}, last stored {last}")
     rows = [
         (name, PERMISSIONS.get(config.permission & 6, ""), str(config.read_queues), str(config.write_queues))
@@ -94,7 +94,7 @@ def _show(seen: TopicSeen) -> None:
     queues = [
         (
             queue.broker_name,
-            shown_time(offset.last_update_timestamp or None),
+            format_time(offset.last_update_timestamp or None),
             str(queue.queue_id),
             str(offset.min_offset),
             str(offset.max_offset),
@@ -129,7 +129,7 @@ def create(
                     f"topic {topic} already exists on {broker_name}: change it with `delaymq topic update`"
                 )
         await admin.create_topic(topic, queues=queues, perm=wanted, cluster=cluster)
-        await _told(client, topic, as_json, "created")
+        await _show_result(client, topic, as_json, "created")
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))
@@ -172,7 +172,7 @@ def update(
                 sys_flag=config.sys_flag,
             )
             await admin.put_topic(address, changed)
-        await _told(client, topic, as_json, "changed")
+        await _show_result(client, topic, as_json, "changed")
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))
@@ -189,7 +189,7 @@ def delete(topic: TopicName, yes: Yes = False, namesrv: NameServers = None, cont
         known = await admin.topics()
         if topic not in known:
             raise unknown_topic(topic, known)
-        seen = await see_topic(client, topic)
+        seen = await load_topic(client, topic)
         readers = f" (consumed by {', '.join(seen.groups)})" if seen.groups else ""
         confirm(f"Delete topic {topic} with its {counted(seen.messages, 'message')}{readers}?", yes)
         await admin.delete_topic(topic)
@@ -206,7 +206,7 @@ def _permission(text: str) -> int:
     return by_text[text]
 
 
-async def _told(client: Client, topic: str, as_json: bool, done: str) -> None:
+async def _show_result(client: Client, topic: str, as_json: bool, done: str) -> None:
     found = await topic_masters(client, topic, None)
     if as_json:
         brokers = [

@@ -10,7 +10,7 @@ from typing import Final
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.target.secret_files import secret_line
 
-HOW_TO_SIGN: Final = (
+SIGNING_HELP: Final = (
     "name an account: `delaymq --access-key KEY …` (or DELAYMQ_ACCESS_KEY), and its secret with --secret-key-file FILE,"
     " DELAYMQ_SECRET_KEY_FILE or DELAYMQ_SECRET_KEY"
 )
@@ -19,7 +19,7 @@ account_flags: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SigningAccount:
     """An access key with its secret key."""
 
     access_key: str
@@ -28,7 +28,7 @@ class Account:
     rocketmq_signature: bool = True
 
 
-def account_of(said: Mapping[str, str], access_key: str, secret_key_file: str) -> Account | None:
+def account_from(said: Mapping[str, str], access_key: str, secret_key_file: str) -> SigningAccount | None:
     """Return the account from flags, then the environment, then a context.
 
     A context's secret is used only with its own key. Raises CommandError for a key without a secret.
@@ -40,18 +40,18 @@ def account_of(said: Mapping[str, str], access_key: str, secret_key_file: str) -
         file = said.get("DELAYMQ_SECRET_KEY_FILE") or (secret_key_file if key == access_key else "")
     if not key:
         if account_flags.get("secret-key-file"):
-            raise CommandError(f"a secret key without an access key: {HOW_TO_SIGN}", EXIT_USAGE)
+            raise CommandError(f"a secret key without an access key: {SIGNING_HELP}", EXIT_USAGE)
         return None
     if file:
-        secret = secret_in(Path(file).expanduser())
+        secret = read_secret(Path(file).expanduser())
     if not secret:
-        raise CommandError(f"no secret key for access key {key[:64]}: {HOW_TO_SIGN}", EXIT_USAGE)
+        raise CommandError(f"no secret key for access key {key[:64]}: {SIGNING_HELP}", EXIT_USAGE)
     signature = said.get("DELAYMQ_ROCKETMQ_SIGNATURE", "true")
     if signature not in ("true", "false"):
         raise CommandError("DELAYMQ_ROCKETMQ_SIGNATURE: use true or false", EXIT_USAGE)
-    return Account(key, secret, said.get("DELAYMQ_SECURITY_TOKEN") or None, signature == "true")
+    return SigningAccount(key, secret, said.get("DELAYMQ_SECURITY_TOKEN") or None, signature == "true")
 
 
-def secret_in(path: Path) -> str:
+def read_secret(path: Path) -> str:
     """Read the secret key from a file; raise CommandError if it is unusable."""
     return secret_line(path, "secret key", "one line, as in plain_acl.yml")

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, EXIT_USAGE, CommandError
-from delaymq.cli.target.accounts import HOW_TO_SIGN
+from delaymq.cli.target.accounts import SIGNING_HELP
 from delaymq.cli.target.contexts import DEFAULT_NAME_SERVER, Target
 from delaymq.cli.terminal.output import show_warnings
 from delaymq.client import (
@@ -52,7 +52,7 @@ def with_client(target: Target, work: Callable[[Client], Awaitable[int]]) -> int
             try:
                 return await work(client)
             except NoRouteError as error:
-                raise await _not_there(client, error) from error
+                raise await _unknown_topic(client, error) from error
 
     show_warnings()
     check_name_servers(target.namesrv)
@@ -132,13 +132,13 @@ def explain(error: Exception, name_servers: str) -> str:
             " Start one with `delaymq standalone`, or name another NameServer with --namesrv."
         )
     if isinstance(cause, AccessDeniedError) and "No accessKey is configured" in cause.remark:
-        return f"{cause.address} requires a signature: {HOW_TO_SIGN}"
+        return f"{cause.address} requires a signature: {SIGNING_HELP}"
     if isinstance(cause, RefusedError) and cause.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return f"{cause}. Is this a broker's address? --namesrv takes the NameServer's address (default port 9876)."
     return str(error)
 
 
-async def _not_there(client: Client, error: NoRouteError) -> CommandError:
+async def _unknown_topic(client: Client, error: NoRouteError) -> CommandError:
     """Return the error with names similar to the requested one."""
     problem = topic_problem(error.topic)
     if problem is not None:
@@ -149,7 +149,7 @@ async def _not_there(client: Client, error: NoRouteError) -> CommandError:
         return CommandError(str(error))
     if error.topic.startswith(RETRY_PREFIX):
         return unknown_group(error.topic.removeprefix(RETRY_PREFIX), known)
-    near = nearest(error.topic, known)
+    near = closest_name(error.topic, known)
     return CommandError(f"{error}{f'. Similar names: {near}' if near else ''}")
 
 
@@ -159,12 +159,12 @@ def unknown_group(group: str, topics: Iterable[str]) -> CommandError:
     if problem is not None:
         return CommandError(problem, EXIT_USAGE)
     groups = [topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)]
-    near = nearest(group, groups)
+    near = closest_name(group, groups)
     text = f"no broker has group {group}: its first consumer creates it, or `delaymq group create`"
     return CommandError(f"{text}{f'. Similar names: {near}' if near else ''}")
 
 
-def nearest(wanted: str, names: Iterable[str]) -> str:
+def closest_name(wanted: str, names: Iterable[str]) -> str:
     """Return similar names, separated by commas; empty if there are none."""
     by_lower = {name.lower(): name for name in names}
     found = difflib.get_close_matches(wanted.lower(), by_lower, SHOWN_NAMES)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError, exit_code_of_path
-from delaymq.cli.target.accounts import Account, account_of
+from delaymq.cli.target.accounts import SigningAccount, account_from
 from delaymq.cli.target.secret_files import secret_line
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
@@ -87,7 +87,7 @@ class Target:
     """The context that supplied values not given by flags or the environment; empty: none."""
     tls: Mapping[str, str] | None = None
     """TLS options by keys of a context; None: plaintext."""
-    account: Account | None = None
+    account: SigningAccount | None = None
     """The account that signs requests to brokers; None: unsigned."""
 
 
@@ -217,7 +217,7 @@ def target(
         token=token,
         context=name,
         tls=_tls(said, found),
-        account=account_of(said, found.access_key, found.secret_key_file),
+        account=account_from(said, found.access_key, found.secret_key_file),
     )
 
 

@@ -15,7 +15,7 @@ TIMEOUT_S: Final = 10.0
 """Timeout of each socket operation: a response with all groups of a large broker takes seconds."""
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """1,000 levels take some 300 KiB; another program on the port must not exhaust the memory."""
-_ONLY_OURS: Final = "this command requires DelayMQ's HTTP API, which RocketMQ's broker does not have"
+_ONLY_DELAYMQ: Final = "this command requires DelayMQ's HTTP API, which RocketMQ's broker does not have"
 
 
 class ApiError(CommandError):
@@ -42,30 +42,30 @@ class HttpApi:
 
     def get(self, path: str, **parameters: object) -> dict[str, Any]:
         """GET `path` below /api/v1; parameters that are None are omitted."""
-        return self._ask("GET", path, parameters)
+        return self._request("GET", path, parameters)
 
     def post(self, path: str, body: object = None, **parameters: object) -> dict[str, Any]:
         """POST with a JSON body."""
-        return self._ask("POST", path, parameters, {} if body is None else body)
+        return self._request("POST", path, parameters, {} if body is None else body)
 
     def put(self, path: str, body: object, **parameters: object) -> dict[str, Any]:
         """PUT with a JSON body."""
-        return self._ask("PUT", path, parameters, body)
+        return self._request("PUT", path, parameters, body)
 
     def delete(self, path: str, **parameters: object) -> dict[str, Any]:
         """DELETE."""
-        return self._ask("DELETE", path, parameters)
+        return self._request("DELETE", path, parameters)
 
-    def _ask(self, method: str, path: str, parameters: dict[str, object], body: object = None) -> dict[str, Any]:
+    def _request(self, method: str, path: str, parameters: dict[str, object], body: object = None) -> dict[str, Any]:
         query = urlencode({name: value for name, value in parameters.items() if value is not None})
         where = f"/api/v1/{path.lstrip('/')}" + (f"?{query}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         try:
-            reply = self._client.ask(method, where, data, {"Accept": "application/json"})
+            reply = self._client.request(method, where, data, {"Accept": "application/json"})
         except AnswerTooLargeError as error:
             raise CommandError(f"{error}: is it a DelayMQ broker?") from error
         except NotSentError as error:
-            raise self._nobody(error.reason) from error
+            raise self._unreachable(error.reason) from error
         except (http.client.HTTPException, ConnectionResetError) as error:
             raise CommandError(
                 f"{self.url} is not an HTTP server ({error}): name the broker's HTTP address with --http"
@@ -73,14 +73,14 @@ class HttpApi:
                 EXIT_UNREACHABLE,
             ) from error
         except OSError as error:
-            raise self._nobody(error) from error
+            raise self._unreachable(error) from error
         except (ValueError, UnicodeError) as error:
             raise CommandError(f"{self.url} is not a usable address: {error}", EXIT_USAGE) from error
         if reply.status >= 300:
             raise self._refusal(reply, path)
         return _json_object(reply.data, self.url) if reply.data else {}
 
-    def _nobody(self, reason: object) -> CommandError:
+    def _unreachable(self, reason: object) -> CommandError:
         if isinstance(reason, TimeoutError):
             return CommandError(
                 f"{self.url} did not respond within {self._timeout_s:g} s: is it the broker's HTTP address?",
@@ -88,7 +88,7 @@ class HttpApi:
             )
         return CommandError(
             f"cannot connect to a broker at {self.url} ({reason}): is it running? Start one with `delaymq standalone`,"
-            f" or name its HTTP address with --http; {_ONLY_OURS}.",
+            f" or name its HTTP address with --http; {_ONLY_DELAYMQ}.",
             EXIT_UNREACHABLE,
         )
 
@@ -100,7 +100,7 @@ class HttpApi:
         if not code:
             return ApiError(
                 f"{self.url} returned {status} {reason} for /api/v1/{path.lstrip('/')} and is probably not a DelayMQ"
-                f" broker: is --http correct? {_ONLY_OURS[0].upper()}{_ONLY_OURS[1:]}.",
+                f" broker: is --http correct? {_ONLY_DELAYMQ[0].upper()}{_ONLY_DELAYMQ[1:]}.",
                 status,
                 code,
             )

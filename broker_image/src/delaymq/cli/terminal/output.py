@@ -60,7 +60,7 @@ def print_json(value: Any) -> None:
 
 
 @contextmanager
-def reading(url: str, what: str) -> Iterator[None]:
+def explain_bad_answers(url: str, what: str) -> Iterator[None]:
     """Convert errors from reading a response with missing fields to CommandError."""
     try:
         yield

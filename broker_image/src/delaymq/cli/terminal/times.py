@@ -42,7 +42,7 @@ def _checked(ms: int, text: str) -> int:
     return ms
 
 
-def shown_time(ms: int | None) -> str:
+def format_time(ms: int | None) -> str:
     """Format as `2026-01-31 12:00:00.250+01:00` (local time); empty for None, the number if it is out of range."""
     if ms is None:
         return ""
@@ -52,14 +52,14 @@ def shown_time(ms: int | None) -> str:
         return f"{ms} ms"
 
 
-def shown_moment(ms: int, now_ms: int) -> str:
+def format_moment(ms: int, now_ms: int) -> str:
     """Format as `12:00:00.250` today, `2026-01-31 12:00:00.250` on any other day."""
     at = datetime.fromtimestamp(ms / 1000)
     day = "" if at.date() == datetime.fromtimestamp(now_ms / 1000).date() else f"{at:%Y-%m-%d} "
     return f"{day}{at:%H:%M:%S}.{at.microsecond // 1000:03}"
 
 
-def shown_clock(ms: int | None, now_ms: int) -> str:
+def format_clock(ms: int | None, now_ms: int) -> str:
     """Format as `12:00:00` today, else with the date, because a future time of day alone would look past."""
     if ms is None:
         return ""

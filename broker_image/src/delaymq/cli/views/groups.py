@@ -16,7 +16,7 @@ from delaymq.protocol.bodies import ConsumeOffset, MessageQueue
 
 
 @dataclass(slots=True)
-class GroupSeen:
+class GroupView:
     """A group and the data collected about it."""
 
     group: str
@@ -94,31 +94,31 @@ def member_rows(members: GroupMembers) -> list[dict[str, Any]]:
     ]
 
 
-async def see_groups(client: Client, contains: str, *, with_system: bool, with_progress: bool) -> list[GroupSeen]:
+async def load_groups(client: Client, contains: str, *, with_system: bool, with_progress: bool) -> list[GroupView]:
     """Return the groups whose name contains `contains`, sorted by name."""
     admin = Admin(client)
-    found: dict[str, GroupSeen] = {}
+    found: dict[str, GroupView] = {}
     for broker_name, address in (await admin.masters()).items():
         for group, config in (await admin.group_configs(address)).items():
             if contains in group and (with_system or not names.is_system_group(group)):
-                found.setdefault(group, GroupSeen(group)).configs[broker_name] = config
+                found.setdefault(group, GroupView(group)).configs[broker_name] = config
     if with_progress:
         gate = asyncio.Semaphore(AT_ONCE)
         with progress("groups", len(found)) as step:
 
-            async def look(seen: GroupSeen) -> None:
+            async def load(seen: GroupView) -> None:
                 async with gate:
-                    await _look_at(admin, seen)
+                    await _load_details(admin, seen)
                     step()
 
-            await asyncio.gather(*map(look, found.values()))
+            await asyncio.gather(*map(load, found.values()))
     return [found[group] for group in sorted(found)]
 
 
-async def see_group(client: Client, group: str) -> GroupSeen:
+async def load_group(client: Client, group: str) -> GroupView:
     """Return one group; raise CommandError if no broker has it."""
-    seen = GroupSeen(group, await group_settings(client, group))
-    await _look_at(Admin(client), seen)
+    seen = GroupView(group, await group_settings(client, group))
+    await _load_details(Admin(client), seen)
     return seen
 
 
@@ -137,7 +137,7 @@ async def group_settings(client: Client, group: str) -> dict[str, GroupConfig]:
     return found
 
 
-async def _look_at(admin: Admin, seen: GroupSeen) -> None:
+async def _load_details(admin: Admin, seen: GroupView) -> None:
     seen.members = await admin.group_members(seen.group)
     try:
         seen.progress = await admin.consumer_progress(seen.group)

@@ -6,7 +6,7 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.message.ids import parse_offset_message_id
 
 
-def place_of(message_id: str) -> tuple[str, int, int]:
+def parse_message_id(message_id: str) -> tuple[str, int, int]:
     """Return the host, port and physical offset of an offset message id; raise CommandError if it is invalid."""
     try:
         return parse_offset_message_id(message_id)

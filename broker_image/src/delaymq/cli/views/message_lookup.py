@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, CommandError
-from delaymq.cli.terminal.times import shown_time
-from delaymq.cli.views.message_ids import place_of
+from delaymq.cli.terminal.times import format_time
+from delaymq.cli.views.message_ids import parse_message_id
 from delaymq.cli.views.message_text import body_text, state
 from delaymq.client import Admin, Client, ClientError, NoRouteError, ReceivedMessage, RefusedError
 from delaymq.message import names
@@ -36,9 +36,9 @@ class Unreachable:
         return f"not searched because unreachable: {listed}" if listed else ""
 
 
-async def by_offset_id(client: Client, message_id: str) -> ReceivedMessage:
+async def find_by_offset_id(client: Client, message_id: str) -> ReceivedMessage:
     """Return the message with an offset message id, if the id names a registered broker."""
-    host, port, _ = place_of(message_id)
+    host, port, _ = parse_message_id(message_id)
     address = host_and_port(host, port)
     info = await Admin(client).cluster_info()
     known = {each for broker in info.broker_addr_table.values() for each in broker.broker_addrs.values()}
@@ -54,9 +54,11 @@ async def by_offset_id(client: Client, message_id: str) -> ReceivedMessage:
         raise CommandError(f"{address} has no message {message_id}: it was deleted, or the id is wrong") from error
 
 
-async def by_unique_id(client: Client, topic: str, unique_id: str, unreachable: Unreachable) -> list[ReceivedMessage]:
+async def find_by_unique_id(
+    client: Client, topic: str, unique_id: str, unreachable: Unreachable
+) -> list[ReceivedMessage]:
     """Return the messages with a unique id; several if it was retried or stored twice."""
-    everything = await by_key(client, topic, unique_id, 0, None, unreachable)
+    everything = await find_by_key(client, topic, unique_id, 0, None, unreachable)
     found = [each for each in everything if each.message_id == unique_id]
     if not found:
         what = f"topic {topic} has no message with unique id {unique_id}"
@@ -64,7 +66,7 @@ async def by_unique_id(client: Client, topic: str, unique_id: str, unreachable: 
     return found
 
 
-async def by_key(
+async def find_by_key(
     client: Client,
     topic: str,
     key: str,
@@ -103,13 +105,13 @@ def found_rows(messages: list[ReceivedMessage], body_characters: int) -> list[tu
     """Return the table cells of a list of messages."""
     return [
         (
-            shown_time(each.store_timestamp_ms),
+            format_time(each.store_timestamp_ms),
             each.message_id,
             f"{each.queue.broker_name} {each.queue.queue_id}".strip(),
             str(each.queue_offset),
             each.tags,
             " ".join(each.keys),
-            f"pending until {shown_time(each.due_ms)}" if state(each) == "waiting" and each.due_ms else state(each),
+            f"pending until {format_time(each.due_ms)}" if state(each) == "waiting" and each.due_ms else state(each),
             " ".join(body_text(each, body_characters).split()),
         )
         for each in messages

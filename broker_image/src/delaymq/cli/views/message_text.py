@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from delaymq.cli.terminal.output import duration
 from delaymq.cli.terminal.sanitize import on_one_line
-from delaymq.cli.terminal.times import shown_moment, shown_time
+from delaymq.cli.terminal.times import format_moment, format_time
 from delaymq.client import ReceivedMessage
 from delaymq.clock import now_ms
 from delaymq.message import names
@@ -29,7 +29,7 @@ def body_text(message: ReceivedMessage, most: int = SHOWN_CHARACTERS) -> str:
 
 def as_line(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> str:
     """Return one received message as a line of text."""
-    parts = [shown_moment(arrived_ms, now_ms()), body_text(message)]
+    parts = [format_moment(arrived_ms, now_ms()), body_text(message)]
     if message.tags:
         parts.append(f"tags {message.tags}")
     if message.keys:
@@ -106,11 +106,11 @@ def as_lines(message: ReceivedMessage) -> list[str]:
         f"topic:      {real_topic(message)}" + (" (pending delivery)" if state(message) == "waiting" else ""),
         f"queue:      {message.queue.queue_id}, offset {message.queue_offset},"
         f" physical offset {message.physical_offset}",
-        f"sent:       {shown_time(message.born_timestamp_ms)}",
-        f"stored:     {shown_time(message.store_timestamp_ms)}",
+        f"sent:       {format_time(message.born_timestamp_ms)}",
+        f"stored:     {format_time(message.store_timestamp_ms)}",
     ]
     if message.due_ms is not None:
-        lines.append(f"due:        {shown_time(message.due_ms)}, level {message.delay_level}")
+        lines.append(f"due:        {format_time(message.due_ms)}, level {message.delay_level}")
     if message.tags:
         lines.append(f"tags:       {message.tags}")
     if message.keys:

@@ -22,7 +22,7 @@ MAX_BROKERS: Final = 32
 """Maximum number of brokers queried by one search."""
 
 
-async def waiting_for(client: Client, where: Target, topic: str) -> list[str]:
+async def pending_counts(client: Client, where: Target, topic: str) -> list[str]:
     """Return sentences on the pending messages of `topic` at each of its brokers, and on brokers not queried.
 
     RocketMQ's brokers provide no count and are omitted. Only the broker of `--http` receives the token, because a

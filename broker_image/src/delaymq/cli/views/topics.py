@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError
-from delaymq.cli.target.connection import nearest
+from delaymq.cli.target.connection import closest_name
 from delaymq.cli.terminal.output import progress
-from delaymq.cli.terminal.times import shown_time
+from delaymq.cli.terminal.times import format_time
 from delaymq.client import Admin, Client, NoRouteError, RefusedError, TopicConfig
 from delaymq.message import names
 from delaymq.protocol.bodies import MessageQueue, TopicOffset
@@ -21,7 +21,7 @@ AT_ONCE: Final = 16
 
 
 @dataclass(slots=True)
-class TopicSeen:
+class TopicView:
     """A topic and the data collected about it."""
 
     topic: str
@@ -80,7 +80,7 @@ class TopicSeen:
         queues = str(row["readQueues"])
         if row["readQueues"] != row["writeQueues"]:
             queues = f"{row['readQueues']} read, {row['writeQueues']} write"
-        last = shown_time(self.last_stored_ms)
+        last = format_time(self.last_stored_ms)
         return (self.topic, self.kind, self.permission, last, str(len(self.configs)), queues, str(self.messages))
 
 
@@ -93,16 +93,16 @@ def kind_of(topic: str, own: set[str]) -> str:
     return "system" if names.is_system_topic(topic, *own) else "normal"
 
 
-async def see_topics(client: Client, kind: str, contains: str, *, with_messages: bool) -> list[TopicSeen]:
+async def load_topics(client: Client, kind: str, contains: str, *, with_messages: bool) -> list[TopicView]:
     """Return the topics of one kind, or all, sorted by name."""
     admin = Admin(client)
     own = await own_names(admin)
-    found: dict[str, TopicSeen] = {}
+    found: dict[str, TopicView] = {}
     for broker_name, address in (await admin.masters()).items():
         for topic, config in (await admin.topic_configs(address)).items():
             its_kind = kind_of(topic, own)
             if (kind == "all" or kind == its_kind) and contains in topic:
-                found.setdefault(topic, TopicSeen(topic, its_kind)).configs[broker_name] = config
+                found.setdefault(topic, TopicView(topic, its_kind)).configs[broker_name] = config
     if with_messages:
         await _add_offsets(admin, list(found.values()))
     return [found[topic] for topic in sorted(found)]
@@ -115,11 +115,11 @@ async def own_names(admin: Admin) -> set[str]:
     return clusters | set(info.broker_addr_table) | {f"{name}_{names.REPLY_TOPIC_POSTFIX}" for name in clusters}
 
 
-async def _add_offsets(admin: Admin, topics: list[TopicSeen]) -> None:
+async def _add_offsets(admin: Admin, topics: list[TopicView]) -> None:
     gate = asyncio.Semaphore(AT_ONCE)
     with progress("topics", len(topics)) as step:
 
-        async def add(seen: TopicSeen) -> None:
+        async def add(seen: TopicView) -> None:
             async with gate:
                 seen.offsets = await _offsets(admin, seen.topic)
                 step()
@@ -135,11 +135,11 @@ async def _offsets(admin: Admin, topic: str) -> list[tuple[MessageQueue, TopicOf
     return sorted(stats.items(), key=lambda each: (each[0].broker_name, each[0].queue_id))
 
 
-async def see_topic(client: Client, topic: str) -> TopicSeen:
+async def load_topic(client: Client, topic: str) -> TopicView:
     """Return one topic with its queues and groups; raise CommandError if it does not exist."""
     admin = Admin(client)
     masters = await topic_masters(client, topic, None)
-    seen = TopicSeen(topic, kind_of(topic, await own_names(admin)))
+    seen = TopicView(topic, kind_of(topic, await own_names(admin)))
     seen.configs = {name: config for name, (_, config) in masters.items()}
     seen.offsets = await _offsets(admin, topic)
     try:
@@ -169,6 +169,6 @@ def unknown_topic(topic: str, known: set[str] | list[str]) -> CommandError:
     problem = names.topic_problem(topic)
     if problem is not None:
         return CommandError(problem, EXIT_USAGE)
-    near = nearest(topic, known)
+    near = closest_name(topic, known)
     hint = f". Similar names: {near}" if near else ": create it with `delaymq topic create`"
     return CommandError(f"no broker has topic {topic}{hint}")

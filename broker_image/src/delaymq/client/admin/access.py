@@ -26,7 +26,7 @@ class AccessCalls(AdminCalls):
 
     async def access_versions(self, address: str) -> dict[str, DataVersion]:
         """How often each rule file was changed over the wire, and when last, by its path on the broker."""
-        answer = await self._client.ask(address, request_command(RequestCode.GET_BROKER_CLUSTER_ACL_INFO))
+        answer = await self._client.request(address, request_command(RequestCode.GET_BROKER_CLUSTER_ACL_INFO))
         with reading_answer(address):
             header = GetBrokerAclConfigResponseHeader.from_fields(answer.fields)
         try:
@@ -64,17 +64,19 @@ class AccessCalls(AdminCalls):
             group_perms=_joined(groups),
             require_second_signature=required,
         )
-        await self._client.ask(address, request_command(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header.to_fields()))
+        await self._client.request(
+            address, request_command(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header.to_fields())
+        )
 
     async def delete_account(self, address: str, access_key: str) -> None:
         """Takes an account away."""
         fields = DeleteAccessConfigRequestHeader(access_key=access_key).to_fields()
-        await self._client.ask(address, request_command(RequestCode.DELETE_ACL_CONFIG, fields))
+        await self._client.request(address, request_command(RequestCode.DELETE_ACL_CONFIG, fields))
 
     async def set_white_addresses(self, address: str, white: Sequence[str], path: str) -> None:
         """Replaces the global white list of one rule file, by its path on the broker (`access_versions`)."""
         header = UpdateGlobalWhiteAddrsConfigRequestHeader(global_white_addrs=",".join(white), acl_file_full_path=path)
-        await self._client.ask(
+        await self._client.request(
             address, request_command(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header.to_fields())
         )
 

@@ -27,7 +27,7 @@ class AdminCalls:
 
     async def cluster_info(self) -> ClusterInfo:
         """All brokers that are registered, and the clusters that they belong to."""
-        answer = await self._client.ask_name_server(request_command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        answer = await self._client.request_name_server(request_command(RequestCode.GET_BROKER_CLUSTER_INFO))
         with reading_answer("the NameServer"):
             return ClusterInfo.decode(answer.body)
 
@@ -53,7 +53,7 @@ class AdminCalls:
         header = GetConsumerConnectionListRequestHeader(consumer_group=group)
         command = request_command(RequestCode.GET_CONSUMER_CONNECTION_LIST, header.to_fields())
         try:
-            answer = await self._client.ask(address, command)
+            answer = await self._client.request(address, command)
         except RefusedError as error:
             if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
                 return None
@@ -61,10 +61,10 @@ class AdminCalls:
         with reading_answer(address):
             return ConsumerConnection.decode(answer.body)
 
-    async def _ask_all_name_servers(self, make_command: Callable[[], Command]) -> None:
+    async def _request_all_name_servers(self, make_command: Callable[[], Command]) -> None:
         """Asks each of them at once; raises what the first of them failed with after all have been asked."""
         addresses = self._client.require_name_servers()
-        answers = (self._client.ask(address, make_command()) for address in addresses)
+        answers = (self._client.request(address, make_command()) for address in addresses)
         for outcome in await asyncio.gather(*answers, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -14,18 +14,18 @@ class BrokerCalls(AdminCalls):
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """A broker's settings by RocketMQ's keys."""
-        answer = await self._client.ask(address, request_command(RequestCode.GET_BROKER_CONFIG))
+        answer = await self._client.request(address, request_command(RequestCode.GET_BROKER_CONFIG))
         with reading_answer(address):
             return decode_settings(answer.body)
 
     async def update_broker_config(self, address: str, settings: dict[str, str]) -> None:
         """Changes settings of a running broker."""
-        await self._client.ask(
+        await self._client.request(
             address, request_command(RequestCode.UPDATE_BROKER_CONFIG, body=encode_settings(settings))
         )
 
     async def runtime_info(self, address: str) -> dict[str, str]:
         """A broker's figures by RocketMQ's names."""
-        answer = await self._client.ask(address, request_command(RequestCode.GET_BROKER_RUNTIME_INFO))
+        answer = await self._client.request(address, request_command(RequestCode.GET_BROKER_RUNTIME_INFO))
         with reading_answer(address):
             return KVTable.decode(answer.body).table

@@ -53,7 +53,7 @@ class GroupCalls(TopicCalls):
 
     async def group_configs(self, address: str) -> dict[str, GroupConfig]:
         """All groups of the broker at `address`."""
-        answer = await self._client.ask(address, request_command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        answer = await self._client.request(address, request_command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         with reading_answer(address):
             table = GroupTable.decode(answer.body, max_bytes=MAX_TABLE_BYTES).subscription_group_table
         return {name: GroupConfig.from_wire(config) for name, config in table.items()}
@@ -67,7 +67,7 @@ class GroupCalls(TopicCalls):
     async def put_group_on(self, address: str, config: GroupConfig) -> None:
         """Creates or changes a group on the broker at `address`; it is on its disk then."""
         body = config.to_wire().encode()
-        await self._client.ask(address, request_command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body))
+        await self._client.request(address, request_command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body))
 
     async def delete_group(self, group: str, *, keep_offsets: bool = False, keep_dead_letters: bool = False) -> None:
         """Deletes a group on all masters, with its offsets, its waiting retries and its dead letters.
@@ -77,7 +77,9 @@ class GroupCalls(TopicCalls):
         header = DeleteSubscriptionGroupRequestHeader(group_name=group, remove_offset=not keep_offsets)
         topics = [retry_topic(group), *(() if keep_dead_letters else (dead_letter_topic(group),))]
         for address in (await self.masters()).values():
-            await self._client.ask(address, request_command(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_fields()))
+            await self._client.request(
+                address, request_command(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_fields())
+            )
             for topic in topics:
                 await self.delete_topic_on(address, topic)
         for topic in topics:
@@ -109,7 +111,9 @@ class GroupCalls(TopicCalls):
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
         found: dict[MessageQueue, ConsumeOffset] = {}
         for address in route.addresses():
-            answer = await self._client.ask(address, request_command(RequestCode.GET_CONSUME_STATS, header.to_fields()))
+            answer = await self._client.request(
+                address, request_command(RequestCode.GET_CONSUME_STATS, header.to_fields())
+            )
             with reading_answer(address):
                 found |= ConsumeStats.decode(answer.body).offset_table
         return found

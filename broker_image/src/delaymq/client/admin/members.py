@@ -29,7 +29,7 @@ class MemberCalls(AdminCalls):
         header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=stacks)
         address = await self._broker_of(group, client_id)
         command = request_command(RequestCode.GET_CONSUMER_RUNNING_INFO, header.to_fields())
-        answer = await self._client.ask(address, command, MEMBER_TIMEOUT_MS)
+        answer = await self._client.request(address, command, MEMBER_TIMEOUT_MS)
         with reading_answer(f"member {client_id}"):
             return ConsumerRunningInfo.decode(answer.body)
 
@@ -45,7 +45,7 @@ class MemberCalls(AdminCalls):
         )
         address = host_and_port(host, port)
         command = request_command(RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_fields())
-        answer = await self._client.ask(address, command, MEMBER_TIMEOUT_MS)
+        answer = await self._client.request(address, command, MEMBER_TIMEOUT_MS)
         with reading_answer(f"member {client_id}"):
             return ConsumeDirectlyResult.decode(answer.body)
 

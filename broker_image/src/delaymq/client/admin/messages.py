@@ -38,7 +38,9 @@ class MessageCalls(AdminCalls):
         host, port, offset = parse_offset_message_id(offset_message_id)
         address = host_and_port(host, port)
         header = ViewMessageRequestHeader(offset=offset)
-        answer = await self._client.ask(address, request_command(RequestCode.VIEW_MESSAGE_BY_ID, header.to_fields()))
+        answer = await self._client.request(
+            address, request_command(RequestCode.VIEW_MESSAGE_BY_ID, header.to_fields())
+        )
         with reading_answer(address):
             found = decode_messages(answer.body, "")
         if not found:
@@ -87,7 +89,7 @@ class MessageCalls(AdminCalls):
         if address is None:
             return []
         try:
-            answer = await self._client.ask(address, request_command(RequestCode.QUERY_MESSAGE, header.to_fields()))
+            answer = await self._client.request(address, request_command(RequestCode.QUERY_MESSAGE, header.to_fields()))
         except RefusedError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
@@ -120,9 +122,9 @@ class MessageCalls(AdminCalls):
         async def in_time(queue: MessageQueue) -> list[ReceivedMessage]:
             if queue.broker_name in gone:
                 return []
-            return await _unless_unreachable(queue.broker_name, look(queue), leave_out if on_unreachable else None)
+            return await _unless_unreachable(queue.broker_name, read_last(queue), leave_out if on_unreachable else None)
 
-        async def look(queue: MessageQueue) -> list[ReceivedMessage]:
+        async def read_last(queue: MessageQueue) -> list[ReceivedMessage]:
             first = await reading.first_at(queue, begin_ms)
             last = await reading.first_at(queue, end_ms + 1)
             return await reading.read(queue, first, min(last, first + max_messages))

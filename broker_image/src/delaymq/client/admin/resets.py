@@ -82,7 +82,7 @@ class ResetCalls(AdminCalls):
 
     async def _progress_on(self, address: str, group: str, topic: str) -> dict[MessageQueue, ConsumeOffset]:
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
-        answer = await self._client.ask(address, request_command(RequestCode.GET_CONSUME_STATS, header.to_fields()))
+        answer = await self._client.request(address, request_command(RequestCode.GET_CONSUME_STATS, header.to_fields()))
         with reading_answer(address):
             return ConsumeStats.decode(answer.body).offset_table
 
@@ -109,7 +109,7 @@ class ResetCalls(AdminCalls):
     async def _invoke_reset(self, address: str, group: str, topic: str, at_ms: int) -> dict[MessageQueue, int]:
         header = ResetOffsetRequestHeader(topic=topic, group=group, timestamp=at_ms, is_force=True)
         command = request_command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_fields())
-        answer = await self._client.ask(address, command)
+        answer = await self._client.request(address, command)
         with reading_answer(address):
             return ResetOffset.decode(answer.body).offset_table
 

@@ -29,7 +29,7 @@ class TopicCalls(AdminCalls):
 
     async def topics(self) -> list[str]:
         """All topics that any broker has registered."""
-        answer = await self._client.ask_name_server(request_command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        answer = await self._client.request_name_server(request_command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         with reading_answer("the NameServer"):
             return sorted(TopicList.decode(answer.body, max_bytes=MAX_TABLE_BYTES).topic_list)
 
@@ -68,7 +68,7 @@ class TopicCalls(AdminCalls):
 
     async def topic_configs(self, address: str) -> dict[str, TopicConfig]:
         """All topics of the broker at `address`, its own ones too."""
-        answer = await self._client.ask(address, request_command(RequestCode.GET_ALL_TOPIC_CONFIG))
+        answer = await self._client.request(address, request_command(RequestCode.GET_ALL_TOPIC_CONFIG))
         with reading_answer(address):
             table = TopicTable.decode(answer.body, max_bytes=MAX_TABLE_BYTES).topic_config_table
         return {name: TopicConfig.from_wire(config) for name, config in table.items()}
@@ -79,17 +79,17 @@ class TopicCalls(AdminCalls):
         ValueError for an illegal name or number.
         """
         fields = config.to_header().to_fields()
-        await self._client.ask(address, request_command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
+        await self._client.request(address, request_command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
 
     async def delete_topic_on(self, address: str, topic: str) -> None:
         """Deletes a topic with its messages on the broker at `address`; its route stays: `delete_route`."""
         fields = DeleteTopicRequestHeader(topic=topic).to_fields()
-        await self._client.ask(address, request_command(RequestCode.DELETE_TOPIC_IN_BROKER, fields))
+        await self._client.request(address, request_command(RequestCode.DELETE_TOPIC_IN_BROKER, fields))
 
     async def delete_route(self, topic: str, *, cluster: str | None = None) -> None:
         """Has all NameServers forget the topic, of one cluster or of all; a broker that still has it brings it back."""
         fields = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster).to_fields()
-        await self._ask_all_name_servers(lambda: request_command(RequestCode.DELETE_TOPIC_IN_NAMESRV, dict(fields)))
+        await self._request_all_name_servers(lambda: request_command(RequestCode.DELETE_TOPIC_IN_NAMESRV, dict(fields)))
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Offsets and last store time of each queue."""
@@ -97,7 +97,7 @@ class TopicCalls(AdminCalls):
         header = GetTopicStatsInfoRequestHeader(topic=topic)
         found: dict[MessageQueue, TopicOffset] = {}
         for address in route.addresses():
-            answer = await self._client.ask(
+            answer = await self._client.request(
                 address, request_command(RequestCode.GET_TOPIC_STATS_INFO, header.to_fields())
             )
             with reading_answer(address):
@@ -111,7 +111,7 @@ class TopicCalls(AdminCalls):
         found: set[str] = set()
         for address in route.addresses():
             command = request_command(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, dict(fields))
-            answer = await self._client.ask(address, command)
+            answer = await self._client.request(address, command)
             with reading_answer(address):
                 found.update(GroupList.decode(answer.body).group_list)
         return sorted(found)
@@ -120,7 +120,9 @@ class TopicCalls(AdminCalls):
         """The order settings that one NameServer has, by topic."""
         fields = GetKVListByNamespaceRequestHeader(namespace=ORDER_NAMESPACE).to_fields()
         try:
-            answer = await self._client.ask(name_server, request_command(RequestCode.GET_KVLIST_BY_NAMESPACE, fields))
+            answer = await self._client.request(
+                name_server, request_command(RequestCode.GET_KVLIST_BY_NAMESPACE, fields)
+            )
         except RefusedError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return {}  # nobody ever set one
@@ -131,9 +133,9 @@ class TopicCalls(AdminCalls):
     async def put_order(self, topic: str, text: str) -> None:
         """Sets at all NameServers which brokers have how many queues of an ordered topic: `broker-a:4;broker-b:4`."""
         fields = PutKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=topic, value=text).to_fields()
-        await self._ask_all_name_servers(lambda: request_command(RequestCode.PUT_KV_CONFIG, dict(fields)))
+        await self._request_all_name_servers(lambda: request_command(RequestCode.PUT_KV_CONFIG, dict(fields)))
 
     async def delete_order(self, topic: str) -> None:
         """Takes the order setting of a topic back; nothing happens where there is none."""
         fields = DeleteKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=topic).to_fields()
-        await self._ask_all_name_servers(lambda: request_command(RequestCode.DELETE_KV_CONFIG, dict(fields)))
+        await self._request_all_name_servers(lambda: request_command(RequestCode.DELETE_KV_CONFIG, dict(fields)))

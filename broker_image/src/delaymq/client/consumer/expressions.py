@@ -28,4 +28,4 @@ async def check_expressions(client: Client, group: str, subscriptions: Iterable[
                 address = await client.address_of(route.readable[0]) if route.readable else None
                 if address is not None:
                     body = CheckClient(client.client_id, group, subscription.data()).encode()
-                    await client.ask(address, request_command(RequestCode.CHECK_CLIENT_CONFIG, {}, body))
+                    await client.request(address, request_command(RequestCode.CHECK_CLIENT_CONFIG, {}, body))

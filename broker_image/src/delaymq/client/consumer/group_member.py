@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from delaymq.client.consumer.expressions import check_expressions
-from delaymq.client.consumer.offset_store.broker_offsets import Offsets
+from delaymq.client.consumer.offset_store.broker_offsets import OffsetStore
 from delaymq.client.consumer.queues.assigned_queues import AssignedQueues
 from delaymq.client.consumer.stats.consumer_stats import Tally
 from delaymq.client.core.background import Background
@@ -21,7 +21,7 @@ from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
 class GroupMember:
     """Most of a `Member` of the client; who reads, and how, is said by what is derived from it."""
 
-    _offsets: Offsets
+    _offsets: OffsetStore
     _assignment: AssignedQueues
     retry_topic = ""
     """Of a consumer whose failed messages come again there."""
@@ -64,7 +64,7 @@ class GroupMember:
     def membership_changed(self) -> None:
         """Members, routes or a connection changed: the shares are worked out again."""
         self._offsets.forget_saved()
-        self._assignment.look_again()
+        self._assignment.rebalance_soon()
 
     def _consumer_data(self, consume_type: str, model: MessageModel, consume_from: ConsumeFrom) -> ConsumerData:
         return ConsumerData(

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Self
 
-from delaymq.client.consumer.lite_reading import SharedOrAssigned, reading_options
+from delaymq.client.consumer.lite_reading import ShareOrAssignment, reading_options
 from delaymq.client.consumer.offset_store.broker_offsets import BrokerOffsets
-from delaymq.client.consumer.offset_store.lite_offsets import SoughtOffsets
+from delaymq.client.consumer.offset_store.lite_offsets import SeekableOffsets
 from delaymq.client.consumer.queues.assigned_queues import AssignedQueues
 from delaymq.client.consumer.queues.poll_buffer import PollBuffer
 from delaymq.client.consumer.rebalance.shares import Shares
@@ -48,9 +48,9 @@ class LitePullConsumer(SeekingMember):
     def __init__(self, client: Client, group: str, options: LitePullOptions | None = None) -> None:
         super().__init__(client, group, "lite pull consumer")
         self.options = options or LitePullOptions()
-        self._offsets = SoughtOffsets(BrokerOffsets(self._calls), saves=self.options.auto_commit)
+        self._offsets = SeekableOffsets(BrokerOffsets(self._calls), saves=self.options.auto_commit)
         self._buffer = PollBuffer(self.options.max_cached_in_all)
-        self._shares = SharedOrAssigned(Shares(client, group, allocation=self.options.allocation))
+        self._shares = ShareOrAssignment(Shares(client, group, allocation=self.options.allocation))
         self._assignment = AssignedQueues(
             client,
             group,
@@ -113,7 +113,7 @@ class LitePullConsumer(SeekingMember):
             if known is None or known.expression != tags:
                 self._subscriptions[topic] = subscription
                 self._assignment.subscription_changed(topic)
-        self._assignment.look_again()
+        self._assignment.rebalance_soon()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The topic's queues that can be read. Raises NoRouteError."""

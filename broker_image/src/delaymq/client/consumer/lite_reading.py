@@ -7,7 +7,7 @@ from delaymq.client.options import LitePullOptions, PushConsumerOptions
 from delaymq.protocol.bodies import MessageQueue
 
 
-class SharedOrAssigned:
+class ShareOrAssignment:
     """The group's shares, or once `assigned` is set exactly these queues."""
 
     def __init__(self, of_group: Shares) -> None:

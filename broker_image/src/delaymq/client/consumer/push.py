@@ -78,7 +78,7 @@ class _GroupConsumer(GroupMember):
         """
         self._subscriptions[topic] = subscription_to(topic, tags, sql, now_ms())
         if topic != self.retry_topic:  # its messages count for the topics that they came from
-            self._tally.know(topic)
+            self._tally.add_topic(topic)
         self._assignment.subscription_changed(topic)
 
     def unsubscribe(self, topic: str) -> None:

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Mapping
 
 from delaymq.client.consumer.group_member import GroupMember
-from delaymq.client.consumer.lite_reading import SharedOrAssigned
-from delaymq.client.consumer.offset_store.lite_offsets import SoughtOffsets
+from delaymq.client.consumer.lite_reading import ShareOrAssignment
+from delaymq.client.consumer.offset_store.lite_offsets import SeekableOffsets
 from delaymq.protocol.bodies import MessageQueue
 
 
 class SeekingMember(GroupMember):
     """A member whose caller may choose where it goes on."""
 
-    _offsets: SoughtOffsets
-    _shares: SharedOrAssigned
+    _offsets: SeekableOffsets
+    _shares: ShareOrAssignment
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Goes on at `offset` of `queue`; what was pulled of it is dropped. It is committed as any other progress.

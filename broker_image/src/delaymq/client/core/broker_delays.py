@@ -19,10 +19,10 @@ SETTING_OF_OURS: Final = "httpPort"
 
 
 class BrokerDelays:
-    """Asked of each broker when a send wants it, and kept. `ask` takes an address and raises ClientError."""
+    """Asked of each broker when a send wants it, and kept. `request` takes an address and raises ClientError."""
 
-    def __init__(self, ask: Callable[[str, Command], Awaitable[Command]], table_ms: int) -> None:
-        self._ask = ask
+    def __init__(self, request: Callable[[str, Command], Awaitable[Command]], table_ms: int) -> None:
+        self._ask = request
         self._table_ms = table_ms
         self._levels: dict[str, tuple[int, DelayLevels]] = {}
         self._delays_commits: set[str] = set()
@@ -34,11 +34,11 @@ class BrokerDelays:
         known = self._levels.get(address)
         if known is not None and not fresh and now - known[0] < self._table_ms:
             return known[1]
-        levels = await self._calls.call(address, lambda: self._ask_levels(address))
+        levels = await self._calls.call(address, lambda: self._request_levels(address))
         self._levels[address] = (now, levels)
         return levels
 
-    async def _ask_levels(self, address: str) -> DelayLevels:
+    async def _request_levels(self, address: str) -> DelayLevels:
         return table_of(await self._settings(address))
 
     async def require_delayed_commits(self, address: str) -> None:

@@ -16,7 +16,7 @@ from delaymq.client.core.inbound_requests import InboundRequests, group_of
 from delaymq.client.core.member import Member
 from delaymq.client.core.name_servers import NameServers
 from delaymq.client.core.network import Network, own_address, plain_text
-from delaymq.client.core.replies import OpenRequests
+from delaymq.client.core.replies import PendingReplies
 from delaymq.client.core.route_cache import RouteCache
 from delaymq.client.errors import ClientError, ClosedError, NoRouteError, UnreachableError
 from delaymq.client.options import ClientOptions
@@ -40,8 +40,8 @@ _logger = logging.getLogger(__name__)
 class Client:
     """Use as `async with Client("127.0.0.1:9876") as client:`; all members end with it.
 
-    `name_servers`: `host:port`, several joined by `;` or as a sequence. None: there are none, and only `ask` and what
-    names an address can be used.
+    `name_servers`: `host:port`, several joined by `;` or as a sequence. None: there are none, and only `request` and
+    what names an address can be used.
     """
 
     def __init__(self, name_servers: str | Sequence[str] | None, options: ClientOptions | None = None) -> None:
@@ -52,11 +52,11 @@ class Client:
                 "name at least one NameServer, such as 127.0.0.1:9876, or None to ask given addresses only"
             )
         self.options = options or ClientOptions()
-        self.requests = OpenRequests()
+        self.requests = PendingReplies()
         """Of all producers here: those that wait for their replies."""
         self._serving = InboundRequests(self)
         self.network = Network(
-            self._serving.commanded,
+            self._serving.requests_received,
             self._connected,
             self.options.connect_timeout_ms,
             self.options.credentials,
@@ -80,7 +80,7 @@ class Client:
         self.route_to_send = self._routes.route_to_send
         self.refresh_soon = self._routes.refresh_soon
         self.note_broker = self._routes.note_broker
-        self.delays = BrokerDelays(self.ask, self.options.delay_table_ms)
+        self.delays = BrokerDelays(self.request, self.options.delay_table_ms)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -177,7 +177,7 @@ class Client:
 
     async def _heartbeat_to(self, address: str) -> None:
         try:
-            await self.network.ask(address, self._heartbeat_command(), self.options.request_timeout_ms)
+            await self.network.request(address, self._heartbeat_command(), self.options.request_timeout_ms)
         except ClientError as error:
             _logger.warning("heartbeat failed: %s", error)
 
@@ -199,17 +199,17 @@ class Client:
 
     # Requests.
 
-    async def ask_name_server(self, command: Command, *, unless_all: int | None = None) -> Command:
+    async def request_name_server(self, command: Command, *, unless_all: int | None = None) -> Command:
         """The first NameServer's answer that has code 0 (errors and `unless_all` as NameServers.ask)."""
-        return await self._name_servers.ask(command, unless_all=unless_all)
+        return await self._name_servers.request(command, unless_all=unless_all)
 
     def require_name_servers(self) -> list[str]:
         """The NameServers' addresses. Raises ClientError when this client has none."""
         return self._name_servers.require()
 
-    async def ask(self, address: str, command: Command, timeout_ms: int | None = None) -> Command:
+    async def request(self, address: str, command: Command, timeout_ms: int | None = None) -> Command:
         """The answer with code 0 (errors as Network.ask)."""
-        return await self.network.ask(address, command, timeout_ms or self.options.request_timeout_ms)
+        return await self.network.request(address, command, timeout_ms or self.options.request_timeout_ms)
 
     async def address_of(self, queue: MessageQueue, *, to_write: bool = False, broker_id: int = MASTER_ID) -> str:
         """The address that serves a queue, to read if possible that of the broker's `broker_id`. NoRouteError."""

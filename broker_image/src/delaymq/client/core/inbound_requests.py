@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from delaymq.client.core.background import Background
 from delaymq.client.core.member import Member
 from delaymq.client.core.network import Network
-from delaymq.client.core.replies import OpenRequests
+from delaymq.client.core.replies import PendingReplies
 from delaymq.client.messages import ReceivedMessage, received_beside
 from delaymq.message import names
 from delaymq.message.errors import RecordError
@@ -39,7 +39,7 @@ _logger = logging.getLogger(__name__)
 
 
 @runtime_checkable
-class AnswersAboutItself(Protocol):
+class ReportsStatus(Protocol):
     """A consumer that can tell an administrator what it does."""
 
     retry_topic: str
@@ -49,7 +49,7 @@ class AnswersAboutItself(Protocol):
 
 
 @runtime_checkable
-class ConsumesDirectly(Protocol):
+class ConsumesOnDemand(Protocol):
     """A consumer with a handler, to which a message may be given beside its queues."""
 
     async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult: ...
@@ -66,13 +66,13 @@ class ChecksTransactions(Protocol):
     ) -> None: ...
 
 
-class Owner(Protocol):
+class RequestOwner(Protocol):
     """The client whose peers ask."""
 
     background: Background
     members: list[Member]
     network: Network
-    requests: OpenRequests
+    requests: PendingReplies
 
 
 Answer = Response | Coroutine[Any, Any, Response] | None
@@ -81,11 +81,11 @@ Answer = Response | Coroutine[Any, Any, Response] | None
 class InboundRequests:
     """Answers the requests of the peers of one client; a request that cannot be read is refused."""
 
-    def __init__(self, client: Owner) -> None:
+    def __init__(self, client: RequestOwner) -> None:
         self._client = client
         self._open = 0
 
-    def commanded(self, connection: RemotingConnection, commands: list[Command]) -> None:
+    def requests_received(self, connection: RemotingConnection, commands: list[Command]) -> None:
         """Takes what a connection has read."""
         for command in commands:
             serve = _SERVED.get(command.code)
@@ -101,9 +101,9 @@ class InboundRequests:
             if isinstance(answer, Response):
                 _reply(connection, command, answer)
             elif answer is not None:
-                self._client.background.spawn(self._answer_later(connection, command, answer))
+                self._client.background.spawn(self._reply_later(connection, command, answer))
 
-    async def _answer_later(
+    async def _reply_later(
         self, connection: RemotingConnection, command: Command, answer: Coroutine[Any, Any, Response]
     ) -> None:
         if self._open >= MAX_OPEN_RESPONSES:
@@ -137,14 +137,14 @@ class InboundRequests:
         header = GetConsumerStatusRequestHeader.from_fields(command.fields)
         offsets: dict[MessageQueue, int] = {}
         for member in self._consumers(header.group):
-            if isinstance(member, AnswersAboutItself):
+            if isinstance(member, ReportsStatus):
                 offsets |= member.offsets_of(header.topic)
         return Response(body=ConsumerStatus(message_queue_table=offsets).encode())
 
     def _running_info(self, connection: RemotingConnection, command: Command) -> Answer:
         header = GetConsumerRunningInfoRequestHeader.from_fields(command.fields)
         for member in self._consumers(header.consumer_group):
-            if isinstance(member, AnswersAboutItself):
+            if isinstance(member, ReportsStatus):
                 info = member.running_info()
                 if header.jstack_enable:
                     # Only then: stacks of thousands of tasks take a while.
@@ -157,9 +157,9 @@ class InboundRequests:
     def _consume_directly(self, connection: RemotingConnection, command: Command) -> Answer:
         header = ConsumeMessageDirectlyResultRequestHeader.from_fields(command.fields)
         for member in self._consumers(header.consumer_group):
-            if isinstance(member, ConsumesDirectly):
-                retry_topic = member.retry_topic if isinstance(member, AnswersAboutItself) else ""
-                return _told(member, _record(command.body), header.broker_name or "", retry_topic)
+            if isinstance(member, ConsumesOnDemand):
+                retry_topic = member.retry_topic if isinstance(member, ReportsStatus) else ""
+                return _consume_directly_reply(member, _record(command.body), header.broker_name or "", retry_topic)
         return _no_such_group(header.consumer_group)
 
     def _check_transaction(self, connection: RemotingConnection, command: Command) -> Answer:
@@ -178,7 +178,9 @@ class InboundRequests:
         return self._client.requests.pushed(command)
 
 
-async def _told(member: ConsumesDirectly, record: Record, broker_name: str, retry_topic: str) -> Response:
+async def _consume_directly_reply(
+    member: ConsumesOnDemand, record: Record, broker_name: str, retry_topic: str
+) -> Response:
     message = await received_beside(record, broker_name, retry_topic)
     return Response(body=(await member.consume_directly(message)).encode())
 

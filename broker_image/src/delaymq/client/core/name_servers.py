@@ -22,7 +22,7 @@ class NameServers:
         self._timeout_ms = timeout_ms
         self._first = 0
 
-    async def ask(self, command: Command, *, unless_all: int | None = None) -> Command:
+    async def request(self, command: Command, *, unless_all: int | None = None) -> Command:
         """The first answer with code 0.
 
         A NameServer never answers a request that it does not know: AnswerTimeoutError. When there are several, none
@@ -36,7 +36,7 @@ class NameServers:
         for turn in range(count):
             index = (self._first + turn) % count
             try:
-                answer = await self._network.ask(self.addresses[index], command, timeout_ms)
+                answer = await self._network.request(self.addresses[index], command, timeout_ms)
             except asyncio.CancelledError:
                 # Whoever asked gave up waiting: the next one begins elsewhere.
                 self._first = (index + 1) % count

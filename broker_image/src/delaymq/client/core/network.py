@@ -68,7 +68,7 @@ class Network:
             return connection
         return await self._dials.call(address, lambda: self._dial(address))
 
-    async def ask(self, address: str, command: Command, timeout_ms: int) -> Command:
+    async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         """The answer with code 0. Raises RefusedError for any other, UnreachableError, AnswerTimeoutError."""
         answer = await self.invoke(address, command, timeout_ms)
         if answer.code != ResponseCode.SUCCESS:

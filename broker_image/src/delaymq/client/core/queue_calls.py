@@ -131,7 +131,7 @@ class QueueCalls:
         )
         address = await self._client.address_of(queue)
         try:
-            answer = await self._client.ask(
+            answer = await self._client.request(
                 address, request_command(RequestCode.QUERY_CONSUMER_OFFSET, header.to_fields())
             )
         except RefusedError as error:
@@ -147,7 +147,7 @@ class QueueCalls:
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
         address = await self._client.address_of(queue)
-        await self._client.ask(address, request_command(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_fields()))
+        await self._client.request(address, request_command(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_fields()))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that is still there."""
@@ -161,7 +161,7 @@ class QueueCalls:
         """The offset of the first message that was stored at `timestamp_ms` or later."""
         header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         address = await self._client.address_of(queue)
-        answer = await self._client.ask(
+        answer = await self._client.request(
             address, request_command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.to_fields())
         )
         with reading_answer(address):
@@ -171,7 +171,7 @@ class QueueCalls:
         # Requests 30 and 31 and their answers have the same fields.
         header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         address = await self._client.address_of(queue)
-        answer = await self._client.ask(address, request_command(code, header.to_fields()))
+        answer = await self._client.request(address, request_command(code, header.to_fields()))
         with reading_answer(address):
             return GetMaxOffsetResponseHeader.from_fields(answer.fields).offset
 

@@ -55,7 +55,7 @@ class Reply(NamedTuple):
     body: bytes
 
 
-class OpenRequests:
+class PendingReplies:
     """The requests of a client's producers, by correlation id. Replies that nobody waits for are dropped."""
 
     def __init__(self) -> None:

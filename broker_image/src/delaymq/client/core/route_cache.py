@@ -68,7 +68,7 @@ class RouteCache:
         known = self._routes.get(topic)
         if known is not None and not fresh:
             return known
-        route = route_of(topic, await self._ask(topic))
+        route = route_of(topic, await self._load_shared(topic))
         self._routes[topic] = route
         return route
 
@@ -77,7 +77,7 @@ class RouteCache:
         try:
             return await self.route(topic)
         except NoRouteError:
-            template = await self._ask(names.AUTO_CREATE_TOPIC, shown=topic)
+            template = await self._load_shared(names.AUTO_CREATE_TOPIC, shown=topic)
             return route_of_new_topic(topic, template, new_topic_queues)
 
     def refresh_soon(self, topic: str) -> None:
@@ -114,19 +114,19 @@ class RouteCache:
         finally:
             self._refreshing.discard(topic)
 
-    async def _ask(self, topic: str, shown: str = "") -> TopicRoute:
+    async def _load_shared(self, topic: str, shown: str = "") -> TopicRoute:
         # A thousand sends that begin together ask once; and whoever gives up does not end it for the others.
         try:
-            return await self._calls.call(topic, lambda: self._ask_now(topic))
+            return await self._calls.call(topic, lambda: self._load(topic))
         except NoRouteError as error:
             raise NoRouteError(shown or topic) from error
 
-    async def _ask_now(self, topic: str) -> TopicRoute:
+    async def _load(self, topic: str) -> TopicRoute:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         try:
             # A NameServer that was just restarted knows no topic until the brokers have told it again.
             command = request_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_fields())
-            answer = await self._name_servers.ask(command, unless_all=ResponseCode.TOPIC_NOT_EXIST)
+            answer = await self._name_servers.request(command, unless_all=ResponseCode.TOPIC_NOT_EXIST)
             with reading_answer("the NameServer"):
                 return TopicRoute.decode(answer.body)
         except RefusedError as error:

@@ -12,7 +12,7 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.protocol.headers import UnregisterClientRequestHeader
 
-GOODBYE_LIMIT_S = 1.0
+UNREGISTER_TIMEOUT_S = 1.0
 """For a connection that is made only to say goodbye: a close must not wait long for a broker that is gone."""
 
 
@@ -31,10 +31,10 @@ async def unregister(
 
     connected = set(client.network.addresses)
 
-    async def tell(address: str) -> None:
+    async def unregister_at(address: str) -> None:
         with suppress(ClientError, TimeoutError):  # the broker forgets clients by itself
-            async with asyncio.timeout(None if address in connected else GOODBYE_LIMIT_S):
-                await client.ask(address, request_command(RequestCode.UNREGISTER_CLIENT, header.to_fields()))
+            async with asyncio.timeout(None if address in connected else UNREGISTER_TIMEOUT_S):
+                await client.request(address, request_command(RequestCode.UNREGISTER_CLIENT, header.to_fields()))
 
     told = addresses if consumer_group is not None else addresses & connected
-    await asyncio.gather(*(tell(address) for address in sorted(told)))
+    await asyncio.gather(*(unregister_at(address) for address in sorted(told)))

@@ -50,7 +50,7 @@ class InFlight:
                 self.leave(size_bytes)  # it was let in at the moment when it was given up
             else:
                 room.cancel()
-                self._let_in()
+                self._admit_waiting()
             raise
 
     def leave(self, size_bytes: int) -> None:
@@ -58,7 +58,7 @@ class InFlight:
         self._count -= 1
         self._bytes -= size_bytes
         if self._waiting:
-            self._let_in()
+            self._admit_waiting()
         if self._emptied is not None and not self._count:
             self._emptied.set()
 
@@ -87,7 +87,7 @@ class InFlight:
         self._count += 1
         self._bytes += size_bytes
 
-    def _let_in(self) -> None:
+    def _admit_waiting(self) -> None:
         while self._waiting:
             room, size_bytes = self._waiting[0]
             if not room.done():

@@ -93,7 +93,7 @@ class TransactionProducer(Producer):
         super().__init__(client, group, options or TransactionOptions())
         self._listener = listener
         self._background = Background(f"transactions of {group}")
-        self._turns = asyncio.Semaphore(self.options.check_concurrency)
+        self._check_slots = asyncio.Semaphore(self.options.check_concurrency)
         self._checks: set[tuple[str, int]] = set()
         """Address of the broker and offset of the half message, of what is being checked."""
         self._closing = False
@@ -209,7 +209,7 @@ class TransactionProducer(Producer):
         try:
             address = await self._address_of(sent.queue)
             self._trace(message.topic, message.tags, " ".join(message.keys), header, address, state)
-            await self._tell(address, header, sent.queue.broker_name, remark)
+            await self._end_transaction(address, header, sent.queue.broker_name, remark)
         except ClientError as error:
             # It has been executed: the caller must not take it for failed. The broker asks how it ended.
             _logger.warning("the broker could not be told that %s is %s: %s", sent.message_id, state.name, error)
@@ -224,7 +224,7 @@ class TransactionProducer(Producer):
     ) -> None:
         try:
             message = await received_beside(half, broker_name)
-            async with self._turns:
+            async with self._check_slots:
                 state, remark = await self._state_of(message)
             header = EndTransactionRequestHeader(
                 producer_group=self.group,
@@ -236,7 +236,7 @@ class TransactionProducer(Producer):
                 transaction_id=asked.transaction_id,
             )
             self._trace(message.topic, message.tags, " ".join(message.keys), header, address, state)
-            await self._tell(address, header, message.queue.broker_name, remark)
+            await self._end_transaction(address, header, message.queue.broker_name, remark)
         except ClientError as error:
             _logger.warning("the broker could not be told how %s ended, it asks again: %s", asked.msg_id, error)
         finally:
@@ -260,7 +260,7 @@ class TransactionProducer(Producer):
                 state=_TRACED_STATES[state], from_check=bool(header.from_transaction_check),
             )  # fmt: skip
 
-    async def _tell(
+    async def _end_transaction(
         self, address: str, header: EndTransactionRequestHeader, broker_name: str, remark: str | None
     ) -> None:
         broker = {"bname": broker_name} if broker_name else {}

@@ -12,9 +12,9 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, TokenFile
 from delaymq.cli.target.contexts import target
 from delaymq.cli.target.http_api import HttpApi
-from delaymq.cli.terminal.output import console, duration, print_json, reading
+from delaymq.cli.terminal.output import console, duration, explain_bad_answers, print_json
 from delaymq.cli.terminal.tables import table
-from delaymq.cli.terminal.times import shown_clock
+from delaymq.cli.terminal.times import format_clock
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import delay_text, parse_delay_ms
 
@@ -50,7 +50,7 @@ def status(
     if as_json:
         print_json(answer)
         return
-    with reading(api.url, "delays"):
+    with explain_bad_answers(api.url, "delays"):
         out = console()
         levels, as_of_ms = answer["levels"], answer["asOfMs"]
         rows = [status_row(level, as_of_ms) for level in levels if everything or level["pending"] or level["offset"]]
@@ -76,7 +76,7 @@ def status_row(level: dict[str, Any], as_of_ms: int) -> tuple[str, ...]:
         number,
         delay_text(level["delayMs"]) if level["delayMs"] else "",
         str(level["pending"]),
-        shown_clock(level["nextDueMs"], as_of_ms),
+        format_clock(level["nextDueMs"], as_of_ms),
         *("" if each is None else duration(each) for each in late),
         f"{level['offset']}/{level['maxOffset']}",
     )
@@ -143,7 +143,7 @@ def pending(
     if as_json:
         print_json(answer)
         return
-    with reading(api.url, "pending delays"):
+    with explain_bad_answers(api.url, "pending delays"):
         _show_counts(answer, by)
 
 
@@ -172,7 +172,7 @@ def _show_counts(answer: dict[str, Any], by: By) -> None:
         ]
         shown = table(("due", "pending", ""), cells)
     else:
-        cells = [(str(row[by.value]), str(row["pending"]), shown_clock(row["nextDueMs"], as_of_ms)) for row in rows]
+        cells = [(str(row[by.value]), str(row["pending"]), format_clock(row["nextDueMs"], as_of_ms)) for row in rows]
         shown = table((by.value, "pending", "next due"), cells)
     if rows:
         out.print(shown)
@@ -185,12 +185,12 @@ def _show_counts(answer: dict[str, Any], by: By) -> None:
 
 def _span(row: dict[str, Any], as_of_ms: int) -> str:
     """Return the range of due times of a row; the last row may be open-ended."""
-    begin = shown_clock(row["fromMs"], as_of_ms)
-    return f"{begin} to {shown_clock(row['toMs'], as_of_ms)}" if "toMs" in row else f"{begin} and later"
+    begin = format_clock(row["fromMs"], as_of_ms)
+    return f"{begin} to {format_clock(row['toMs'], as_of_ms)}" if "toMs" in row else f"{begin} and later"
 
 
 def _list_messages(api: HttpApi, answer: dict[str, Any], asked: int, as_json: bool) -> None:
-    with reading(api.url, "pending messages"):
+    with explain_bad_answers(api.url, "pending messages"):
         notes = _left_out(answer, asked)
         if as_json:
             for message in answer["messages"]:
@@ -201,7 +201,7 @@ def _list_messages(api: HttpApi, answer: dict[str, Any], asked: int, as_json: bo
         as_of_ms = answer.get("asOfMs", 0)
         rows = [
             (
-                shown_clock(each["dueMs"], as_of_ms),
+                format_clock(each["dueMs"], as_of_ms),
                 each["topic"],
                 each["messageId"],
                 " ".join(each["keys"]),

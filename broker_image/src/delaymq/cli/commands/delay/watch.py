@@ -17,10 +17,10 @@ from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, TokenFile
 from delaymq.cli.target.contexts import target
 from delaymq.cli.target.http_api import HttpApi
-from delaymq.cli.terminal.output import console, print_json, reading
+from delaymq.cli.terminal.output import console, explain_bad_answers, print_json
 from delaymq.cli.terminal.sanitize import visible
 from delaymq.cli.terminal.tables import table
-from delaymq.cli.terminal.times import shown_time
+from delaymq.cli.terminal.times import format_time
 
 MAX_TIMES: Final = 1_000_000
 
@@ -45,7 +45,7 @@ def watch(
     if as_json or not console().is_terminal:
         _print_lines(api, first, every, times, as_json)
         return
-    with Live(console=console(), screen=False, auto_refresh=False) as live, reading(api.url, "delays"):
+    with Live(console=console(), screen=False, auto_refresh=False) as live, explain_bad_answers(api.url, "delays"):
         looks = _Looks()
         _repeat(api, first, every, times, lambda answer: live.update(looks.picture(answer), refresh=True))
 
@@ -62,9 +62,9 @@ def _print_lines(api: HttpApi, first: dict[str, Any], every: float, times: int |
         elif as_json:
             print_json(answer)
         else:
-            print(f"{shown_time(answer['asOfMs'])} {total_line(answer)}", flush=True)
+            print(f"{format_time(answer['asOfMs'])} {total_line(answer)}", flush=True)
 
-    with reading(api.url, "delays"):
+    with explain_bad_answers(api.url, "delays"):
         _repeat(api, first, every, times, show)
 
 
@@ -115,5 +115,5 @@ class _Looks:
             rows.append((*status_row(level, as_of_ms), rate))
         return Group(
             table((*STATUS_COLUMNS, "delivered"), rows, left=0),
-            Text(f"{shown_time(as_of_ms)}  {total_line(answer)}"),
+            Text(f"{format_time(as_of_ms)}  {total_line(answer)}"),
         )

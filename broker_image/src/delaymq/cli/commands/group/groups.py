@@ -13,8 +13,8 @@ from delaymq.cli.target.connection import with_client
 from delaymq.cli.target.contexts import target
 from delaymq.cli.terminal.output import console, counted, print_json
 from delaymq.cli.terminal.tables import table
-from delaymq.cli.terminal.times import shown_time
-from delaymq.cli.views.groups import GroupSeen, member_rows, see_group, see_groups, sorted_progress
+from delaymq.cli.terminal.times import format_time
+from delaymq.cli.views.groups import GroupView, load_group, load_groups, member_rows, sorted_progress
 from delaymq.client import Admin, Client, GroupConfig
 from delaymq.message import names
 
@@ -33,7 +33,7 @@ def list_groups(
     """List groups with their members and their lag."""
 
     async def work(client: Client) -> int:
-        seen = await see_groups(client, contains, with_system=everything, with_progress=not names_only)
+        seen = await load_groups(client, contains, with_system=everything, with_progress=not names_only)
         if as_json:
             for each in seen:
                 print_json({"group": each.group} if names_only else each.row())
@@ -65,7 +65,7 @@ def show(group: GroupName, namesrv: NameServers = None, context: ContextName = N
     """Show a group: its members, its subscriptions, and its progress by queue."""
 
     async def work(client: Client) -> int:
-        seen = await see_group(client, group)
+        seen = await load_group(client, group)
         if as_json:
             print_json(seen.details())
         else:
@@ -75,7 +75,7 @@ def show(group: GroupName, namesrv: NameServers = None, context: ContextName = N
     raise typer.Exit(with_client(target(namesrv, context=context), work))
 
 
-def _show(out: Console, seen: GroupSeen) -> None:
+def _show(out: Console, seen: GroupView) -> None:
     model = f"{seen.members.model.lower()}, " if seen.members.model else ""
     count = len(seen.members.members)
     letters = counted(seen.dead_letters, "dead letter")
@@ -90,7 +90,7 @@ def _show(out: Console, seen: GroupSeen) -> None:
         (
             queue.topic,
             queue.broker_name,
-            shown_time(offset.last_timestamp or None),
+            format_time(offset.last_timestamp or None),
             str(queue.queue_id),
             str(offset.consumer_offset),
             str(offset.broker_offset),
@@ -103,7 +103,7 @@ def _show(out: Console, seen: GroupSeen) -> None:
         out.print(table(columns, rows, left=3))
 
 
-def _show_members(out: Console, seen: GroupSeen) -> None:
+def _show_members(out: Console, seen: GroupView) -> None:
     rows = [
         (each["clientId"], each["address"], each["language"], str(each["version"]))
         for each in member_rows(seen.members)
@@ -118,7 +118,7 @@ def members(
     """List the members of a group."""
 
     async def work(client: Client) -> int:
-        seen = await see_group(client, group)
+        seen = await load_group(client, group)
         if as_json:
             for each in member_rows(seen.members):
                 print_json(each)
@@ -186,7 +186,7 @@ def delete(
     async def work(client: Client) -> int:
         if names.is_system_group(group):
             raise CommandError(f"{group} is a system group and cannot be deleted", EXIT_USAGE)
-        seen = await see_group(client, group)
+        seen = await load_group(client, group)
         count = len(seen.members.members)
         if count:
             who = ", ".join(sorted(seen.members.members)[:3])

@@ -15,7 +15,7 @@ from delaymq.cli.target.contexts import target
 from delaymq.cli.terminal.output import console, print_json
 from delaymq.cli.terminal.sanitize import visible
 from delaymq.cli.terminal.tables import table
-from delaymq.cli.terminal.times import shown_time
+from delaymq.cli.terminal.times import format_time
 from delaymq.client import Admin, Client
 from delaymq.protocol.bodies import ConsumeResult, ConsumerRunningInfo
 
@@ -73,7 +73,7 @@ def _data(info: ConsumerRunningInfo) -> dict[str, object]:
 def _show(out: Console, info: ConsumerRunningInfo) -> None:
     rows = [
         (
-            queue.topic, queue.broker_name, shown_time(state.last_consume_timestamp or None), str(queue.queue_id),
+            queue.topic, queue.broker_name, format_time(state.last_consume_timestamp or None), str(queue.queue_id),
             str(state.commit_offset), str(state.cached_msg_count),
         )
         for queue, state in sorted(info.mq_table.items(), key=lambda item: (item[0].topic, item[0].queue_id))

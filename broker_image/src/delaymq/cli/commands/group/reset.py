@@ -8,12 +8,12 @@ import typer
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, NameServers, Yes, confirm
-from delaymq.cli.target.connection import nearest, with_client
+from delaymq.cli.target.connection import closest_name, with_client
 from delaymq.cli.target.contexts import target
 from delaymq.cli.terminal.output import console, counted, print_json
 from delaymq.cli.terminal.tables import table
-from delaymq.cli.terminal.times import parse_time, shown_time
-from delaymq.cli.views.groups import GroupSeen, see_group
+from delaymq.cli.terminal.times import format_time, parse_time
+from delaymq.cli.views.groups import GroupView, load_group
 from delaymq.client import EARLIEST, LATEST, Admin, Client, MessageQueue, QueueReset, ResetOutcome
 
 
@@ -47,7 +47,7 @@ def reset(
     at_ms = 0 if to is None else _at(to)
 
     async def work(client: Client) -> int:
-        seen = await see_group(client, group)
+        seen = await load_group(client, group)
         await _check_topic(client, topic)
         members = len(seen.members.members)
         if offset is not None and queue is not None:
@@ -70,17 +70,17 @@ def _at(to: str) -> int:
 
 
 def _shown(at_ms: int) -> str:
-    return {EARLIEST: "the earliest message", LATEST: "the end"}.get(at_ms) or shown_time(at_ms)
+    return {EARLIEST: "the earliest message", LATEST: "the end"}.get(at_ms) or format_time(at_ms)
 
 
 async def _check_topic(client: Client, topic: str) -> None:
     known = await Admin(client).topics()
     if topic not in known:
-        near = nearest(topic, known)
+        near = closest_name(topic, known)
         raise CommandError(f"no broker has topic {topic}{f'. Similar names: {near}' if near else ''}")
 
 
-def _check_alone(seen: GroupSeen) -> None:
+def _check_alone(seen: GroupView) -> None:
     if seen.members.members:
         who = ", ".join(sorted(seen.members.members)[:3])
         raise CommandError(
@@ -101,7 +101,7 @@ async def _queue(client: Client, topic: str, queue_id: int, broker: str | None) 
     return found[0]
 
 
-async def _set_one(client: Client, seen: GroupSeen, queue: MessageQueue, offset: int) -> ResetOutcome:
+async def _set_one(client: Client, seen: GroupView, queue: MessageQueue, offset: int) -> ResetOutcome:
     old = seen.progress[queue].consumer_offset if queue in seen.progress else 0
     await Admin(client).set_offset(seen.group, queue, offset)
     return ResetOutcome(queues={queue: QueueReset(old=old, new=offset)}, told_members=False)

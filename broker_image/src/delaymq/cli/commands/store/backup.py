@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from delaymq import __version__
-from delaymq.cli.commands.store.common import explained, parse_bytes, progress, size
+from delaymq.cli.commands.store.common import explain_errors, parse_bytes, progress, size
 from delaymq.cli.commands.store.remote_source import RemoteSource
 from delaymq.cli.errors import CommandError
 from delaymq.cli.options import AsJson, TokenFile
@@ -37,7 +37,7 @@ def backup(
 ) -> None:
     """Back up a store, even one in use; a repeated backup into the same folder copies only new data."""
     bytes_per_s = parse_bytes(limit, "--limit") if limit is not None else None
-    with explained(str(folder), "the copied data is kept: run the backup again to continue"):
+    with explain_errors(str(folder), "the copied data is kept: run the backup again to continue"):
         opened = open_source(source, str(folder), token_file)
         try:
             with progress("backup", quiet=as_json) as shown:

@@ -32,7 +32,7 @@ def progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]
 
 
 @contextmanager
-def explained(what: str, again: str) -> Iterator[None]:
+def explain_errors(what: str, again: str) -> Iterator[None]:
     """Convert errors of the store and the disk to CommandError; `again` says what to do once disk space is freed."""
     try:
         yield

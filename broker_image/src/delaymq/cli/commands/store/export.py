@@ -11,7 +11,7 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from delaymq.cli.commands.store.common import explained, progress
+from delaymq.cli.commands.store.common import explain_errors, progress
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.terminal.output import counted
 from delaymq.cli.terminal.sanitize import json_line
@@ -51,7 +51,7 @@ def export(
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CommandError(f"{store} is not a store: it contains no folder commitlog", EXIT_USAGE) from error
     count = 0
-    with explained(str(output or "standard output"), "then run the export again"), _opened(output) as out:
+    with explain_errors(str(output or "standard output"), "then run the export again"), _opened(output) as out:
         with progress("export", quiet=output is None and sys.stdout.isatty()) as shown:
             for record in _records(reader, shown):
                 if since_ms is not None and record.store_timestamp_ms < since_ms:

@@ -92,7 +92,7 @@ class RemoteSource:
     def read(self, base: int, position: int, count: int) -> bytes:
         """See BackupSource."""
         headers = {"Range": f"bytes={position}-{position + count - 1}"}
-        reply = self._ask("GET", f"/api/v1/store/segments/{segment_name(base)}", headers=headers)
+        reply = self._request("GET", f"/api/v1/store/segments/{segment_name(base)}", headers=headers)
         status, data = reply.status, reply.data
         if status == 206 and len(data) > count:
             raise BackupError(f"{self._shown} returned more data than requested: is it a DelayMQ broker?")
@@ -114,7 +114,7 @@ class RemoteSource:
         """Release the pin and close the connection."""
         if self._pinned is not None:
             with contextlib.suppress(CommandError, BackupError):
-                self._ask("DELETE", f"/api/v1/store/pins/{self.holder}")
+                self._request("DELETE", f"/api/v1/store/pins/{self.holder}")
         self._client.close()
 
     @property
@@ -124,7 +124,7 @@ class RemoteSource:
     def _pin(self, offset: int) -> bool:
         """Set or renew the pin; return False if the log now starts after `offset`."""
         wanted = PinBody(holder=self.holder, offset=offset, lease_ms=LEASE_MS)
-        reply = self._ask("POST", "/api/v1/store/pins", body=msgspec.json.encode(wanted))
+        reply = self._request("POST", "/api/v1/store/pins", body=msgspec.json.encode(wanted))
         if reply.status == 201:
             self._pinned, self._renewed_at = offset, time.monotonic()
             return True
@@ -137,7 +137,7 @@ class RemoteSource:
         raise BackupError(f"{self._shown} rejected the pin ({reply.status} {problem.code}): {why}")
 
     def _get(self, path: str, kind: type[_T]) -> _T:
-        reply = self._ask("GET", path)
+        reply = self._request("GET", path)
         if reply.status != 200:
             problem = reply.problem
             why = problem.message or "is it a DelayMQ broker?"
@@ -149,7 +149,7 @@ class RemoteSource:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise CommandError(f"{self._shown} did not return JSON: is it a DelayMQ broker?") from error
 
-    def _ask(
+    def _request(
         self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
     ) -> Reply:
         """Send a request and return the reply; retry while the broker is busy or a connection broke.
@@ -160,12 +160,12 @@ class RemoteSource:
             if attempt:
                 time.sleep(0.25 * 2**attempt)
             try:
-                reply = self._client.ask(method, path, body, headers)
+                reply = self._client.request(method, path, body, headers)
             except AnswerTooLargeError as error:
                 raise CommandError(f"{error}: is it a DelayMQ broker?") from error
             except (http.client.HTTPException, OSError) as error:
                 if attempt + 1 == TRIES or self._pinned is None:
-                    raise self._nobody(error) from error
+                    raise self._unreachable(error) from error
                 continue
             if reply.status not in _RETRIED:
                 break
@@ -175,7 +175,7 @@ class RemoteSource:
             )
         return reply
 
-    def _nobody(self, error: Exception) -> CommandError:
+    def _unreachable(self, error: Exception) -> CommandError:
         return CommandError(
             f"cannot connect to a broker at {self._shown} ({error}): is it running, and is this its HTTP address?",
             EXIT_UNREACHABLE,

@@ -10,7 +10,7 @@ import typer
 
 from delaymq import __version__
 from delaymq.cli.commands.store.backup import open_source
-from delaymq.cli.commands.store.common import explained, progress
+from delaymq.cli.commands.store.common import explain_errors, progress
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, Yes, confirm
 from delaymq.cli.overdue_policy import OverduePolicy, parse_overdue
@@ -47,7 +47,7 @@ def restore(
 ) -> None:
     """Create a store from a backup, to replace a lost one."""
     choice = parse_overdue(overdue) if overdue is not None else None
-    with explained(str(store), "then run the restore again"):
+    with explain_errors(str(store), "then run the restore again"):
         with progress("restore", quiet=as_json) as shown:
             work = Restore(str(folder), str(store), progress=shown)
             if choice is None:
@@ -55,7 +55,7 @@ def restore(
                 choice = OverduePolicy(what="pause" if HELD in work.manifest.small_files else "deliver")
             work.lay_out()
         done = _finish(work, store, choice, yes)
-    _tell(work, store, done, choice, as_json)
+    _report(work, store, done, choice, as_json)
 
 
 def clone(
@@ -81,7 +81,7 @@ def clone(
     if consumer_offsets not in ("keep", "drop"):
         raise CommandError(f"--offsets: {consumer_offsets!r} is invalid: use keep or drop", EXIT_USAGE)
     left_out = frozenset({CONSUMER_OFFSETS, HELD} if consumer_offsets == "drop" else {HELD})
-    with explained(str(store), "then empty the folder and clone again"):
+    with explain_errors(str(store), "then empty the folder and clone again"):
         with progress("clone", quiet=as_json) as shown:
             if is_backup(source):
                 work = Restore(source, str(store), new_store_id=True, left_out=left_out, progress=shown)
@@ -89,7 +89,7 @@ def clone(
             else:
                 work = _by_backup(source, store, token_file, left_out, shown)
         done = _finish(work, store, choice, yes)
-    _tell(work, store, done, choice, as_json, is_clone=True)
+    _report(work, store, done, choice, as_json, is_clone=True)
 
 
 def _by_backup(source: str, store: Path, token_file: str | None, left_out: frozenset[str], shown: Progress) -> Restore:
@@ -129,7 +129,7 @@ def _finish(work: Restore, store: Path, choice: OverduePolicy, yes: bool) -> Reo
         ) from error
 
 
-def _tell(
+def _report(
     work: Restore, store: Path, done: Reopened, choice: OverduePolicy, as_json: bool, *, is_clone: bool = False
 ) -> None:
     manifest = work.manifest

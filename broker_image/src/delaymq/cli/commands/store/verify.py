@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from delaymq.cli.commands.store.common import explained, progress
+from delaymq.cli.commands.store.common import explain_errors, progress
 from delaymq.cli.errors import CommandError
 from delaymq.cli.terminal.output import console, print_json
 from delaymq.cli.terminal.tables import table
@@ -83,7 +83,7 @@ def inspect(path: StorePath, as_json: AsJson = False) -> None:
 
 
 def _verify_backup(path: Path, as_json: bool) -> int:
-    with explained(str(path), "then try again"), progress("verify", quiet=as_json) as shown:
+    with explain_errors(str(path), "then try again"), progress("verify", quiet=as_json) as shown:
         result = check_backup(str(path), shown)
     if as_json:
         print_json(result.as_json())

@@ -20,19 +20,19 @@ _logger = logging.getLogger(__name__)
 class Run:
     """A handler at work on messages of one queue."""
 
-    __slots__ = ("again", "began_s", "ended", "given_up", "giving_up", "messages", "reader", "told")
+    __slots__ = ("abandoned", "abandoning", "again", "began_s", "ended", "messages", "reader", "warned")
 
     def __init__(self, reader: QueueReader, messages: Sequence[ReceivedMessage], began_s: float) -> None:
         self.reader = reader
         self.messages = messages
         self.began_s = began_s
-        self.given_up: set[int] = set()
+        self.abandoned: set[int] = set()
         """Offsets of messages that took too long and are not this handler's any more."""
-        self.giving_up: asyncio.Event | None = None
+        self.abandoning: asyncio.Event | None = None
         """Set when it is known what was given up."""
         self.ended = False
         """Whether the handler has said how it ended: nothing is given up any more."""
-        self.told = False
+        self.warned = False
         self.again: Again | None = None
         """How its messages come again, if the handler has said."""
 
@@ -40,7 +40,7 @@ class Run:
     def kept(self) -> list[tuple[int, ReceivedMessage]]:
         """Messages that are still this handler's, with their places."""
         whole = list(enumerate(self.messages))
-        return [each for each in whole if each[1].queue_offset not in self.given_up] if self.given_up else whole
+        return [each for each in whole if each[1].queue_offset not in self.abandoned] if self.abandoned else whole
 
 
 class HandlerCalls:
@@ -78,10 +78,10 @@ class HandlerCalls:
         self._tally.handler_took(run.messages[0], took_ms)
         if self._tracer is not None and begun is not None:
             self._tracer.ends(begun, self._end_of(run, done, failed, took_ms))
-        if run.giving_up is not None:
-            await run.giving_up.wait()
+        if run.abandoning is not None:
+            await run.abandoning.wait()
         run.ended = True
-        if done == len(run.messages) and not run.given_up:
+        if done == len(run.messages) and not run.abandoned:
             self._tally.consumed(run.messages)
             return done
         kept = run.kept

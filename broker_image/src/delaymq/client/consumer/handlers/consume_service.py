@@ -47,8 +47,8 @@ class ConsumeService:
         self._options = options
         self._tally = tally
         self._waiting: dict[QueueReader, deque[ReceivedMessage]] = {}
-        self._turns: asyncio.Queue[QueueReader] = asyncio.Queue()
-        self._has_turn: set[QueueReader] = set()
+        self._ready: asyncio.Queue[QueueReader] = asyncio.Queue()
+        self._is_ready: set[QueueReader] = set()
         self._busy: dict[QueueReader, asyncio.Event] = {}
         """Ordered queues with a handler at work, or whose failed message waits to be tried again."""
         self._runs: set[Run] = set()
@@ -79,7 +79,7 @@ class ConsumeService:
         if waiting is None:
             waiting = self._waiting[reader] = deque()
         waiting.append(message)
-        self._give_turn(reader)
+        self._make_ready(reader)
 
     async def settle(self, readers: Collection[QueueReader] | None, timeout_ms: int) -> bool:
         """Waits until no handler runs for `readers` (None: all), at most `timeout_ms`; whether that is so."""
@@ -112,21 +112,21 @@ class ConsumeService:
         if not await self.settle(None, timeout_ms):
             _logger.warning("%d handlers still ran after %d ms and are cancelled", len(self._runs), timeout_ms)
 
-    def _give_turn(self, reader: QueueReader) -> None:
-        if reader not in self._has_turn and reader not in self._busy and self._waiting.get(reader):
-            self._has_turn.add(reader)
-            self._turns.put_nowait(reader)
+    def _make_ready(self, reader: QueueReader) -> None:
+        if reader not in self._is_ready and reader not in self._busy and self._waiting.get(reader):
+            self._is_ready.add(reader)
+            self._ready.put_nowait(reader)
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while not self._stopping:
-            reader = await self._turns.get()
-            self._has_turn.discard(reader)
+            reader = await self._ready.get()
+            self._is_ready.discard(reader)
             if reader.dropped:
                 self.forget(reader)
                 continue
             if not reader.may_handle:
-                self._later(LOCK_PAUSE_MS, partial(self._give_turn, reader))
+                self._later(LOCK_PAUSE_MS, partial(self._make_ready, reader))
                 continue
             run = Run(reader, self._next_messages(reader), loop.time())
             if not run.messages:
@@ -149,12 +149,12 @@ class ConsumeService:
         if self._options.ordered:
             self._busy[reader] = asyncio.Event()
         elif waiting:
-            self._give_turn(reader)
+            self._make_ready(reader)
         return messages
 
     async def _run(self, run: Run) -> None:
         done = await self._calls.done(run)
-        if done == len(run.messages) and not run.given_up:
+        if done == len(run.messages) and not run.abandoned:
             for message in run.messages:
                 run.reader.finish(message)
             return
@@ -188,7 +188,7 @@ class ConsumeService:
             self._again(run.reader, failed, pause_ms)
         else:
             self._free(run.reader)
-            self._give_turn(run.reader)
+            self._make_ready(run.reader)
 
     async def _is_last_attempt(self, message: ReceivedMessage) -> bool:
         """Whether a failed message of an ordered queue is at its end, and has been put away."""
@@ -207,7 +207,7 @@ class ConsumeService:
             self._free(reader)
             if not reader.dropped:
                 self._waiting.setdefault(reader, deque()).extendleft(reversed(next_time))
-                self._give_turn(reader)
+                self._make_ready(reader)
 
         if reader.dropped or self._stopping:
             self._free(reader)

@@ -43,7 +43,7 @@ class Retries:
         max_times = 0 if to_dead_letters or delay_level < 0 else self._max_reconsume_times
         level = max(delay_level, 0) or self._delay_level
         try:
-            await self._ask_back(message, max_times, level)
+            await self._send_back(message, max_times, level)
         except ClientError as error:
             _logger.info("%s could not be sent back (%s), its copy is sent", shown(message), error)
         else:
@@ -55,7 +55,7 @@ class Retries:
             return False
         return True
 
-    async def _ask_back(self, message: ReceivedMessage, max_times: int, level: int) -> None:
+    async def _send_back(self, message: ReceivedMessage, max_times: int, level: int) -> None:
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.physical_offset,
             group=self._group,
@@ -66,7 +66,7 @@ class Retries:
             max_reconsume_times=max_times,
         )
         address = await self._client.address_of(message.queue, to_write=True)
-        await self._client.ask(address, request_command(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields()))
+        await self._client.request(address, request_command(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields()))
 
     async def _send_copy(self, message: ReceivedMessage, max_times: int, level: int) -> None:
         topic = retry_topic(self._group)

@@ -32,31 +32,31 @@ class HandlerTimeout:
 
     def start(self, background: Background) -> None:
         """Begins to look."""
-        background.every(max(self._limit_ms // CHECKS_PER_TIMEOUT, 1), self._look)
+        background.every(max(self._limit_ms // CHECKS_PER_TIMEOUT, 1), self._check_runs)
 
-    async def _look(self) -> None:
+    async def _check_runs(self) -> None:
         before_s = asyncio.get_running_loop().time() - self._limit_ms / 1000
         for run in [run for run in self._runs if run.began_s <= before_s]:
             if run.ended:
                 continue  # perhaps while the ones before it were sent back
-            if not run.told:
-                run.told = True
+            if not run.warned:
+                run.warned = True
                 _logger.warning(
                     "%s has been at its handler for more than %d ms", all_shown(run.messages), self._limit_ms
                 )
             if self._ordered:
                 continue  # its successors must not be handled before it
-            run.giving_up = asyncio.Event()
+            run.abandoning = asyncio.Event()
             try:
-                await self._give_up(run)
+                await self._abandon(run)
             finally:
-                run.giving_up.set()
-                run.giving_up = None
+                run.abandoning.set()
+                run.abandoning = None
 
-    async def _give_up(self, run: Run) -> None:
+    async def _abandon(self, run: Run) -> None:
         for _, message in run.kept:
             if run.reader.dropped or (self._retries is not None and not await self._retries.send_back(message)):
                 return  # the next look tries again
-            run.given_up.add(message.queue_offset)
+            run.abandoned.add(message.queue_offset)
             self._tally.failed([message])
             run.reader.finish(message)

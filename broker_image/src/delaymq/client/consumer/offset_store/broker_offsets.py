@@ -13,7 +13,7 @@ from delaymq.protocol.bodies import MessageQueue
 _logger = logging.getLogger(__name__)
 
 
-class Offsets(Protocol):
+class OffsetStore(Protocol):
     """`load` may raise ClientError (try again later); `save` logs what could not be saved and keeps the rest."""
 
     async def load(self, queue: MessageQueue) -> int | None: ...

@@ -6,7 +6,7 @@ from delaymq.client.consumer.offset_store.broker_offsets import BrokerOffsets
 from delaymq.protocol.bodies import MessageQueue
 
 
-class SoughtOffsets:
+class SeekableOffsets:
     """`save` is what happens by itself, and does nothing without auto commit; `commit` is what the caller asks for."""
 
     def __init__(self, at_brokers: BrokerOffsets, *, saves: bool) -> None:

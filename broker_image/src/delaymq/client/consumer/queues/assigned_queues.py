@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Protocol
 
-from delaymq.client.consumer.offset_store.broker_offsets import Offsets
+from delaymq.client.consumer.offset_store.broker_offsets import OffsetStore
 from delaymq.client.consumer.queues.process_queue import CacheTotal
 from delaymq.client.consumer.queues.queue_reader import QueueReader
 from delaymq.client.consumer.rebalance.queue_locks import LOCK_VALID_MS, QueueLocks
-from delaymq.client.consumer.rebalance.service import RebalanceService, SharesOut
+from delaymq.client.consumer.rebalance.service import ComputesShare, RebalanceService
 from delaymq.client.consumer.rebalance.shares import Share
 from delaymq.client.consumer.rebalance.strategies import queue_order
 from delaymq.client.consumer.stats.consumer_stats import Tally
@@ -29,7 +29,7 @@ TAKE_OVER_MS = 500
 """How long a member that gets a queue waits for that commit: what was handled since the last one would come again."""
 
 
-class TakesMessages(Protocol):
+class ConsumesMessages(Protocol):
     """Whoever gets what the queues' readers pull: handlers, or a buffer that is polled."""
 
     def hand_over(self, reader: QueueReader, message: ReceivedMessage) -> None: ...
@@ -53,10 +53,10 @@ class AssignedQueues:
         subscriptions: dict[str, Subscription],
         retry_topic: str,
         calls: QueueCalls,
-        shares: SharesOut,
+        shares: ComputesShare,
         locks: QueueLocks | None,
-        offsets: Offsets,
-        handling: TakesMessages,
+        offsets: OffsetStore,
+        handling: ConsumesMessages,
         background: Background,
         is_held: Callable[[MessageQueue], bool] | None = None,
         tally: Tally | None = None,
@@ -81,7 +81,7 @@ class AssignedQueues:
         self._reset_to: dict[MessageQueue, int] = {}
         """Where an administrator wants the next readers to begin, whatever the broker could be told of it."""
         self._rounds = RebalanceService(client, group, options, subscriptions=subscriptions, shares=shares, takes=self)
-        self.look_again = self._rounds.look_again
+        self.rebalance_soon = self._rounds.rebalance_soon
         """Something changed: the shares are worked out soon."""
         self.waits_for_locks = False
         """Whether the broker has not locked all queues for this member yet."""
@@ -126,7 +126,7 @@ class AssignedQueues:
                 task.cancel()
         if topic not in self._subscriptions:
             self._forget_resets(topic)
-        self._rounds.announce_again()
+        self._rounds.reannounce()
 
     async def commit(self) -> None:
         """Saves the offsets of what is done."""
@@ -148,7 +148,7 @@ class AssignedQueues:
             await self._offsets.save(ours)
         # Those that have taken their places meanwhile begin at the offsets already.
         await self._drop([each[0].queue for each in dropped if self._readers.get(each[0].queue) is each], commit=False)
-        self.look_again()
+        self.rebalance_soon()
 
     async def _save(self, readers: Iterable[QueueReader]) -> None:
         offsets = {reader.queue: reader.commit_offset for reader in readers}
@@ -231,7 +231,7 @@ class AssignedQueues:
         if self._locks is not None:
             await self._locks.unlock([reader.queue])
         self._freeing.discard(reader.queue)
-        self.look_again()
+        self.rebalance_soon()
 
     async def _renew_locks(self) -> None:
         self.waits_for_locks = False
@@ -245,5 +245,5 @@ class AssignedQueues:
         lost = [queue for queue in others & self._readers.keys() if self._readers[queue][0].locked]
         await self._drop(lost, commit=False)
         if lost:
-            self.look_again()
+            self.rebalance_soon()
         self.waits_for_locks = not self.readers or not all(reader.locked for reader in self.readers)

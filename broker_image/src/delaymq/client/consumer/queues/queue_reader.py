@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from delaymq.client.consumer.offset_store.broker_offsets import Offsets
+from delaymq.client.consumer.offset_store.broker_offsets import OffsetStore
 from delaymq.client.consumer.queues.process_queue import CacheTotal, ProcessQueue
 from delaymq.client.consumer.stats.consumer_stats import Tally
 from delaymq.client.core.queue_calls import PullResult, PullStatus, QueueCalls
@@ -47,7 +47,7 @@ class QueueReader:
         subscription: Subscription,
         *,
         calls: QueueCalls,
-        offsets: Offsets,
+        offsets: OffsetStore,
         options: PushConsumerOptions,
         retry_topic: str,
         hand_over: Callable[[QueueReader, ReceivedMessage], None],

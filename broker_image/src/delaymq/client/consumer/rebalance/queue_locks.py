@@ -34,7 +34,7 @@ class QueueLocks:
             try:
                 address = await self._client.address_of(wanted[0], to_write=True)
                 body = self._request(wanted)
-                answer = await self._client.ask(address, request_command(RequestCode.LOCK_BATCH_MQ, body=body))
+                answer = await self._client.request(address, request_command(RequestCode.LOCK_BATCH_MQ, body=body))
                 with reading_answer(address):
                     locked = set(LockResponse.decode(answer.body).lock_ok_mq_set) & set(wanted)
             except ClientError as error:
@@ -54,7 +54,7 @@ class QueueLocks:
             try:
                 address = await self._client.address_of(held[0], to_write=True)
                 body = self._request(held)
-                await self._client.ask(address, request_command(RequestCode.UNLOCK_BATCH_MQ, body=body))
+                await self._client.request(address, request_command(RequestCode.UNLOCK_BATCH_MQ, body=body))
             except ClientError as error:
                 _logger.info("locks of %s at %s expire by themselves: %s", self._group, held[0].broker_name, error)
 

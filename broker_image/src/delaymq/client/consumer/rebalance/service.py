@@ -23,13 +23,13 @@ GATHER_CHANGES_MS = 50
 _logger = logging.getLogger(__name__)
 
 
-class SharesOut(Protocol):
+class ComputesShare(Protocol):
     """Whoever knows this member's share of a topic; None: not yet. May raise ClientError: try again later."""
 
     async def share(self, topic: str) -> Share | None: ...
 
 
-class TakesShares(Protocol):
+class AppliesShare(Protocol):
     """Whoever reads the queues."""
 
     @property
@@ -47,7 +47,7 @@ class TakesShares(Protocol):
 
 
 class RebalanceService:
-    """Rounds come at the latest every `rebalance_interval_ms`, and soon after `look_again`. `subscriptions` are the
+    """Rounds come at the latest every `rebalance_interval_ms`, and soon after `rebalance_soon`. `subscriptions` are the
     consumer's and may change at any time.
     """
 
@@ -58,8 +58,8 @@ class RebalanceService:
         options: PushConsumerOptions,
         *,
         subscriptions: Mapping[str, Subscription],
-        shares: SharesOut,
-        takes: TakesShares,
+        shares: ComputesShare,
+        takes: AppliesShare,
     ) -> None:
         self._client = client
         self._group = group
@@ -83,11 +83,11 @@ class RebalanceService:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    def look_again(self) -> None:
+    def rebalance_soon(self) -> None:
         """Something changed: the next round comes soon."""
         self._changed.set()
 
-    def announce_again(self) -> None:
+    def reannounce(self) -> None:
         """What is subscribed changed: brokers are told before the next round, which comes soon."""
         self._unannounced = True
         self._changed.set()
@@ -121,7 +121,7 @@ class RebalanceService:
             except ClosedError:
                 return True
             except ClientError as error:
-                self._tell(topic, error)
+                self._log_failure(topic, error)
                 self._client.refresh_soon(topic)
                 settled = False
                 continue
@@ -134,7 +134,7 @@ class RebalanceService:
         await self._takes.end_round()
         return settled
 
-    def _tell(self, topic: str, error: ClientError) -> None:
+    def _log_failure(self, topic: str, error: ClientError) -> None:
         # Tried again every second: one line is enough.
         quiet = isinstance(error, NoRouteError) or topic in self._unknown
         level = logging.DEBUG if quiet else logging.WARNING

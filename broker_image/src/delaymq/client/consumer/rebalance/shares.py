@@ -54,7 +54,7 @@ class Shares:
         for address in route.addresses():
             command = request_command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.to_fields())
             try:
-                answer = await self._client.ask(address, command)
+                answer = await self._client.request(address, command)
             except RefusedError:
                 return []  # the broker knows no member of the group
             except ClientError as error:

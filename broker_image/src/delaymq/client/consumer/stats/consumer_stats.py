@@ -63,7 +63,7 @@ class Tally:
         self._counts: dict[str, Counters] = {}
         self._rates: dict[str, Rates] = {}
 
-    def know(self, topic: str) -> None:
+    def add_topic(self, topic: str) -> None:
         """`topic` has counters from now on."""
         if topic not in self._counts:
             counters = self._counts[topic] = Counters()
@@ -74,7 +74,7 @@ class Tally:
 
     def pull_took(self, topic: str, took_ms: float) -> None:
         """A pull of one of the topic's queues found something."""
-        self._known(topic).pulls += 1
+        self._counters(topic).pulls += 1
         self._counts[topic].pulls_ms += took_ms
 
     def handler_took(self, message: ReceivedMessage, took_ms: float) -> None:
@@ -110,8 +110,8 @@ class Tally:
 
     def _of(self, message: ReceivedMessage) -> Counters:
         counters = self._counts.get(message.topic)
-        return counters if counters is not None else self._known(message.queue.topic)
+        return counters if counters is not None else self._counters(message.queue.topic)
 
-    def _known(self, topic: str) -> Counters:
-        self.know(topic)
+    def _counters(self, topic: str) -> Counters:
+        self.add_topic(topic)
         return self._counts[topic]
