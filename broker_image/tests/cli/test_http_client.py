@@ -5,8 +5,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from delaymq.http_client import AnswerTooLargeError, HttpClient, NotSentError
-from delaymq.http_client.client import MAX_ERROR_BYTES
+from delaymq.http_client import AnswerCutError, AnswerTooLargeError, HttpClient, NotSentError
+from delaymq.http_client.response import MAX_ERROR_BYTES
 
 
 class Kept:
@@ -18,6 +18,8 @@ class Kept:
         self.headers: list[dict[str, str]] = []
         self.connections: set[int] = set()
         self.answer = (200, b"{}")
+        self.missing = 0
+        """Number of bytes that the header states and that never come."""
 
 
 @pytest.fixture
@@ -33,7 +35,8 @@ def kept() -> Iterator[Kept]:
             found.connections.add(self.client_address[1])
             status, data = found.answer
             self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Length", str(len(data) + found.missing))
+            self.close_connection = found.missing > 0
             self.end_headers()
             self.wfile.write(data)
 
@@ -110,3 +113,63 @@ def test_who_does_not_ask_for_a_proxy_gets_none(kept: Kept, monkeypatch: pytest.
     with pytest.raises(NotSentError):
         client_of("http://127.0.0.2:1").request("GET", "/x")
     assert kept.paths == []
+
+
+class Waits:
+    """A pace that keeps what it was asked and told."""
+
+    def __init__(self) -> None:
+        self.addresses: list[int] = []
+        self.bytes: list[int] = []
+        self.is_over = False
+
+    def connect_s(self, addresses: int) -> float:
+        self.addresses.append(addresses)
+        return 10.0
+
+    def wait_s(self) -> float:
+        if self.is_over:
+            raise TimeoutError
+        return 10.0
+
+    def note_bytes(self, count: int) -> None:
+        self.bytes.append(count)
+
+
+def test_a_body_is_read_in_pieces_at_the_caller_s_pace(kept: Kept) -> None:
+    kept.answer = (206, b"0123456789")
+    waits = Waits()
+    client = HttpClient(kept.url, timeout_s=waits, max_answer_bytes=0, keeps_connection=True)
+    with client.send("GET", "/x", headers={"Range": "bytes=0-9"}) as response:
+        assert (response.status, response.remaining) == (206, 10)
+        pieces = [response.read(4), response.read(4), response.read(4), response.read(4)]
+    assert pieces == [b"0123", b"4567", b"89", b""]
+    assert kept.headers[0]["Range"] == "bytes=0-9"
+    assert (waits.addresses, sum(waits.bytes)) == ([1], 10)
+    assert client.is_connected
+    with client.send("GET", "/x") as response:
+        waits.is_over = True
+        with pytest.raises(TimeoutError):
+            response.read(4)
+    assert not client.is_connected
+    with pytest.raises(NotSentError) as caught:
+        client.send("GET", "/x")
+    assert isinstance(caught.value.reason, TimeoutError)
+
+
+def test_the_rest_of_a_body_is_not_taken_for_the_next_response(kept: Kept) -> None:
+    client = client_of(kept.url, keeps_connection=True)
+    kept.answer = (200, b"0123456789")
+    with client.send("GET", "/x") as response:
+        assert response.read(4) == b"0123"
+    assert client.ask("GET", "/x").data == b"0123456789"
+    client.close()
+    assert len(kept.connections) == 2
+
+
+def test_a_body_that_ends_early_is_no_body(kept: Kept) -> None:
+    kept.answer, kept.missing = (200, b"{}"), 8
+    with pytest.raises(AnswerCutError, match="ended 8 bytes early"):
+        client_of(kept.url).ask("GET", "/x")
+    kept.answer = (503, b"{}")
+    assert client_of(kept.url).ask("GET", "/x").data == b""

@@ -25,10 +25,15 @@ class FileSizes(Answer):
     index_enabled: bool
 
 
-class Store(Answer):
-    """What of the log may be read."""
+class Versioned(Answer):
+    """A response that states the version of its form; it grows when a member changes its meaning or is removed."""
 
     format_version: int
+
+
+class Store(Versioned):
+    """What of the log may be read."""
+
     as_of_ms: int
     store_id: str
     broker_name: str
@@ -41,10 +46,9 @@ class Store(Answer):
     segments: list[Segment]
 
 
-class Positions(Answer):
+class Positions(Versioned):
     """How far consumers and the schedule are, and what the queues hold."""
 
-    format_version: int
     as_of_ms: int
     store_id: str
     in_use: bool
@@ -59,10 +63,9 @@ class Positions(Answer):
     """Rows of topic, queue, number of the first entry, number of the next one."""
 
 
-class Files(Answer):
+class Files(Versioned):
     """The small files as they would be written now."""
 
-    format_version: int
     as_of_ms: int
     store_id: str
     log_end_offset: int

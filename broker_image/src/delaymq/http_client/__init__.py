@@ -4,6 +4,16 @@ Invariant: nothing is retried, no redirect is followed and no error shows the to
 the caller, who has the types of delaymq.api_types.
 """
 
-from delaymq.http_client.client import AnswerTooLargeError, HttpClient, NotSentError, Reply
+from delaymq.http_client.client import HttpClient, NotSentError, Reply
+from delaymq.http_client.response import AnswerCutError, AnswerTooLargeError, Pace, Response, problem_of
 
-__all__ = ["AnswerTooLargeError", "HttpClient", "NotSentError", "Reply"]
+__all__ = [
+    "AnswerCutError",
+    "AnswerTooLargeError",
+    "HttpClient",
+    "NotSentError",
+    "Pace",
+    "Reply",
+    "Response",
+    "problem_of",
+]

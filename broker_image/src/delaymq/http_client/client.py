@@ -1,6 +1,7 @@
 """Requests over http.client: one connection, kept between requests if the caller wants so."""
 
 import http.client
+import socket
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
@@ -8,11 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-import msgspec
+from delaymq.api_types.base import Problem
+from delaymq.http_client.response import AnswerTooLargeError, FixedPace, Pace, Response, problem_of
 
-from delaymq.api_types.base import Problem, Refusal
-
-MAX_ERROR_BYTES: Final = 64 * 1024
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _NO_HEADERS: Final[Mapping[str, str]] = {}
@@ -29,10 +28,6 @@ class NotSentError(OSError):
         return str(self.reason)
 
 
-class AnswerTooLargeError(Exception):
-    """The answer is larger than the caller takes."""
-
-
 @dataclass(frozen=True)
 class Reply:
     """What was answered. Of the body of an error at most MAX_ERROR_BYTES are read."""
@@ -45,10 +40,7 @@ class Reply:
     @property
     def problem(self) -> Problem:
         """The code and message of an error; empty where the body has not the form of a broker's error."""
-        try:
-            return msgspec.json.decode(self.data, type=Refusal).error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return Problem(code="", message="")
+        return problem_of(self.data)
 
 
 class HttpClient:
@@ -59,7 +51,7 @@ class HttpClient:
         url: str,
         token: str = "",
         *,
-        timeout_s: float,
+        timeout_s: float | Pace,
         max_answer_bytes: int,
         keeps_connection: bool = False,
         uses_proxy: bool = False,
@@ -68,7 +60,7 @@ class HttpClient:
         self.url = url
         self._parts = parts = urlsplit(url)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._timeout_s = timeout_s
+        self._pace = FixedPace(timeout_s) if isinstance(timeout_s, int | float) else timeout_s
         self._max_answer_bytes = max_answer_bytes
         self._keeps_connection = keeps_connection
         self._connection: http.client.HTTPConnection | None = None
@@ -79,24 +71,42 @@ class HttpClient:
             self._prefix = f"http://{parts.netloc}{self._prefix}"
             self._headers |= _proxy_account(self._proxy)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a connection is kept for the next request; the other side may have closed it."""
+        return self._connection is not None
+
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
     ) -> Reply:
         """One request with JSON as `body`. NotSentError, OSError, HTTPException, AnswerTooLargeError, ValueError."""
+        with self.send(method, path, body, headers) as response:
+            try:
+                data = response.error_body() if response.status >= 300 else response.body(self._max_answer_bytes)
+            except AnswerTooLargeError as error:
+                raise AnswerTooLargeError(f"{self.url} answers {error}") from None
+        if not self._keeps_connection:
+            self.close()
+        return Reply(response.status, response.reason, response.headers, data)
+
+    def send(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> Response:
+        """Send a request and return the response, whose body is yet to be read. Errors as of `ask`."""
         sent = {**self._headers, **headers}
         if body is not None:
             sent["Content-Type"] = "application/json"
         if not self._keeps_connection:
             sent["Connection"] = "close"
         try:
-            reply = self._request(method, path, body, sent)
+            try:
+                connection, wire = self._request(method, self._prefix + path, body=body, headers=sent)
+            except OSError as error:
+                raise NotSentError(error) from error
+            return Response(connection.getresponse(), wire, self._pace, self.close)
         except BaseException:
-            # What is left of an answer would be taken for the next one.
             self.close()
             raise
-        if not self._keeps_connection:
-            self.close()
-        return reply
 
     def close(self) -> None:
         """Ends the connection; the next request makes another."""
@@ -104,37 +114,23 @@ class HttpClient:
             self._connection.close()
         self._connection = None
 
-    def _request(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
-        try:
-            connection = self._connection = self._connection or self._new_connection()
-            connection.request(method, self._prefix + path, body=body, headers=headers)
-        except OSError as error:
-            raise NotSentError(error) from error
-        with connection.getresponse() as answer:
-            data = self._read(answer)
-            if not answer.isclosed():
-                self.close()
-            return Reply(answer.status, answer.reason, answer.headers, data)
-
-    def _read(self, answer: http.client.HTTPResponse) -> bytes:
-        if answer.status >= 300:
-            try:
-                return answer.read(MAX_ERROR_BYTES)
-            except (OSError, http.client.HTTPException):
-                self.close()
-                return b""
-        data = answer.read(self._max_answer_bytes + 1)
-        if len(data) > self._max_answer_bytes:
-            raise AnswerTooLargeError(f"{self.url} answers more than {self._max_answer_bytes} bytes")
-        return data
+    def _request(self) -> tuple[http.client.HTTPConnection, socket.socket]:
+        if self._connection is None or self._connection.sock is None:
+            self._connection = self._new_connection()
+            self._connection.connect()
+        wire: socket.socket = self._connection.sock
+        wire.settimeout(self._pace.wait_s())
+        return self._connection, wire
 
     def _new_connection(self) -> http.client.HTTPConnection:
         # Without a port http.client takes the end of an IPv6 address for one.
         host, port = _host_and_port(self._proxy or self._parts)
+        # A name may have several addresses, which are tried one at a time.
+        timeout_s = self._pace.connect_s(len(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
         if self._parts.scheme != "https":
-            return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
         context = ssl.create_default_context()
-        made = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
+        made = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
         if self._proxy is not None:
             made.set_tunnel(*_host_and_port(self._parts), headers=_proxy_account(self._proxy))
         return made
