@@ -87,11 +87,12 @@ def test_the_real_brokers_store_has_its_rows_and_positions(tmp_path: Path) -> No
 
 def test_a_broker_describes_its_store(broker: RunningBroker) -> None:
     found = describe_store(f"{broker.url}/")
+    assert found is not None
     assert found.broker_name == "broker-a"
     assert found.store_id == read_positions(broker.store).store_id
-    assert (found.message_delay_level or "").startswith("1s 5s")
+    assert found.message_delay_level.startswith("1s 5s")
     assert found.file_reserved_time_hours == 72
-    assert describe_store(str(broker.store)) == remote.StoreDescription()
+    assert describe_store(str(broker.store)) is None
 
 
 def test_a_log_that_is_written_to_is_read_to_an_end_that_it_had(broker: RunningBroker) -> None:
@@ -178,7 +179,7 @@ def test_a_brokers_token_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert read(broker, token="hush")[0] == EVERYTHING[:10]
         monkeypatch.setenv("DELAYMQ_HTTP_TOKEN", "hush")
         assert read(broker)[0] == EVERYTHING[:10]
-        assert describe_store(broker.url).broker_name == "broker-a"
+        assert describe_store(broker.url) is not None
 
 
 def load(spark: SparkSession, broker: RunningBroker, **options: str) -> DataFrame:

@@ -7,10 +7,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from delaymq.api_types.store import Positions
 from delaymq_spark import StorePathError, read_positions
-from delaymq_spark.store import http_client
-from delaymq_spark.store.http_client import BrokerClient, NoAnswerError
+from delaymq_spark.store import broker_client
+from delaymq_spark.store import patience as store_patience
+from delaymq_spark.store.broker_client import BrokerClient, NoAnswerError
 from delaymq_spark.store.remote import ask_store, describe_store
 from spark_fake_broker import FakeBroker, Handler, fake_broker, send, send_json, send_range
 from spark_running_broker import write_store
@@ -30,7 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def broker(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
     monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
-    monkeypatch.setattr(http_client, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(broker_client, "_FIRST_PAUSE_S", 0.01)
     with fake_broker(store) as server:
         yield server
 
@@ -46,7 +49,7 @@ def expected(broker: FakeBroker, position: int, count: int) -> bytes:
 
 
 def test_a_kept_connection_that_falls_silent_is_made_anew(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "RESPONSE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(store_patience, "RESPONSE_TIMEOUT_S", 0.3)
     over = threading.Event()
     broker.script = [send_range, lambda handler: bool(over.wait(20)) and None]
     client = BrokerClient(broker.url, None, 60)
@@ -59,7 +62,7 @@ def test_a_kept_connection_that_falls_silent_is_made_anew(broker: FakeBroker, mo
 
 
 def test_bytes_that_trickle_are_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "RESPONSE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(store_patience, "RESPONSE_TIMEOUT_S", 0.3)
     over = threading.Event()
 
     def trickle(handler: Handler) -> None:
@@ -117,7 +120,6 @@ def test_what_is_left_of_an_answer_in_chunks_is_not_taken_for_the_next_one(broke
 @pytest.mark.parametrize(
     "change",
     [
-        lambda told: told | {"endOffset": float("inf")},
         lambda told: told | {"endOffset": told["endOffset"] - 1},
         lambda told: told | {"segments": [*told["segments"], told["segments"][0]]},
         lambda told: told | {"segments": [told["segments"][0] | {"bytes": -1}]},
@@ -134,12 +136,17 @@ def test_segments_that_cannot_be_those_of_a_log_are_refused(broker: FakeBroker, 
 
 @pytest.mark.parametrize("number", ["1e999", str(1 << 70), "-Infinity"])
 def test_numbers_that_no_store_can_have_are_told(broker: FakeBroker, tmp_path: Path, number: str) -> None:
-    positions = (
-        b'{"storeId":"one","consumerOffsets":{},"delayOffsets":{"1":%s},"deletedTopics":{},"queues":[]}'
-        % number.encode()
-    )
-    broker.first = lambda handler: send(handler, 200, positions)
-    with pytest.raises(StorePathError, match="is not a broker's"):
+    positions = Positions(
+        format_version=1, as_of_ms=0, store_id="one", in_use=True, start_offset=0, end_offset=broker.end,
+        log_end_offset=broker.end, delay_offsets={"1": 4_711}, consumer_offsets={}, deleted_topics={}, queues=[],
+    )  # fmt: skip
+    body = msgspec.json.encode(positions)
+    broker.script = [
+        lambda handler: send(handler, 200, body),
+        lambda handler: send(handler, 200, body.replace(b"4711", number.encode())),
+    ]
+    assert read_positions(broker.url).delay_offsets == {1: 4_711}
+    with pytest.raises(StorePathError, match=r"the response is not (a broker's|JSON)"):
         read_positions(broker.url)
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "config").mkdir()
@@ -169,7 +176,7 @@ def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
 def test_without_a_port_the_schemes_is_asked(
     address: str, asked: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_client, "_FIRST_PAUSE_S", 10_000)
+    monkeypatch.setattr(broker_client, "_FIRST_PAUSE_S", 10_000)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [object()])
     tried: list[object] = []
 

@@ -18,7 +18,7 @@ from delaymq_spark.planning.parts import plan
 from delaymq_spark.planning.time_range import CLOCK_MARGIN_MS, FirstTimes, left_out
 from delaymq_spark.source.data_source import RocketMqStoreSource
 from delaymq_spark.store import remote
-from delaymq_spark.store.http_client import NoAnswerError
+from delaymq_spark.store.broker_client import NoAnswerError
 from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 from spark_fake_broker import fake_broker, reset
 

@@ -231,7 +231,9 @@ def test_options_that_do_not_go_together_are_told(words: tuple[str, ...], told: 
 
 def test_held_deliveries_are_told(api: FakeApi) -> None:
     api.answers["/api/v1/delay"] = (200, {**DELAY, "held": {"mode": "paused", "overdue": 4}})
-    assert "deliveries are paused, 4 overdue: resume them with `delaymq delay resume`" in ask(api, "delay", "status").out
+    assert (
+        "deliveries are paused, 4 overdue: resume them with `delaymq delay resume`" in ask(api, "delay", "status").out
+    )
     api.answers["/api/v1/delay"] = (200, {**DELAY, "held": {"mode": "spread", "left": 4}})
     assert "4 overdue messages are being spread over time" in ask(api, "delay", "status").out
 

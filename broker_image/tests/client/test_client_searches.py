@@ -104,7 +104,12 @@ def test_what_waits_is_counted_at_every_broker_of_the_topic(monkeypatch: pytest.
         assert [line.partition(" (")[0] for line in told[2:]] == [
             f"delayed messages at broker {name}" for name in ("c", "d", "e", "g")
         ]
-        reasons = ("leads to another broker", "no broker at http://10.0.0.4:8084", "HTTP API is disabled", "no answer from")
+        reasons = (
+            "leads to another broker",
+            "no broker at http://10.0.0.4:8084",
+            "HTTP API is disabled",
+            "no answer from",
+        )
         assert all(reason in line for line, reason in zip(told[2:], reasons, strict=True))
 
     run(scenario)

@@ -155,14 +155,18 @@ def _options(wanted: Wanted, started: _Started) -> JobOptions:
     """What the arguments leave open, from the broker or by default. StorePathError, _FailedError."""
     store = check_store_path(wanted.store)
     described = describe_store(store)
-    started.store_id, started.broker_name = described.store_id, described.broker_name
+    levels, retention_hours = DEFAULT_LEVELS, DEFAULT_RETENTION_HOURS
+    if described is not None:
+        started.store_id, started.broker_name = described.store_id, described.broker_name
+        levels = described.message_delay_level or levels
+        retention_hours = described.file_reserved_time_hours or retention_hours
     if not is_address(store):
         list_segments(store)
     around = None if wanted.out is None else store_around(wanted.out, None if is_address(store) else store)
     if around is not None:
         text = f"--out {wanted.out} is in the store {around}, which is never written to: give another directory"
         raise _FailedError(text, EXIT_USAGE)
-    levels = wanted.levels or described.message_delay_level or DEFAULT_LEVELS
+    levels = wanted.levels or levels
     try:
         DelayLevels.parse(levels)
     except LevelTableError as error:
@@ -179,7 +183,7 @@ def _options(wanted: Wanted, started: _Started) -> JobOptions:
         job=wanted.job, store=store, as_of_ms=wanted.as_of_ms, out=wanted.out, broker_name=started.broker_name,
         page=wanted.job == "report" and (wanted.out is not None or wanted.publish is not None),
         delay_levels=levels,
-        retention_hours=wanted.retention_hours or described.file_reserved_time_hours or DEFAULT_RETENTION_HOURS,
+        retention_hours=wanted.retention_hours or retention_hours,
         min_dead_ratio=wanted.min_dead_ratio, keyed_topics=wanted.keyed_topics, promise_p99_ms=wanted.promise_p99_ms,
         master=wanted.master, memory=wanted.memory,
     )  # fmt: skip

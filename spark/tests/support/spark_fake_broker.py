@@ -11,8 +11,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from delaymq.api_types.store import FileSizes, Segment, Starts, Store
 from delaymq.store.reader import LogEnd, StoreReader
 
+_FILE_SIZES = FileSizes(
+    commit_log_file_bytes=1 << 20, consume_queue_file_bytes=4_000, index_slots=1, index_entries=1, index_enabled=False
+)
 Answer = Callable[["Handler"], None]
 
 
@@ -36,15 +41,16 @@ class FakeBroker(ThreadingHTTPServer):
 
     def about(self) -> dict[str, Any]:
         segments = [each for each in self.reader.segments() if each.base < self.end]
-        return {
-            "formatVersion": 1, "asOfMs": 0, "storeId": "one", "brokerName": "b", "inUse": True,
-            "messageDelayLevel": "1s", "fileReservedTimeHours": 72, "startOffset": segments[0].base,
-            "endOffset": self.end,
-            "segments": [
-                {"name": f"{each.base:020d}", "offset": each.base, "bytes": min(each.end, self.end) - each.base}
+        store = Store(
+            format_version=1, as_of_ms=0, store_id="one", broker_name="b", in_use=True, message_delay_level="1s",
+            file_reserved_time_hours=72, files=_FILE_SIZES, start_offset=segments[0].base, end_offset=self.end,
+            segments=[
+                Segment(name=f"{each.base:020d}", offset=each.base, bytes=min(each.end, self.end) - each.base)
                 for each in segments
             ],
-        }  # fmt: skip
+        )  # fmt: skip
+        told: dict[str, Any] = msgspec.to_builtins(store)
+        return told
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Connections that break are what is tested."""
@@ -63,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/api/v1/store":
             send_json(self, self.server.about())
         elif self.path.endswith(f"/starts?every={self.path.rpartition('=')[2]}"):
-            send_json(self, {"starts": []})
+            send_json(self, msgspec.to_builtins(Starts(as_of_ms=0, every=1, starts=[])))
         elif self.server.script:
             self.server.script.pop(0)(self)
         else:

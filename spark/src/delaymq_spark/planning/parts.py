@@ -20,7 +20,7 @@ from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 from delaymq_spark.planning.time_range import FirstTimes, left_out
 from delaymq_spark.scan.frames import MAGIC_BYTES
 from delaymq_spark.scan.walk import Walk, sound_at
-from delaymq_spark.store.http_client import NoAnswerError
+from delaymq_spark.store.broker_client import NoAnswerError
 from delaymq_spark.store.remote import RemoteSegment, record_starts
 from delaymq_spark.store.segments import (
     NAME_DIGITS,

@@ -13,7 +13,7 @@ from typing import Final
 from delaymq.store.reader import SegmentInfo
 
 from delaymq_spark.scan.walk import sound_at
-from delaymq_spark.store.http_client import NoAnswerError
+from delaymq_spark.store.broker_client import NoAnswerError
 from delaymq_spark.store.segments import open_segment
 
 CLOCK_MARGIN_MS: Final = 3_600_000

@@ -1,45 +1,60 @@
-"""How long a broker may go without progress in its answer."""
+"""Time limits of a request to a broker."""
 
 from __future__ import annotations
 
 import time
 from typing import Final
 
-# What must have come that the patience begins anew.
+CONNECT_TIMEOUT_S: Final = 10.0
+ANSWER_TIMEOUT_S: Final = 45.0
+"""Longest wait for the next bytes: a cold disk under load responds late, a vanished broker never."""
+SLOWEST_BYTES_PER_S: Final = 65_536
+"""A response that is slower on average is abandoned: 4 MiB would take more than a minute."""
 PROGRESS_BYTES: Final = 65_536
+"""Number of bytes that renew the patience."""
 
 
 class Patience:
-    """How long a question may go without progress: all its tries together, and the waits within each of them."""
+    """Longest time without progress: over all tries of a request, and within each of them. See delaymq's Pace."""
 
     def __init__(self, seconds: float) -> None:
-        """`seconds` without PROGRESS_BYTES more."""
+        """`seconds`: longest time until PROGRESS_BYTES more have arrived."""
         self.seconds = seconds
         self._fresh_bytes = 0
+        self._late_at: float | None = None
         self.renew()
 
     def renew(self) -> None:
-        """What came so far need not be asked for again."""
+        """Start anew: the bytes that have arrived need not be requested again."""
         self._give_up_at = self._until = time.monotonic() + self.seconds
 
     def begin_try(self) -> None:
-        """What has come of an answer that broke off counts no more."""
-        self._until, self._fresh_bytes = self._give_up_at, 0
+        """Start another try: bytes of an incomplete response no longer count."""
+        self._until, self._fresh_bytes, self._late_at = self._give_up_at, 0, None
+
+    def begin_body(self, most_bytes: int) -> None:
+        """Limit the time for a body of at most `most_bytes`."""
+        self._late_at = time.monotonic() + ANSWER_TIMEOUT_S + most_bytes / SLOWEST_BYTES_PER_S
 
     def note_bytes(self, count: int) -> None:
-        """A large answer may take its time while it comes; that gives no time for further tries."""
+        """Extend the current try while bytes arrive; the time for further tries stays the same."""
         self._fresh_bytes += count
         if self._fresh_bytes >= PROGRESS_BYTES:
             self._fresh_bytes = 0
             self._until = max(self._until, time.monotonic() + self.seconds)
 
     def left_s(self) -> float:
-        """For another try."""
+        """Time left for another try, in seconds."""
         return self._give_up_at - time.monotonic()
 
-    def wait_s(self, most_s: float) -> float:
-        """For the next bytes, at most `most_s`. TimeoutError when no time is left."""
-        left_s = min(most_s, self._until - time.monotonic())
+    def connect_s(self, addresses: int) -> float:
+        """Longest wait for each of `addresses` addresses, in seconds. TimeoutError when no time is left."""
+        return min(CONNECT_TIMEOUT_S, self.wait_s() / max(addresses, 1))
+
+    def wait_s(self) -> float:
+        """Longest wait for the next bytes, in seconds. TimeoutError when no time is left."""
+        ends_at = self._until if self._late_at is None else min(self._until, self._late_at)
+        left_s = min(ANSWER_TIMEOUT_S, ends_at - time.monotonic())
         if left_s <= 0:
             raise TimeoutError
         return left_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -16,13 +16,15 @@ from typing import Any, Final, TypeVar
 from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 
 from delaymq_spark.store.address import StoreAddress
-from delaymq_spark.store.remote import MAX_OFFSET, UNUSABLE, ask_positions
+from delaymq_spark.store.remote import MAX_OFFSET, ask_positions, unusable
 from delaymq_spark.store.segments import NAME_DIGITS, Skipped, StorePath, check_store_path, is_address, list_segments
 
 # The real broker writes integer keys without quotes: {1:3}. A string is passed over as a whole.
 _BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<before>[{,]\s*)(?P<key>-?\d+)(?=\s*:)')
 # Tables are some megabytes at most; a foreign file must not fill the driver.
 MAX_TABLE_BYTES: Final = 256 << 20
+_UNUSABLE: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""Errors of JSON with other members than expected; Python's accepts Infinity as a number."""
 _BLANK_SIZE: Final = 2_147_483_647
 _Table = TypeVar("_Table")
 
@@ -73,33 +75,30 @@ def read_positions(path: str | os.PathLike[str] | StoreAddress) -> Positions:
 
 
 def _asked(store: StorePath) -> Positions:
-    store_id, consumers, delays, deleted, queues = ask_positions(store, _parsed)
-    # Asked for after the positions, which then are never ahead of it.
+    stated = ask_positions(store)
+    # Requested after the positions, which then are never ahead of it.
     listing = list_segments(store)
-    return Positions(
-        path=str(store),
-        store_id=store_id,
-        open_or_killed=True,
-        segments=listing.segments,
-        consumer_offsets=consumers,
-        delay_offsets=delays,
-        deleted_topics=deleted,
-        queues=queues,
-    )
+    try:
+        return Positions(
+            path=str(store),
+            store_id=stated.store_id,
+            open_or_killed=True,
+            segments=listing.segments,
+            consumer_offsets=_consumer_offsets({"offsetTable": stated.consumer_offsets}),
+            delay_offsets=_delay_offsets({"offsetTable": stated.delay_offsets}),
+            deleted_topics=_deleted_topics(stated.deleted_topics),
+            queues=_queues(stated.queues),
+        )
+    except (TypeError, ValueError) as error:
+        raise unusable(str(store), str(error)) from None
 
 
-def _parsed(answer: Any) -> tuple[Any, ...]:
-    """The members of /api/v1/store/positions. KeyError, TypeError, ValueError, AttributeError."""
-    return (
-        str(answer["storeId"]),
-        _consumer_offsets({"offsetTable": answer["consumerOffsets"]}),
-        _delay_offsets({"offsetTable": answer["delayOffsets"]}),
-        _deleted_topics(answer["deletedTopics"]),
-        {
-            (str(topic), int(queue_id)): QueueRange(min_number=int(low), max_number=int(high))
-            for topic, queue_id, low, high in answer["queues"]
-        },
-    )
+def _queues(rows: Iterable[Sequence[str | int]]) -> dict[tuple[str, int], QueueRange]:
+    """ValueError, TypeError for rows of another form."""
+    return {
+        (str(topic), int(queue_id)): QueueRange(min_number=int(low), max_number=int(high))
+        for topic, queue_id, low, high in rows
+    }
 
 
 def _read_folder(store: str) -> Positions:
@@ -149,7 +148,7 @@ def _read(file: str, parse: Callable[[Any], _Table], skipped: list[Skipped]) -> 
             return parse(parse_table(data))
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except (*UNUSABLE, RecursionError, OSError) as error:
+        except (*_UNUSABLE, OSError) as error:
             skipped.append(Skipped(candidate, 0, -1, 0, f"cannot be read: {str(error)[:200]}"))
     return None
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
+import msgspec
+from delaymq.api_types.store import Positions, Starts, Store, Versioned
 from delaymq.store.reader import SegmentInfo
 
 from delaymq_spark.store.address import (
@@ -17,46 +18,21 @@ from delaymq_spark.store.address import (
     is_address,
     token_of,
 )
-from delaymq_spark.store.http_client import AnswerError, BrokerClient, NoAnswerError
+from delaymq_spark.store.broker_client import AnswerError, BrokerClient, NoAnswerError
 from delaymq_spark.store.segment_file import Listing
 
 KNOWN_FORMAT_VERSION: Final = 1
 MAX_OFFSET: Final = (1 << 63) - 1
 STORE_PATH: Final = "/api/v1/store"
-# The first question: a wrong port should be told soon.
 FIRST_PATIENCE_S: Final = 10.0
-# The driver's questions; a broker restarts in seconds.
+"""Of the first request: a wrong port should be reported soon."""
 ASK_PATIENCE_S: Final = 45.0
-# A read that runs for long outlives a broker whose pod moves to another node.
+"""Of the driver's requests; a broker restarts in seconds."""
 READ_PATIENCE_S: Final = 120.0
-# What is fetched when only a few bytes are asked for, as the search for a record behind damage does.
+"""Of a read, which outlives a broker whose pod moves to another node."""
 _AHEAD_BYTES: Final = 1 << 18
-UNUSABLE: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What comes of JSON that is not what it should be; Python's takes Infinity for a number."""
-_Parsed = TypeVar("_Parsed")
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreDescription:
-    """What a broker says of itself and its store; nothing is known of a folder."""
-
-    broker_name: str | None = None
-    store_id: str | None = None
-    message_delay_level: str | None = None
-    """Its level table."""
-    file_reserved_time_hours: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BrokersStore:
-    """The answer of /api/v1/store, checked."""
-
-    description: StoreDescription
-    start: int
-    """Physical offset of the log's first byte."""
-    end: int
-    """Behind the last record that counts as kept: nobody reads further."""
-    segments: tuple[RemoteSegment, ...]
+"""Bytes fetched for a request of a few, as the search for a record behind damage makes them."""
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,74 +44,67 @@ class RemoteSegment(SegmentInfo):
     token: Token | None
 
 
-def describe_store(path: str) -> StoreDescription:
-    """What the broker at `path` says of its store. StorePathError, soon, when none answers there."""
+def describe_store(path: str) -> Store | None:
+    """Return what the broker at `path` states; None for a folder. StorePathError, soon, when no broker responds."""
     checked = check_store_path(path)
-    if not is_address(checked):
-        return StoreDescription()
-    return ask_store(checked, FIRST_PATIENCE_S).description
+    return ask_store(checked, FIRST_PATIENCE_S) if is_address(checked) else None
 
 
-def ask_store(path: StorePath, patience_s: float = ASK_PATIENCE_S) -> BrokersStore:
-    """What the broker's store holds now. StorePathError."""
-    url = str(path)
-    answer = ask(path, STORE_PATH, patience_s)
-    try:
-        return _store(url, path.token if isinstance(path, StoreAddress) else None, answer)
-    except StorePathError:
-        raise
-    except UNUSABLE:
-        raise _no_broker(url) from None
-
-
-def ask(path: StorePath, question: str, patience_s: float = ASK_PATIENCE_S) -> Any:
-    """The JSON that the broker answers. StorePathError."""
-    url = str(path)
-    client = BrokerClient(url, token_of(path), patience_s)
-    try:
-        return client.get_json(question)
-    except NoAnswerError as error:
+def ask_store(path: StorePath, patience_s: float = ASK_PATIENCE_S) -> Store:
+    """Return what the broker's store holds now, with segments that a log can have. StorePathError."""
+    data = _get(path, STORE_PATH, patience_s)
+    version = _decoded(str(path), data, Versioned).format_version
+    if version > KNOWN_FORMAT_VERSION:
         raise StorePathError(
-            f"{error.strerror}: does the broker run, and is that its HTTP port (httpPort, 8080 unless it was changed)?"
-        ) from None
-    except AnswerError as error:
-        if error.status in (404, 405):
-            raise StorePathError(
-                f"{url} answers, but has no {question.partition('?')[0]}: it is no broker of DelayMQ, or one that is "
-                "too old to hand out its store: upgrade it, or give the store's folder"
-            ) from None
-        raise StorePathError(str(error.strerror)) from None
-    finally:
-        client.close()
+            f"{path} hands out its store in version {version}, this program knows {KNOWN_FORMAT_VERSION}: use a newer "
+            "delaymq-spark"
+        )
+    store = _decoded(str(path), data, Store)
+    reached = 0
+    for each in store.segments:
+        # Else records would be counted twice, or beyond what is kept.
+        end = each.offset + each.bytes
+        if each.bytes < 0 or not reached <= each.offset <= end <= min(store.end_offset, MAX_OFFSET):
+            raise unusable(str(path), f"segment {each.offset}")
+        reached = end
+    return store
+
+
+def ask_positions(path: StorePath) -> Positions:
+    """Return the broker's positions. StorePathError."""
+    return _decoded(str(path), _get(path, f"{STORE_PATH}/positions"), Positions)
 
 
 def list_segments(path: StorePath) -> Listing:
-    """The segments that the broker hands out. StorePathError."""
+    """Return the segments that the broker hands out. StorePathError."""
     store = ask_store(path)
-    return Listing(tuple(each for each in store.segments if each.file_bytes > 0), (), (), store.end)
+    token = path.token if isinstance(path, StoreAddress) else None
+    segments = (
+        RemoteSegment(
+            each.offset, f"{path}{STORE_PATH}/segments/{each.name}", each.bytes, str(path), store.store_id, token
+        )
+        for each in store.segments
+        if each.bytes > 0
+    )
+    return Listing(tuple(segments), (), (), store.end_offset)
 
 
 def record_starts(info: RemoteSegment, every_bytes: int) -> list[int]:
     """Physical offsets in the segment at which records begin, about `every_bytes` apart. OSError, StorePathError."""
     client = BrokerClient(info.url, _token(info), ASK_PATIENCE_S)
     try:
-        answer = client.get_json(f"{_segment_path(info)}/starts?every={every_bytes}")
-        return sorted(int(offset) for offset in answer["starts"])
-    except StorePathError:
-        raise
-    except UNUSABLE:
-        raise _no_broker(info.url) from None
+        data = client.get(f"{_segment_path(info)}/starts?every={every_bytes}")
     finally:
         client.close()
+    return sorted(_decoded(info.url, data, Starts).starts)
 
 
-def ask_positions(path: StorePath, parse: Callable[[Any], _Parsed]) -> _Parsed:
-    """What `parse` makes of the broker's positions. StorePathError."""
-    answer = ask(path, f"{STORE_PATH}/positions")
-    try:
-        return parse(answer)
-    except UNUSABLE:
-        raise _no_broker(str(path)) from None
+def unusable(url: str, reason: str) -> StorePathError:
+    """The error for a response with members that no broker sends."""
+    return StorePathError(
+        f"{url}: the response is not a broker's ({reason[:200]}): give the HTTP address of a DelayMQ broker, and "
+        "upgrade the broker if it is older than this program"
+    )
 
 
 class RemoteSegmentFile:
@@ -187,37 +156,32 @@ def _token(info: RemoteSegment) -> Token | None:
     return info.token if info.token is not None else token_of(info.url)
 
 
-def _store(url: str, token: Token | None, answer: Any) -> BrokersStore:
-    version = int(answer["formatVersion"])
-    if version > KNOWN_FORMAT_VERSION:
+def _get(path: StorePath, question: str, patience_s: float = ASK_PATIENCE_S) -> bytes:
+    """Return the body of the broker's response. StorePathError."""
+    url = str(path)
+    client = BrokerClient(url, token_of(path), patience_s)
+    try:
+        return client.get(question)
+    except NoAnswerError as error:
         raise StorePathError(
-            f"{url} hands out its store in version {version}, this program knows {KNOWN_FORMAT_VERSION}: use a newer "
-            "delaymq-spark"
-        )
-    store_id = str(answer["storeId"])
-    segments = tuple(
-        RemoteSegment(
-            int(each["offset"]), f"{url}{STORE_PATH}/segments/{each['name']}", int(each["bytes"]), url, store_id, token
-        )
-        for each in answer["segments"]
-    )
-    start, end = int(answer["startOffset"]), int(answer["endOffset"])
-    reached = 0
-    for each in segments:
-        # Else records would be counted twice, or beyond what is kept.
-        if each.file_bytes < 0 or not reached <= each.base <= each.end <= min(end, MAX_OFFSET):
-            raise ValueError(f"segment {each.base}")
-        reached = each.end
-    description = StoreDescription(
-        broker_name=str(answer["brokerName"]),
-        store_id=store_id,
-        message_delay_level=str(answer["messageDelayLevel"]),
-        file_reserved_time_hours=int(answer["fileReservedTimeHours"]),
-    )
-    return BrokersStore(description=description, start=start, end=end, segments=segments)
+            f"{error.strerror}: does the broker run, and is that its HTTP port (httpPort, 8080 unless it was changed)?"
+        ) from None
+    except AnswerError as error:
+        if error.status in (404, 405):
+            raise StorePathError(
+                f"{url} answers, but has no {question}: it is no broker of DelayMQ, or one that is too old to hand out "
+                "its store: upgrade it, or give the store's folder"
+            ) from None
+        raise StorePathError(str(error.strerror)) from None
+    finally:
+        client.close()
 
 
-def _no_broker(url: str) -> StorePathError:
-    return StorePathError(
-        f"{url}: the answer to {STORE_PATH} is not a broker's: give the HTTP address of a DelayMQ broker"
-    )
+def _decoded(url: str, data: bytes, kind: type[_T]) -> _T:
+    """StorePathError when the response is not of that type."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise unusable(url, str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise StorePathError(f"{url}: the response is not JSON: no DelayMQ broker answers there") from None
