@@ -148,10 +148,10 @@ test-long-kind: cluster ## slow scenarios on kind clusters; what the operator co
 	$(call suite,long-kind) $(BIN)/python -m pytest e2e/kind --long -m long --junitxml=$(REPORTS)/long-kind.xml
 
 bench: $(DEV) ## ours and the real RocketMQ broker side by side, as ratios (about 40 minutes; see bench/README.md)
-	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
+	PYTHONPATH=e2e:broker_image/testing $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
 
 bench-hostile: $(DEV) ## an honest client beside a hostile one: errors, p50 and p99, memory, descriptors (about 20 minutes, two processors)
-	PYTHONPATH=e2e $(BIN)/python -m harness.isolated -- $(BIN)/python bench/hostile.py
+	PYTHONPATH=e2e:broker_image/testing $(BIN)/python -m harness.isolated -- $(BIN)/python bench/hostile.py
 
 bench-spark: .venv-spark/.done ## how fast Spark reads a store, and in how much memory (needs Java 17 and 8 GB of disk)
 	$(SPARK_BIN)/python spark/bench/run.py

@@ -26,8 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "e2e"))
-
 from harness import isolation
 from hostile_attacks import ATTACKS, HOST, World
 from hostile_run import run

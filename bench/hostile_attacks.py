@@ -12,15 +12,12 @@ import os
 import random
 import socket
 import struct
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "broker_image" / "tests" / "support"))
-
-from hostile_frames import Fields, batch_entry, framed, frames_of, json_header, signed
+from delaymq_testing.hostile.frames import Fields, batch_entry, framed, frames_of, json_header, signed
 
 HOST = "198.51.100.1"
 """Of documentation (RFC 5737), and not of loopback: requests of administrators from this machine itself are trusted."""

@@ -12,17 +12,14 @@ import json
 import sys
 import time
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "broker_image" / "tests" / "support"))
 
 import uvloop
 from delaymq.message.record import decode_record
 from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.signatures import Signer
 from delaymq.transport import RemotingConnection, TransportError, connect
-from running_server import send_command
+from delaymq_testing.running_server import send_command
 
 TOPIC, GROUP = "Honest", "honest"
 TIMEOUT_MS = 15_000

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "broker_image" / "tests" / "support"))
-
-from certificates import Authority  # noqa: E402
-from harness.brokers import HOST, write_properties  # noqa: E402
+from delaymq_testing.certificates import Authority
+from harness.brokers import HOST, write_properties
 
 CLIENT_OPTIONS = ("-Dtls.enable=true", "-Dtls.config.file=/none")
 """RocketMQ's client takes any certificate then."""

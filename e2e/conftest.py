@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 
 import pytest
-from repetitions import is_chosen
+from delaymq_testing.repetitions import is_chosen
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

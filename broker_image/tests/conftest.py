@@ -2,7 +2,7 @@
 
 import signal
 
-import repetitions
+from delaymq_testing import repetitions
 from hypothesis import settings
 
 # A machine that others use as well may stand still in the middle of any example: that is no failure.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from accounts import ADMIN, APP
+from compat.accounts import ADMIN, APP
 from harness.brokers import HOME_PATH, write_properties
 from harness.clients import Workbench
 from harness.driver import Driver

@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from compat.python_soak_ledger import Ledger, MemorySlope, Order, Usage
 from delaymq.client import (
     Admin,
     BatchPushConsumer,
@@ -31,7 +32,6 @@ from delaymq.client import (
     ReceivedMessage,
 )
 from harness.brokers import OurCluster
-from python_soak_ledger import Ledger, MemorySlope, Order, Usage
 
 TOPIC, TOPIC_IN_ORDER = "Soak", "SoakInOrder"
 GROUP, GROUP_OF_BATCHES, GROUP_OF_POLLS, GROUP_IN_ORDER = "soak", "soak-batches", "soak-polls", "soak-in-order"

@@ -4,7 +4,8 @@ import base64
 from collections.abc import Callable, Iterator
 
 import pytest
-from accounts import ADMIN, APP, LIMIT_S, asked, shown, wait_for
+from compat.accounts import ADMIN, APP, LIMIT_S, asked, shown, wait_for
+from compat.python_scenario import FROM_FIRST, Collected, new_name, until
 from delaymq.client import (
     AccessDeniedError,
     Admin,
@@ -21,7 +22,6 @@ from delaymq.protocol.signatures import Signer
 from harness.brokers import Cluster
 from harness.clients import Workbench, message
 from harness.driver import ClientError, Driver
-from python_scenario import FROM_FIRST, Collected, new_name, until
 
 RULES = """
 globalWhiteRemoteAddresses:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from accounts import ADMIN, asked, shown, wait_for
+from compat.accounts import ADMIN, asked, shown, wait_for
 from delaymq.client import Admin, Client, Credentials, RefusedError
 from harness.brokers import Cluster
 from harness.clients import Workbench

@@ -8,13 +8,13 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from accounts import APP, LIMIT_S, shown
-from guarded_clusters import FIRST_LEVEL_MS, Guarded, Side, Transport, guarded
+from compat.accounts import APP, LIMIT_S, shown
+from compat.guarded_clusters import FIRST_LEVEL_MS, Guarded, Side, Transport, guarded
+from compat.tls_clusters import Files, files, java  # noqa: F401
 from harness.clients import message
 from harness.driver import ClientError, Driver
 from harness.java import ClientProfile
 from harness.waiting import until
-from tls_clusters import Files, files, java  # noqa: F401
 
 # The real broker of 4.9 has no rules for its NameServer, and knows none of what 5.3's tools ask besides.
 pytestmark = pytest.mark.ours_only

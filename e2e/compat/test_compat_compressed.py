@@ -7,11 +7,11 @@ import sys
 import urllib.request
 
 import pytest
+from compat.python_scenario import first_of, run
 from delaymq.client import Client
 from harness.brokers import Cluster, OurCluster
 from harness.clients import Workbench
 from harness.driver import Received
-from python_scenario import first_of, run
 
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 TEXT = "a sentence that is worth being compressed. " * 500

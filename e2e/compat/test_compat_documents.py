@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
+from compat.admin_calls import CALLS
 from harness.driver import Driver
-from test_compat_admin_calls import CALLS
 
 FOLDER = Path(__file__).parent
 DOCUMENT = FOLDER.parents[1] / "docs" / "compatibility.md"

@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from compat.python_scenario import FROM_FIRST, Collected, new_name, run, until
+from compat.sql_expressions import Expressions
 from delaymq.broker.filters import SQL_TYPE, compile_expression
 from delaymq.client import (
     Client,
@@ -27,8 +29,6 @@ from harness import java
 from harness.brokers import Cluster
 from harness.clients import Pulled, Workbench
 from harness.driver import ClientError, Driver
-from python_scenario import FROM_FIRST, Collected, new_name, run, until
-from sql_expressions import Expressions
 
 pytestmark = pytest.mark.core
 

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from compat.python_scenario import new_name, run, subscribed
 from delaymq.client import (
     EARLIEST,
     LATEST,
@@ -25,7 +26,6 @@ from delaymq.client import (
 )
 from delaymq.message.names import retry_topic
 from harness.brokers import Cluster
-from python_scenario import new_name, run, subscribed
 
 # Every request is an assertion here: on a loaded machine a broker may stand still for more than the usual 3 s.
 PATIENT_MS = 30_000

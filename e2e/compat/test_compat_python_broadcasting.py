@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+from compat.python_scenario import Collected, new_name, run, subscribed, until
 from delaymq.client import (
     Admin,
     Client,
@@ -16,7 +17,6 @@ from delaymq.client import (
 from harness.brokers import Cluster
 from harness.clients import Workbench
 from harness.driver import Driver
-from python_scenario import Collected, new_name, run, subscribed, until
 
 
 def test_in_broadcasting_each_member_gets_each_message(cluster: Cluster, tmp_path: Path) -> None:

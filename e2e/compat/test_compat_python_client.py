@@ -4,6 +4,17 @@ import asyncio
 from collections import Counter
 
 import pytest
+from compat.python_scenario import (
+    HELD_MS,
+    POLL_S,
+    Collected,
+    NewCluster,
+    new_name,
+    run,
+    settled,
+    subscribed,
+    until,
+)
 from delaymq.client import (
     Admin,
     Client,
@@ -16,17 +27,6 @@ from delaymq.client import (
     SendStatus,
 )
 from harness.brokers import Cluster
-from python_scenario import (
-    HELD_MS,
-    POLL_S,
-    Collected,
-    NewCluster,
-    new_name,
-    run,
-    settled,
-    subscribed,
-    until,
-)
 
 
 def test_a_message_arrives_with_tags_keys_and_properties(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from compat.python_scenario import FROM_FIRST, new_name, subscribed, until
 from delaymq.client import (
     Admin,
     BatchPushConsumer,
@@ -21,7 +22,6 @@ from delaymq.client import (
     ReceivedMessage,
 )
 from harness.brokers import Cluster
-from python_scenario import FROM_FIRST, new_name, subscribed, until
 
 
 def resources() -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 
+from compat.python_scenario import FROM_FIRST, HELD_MS, Collected, new_name, run, settled, subscribed, until
 from delaymq.client import (
     Admin,
     Allocation,
@@ -20,7 +21,6 @@ from delaymq.client import (
     ReceivedMessage,
 )
 from harness.brokers import Cluster
-from python_scenario import FROM_FIRST, HELD_MS, Collected, new_name, run, settled, subscribed, until
 
 
 def test_only_messages_with_the_subscribed_tags_come(cluster: Cluster) -> None:

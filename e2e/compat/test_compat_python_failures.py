@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 
+from compat.python_scenario import FROM_FIRST, first_of, new_name, run, subscribed, until
 from delaymq.client import (
     Admin,
     BatchPushConsumer,
@@ -17,7 +18,6 @@ from delaymq.client import (
 )
 from delaymq.message.names import dead_letter_topic
 from harness.brokers import Cluster
-from python_scenario import FROM_FIRST, first_of, new_name, run, subscribed, until
 
 
 def test_a_failed_message_comes_again_and_at_last_goes_to_the_dead_letters(cluster: Cluster) -> None:

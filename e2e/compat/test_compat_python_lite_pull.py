@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 
+from compat.python_scenario import POLL_S, new_name, run, until
 from delaymq.client import (
     Admin,
     Client,
@@ -15,7 +16,6 @@ from delaymq.client import (
     ReceivedMessage,
 )
 from harness.brokers import Cluster
-from python_scenario import POLL_S, new_name, run, until
 
 FIRST = LitePullOptions(consume_from=ConsumeFrom.FIRST)
 

@@ -4,6 +4,7 @@ import asyncio
 import re
 from dataclasses import replace
 
+from compat.python_scenario import FROM_FIRST, Collected, new_name, run, subscribed, until
 from delaymq.client import (
     Client,
     LitePullConsumer,
@@ -18,7 +19,6 @@ from delaymq.client import (
 )
 from harness.brokers import Cluster
 from harness.clients import Workbench
-from python_scenario import FROM_FIRST, Collected, new_name, run, subscribed, until
 
 PROPERTY = re.compile(r"^(PROP_\w+)\s+: (.*)$", re.MULTILINE)
 SECTIONS = ("Consumer Properties", "Consumer Subscription", "Consumer Offset", "Consumer MQ Detail", "Consumer RT&TPS")

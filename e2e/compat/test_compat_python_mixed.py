@@ -6,6 +6,7 @@ from itertools import count
 from typing import TypeVar
 
 import pytest
+from compat.python_scenario import FROM_FIRST, Collected, run, subscribed, until
 from delaymq.client import (
     Client,
     Message,
@@ -17,7 +18,6 @@ from harness.brokers import Cluster
 from harness.clients import PushConsumer as JavaConsumer
 from harness.clients import Workbench
 from harness.driver import Received
-from python_scenario import FROM_FIRST, Collected, run, subscribed, until
 
 pytestmark = pytest.mark.core
 

@@ -5,6 +5,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+from compat.python_scenario import FROM_FIRST, first_of, new_name, run, settled, subscribed, until
 from delaymq.client import (
     Admin,
     BatchPushConsumer,
@@ -19,7 +20,6 @@ from delaymq.client import (
 )
 from delaymq.message.names import dead_letter_topic
 from harness.brokers import Cluster
-from python_scenario import FROM_FIRST, first_of, new_name, run, settled, subscribed, until
 
 
 def test_ordered_consumers_handle_a_queue_in_order_also_when_a_message_fails(cluster: Cluster) -> None:

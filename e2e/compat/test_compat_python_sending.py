@@ -7,6 +7,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from compat.python_scenario import LIMIT_S, NewCluster, new_name, run
 from delaymq.client import (
     Admin,
     Client,
@@ -23,7 +24,6 @@ from delaymq.client import (
     split_batches,
 )
 from harness.brokers import Cluster
-from python_scenario import LIMIT_S, NewCluster, new_name, run
 
 SYSTEM_BUSY = 2
 

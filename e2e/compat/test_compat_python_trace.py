@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from compat.python_scenario import FROM_FIRST, new_name, run, subscribed, until
 from delaymq.client import (
     Client,
     HalfMessage,
@@ -23,7 +24,6 @@ from harness.brokers import Cluster
 from harness.clients import Workbench
 from harness.driver import ClientError
 from harness.errors import HarnessError
-from python_scenario import FROM_FIRST, new_name, run, subscribed, until
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 LIMIT_S = 60.0

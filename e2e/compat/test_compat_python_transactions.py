@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from compat.python_scenario import NewCluster, new_name, run, until
 from delaymq.client import (
     Client,
     ClosedError,
@@ -20,7 +21,6 @@ from delaymq.client import (
 from harness.brokers import Cluster
 from harness.clients import PushConsumer as JavaConsumer
 from harness.clients import Workbench
-from python_scenario import NewCluster, new_name, run, until
 
 LIMIT_S = 90.0
 CHECK_INTERVAL_MS = 1_000

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from compat.page_run import PageRun, pattern_of, steps_of
 from harness import java
 from harness.brokers import HOME_PATH
-from page_run import PageRun, pattern_of, steps_of
 
 # The pages start brokers of ours themselves, whatever --against says.
 pytestmark = pytest.mark.ours_only

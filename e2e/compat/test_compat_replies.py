@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from compat.python_scenario import FROM_FIRST, new_name, run, until
 from delaymq.client import (
     Client,
     Message,
@@ -18,7 +19,6 @@ from delaymq.client import (
 from harness.brokers import Cluster
 from harness.clients import Replier, Workbench
 from harness.driver import ClientError
-from python_scenario import FROM_FIRST, new_name, run, until
 
 REPLY_TIMEOUT_MS = 30_000
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"

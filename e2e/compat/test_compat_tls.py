@@ -5,22 +5,8 @@
 from pathlib import Path
 
 import pytest
-from certificates import Authority
-from delaymq.client import (
-    Client,
-    ConsumeFrom,
-    Message,
-    Producer,
-    PushConsumer,
-    PushConsumerOptions,
-    UnreachableError,
-)
-from harness.brokers import (
-    Cluster,
-)
-from harness.driver import ClientError, Driver
-from python_scenario import Collected, new_name, until
-from tls_clusters import (  # noqa: F401
+from compat.python_scenario import Collected, new_name, until
+from compat.tls_clusters import (  # noqa: F401
     Files,
     enforcing,
     files,
@@ -32,6 +18,20 @@ from tls_clusters import (  # noqa: F401
     verifying,
     workbench,
 )
+from delaymq.client import (
+    Client,
+    ConsumeFrom,
+    Message,
+    Producer,
+    PushConsumer,
+    PushConsumerOptions,
+    UnreachableError,
+)
+from delaymq_testing.certificates import Authority
+from harness.brokers import (
+    Cluster,
+)
+from harness.driver import ClientError, Driver
 
 
 @pytest.mark.parametrize("mode", ["permissive", "enforcing"])

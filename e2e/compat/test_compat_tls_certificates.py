@@ -8,18 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from certificates import Pair, write_pair
-from delaymq.client import (
-    Client,
-    Message,
-    Producer,
-    UnreachableError,
-)
-from harness.brokers import (
-    HOST,
-)
-from harness.driver import ClientError, Driver
-from tls_clusters import (  # noqa: F401
+from compat.tls_clusters import (  # noqa: F401
     Files,
     Start,
     enforcing,
@@ -30,6 +19,17 @@ from tls_clusters import (  # noqa: F401
     verifying,
     workbench,
 )
+from delaymq.client import (
+    Client,
+    Message,
+    Producer,
+    UnreachableError,
+)
+from delaymq_testing.certificates import Pair, write_pair
+from harness.brokers import (
+    HOST,
+)
+from harness.driver import ClientError, Driver
 
 
 def test_clients_show_certificates_where_they_must(start: Start, files: Files, verifying: Driver) -> None:

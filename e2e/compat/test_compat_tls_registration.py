@@ -5,16 +5,7 @@
 import sys
 from pathlib import Path
 
-from harness.brokers import (
-    HOST,
-    START_TIMEOUT_S,
-    OurCluster,
-    RealNameServer,
-    write_properties,
-)
-from harness.driver import Driver
-from harness.processes import ServerProcess
-from tls_clusters import (  # noqa: F401
+from compat.tls_clusters import (  # noqa: F401
     HEAP,
     Files,
     enforcing,
@@ -25,6 +16,15 @@ from tls_clusters import (  # noqa: F401
     verifying,
     workbench,
 )
+from harness.brokers import (
+    HOST,
+    START_TIMEOUT_S,
+    OurCluster,
+    RealNameServer,
+    write_properties,
+)
+from harness.driver import Driver
+from harness.processes import ServerProcess
 
 
 def our_namesrv(folder: Path, port: int, keys: dict[str, str]) -> ServerProcess:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from compat.python_scenario import NewCluster
 from harness.brokers import Cluster
 from harness.clients import Sent, TransactionProducer, Workbench
 from harness.driver import ClientError, Received
-from python_scenario import NewCluster
 
 COMMIT, ROLLBACK = 8, 12
 HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from certificates import Authority, Pair
+from compat.python_scenario import LIMIT_S
 from delaymq.client import (
     Client,
     ClientOptions,
     TlsOptions,
 )
+from delaymq_testing.certificates import Authority, Pair
 from harness.brokers import (
     HOST,
     SMALL_HEAP,
@@ -28,7 +29,6 @@ from harness.brokers import (
 from harness.clients import Workbench
 from harness.driver import JVM_OPTIONS, Driver
 from harness.java import ClientProfile
-from python_scenario import LIMIT_S
 
 Start = Callable[..., Cluster]
 HEAP = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

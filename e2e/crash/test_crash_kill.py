@@ -13,9 +13,9 @@ from crash import kill_points
 from crash.judge import Verdict
 from crash.kill_run import CONFIG, Plan, new_cluster, run, run_with
 from crash.load import LoadProgram
+from delaymq_testing.repetitions import SEED
 from harness.brokers import Cluster, OurCluster
 from harness.commitlog import MESSAGE_MAGIC, log_end
-from repetitions import SEED
 
 SEEDS_LONG = range(SEED + 1, SEED + 20)
 # A run takes half a minute on an idle machine: sends, eight seconds of delay, a restart, counting.

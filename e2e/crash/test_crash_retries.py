@@ -9,10 +9,10 @@ import pytest
 from crash import crashes
 from crash.retry_judge import RetryVerdict, judge_retries
 from crash.retry_load import GROUP, QUEUES, SEND_BACKS_PER_SECOND, RetryLoad, Stored, Told
+from delaymq_testing.repetitions import SEED
 from harness.brokers import Cluster, OurCluster
 from harness.commitlog import records
 from harness.suite import enter_isolated
-from repetitions import SEED
 
 MESSAGES = 3_200
 LEVEL_TABLE = "1s 2s"

@@ -15,10 +15,10 @@ from delaymq.message.record import decode_record
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.transport import connect
+from delaymq_testing.repetitions import SEED
 from harness.brokers import Cluster, OurCluster
 from harness.commitlog import records
 from harness.suite import enter_isolated
-from repetitions import SEED
 
 TRANSACTIONS = 3_200
 EARLIEST_KILL_S, LATEST_KILL_S = 1.0, TRANSACTIONS / TRANSACTIONS_PER_SECOND + 2.0

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from certificates import Authority, Pair
 from cluster.errors import ClusterError
+from delaymq_testing.certificates import Authority, Pair
 from kind import objects
 from kind.lab import REPOSITORY_PATH
 from kind.space import Space

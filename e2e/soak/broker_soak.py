@@ -38,7 +38,7 @@ from delaymq.client import (
     TransactionProducer,
 )
 from harness.brokers import OurCluster
-from many_connections import PATIENT, PATIENT_SENDS, Connections, connected
+from soak.many_connections import PATIENT, PATIENT_SENDS, Connections, connected
 
 TOPIC, QUEUES = "Soak", 8
 BODY_BYTES = 512

@@ -3,10 +3,10 @@
 import os
 
 import pytest
-from api_server_fixtures import kubernetes_programs, mark_kubernetes  # noqa: F401
 from cluster.paths import artifacts_path
 from cluster.programs import find_program
-from helm_chart import Helm
+from delaymq_helm_testing.helm_chart import Helm
+from delaymq_operator_testing.api_server_fixtures import kubernetes_programs, mark_kubernetes  # noqa: F401
 
 
 @pytest.hookimpl(tryfirst=True)

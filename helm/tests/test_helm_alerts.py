@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alert_scenes import BROKER, OPERATOR, OPERATOR_NAMESPACE, POD, Scene, healthy, settled_broker
-from analysed_world import analyse, analysed
 from delaymq.api_types.delay import Correction
-from fakes_world import NAMESPACE, FakeWorld
+from delaymq_helm_testing.alert_scenes import BROKER, OPERATOR, OPERATOR_NAMESPACE, POD, Scene, healthy, settled_broker
+from delaymq_helm_testing.helm_chart import alert_groups, alert_rules, chart_values
+from delaymq_helm_testing.promtool import Promtool, Values, find_promtool
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
+from delaymq_operator_testing.worlds.analysed import analyse, analysed
 from harness.errors import HarnessError
-from helm_chart import alert_groups, alert_rules, chart_values
-from promtool import Promtool, Values, find_promtool
 
 LATENESS_S = chart_values()["metrics"]["prometheusRule"]["latenessSeconds"]
 AFTER_ITS_TIME_MIN = 5

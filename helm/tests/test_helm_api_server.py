@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from api_server import ApiServer, Programs
+from delaymq_helm_testing.helm_chart import CHART, Helm, HelmError
 from delaymq_operator.adapters.permissions import PERMISSIONS
+from delaymq_operator_testing.api_server import ApiServer, Programs
 from harness.errors import HarnessError
-from helm_chart import CHART, Helm, HelmError
 
 # Verbs that are allowed on one name only.
 NAMED = {"bind": "delaymq-analytics"}

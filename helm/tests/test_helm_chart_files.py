@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from delaymq.server.metrics.exposition import Snapshot
 from delaymq.server.metrics.gather import gather
+from delaymq_helm_testing.helm_chart import CHART, ROOT, alert_rules, chart_metadata, chart_values, paths_of, project_of
 from delaymq_operator.api.conditions import ConditionType
 from delaymq_operator.settings import OperatorSettings, flag_of
-from helm_chart import CHART, ROOT, alert_rules, chart_metadata, chart_values, paths_of, project_of
+from delaymq_testing.running_server import run, standalone
 from prometheus_client.core import Metric
-from running_server import run, standalone
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 DASHBOARD = json.loads((CHART / "dashboards/delaymq.json").read_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from helm_chart import ROOT, pins_of, project_of, wanted_of
+from delaymq_helm_testing.helm_chart import ROOT, pins_of, project_of, wanted_of
 
 IMAGES = ["broker", "operator", "spark-image", "build"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helm_chart import Helm, Object, of_kind, only
-from network_policies import Peer, lets_in, pod_of
+from delaymq_helm_testing.helm_chart import Helm, Object, of_kind, only
+from delaymq_operator_testing.network_policies import Peer, lets_in, pod_of
 
 MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 PROMETHEUS = Peer(name="prometheus", namespace="monitoring")

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from helm_chart import KUBERNETES_VERSION, ROOT, Helm
+from delaymq_helm_testing.helm_chart import KUBERNETES_VERSION, ROOT, Helm
 
 PAGES = [ROOT / "README.md", ROOT / "docs/quickstart-kubernetes.md"]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from delaymq_helm_testing.helm_chart import CHART, Helm, HelmError, Object, alert_groups, of_kind, only
 from delaymq_operator.adapters.permissions import PERMISSIONS
 from delaymq_operator.reconcile.context import ReconcileSettings
 from delaymq_operator.settings import read_settings
-from helm_chart import CHART, Helm, HelmError, Object, alert_groups, of_kind, only
 
 EVERYTHING = {
     "broker.create": True,

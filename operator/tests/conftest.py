@@ -1,7 +1,7 @@
 """What all tests of the operator share."""
 
 import pytest
-from api_server_fixtures import (  # noqa: F401
+from delaymq_operator_testing.api_server_fixtures import (  # noqa: F401
     api_server,
     api_server_with_controllers,
     controlled_namespace,

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from api_server import ApiError, ApiServer, MissingProgramsError, Programs, find_programs
+from delaymq_operator_testing.api_server import ApiError, ApiServer, MissingProgramsError, Programs, find_programs
 from harness.errors import HarnessError
 from harness.processes import ServerProcess
 

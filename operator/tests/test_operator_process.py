@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from api_server import ApiServer, Programs
-from operator_processes import (
+from delaymq_operator_testing.api_server import ApiServer, Programs
+from delaymq_operator_testing.operator_processes import (
     SEEN_TIMEOUT_S,
     Operator,
     a_resource,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from api_server import ApiServer
-from operator_processes import (
+from delaymq_operator_testing.api_server import ApiServer
+from delaymq_operator_testing.operator_processes import (
     REAL,
     Operator,
     a_resource,

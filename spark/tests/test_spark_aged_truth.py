@@ -9,10 +9,10 @@ import pytest
 from delaymq_spark.jobs import compaction
 from delaymq_spark.jobs.plan import PINNING_REASONS, Action, Sum, make_plan
 from delaymq_spark.store.positions import read_positions
-from spark_aged_workload import REASONS, aged_workload
-from spark_plain_rows import plain_messages
-from spark_stages import MANY, ONE, reasons
-from spark_workload import RETENTION_HOURS, Workload, mixed_workload
+from delaymq_spark_testing.aged_workload import REASONS, aged_workload
+from delaymq_spark_testing.plain_rows import plain_messages
+from delaymq_spark_testing.stages import MANY, ONE, reasons
+from delaymq_spark_testing.workload import RETENTION_HOURS, Workload, mixed_workload
 
 PAGE = Path(__file__).parents[2] / "docs/analytics.md"
 

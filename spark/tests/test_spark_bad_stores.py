@@ -12,8 +12,8 @@ import pytest
 from delaymq_spark.cli import run
 from delaymq_spark.jobs import pipeline
 from delaymq_spark.planning.parts import Plan, plan
+from delaymq_spark_testing.workload import Workload
 from pyspark.sql import SparkSession
-from spark_workload import Workload
 
 MESSAGES = 300
 

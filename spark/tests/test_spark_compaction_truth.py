@@ -10,9 +10,9 @@ import pytest
 from delaymq_spark.jobs import compaction
 from delaymq_spark.jobs.plan import Action, Sum, make_plan
 from delaymq_spark.store.positions import Positions
-from spark_plain_rows import plain_messages
-from spark_stages import MANY, ONE, Cluster, reasons, run_stages, shuffled, table
-from spark_workload import RETENTION_HOURS, Workload, mixed_workload
+from delaymq_spark_testing.plain_rows import plain_messages
+from delaymq_spark_testing.stages import MANY, ONE, Cluster, reasons, run_stages, shuffled, table
+from delaymq_spark_testing.workload import RETENTION_HOURS, Workload, mixed_workload
 
 pytestmark = pytest.mark.core
 

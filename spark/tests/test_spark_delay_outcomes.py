@@ -11,9 +11,9 @@ import pytest
 from delaymq_spark.jobs import summary
 from delaymq_spark.jobs.compaction import CompactionOptions
 from delaymq_spark.store.positions import Positions
-from spark_plain_rows import plain_messages
-from spark_stages import MANY, ONE, Cluster, run_stages, table
-from spark_workload import START_MS, Workload, Written
+from delaymq_spark_testing.plain_rows import plain_messages
+from delaymq_spark_testing.stages import MANY, ONE, Cluster, run_stages, table
+from delaymq_spark_testing.workload import START_MS, Workload, Written
 
 GOLDEN = Path(__file__).parents[2] / "broker_image/tests/golden"
 

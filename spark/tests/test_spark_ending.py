@@ -21,12 +21,12 @@ from delaymq_spark.command import problems
 from delaymq_spark.command.publish import ApiServer, PublishError
 from delaymq_spark.jobs import pipeline, running
 from delaymq_spark.store.positions import Positions
+from delaymq_spark_testing.aged_workload import aged_workload
+from delaymq_spark_testing.api_server import FakeApiServer
+from delaymq_spark_testing.workload import Workload
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_aged_workload import aged_workload
-from spark_api_server import FakeApiServer
-from spark_workload import Workload
 
 TARGET = "configmap/shop/run-1"
 JAVA_NEEDED = "delaymq-spark: Spark did not start: it needs Java 17 or 21 (java on the path, or JAVA_HOME)"

@@ -17,11 +17,11 @@ from delaymq_spark.source.read import batches
 from delaymq_spark.store import remote
 from delaymq_spark.store.remote import describe_store
 from delaymq_spark.store.segments import Skipped, list_segments
+from delaymq_spark_testing.running_broker import SEGMENT_BYTES, RunningBroker, running_broker, write_store
+from delaymq_spark_testing.store import source_rows, unpack_golden
+from delaymq_spark_testing.streaming import keys_streamed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from spark_running_broker import SEGMENT_BYTES, RunningBroker, running_broker, write_store
-from spark_store import source_rows, unpack_golden
-from spark_streaming import keys_streamed
 
 COUNT = 3_000
 EVERYTHING = [f"k{number}" for number in range(COUNT)]

@@ -17,9 +17,19 @@ from delaymq_spark.store import patience as store_patience
 from delaymq_spark.store.patience import Patience
 from delaymq_spark.store.remote import describe_store
 from delaymq_spark.store.segments import Skipped
-from spark_fake_broker import Answer, FakeBroker, Handler, fail, fake_broker, reset, send, send_json, send_range
-from spark_running_broker import write_store
-from spark_store import source_rows
+from delaymq_spark_testing.fake_broker import (
+    Answer,
+    FakeBroker,
+    Handler,
+    fail,
+    fake_broker,
+    reset,
+    send,
+    send_json,
+    send_range,
+)
+from delaymq_spark_testing.running_broker import write_store
+from delaymq_spark_testing.store import source_rows
 
 pytestmark = pytest.mark.core
 

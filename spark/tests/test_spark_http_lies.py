@@ -15,8 +15,8 @@ from delaymq_spark.store import broker_client
 from delaymq_spark.store import patience as store_patience
 from delaymq_spark.store.broker_client import BrokerClient, NoAnswerError
 from delaymq_spark.store.remote import ask_store, describe_store
-from spark_fake_broker import FakeBroker, Handler, fake_broker, send, send_json, send_range
-from spark_running_broker import write_store
+from delaymq_spark_testing.fake_broker import FakeBroker, Handler, fake_broker, send, send_json, send_range
+from delaymq_spark_testing.running_broker import write_store
 
 pytestmark = pytest.mark.core
 

@@ -14,11 +14,11 @@ from delaymq.store.tools.inspect import Inspection, inspect
 from delaymq_spark.cli import run
 from delaymq_spark.source.data_source import register
 from delaymq_spark.store.positions import read_positions
+from delaymq_spark_testing.aged_workload import aged_workload
+from delaymq_spark_testing.store import GOLDEN, unpack_golden
+from delaymq_spark_testing.workload import mixed_workload
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from spark_aged_workload import aged_workload
-from spark_store import GOLDEN, unpack_golden
-from spark_workload import mixed_workload
 
 pytestmark = pytest.mark.core
 

@@ -13,8 +13,8 @@ import pytest
 from delaymq.store.tools.inspect import inspect
 from delaymq_spark.cli import run
 from delaymq_spark.jobs.compaction import DEAD_REASONS
+from delaymq_spark_testing.workload import Workload, mixed_workload
 from pyspark.sql import SparkSession
-from spark_workload import Workload, mixed_workload
 
 GOLDEN = Path(__file__).parents[2] / "broker_image/tests/golden"
 

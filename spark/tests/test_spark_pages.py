@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from delaymq_spark.command.arguments import parse
+from delaymq_spark_testing.fake_broker import fake_broker
+from delaymq_spark_testing.running_broker import write_store
 from pyspark.sql import DataFrame, SparkSession
-from spark_fake_broker import fake_broker
-from spark_running_broker import write_store
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/analytics.md"

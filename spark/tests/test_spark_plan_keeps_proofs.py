@@ -11,9 +11,9 @@ from delaymq_spark.jobs.compaction import CompactionOptions
 from delaymq_spark.jobs.plan import Action, PlannedSegment, Proof, Sum, make_plan
 from delaymq_spark.jobs.results import Added
 from delaymq_spark.store.positions import read_positions
-from spark_plain_rows import plain_messages
-from spark_stages import MANY, ONE, Cluster, run_stages
-from spark_workload import HOUR_MS, Workload
+from delaymq_spark_testing.plain_rows import plain_messages
+from delaymq_spark_testing.stages import MANY, ONE, Cluster, run_stages
+from delaymq_spark_testing.workload import HOUR_MS, Workload
 
 pytestmark = pytest.mark.core
 

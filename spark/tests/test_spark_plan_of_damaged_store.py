@@ -13,10 +13,10 @@ from delaymq_spark.cli import run
 from delaymq_spark.report.text import lines
 from delaymq_spark.source.columns import _time
 from delaymq_spark.store.segments import list_segments
+from delaymq_spark_testing.summaries import full_summary
+from delaymq_spark_testing.workload import Workload
 from pyspark.sql import SparkSession
 from pyspark.sql.types import TimestampType
-from spark_summaries import full_summary
-from spark_workload import Workload
 
 MONTH_MS = 30 * 86_400_000
 TWO_DAYS_MS = 2 * 86_400_000

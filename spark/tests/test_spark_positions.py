@@ -13,10 +13,10 @@ from delaymq_spark import StorePathError, read_positions
 from delaymq_spark.jobs.compaction import CompactionOptions
 from delaymq_spark.jobs.group_progress import lags
 from delaymq_spark.store.positions import Positions, QueueRange, parse_table
-from spark_plain_rows import plain_messages
-from spark_stages import reasons
-from spark_store import unpack_golden
-from spark_workload import Workload
+from delaymq_spark_testing.plain_rows import plain_messages
+from delaymq_spark_testing.stages import reasons
+from delaymq_spark_testing.store import unpack_golden
+from delaymq_spark_testing.workload import Workload
 
 pytestmark = pytest.mark.core
 

@@ -20,7 +20,7 @@ from delaymq_spark.command.publish import (
     parse_target,
     publish,
 )
-from spark_api_server import TOKEN, FakeApiServer
+from delaymq_spark_testing.api_server import TOKEN, FakeApiServer
 
 pytestmark = pytest.mark.core
 

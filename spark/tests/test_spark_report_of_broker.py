@@ -10,8 +10,8 @@ import pytest
 from delaymq_spark import cli
 from delaymq_spark.cli import run
 from delaymq_spark.command.arguments import parse
+from delaymq_spark_testing.running_broker import running_broker, write_store
 from pyspark.sql import SparkSession
-from spark_running_broker import running_broker, write_store
 
 COUNT = 900
 # Of the first message, see write_store.

@@ -13,8 +13,8 @@ from delaymq_spark.report import page as report
 from delaymq_spark.report import plots
 from delaymq_spark.report.page import render
 from delaymq_spark.report.text import headline, lines
+from delaymq_spark_testing.summaries import empty_summary, full_summary, iso
 from matplotlib import dates
-from spark_summaries import empty_summary, full_summary, iso
 
 VOID = {"meta", "path", "use", "rect", "line", "br"}
 

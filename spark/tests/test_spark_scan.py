@@ -14,9 +14,9 @@ from delaymq.message.record import encode_record
 from delaymq_spark import skipped
 from delaymq_spark.planning.parts import plan
 from delaymq_spark.scan import frames, walk
+from delaymq_spark_testing.store import comparable, reader_damage, reader_rows, source_rows, unpack_golden
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from spark_store import comparable, reader_damage, reader_rows, source_rows, unpack_golden
 
 pytestmark = pytest.mark.core
 

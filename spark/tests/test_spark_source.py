@@ -16,10 +16,10 @@ from delaymq.store.reader import StoreReader
 from delaymq.store.tools.inspect import inspect
 from delaymq_spark import register
 from delaymq_spark.source.schema import COLUMNS, DEFAULT_COLUMNS
+from delaymq_spark_testing.store import comparable, reader_rows, unpack_golden
+from delaymq_spark_testing.streaming import keys_streamed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from spark_store import comparable, reader_rows, unpack_golden
-from spark_streaming import keys_streamed
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 

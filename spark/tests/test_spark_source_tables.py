@@ -11,9 +11,9 @@ from delaymq_spark.source.data_source import RocketMqStoreSource
 from delaymq_spark.source.options import OptionError, parse_options
 from delaymq_spark.source.schema import spark_schema
 from delaymq_spark.store.address import StorePathError
+from delaymq_spark_testing.fake_broker import fake_broker
+from delaymq_spark_testing.running_broker import write_store
 from pyspark.sql import SparkSession
-from spark_fake_broker import fake_broker
-from spark_running_broker import write_store
 
 COUNT = 300
 

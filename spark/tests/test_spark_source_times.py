@@ -19,8 +19,8 @@ from delaymq_spark.planning.time_range import CLOCK_MARGIN_MS, FirstTimes, left_
 from delaymq_spark.source.data_source import RocketMqStoreSource
 from delaymq_spark.store import remote
 from delaymq_spark.store.broker_client import NoAnswerError
+from delaymq_spark_testing.fake_broker import fake_broker, reset
 from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
-from spark_fake_broker import fake_broker, reset
 
 pytestmark = pytest.mark.core
 

@@ -17,11 +17,11 @@ from delaymq.store.options import StoreOptions
 from delaymq_spark import register
 from delaymq_spark.source.data_source import RocketMqStoreSource
 from delaymq_spark.source.stream import DataLossError, StoreStreamReader
+from delaymq_spark_testing.fake_broker import fake_broker
+from delaymq_spark_testing.streaming import begun
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
-from spark_fake_broker import fake_broker
-from spark_streaming import begun
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 SEGMENT_BYTES = 65_536

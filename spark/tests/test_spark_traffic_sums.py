@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from delaymq_spark.jobs.compaction import CompactionOptions
 from delaymq_spark.store.positions import Positions
-from spark_plain_rows import plain_messages
-from spark_stages import MANY, ONE, Cluster, run_stages, table
-from spark_workload import HOUR_MS, Workload
+from delaymq_spark_testing.plain_rows import plain_messages
+from delaymq_spark_testing.stages import MANY, ONE, Cluster, run_stages, table
+from delaymq_spark_testing.workload import HOUR_MS, Workload
 
 
 @pytest.mark.parametrize("cluster", [ONE, MANY], ids=["one task", "many tasks"])

@@ -3,9 +3,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import Harness
-from guarded_broker import RULES, Guarded
-from transactions_harness import Transacting
+from delaymq_testing.broker.guarded import RULES, Guarded
+from delaymq_testing.broker.harness import Harness
+from delaymq_testing.broker.transactions import Transacting
 
 
 @pytest.fixture

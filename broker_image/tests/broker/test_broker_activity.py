@@ -3,9 +3,9 @@
 from typing import NoReturn
 
 import pytest
-from broker_harness import Harness
 from delaymq.broker.groups import activity
 from delaymq.protocol.codes import RequestCode
+from delaymq_testing.broker.harness import Harness
 
 
 def test_made_up_names_of_groups_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

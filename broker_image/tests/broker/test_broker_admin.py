@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import Harness, response_of
 from delaymq.broker import topics as topics_module
 from delaymq.message import names
 from delaymq.protocol.bodies import (
@@ -25,6 +24,7 @@ from delaymq.protocol.bodies import (
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
 from delaymq.store.errors import NotAStoreError
+from delaymq_testing.broker.harness import Harness, response_of
 
 FRESH = {
     "TBW102": (7, 4),

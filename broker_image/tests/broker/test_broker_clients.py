@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from broker_harness import FakeSession, Harness
 from delaymq.broker.groups.change_notifier import MAX_NOTIFIED_AT_ONCE
 from delaymq.broker.groups.client_snapshot import BELIEVED_MS, REFRESH_MS, REMEMBER_MS
 from delaymq.broker.opening import open_broker
@@ -25,6 +24,7 @@ from delaymq.protocol.bodies import (
 )
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq_testing.broker.harness import FakeSession, Harness
 
 
 def beat(

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from broker_harness import Harness, records_of, response_of
 from delaymq.broker.opening import open_broker
 from delaymq.broker.results import Held
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Response
+from delaymq_testing.broker.harness import Harness, records_of, response_of
 
 
 def stored(harness: Harness, count: int) -> list[tuple[int, int]]:

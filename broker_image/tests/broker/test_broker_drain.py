@@ -1,11 +1,11 @@
 """Holding producers off: what routes say, what sends are answered, what goes on nevertheless."""
 
 import pytest
-from broker_harness import Harness, response_of, send_fields
 from delaymq.broker.admin.drain import DrainMode
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.bodies import RegisterBody, TopicConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq_testing.broker.harness import Harness, response_of, send_fields
 
 LEASE_MS = 30_000
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from broker_harness import Harness
 from delaymq.broker.filters import SQL_TYPE, Filter, compile_expression
 from delaymq.broker.filters.sql.prefilter import MAX_NEEDLE_BYTES
 from delaymq.broker.pull.property_reader import LARGE_RECORD_BYTES, MAX_SEARCHED_BYTES
 from delaymq.broker.pull.queue_reader import Pulled, read_queue
 from delaymq.message.hashing import java_hash
 from delaymq.message.record import decode_record
+from delaymq_testing.broker.harness import Harness
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

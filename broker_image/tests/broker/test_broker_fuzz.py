@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import Harness, made
 from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_OF_ACCESS
 from delaymq.protocol.command import Command, encode_response
 from delaymq.protocol.signatures import Signer
-from fuzzed_broker import answers_of, play
-from hostile_frames import signed
-from hostile_requests import HostileRequests, Pairs
-from hostile_words import GROUPS, TOPICS
-from repetitions import FUZZ_INPUTS, SEED
+from delaymq_testing.broker.fuzzed import answers_of, play
+from delaymq_testing.broker.harness import Harness, made
+from delaymq_testing.hostile.frames import signed
+from delaymq_testing.hostile.requests import HostileRequests, Pairs
+from delaymq_testing.hostile.words import GROUPS, TOPICS
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 
 pytestmark = pytest.mark.timeout(120 + FUZZ_INPUTS // 100)
 

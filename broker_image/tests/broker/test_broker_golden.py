@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import FakeSession, Harness, records_of
 from delaymq.broker.results import Held
 from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response, decode_command
+from delaymq_testing.broker.harness import FakeSession, Harness, records_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 # Offsets in the log differ, since our delayed messages carry their due time.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker_harness import FakeSession, Harness, response_of, send_fields
 from delaymq.broker import topics
 from delaymq.broker.groups import consumer_offsets, heartbeat_limits, queue_locks, subscription_groups
 from delaymq.broker.groups.client_registry import EXPIRE_MS
@@ -23,6 +22,7 @@ from delaymq.protocol.bodies import (
 )
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq_testing.broker.harness import FakeSession, Harness, response_of, send_fields
 
 PULL = {
     "topic": "A", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4, "commitOffset": 0,

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from broker_harness import FakeSession, Harness, response_of
 from delaymq.broker.groups.client_versions import version_name
 from delaymq.broker.processors import members as module
 from delaymq.broker.results import RelayedRequests
@@ -19,6 +18,7 @@ from delaymq.protocol.bodies import (
 )
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response
+from delaymq_testing.broker.harness import FakeSession, Harness, response_of
 
 RUNNING_INFO = {"consumerGroup": "readers", "clientId": "c1", "jstackEnable": "true"}
 STATUS = {"topic": "Orders", "group": "readers"}

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import Harness, broker_config
 from delaymq.broker.groups import consumer_offsets as offsets_module
 from delaymq.broker.opening import open_broker
 from delaymq.protocol.bodies import (
@@ -20,6 +19,7 @@ from delaymq.protocol.bodies import (
     TopicConfig,
 )
 from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq_testing.broker.harness import Harness, broker_config
 
 
 def offset_of(harness: Harness, code: int, **fields: Any) -> int:

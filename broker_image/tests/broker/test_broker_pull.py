@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker_harness import FakeSession, Harness, records_of, response_of
 from delaymq.broker.results import Held
 from delaymq.message import names
 from delaymq.message.hashing import tags_code
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData, SubscriptionGroupConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq_testing.broker.harness import FakeSession, Harness, records_of, response_of
 
 HOLD = 2 | 4
 

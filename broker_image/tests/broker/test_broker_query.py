@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker_harness import START_MS, Harness, records_of
 from delaymq.broker.processors import query as module
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, QueueData, SubscriptionData
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq_testing.broker.harness import START_MS, Harness, records_of
 
 
 def query(harness: Harness, key: str, **changes: Any) -> Response:

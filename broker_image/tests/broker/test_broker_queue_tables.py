@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import Harness
 from delaymq.broker.processors import queue_tables
 from delaymq.broker.results import TimeSliced
 from delaymq.protocol.bodies import (
@@ -24,6 +23,7 @@ from delaymq.protocol.bodies import (
 )
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.store.message_store import MessageStore
+from delaymq_testing.broker.harness import Harness
 
 NAME = 'a%d "Köln"'
 QUEUES = 3 * 64 + 5

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Callable
 
-from broker_harness import FakeSession, Harness
 from delaymq.broker.admin import remaining
 from delaymq.broker.admin.remaining import Unconsumed, UnconsumedTotals
 from delaymq.broker.groups.activity import ACTIVE_MS
 from delaymq.broker.groups.client_snapshot import REMEMBER_MS
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from delaymq.protocol.codes import RequestCode
+from delaymq_testing.broker.harness import FakeSession, Harness
 
 
 def scanned(harness: Harness) -> UnconsumedTotals:

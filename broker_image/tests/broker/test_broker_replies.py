@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import FakeSession, Harness, send_fields
 from delaymq.broker.results import Deferred, RelayedRequests
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.bodies import HeartbeatData, ProducerData
@@ -13,6 +12,7 @@ from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.headers import ReplyMessageRequestHeader
 from delaymq.store.errors import StoreFullError
+from delaymq_testing.broker.harness import FakeSession, Harness, send_fields
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 PROPERTIES = {"REPLY_TO_CLIENT": "asker", "CORRELATION_ID": "id", "MSG_TYPE": "reply", "TTL": "3000"}

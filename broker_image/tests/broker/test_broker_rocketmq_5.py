@@ -1,10 +1,10 @@
 """What RocketMQ 5's tools ask of a broker besides what those of 4.9 do."""
 
-from broker_harness import Harness, records_of
 from delaymq.broker.results import Held
 from delaymq.protocol.bodies import KVTable, TopicConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq_testing.broker.harness import Harness, records_of
 
 
 def test_one_topic_is_told(harness: Harness) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker_harness import START_MS, Harness, records_of, response_of, send_fields
 from delaymq.broker.results import Deferred
 from delaymq.message import names
 from delaymq.message.ids import parse_offset_message_id
@@ -12,6 +11,7 @@ from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Response
 from delaymq.store.errors import SegmentCreateError, StoreFullError
+from delaymq_testing.broker.harness import START_MS, Harness, records_of, response_of, send_fields
 
 
 def batch_of(*bodies: bytes, properties: bytes = b"") -> bytes:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import Harness, response_of, send_fields
 from delaymq.broker.results import Deferred
 from delaymq.message import names
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
@@ -14,6 +13,7 @@ from delaymq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
 from delaymq.store.model import NewRecord
+from delaymq_testing.broker.harness import Harness, response_of, send_fields
 
 
 def send_back(harness: Harness, offset: int, **fields: Any) -> Response:

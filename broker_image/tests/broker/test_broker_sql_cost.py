@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from broker_harness import Harness, response_of
 from delaymq.broker.filters import SQL_TYPE, CompileWork, NotNowError, compile_expression, expressions
 from delaymq.broker.filters.cost import (
     SHARE_OF_ONE,
@@ -22,6 +21,7 @@ from delaymq.broker.results import Held
 from delaymq.protocol.bodies import CheckClient, SubscriptionData
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.errors import RequestError
+from delaymq_testing.broker.harness import Harness, response_of
 
 
 def largest(number: int) -> str:

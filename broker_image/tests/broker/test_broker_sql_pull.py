@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker_harness import Harness, records_of
 from delaymq.broker.filters import Filter
 from delaymq.broker.groups.slow_readers import PATIENCE_MS
 from delaymq.broker.pull.filter_resolution import value_of
@@ -23,6 +22,7 @@ from delaymq.message.record import decode_record, encode_record
 from delaymq.protocol.bodies import CheckClient, ConsumerData, HeartbeatData, SubscriptionData
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq_testing.broker.harness import Harness, records_of
 
 HOLD = 4 | 2
 BY_HEARTBEAT = 0

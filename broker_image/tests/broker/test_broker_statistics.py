@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import START_MS, Harness, response_of
 from delaymq.broker.statistics import DAY, HOUR, MINUTE, Series, Statistics
 from delaymq.broker.statistics import statistics as module
 from delaymq.broker.statistics.names import windows_of
 from delaymq.protocol.bodies import BrokerStatistics, ConsumeStats, ConsumeStatsList, StatisticsFigures
 from delaymq.protocol.codes import RequestCode, ResponseCode
-from transactions_harness import COMMIT, ROLLBACK, TOPIC, Transacting
+from delaymq_testing.broker.harness import START_MS, Harness, response_of
+from delaymq_testing.broker.transactions import COMMIT, ROLLBACK, TOPIC, Transacting
 
 SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS

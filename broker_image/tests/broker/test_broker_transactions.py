@@ -13,7 +13,7 @@ from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.bodies import SubscriptionGroupConfig
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import FLAG_ONEWAY
-from transactions_harness import COMMIT, GROUP, ROLLBACK, TOPIC, UNKNOWN, Half, Transacting
+from delaymq_testing.broker.transactions import COMMIT, GROUP, ROLLBACK, TOPIC, UNKNOWN, Half, Transacting
 
 Open = Callable[..., Transacting]
 

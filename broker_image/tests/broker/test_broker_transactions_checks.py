@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker_harness import FakeSession
 from delaymq.message import names
 from delaymq.message.ids import offset_message_id
 from delaymq.message.record import decode_record
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Response
 from delaymq.store.model import DiskState
-from transactions_harness import GROUP, TOPIC, Half, Transacting
+from delaymq_testing.broker.harness import FakeSession
+from delaymq_testing.broker.transactions import GROUP, TOPIC, Half, Transacting
 
 Open = Callable[..., Transacting]
 

@@ -6,11 +6,11 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from broker_harness import FakeSession
 from delaymq.message import names
+from delaymq_testing.broker.harness import FakeSession
+from delaymq_testing.broker.transactions import COMMIT, ROLLBACK, TOPIC, Half, Transacting
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transactions_harness import COMMIT, ROLLBACK, TOPIC, Half, Transacting
 
 STEPS = st.lists(
     st.one_of(

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import FakeSession
 from delaymq.broker.transactions import PROGRESS_GROUP, ledger, pending
 from delaymq.broker.transactions.ledger import OpProgress
 from delaymq.broker.transactions.pending import PendingHalves
 from delaymq.message import names
 from delaymq.message.ids import offset_message_id
 from delaymq.store.model import NewRecord
+from delaymq_testing.broker.harness import FakeSession
+from delaymq_testing.broker.transactions import COMMIT, GROUP, ROLLBACK, TOPIC, Half, Transacting
 from hypothesis import given
 from hypothesis import strategies as st
-from transactions_harness import COMMIT, GROUP, ROLLBACK, TOPIC, Half, Transacting
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x01"
 Open = Callable[..., Transacting]

@@ -6,7 +6,7 @@ from delaymq.broker.delivery.delay_rewrite import strip_own
 from delaymq.broker.delivery.recovery import Replay
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.store.model import NewRecord
-from delivery_bench import HOST, START_MS, Bench
+from delaymq_testing.broker.delivery_harness import HOST, START_MS, Bench
 
 
 def test_properties_of_our_own_are_stripped_from_what_clients_send() -> None:

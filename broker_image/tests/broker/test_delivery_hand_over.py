@@ -8,7 +8,7 @@ import pytest
 from delaymq.message.marks import Mark, MarkKind, parse_due, parse_mark
 from delaymq.store.errors import StoreFullError
 from delaymq.store.model import NewRecord
-from delivery_bench import HOST, START_MS, Bench
+from delaymq_testing.broker.delivery_harness import HOST, START_MS, Bench
 
 
 def test_the_copy_keeps_everything_and_names_what_it_settles() -> None:

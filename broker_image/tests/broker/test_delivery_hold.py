@@ -11,7 +11,7 @@ from delaymq.broker.delivery.control import FILE_NAME, DeliveryMode
 from delaymq.message.names import MARK, MARKS_TOPIC
 from delaymq.schedule import LevelQueue, PacedQueue, Settled
 from delaymq.store.errors import StoreFullError
-from delivery_bench import START_MS, Bench
+from delaymq_testing.broker.delivery_harness import START_MS, Bench
 
 
 def overdue_bench(count: int = 10) -> Bench:

@@ -8,7 +8,7 @@ import pytest
 from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES, requested_level
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
-from delivery_bench import Bench, Settings
+from delaymq_testing.broker.delivery_harness import Bench, Settings
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from delaymq.broker.delivery.recovery import Replay
 from delaymq.broker.transactions.ledger import Ledger
 from delaymq.message.levels import DelayLevels
-from delivery_bench import Bench, Settings
+from delaymq_testing.broker.delivery_harness import Bench, Settings
 
 
 def test_the_pin_holds_pending_messages_and_copies_that_the_disk_does_not_have() -> None:

@@ -11,7 +11,7 @@ from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import parse_due
 from delaymq.store.errors import RecordTooLargeError, StoreFullError
 from delaymq.store.model import NewRecord
-from delivery_bench import START_MS, Bench, Settings
+from delaymq_testing.broker.delivery_harness import START_MS, Bench, Settings
 
 TABLES = ["1s 5s 10s", "1s", "3s 2s 1s 4s", "20s 1s", "1s 1s 1s"]
 SEEDS = range(30)

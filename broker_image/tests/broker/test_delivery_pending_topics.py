@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from broker_harness import Harness
 from delaymq.broker.delivery.pending_topics import QueueTopics
 from delaymq.broker.opening import open_broker
 from delaymq.message.names import REAL_TOPIC, SCHEDULE_TOPIC
@@ -15,6 +14,7 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.schedule import LevelQueue, Settled
 from delaymq.schedule.inspection import STEP_ENTRIES, Buckets, count_by_due, entries_of, next_entries
 from delaymq.store.reader import QUEUE_ENTRY
+from delaymq_testing.broker.harness import Harness
 
 LEVELS = "1s 5s 10s 1m"
 

@@ -12,7 +12,7 @@ from delaymq.message.levels import DelayLevels
 from delaymq.message.record import SIZE_AND_MAGIC, decode_record
 from delaymq.store.errors import RecordTooLargeError, StoreFullError
 from delaymq.store.model import NewRecord
-from delivery_bench import START_MS, Bench, Settings
+from delaymq_testing.broker.delivery_harness import START_MS, Bench, Settings
 
 FOLDER = Path(__file__).parent / "delays"
 

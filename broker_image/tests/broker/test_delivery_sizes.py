@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from broker_harness import Harness
 from delaymq.broker.dead_letter_resend import resend
 from delaymq.message.marks import MarkKind
 from delaymq.message.properties import decode_properties
@@ -14,8 +13,9 @@ from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
 from delaymq.schedule.retries import MAX_OBJECTS
 from delaymq.store.consume_queue import ENTRY
-from delivery_bench import Bench
-from transactions_harness import GROUP, Half, Transacting
+from delaymq_testing.broker.delivery_harness import Bench
+from delaymq_testing.broker.harness import Harness
+from delaymq_testing.broker.transactions import GROUP, Half, Transacting
 
 SEGMENT_BYTES = 4_096
 LEVEL_MS = 1_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from delaymq.broker.delivery.status import LatenessHistogram
-from delivery_bench import START_MS, Bench
+from delaymq_testing.broker.delivery_harness import START_MS, Bench
 
 
 def test_the_status_has_the_documented_shape() -> None:

@@ -18,7 +18,7 @@ from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record, decode_r
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import NewRecord
 from delaymq.store.options import StoreOptions
-from delivery_bench import HOST, START_MS, Settings
+from delaymq_testing.broker.delivery_harness import HOST, START_MS, Settings
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 OPTIONS = StoreOptions(

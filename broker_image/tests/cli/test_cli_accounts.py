@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_running import SMALL, Standalone, called
 from delaymq.access.plain_acl import parse
 from delaymq.cli.errors import CommandError
 from delaymq.cli.target.accounts import account_flags, account_from
+from delaymq_testing.cli_running import SMALL, Standalone, called
 
 RULES = """
 accounts:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_running import Standalone, called, command
+from delaymq_testing.cli_running import Standalone, called, command
 from harness.ports import free_port
 
 

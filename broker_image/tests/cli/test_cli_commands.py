@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_running import command, ended
 from delaymq import __version__
 from delaymq.message.ids import pack_host
 from delaymq.message.record import encode_record
+from delaymq_testing.cli_running import command, ended
 
 NOBODY = "127.0.0.1:1"
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_running import Standalone, command
 from delaymq.cli.app import run
 from delaymq.cli.errors import CommandError
 from delaymq.config import BrokerConfig, keys_of
+from delaymq_testing.cli_running import Standalone, command
 
 CONF = "brokerName=b\nfileReservedTime=48\nrouteGraceMs=7\nsendMessageThreadPoolNums=4\n"
 BAD = "lisenPort=1\nbrokerRole=SLAVE\n\nbrokerId=1\nmaxMessageSize=many\nrouteGraceMs=-1\nbrokerName=\\u12\n"

@@ -5,9 +5,9 @@ import stat
 from pathlib import Path
 
 import pytest
-from cli_running import called
 from delaymq.cli.errors import CommandError
 from delaymq.cli.target.contexts import Context, Contexts, load, path_of_file, save, target
+from delaymq_testing.cli_running import called
 
 
 @pytest.fixture

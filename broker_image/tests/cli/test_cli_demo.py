@@ -5,7 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from cli_running import called
+from delaymq_testing.cli_running import called
 
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text()

@@ -9,11 +9,11 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from cli_running import called, command
 from delaymq.cli.app import COMMANDS
 from delaymq.cli.docs_page import commands, options_of, with_commands
 from delaymq.cli.lazy import Group, Leaf
 from delaymq.cli.servers.serve import ABOUT, parser
+from delaymq_testing.cli_running import called, command
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations" / "commands.md"
 LEAVES = {

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cli_running import called
 from delaymq.cli.errors import CommandError
 from delaymq.cli.target import http_api
 from delaymq.cli.target.contexts import Target
 from delaymq.cli.target.http_api import HttpApi
+from delaymq_testing.cli_running import called
 
 LEVEL = {
     "level": 2, "delayMs": 5_000, "inTable": True, "offset": 3, "maxOffset": 5, "pending": 2, "settledAbove": 0,

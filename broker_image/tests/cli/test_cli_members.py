@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from cli_running import Done, Standalone, called
 from delaymq.client import Client, ClientOptions, ConsumeFrom, PushConsumer, PushConsumerOptions, ReceivedMessage
+from delaymq_testing.cli_running import Done, Standalone, called
 
 LIMIT_S = 60.0
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_running import Done, Standalone, called
+from delaymq_testing.cli_running import Done, Standalone, called
 
 LIMIT_S = 60.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_running import called
 from delaymq.cli.commands import send
 from delaymq.cli.errors import CommandError
+from delaymq_testing.cli_running import called
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_running import COMMAND_TIMEOUT_S, Standalone, called
 from delaymq import clock
 from delaymq.broker import opening
 from delaymq.broker.broker import Broker
@@ -25,7 +24,8 @@ from delaymq.store.backup.restore import Restore
 from delaymq.store.errors import StoreFullError
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import Dispatched, NewRecord
-from transactions_harness import Transacting
+from delaymq_testing.broker.transactions import Transacting
+from delaymq_testing.cli_running import COMMAND_TIMEOUT_S, Standalone, called
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 SMALL = {"mapped_file_size_commit_log": 65_536, "max_hash_slot_num": 100, "max_index_num": 400}

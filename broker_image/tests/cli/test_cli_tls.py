@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from certificates import Authority, client_context
-from cli_running import SMALL, Standalone, called, command
 from delaymq.protocol.command import encode_command, request_command
+from delaymq_testing.certificates import Authority, client_context
+from delaymq_testing.cli_running import SMALL, Standalone, called, command
 
 HOST = "127.0.0.1"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_running import SMALL_FILES, Standalone, called
+from delaymq_testing.cli_running import SMALL_FILES, Standalone, called
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
 SHOWN_BY_EXAMPLES = {

@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from client_fake_peer import FakeBroker, run, running
 from delaymq.client import EARLIEST, Admin, BadAnswerError, Client, ClientError, GroupConfig, MessageQueue, RefusedError
 from delaymq.client.admin.reading import TOOLS_GROUP, QueueReading
 from delaymq.protocol.bodies import BrokerData, ClusterInfo, ConsumeOffset, ConsumeStats, ResetOffset
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
+from delaymq_testing.client.fake_peer import FakeBroker, run, running
 
 QUEUE = MessageQueue("broker-a", 0, "T")
 

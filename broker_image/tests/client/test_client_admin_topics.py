@@ -23,8 +23,8 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.server.namesrv_server import NamesrvServer
 from delaymq.server.standalone import Standalone
+from delaymq_testing.running_server import HOST, run, standalone, until
 from harness.ports import free_port
-from running_server import HOST, run, standalone, until
 
 
 def test_topics_are_put_listed_and_deleted_on_one_broker_without_a_name_server(tmp_path: Path) -> None:

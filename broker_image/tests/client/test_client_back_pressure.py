@@ -7,8 +7,6 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from client_consuming import subscribed
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     ConsumeFrom,
     Message,
@@ -26,6 +24,8 @@ from delaymq.client.messages import compressed_bytes
 from delaymq.protocol.bodies import BrokerData, MessageQueue, RouteQueues, TopicRoute
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
+from delaymq_testing.client.consuming import subscribed
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 QUICK = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, close_timeout_ms=200, local_retry_ms=20)
 

@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from client_consuming import QUICK, Collected, subscribed
-from client_fake_peer import FakeBroker, run, running
 from delaymq.client import (
     Client,
     ClosedError,
@@ -20,6 +18,8 @@ from delaymq.client import (
 from delaymq.client.core.shared_calls import SharedCalls
 from delaymq.client.options import ClientOptions
 from delaymq.protocol.codes import RequestCode
+from delaymq_testing.client.consuming import QUICK, Collected, subscribed
+from delaymq_testing.client.fake_peer import FakeBroker, run, running
 
 FIRST = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, close_timeout_ms=60_000)
 

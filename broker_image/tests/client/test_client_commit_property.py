@@ -5,12 +5,12 @@ import random
 from dataclasses import replace
 
 import pytest
-from client_consuming import subscribed
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import ConsumeFrom, PushConsumerOptions, ReceivedMessage
 from delaymq.protocol.bodies import MessageQueue, ResetOffset
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response
+from delaymq_testing.client.consuming import subscribed
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 MESSAGES = 60
 CONSUMERS = 4

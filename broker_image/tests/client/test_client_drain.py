@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from broker_harness import broker_config
 from delaymq.broker.admin.drain import DrainMode
 from delaymq.client import Admin, Client, ClientOptions, Message, Producer, ProducerOptions, TopicConfig
 from delaymq.config import NamesrvConfig
 from delaymq.server.broker_server import BrokerServer
 from delaymq.server.namesrv_server import NamesrvServer
-from running_server import BROKER_FIELDS, HOST, run, until
+from delaymq_testing.broker.harness import broker_config
+from delaymq_testing.running_server import BROKER_FIELDS, HOST, run, until
 
 LEASE_MS = 60_000
 ROUTE_INTERVAL_MS = 50

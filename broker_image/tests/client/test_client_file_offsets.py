@@ -5,8 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-from client_consuming import subscribed
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     Client,
     ClientError,
@@ -21,6 +19,8 @@ from delaymq.client import (
 from delaymq.client.consumer.offset_store import file_offsets
 from delaymq.client.consumer.offset_store.file_offsets import FileOffsets, default_path
 from delaymq.protocol.bodies import MessageQueue
+from delaymq_testing.client.consuming import subscribed
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 QUEUES = {MessageQueue("broker-a", 0, "T"): 41, MessageQueue("broker-a", 1, "T"): 7}
 # As RocketMQ 4.9's LocalFileOffsetStore writes it.

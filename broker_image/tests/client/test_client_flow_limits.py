@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from client_consuming import subscribed
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import ConsumeFrom, PushConsumerOptions, ReceivedMessage
+from delaymq_testing.client.consuming import subscribed
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 MESSAGES = 200
 QUICK = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=20, close_timeout_ms=200, concurrency=4)

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from client_consuming import QUICK, subscribed
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import BatchPushConsumer, Client, ClosedError, MessageModel, Outcome, ReceivedMessage
 from delaymq.client.core import background
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
+from delaymq_testing.client.consuming import QUICK, subscribed
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 # What a handler may be.
 

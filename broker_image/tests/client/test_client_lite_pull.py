@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     Client,
     ClosedError,
@@ -23,6 +22,7 @@ from delaymq.client.core.queue_calls import QueueCalls
 from delaymq.client.messages import ReceivedMessage
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 FIRST = LitePullOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=3_600_000)
 QUEUE = MessageQueue("broker-a", 0, "T")

@@ -5,8 +5,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from client_consuming import subscribed
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     BatchPushConsumer,
     Client,
@@ -24,6 +22,8 @@ from delaymq.client.consumer.stats import rates
 from delaymq.client.core import inbound_requests, task_stacks
 from delaymq.protocol.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, ConsumerStatus, MessageQueue
 from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq_testing.client.consuming import subscribed
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 QUICK = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, close_timeout_ms=200, local_retry_ms=20)
 QUEUE = MessageQueue("broker-a", 0, "T")

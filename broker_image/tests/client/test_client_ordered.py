@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from client_consuming import subscribed
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import ConsumeFrom, MessageModel, Outcome, PushConsumer, PushConsumerOptions, ReceivedMessage
 from delaymq.client.consumer.queues import assigned_queues
 from delaymq.protocol.bodies import MessageQueue, ResetOffset
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq_testing.client.consuming import subscribed
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 ORDERED = PushConsumerOptions(
     consume_from=ConsumeFrom.FIRST, ordered=True, commit_interval_ms=20, close_timeout_ms=200, local_retry_ms=20,

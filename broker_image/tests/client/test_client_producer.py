@@ -4,7 +4,6 @@ import asyncio
 import zlib
 
 import pytest
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     Client,
     ClosedError,
@@ -22,6 +21,7 @@ from delaymq.message.properties import parse_properties
 from delaymq.protocol.batch import decode_batch
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 MESSAGE = Message(topic="T", body=b"hello")
 

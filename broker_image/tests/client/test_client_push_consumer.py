@@ -5,8 +5,6 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from client_consuming import QUICK, Collected, subscribed
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import ConsumeFrom, MessageModel, Outcome, PushConsumerOptions, ReceivedMessage
 from delaymq.client.core import queue_calls
 from delaymq.message.flags import COMPRESSED
@@ -14,6 +12,8 @@ from delaymq.message.properties import parse_properties
 from delaymq.protocol.bodies import HeartbeatData, MessageQueue, ResetOffset
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq_testing.client.consuming import QUICK, Collected, subscribed
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 
 def test_messages_are_handled_and_their_offset_is_committed() -> None:

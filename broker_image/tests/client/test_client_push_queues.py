@@ -4,8 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from client_consuming import QUICK, Collected, subscribed
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     ConsumeFrom,
     PushConsumerOptions,
@@ -14,6 +12,8 @@ from delaymq.client import (
 from delaymq.protocol.bodies import MessageQueue, ResetOffset
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response, encode_response
+from delaymq_testing.client.consuming import QUICK, Collected, subscribed
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 
 def test_it_goes_on_where_it_was_after_the_broker_came_back_and_tells_it_who_it_is() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import zlib
 
 import pytest
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     ClientError,
     ClosedError,
@@ -21,6 +20,7 @@ from delaymq.message.properties import format_properties, parse_properties
 from delaymq.protocol.bodies import HeartbeatData, MessageQueue
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 QUESTION = Message(topic="T", body=b"?")
 

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import Client, ClientOptions
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 
 def test_a_route_that_cannot_be_read_does_not_keep_the_others_from_being_refreshed() -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 import pytest
-from client_fake_peer import FakeBroker, run, running
 from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
 from delaymq.cli.target.contexts import Target
 from delaymq.cli.views import pending
@@ -15,6 +14,7 @@ from delaymq.cli.views.pending import pending_counts
 from delaymq.client import Admin, UnreachableError
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Response
+from delaymq_testing.client.fake_peer import FakeBroker, run, running
 
 WHERE = Target(namesrv="", http="http://here:1", token="s3cret", context="")
 

@@ -6,7 +6,6 @@ import zlib
 from datetime import timedelta
 
 import pytest
-from client_fake_peer import FakeBroker, FakeNameServer, run, running, until
 from delaymq.client import (
     Client,
     ClientOptions,
@@ -30,6 +29,7 @@ from delaymq.client.sending.batches import batch_body, batched_bytes
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
+from delaymq_testing.client.fake_peer import FakeBroker, FakeNameServer, run, running, until
 
 MESSAGE = Message(topic="T", body=b"hello")
 LATENCIES_MS = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)

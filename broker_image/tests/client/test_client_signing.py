@@ -5,14 +5,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from certificates import Authority
-from client_fake_peer import FakePeer
 from delaymq.client import Admin, Client, ClientOptions, Credentials, RefusedError, TlsOptions, UnreachableError
 from delaymq.protocol.bodies import BrokerData, ClusterInfo
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.credential_fields import broker_server
 from delaymq.protocol.second_signature import Channels
-from running_server import run, standalone
+from delaymq_testing.certificates import Authority
+from delaymq_testing.client.fake_peer import FakePeer
+from delaymq_testing.running_server import run, standalone
 
 ACCOUNT = Credentials("operators", "operators-secret")
 RULES = "accounts:\n- {accessKey: operators, secretKey: operators-secret, admin: true}\n"

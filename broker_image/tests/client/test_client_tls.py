@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from certificates import Authority, Pair, write_pair
 from delaymq.client import (
     Client,
     ClientError,
@@ -19,7 +18,8 @@ from delaymq.client import (
     TlsFilesError,
     TlsOptions,
 )
-from tls_server import TlsServer
+from delaymq_testing.certificates import Authority, Pair, write_pair
+from delaymq_testing.tls_server import TlsServer
 
 BOUND_S = 60
 HOST = "127.0.0.1"

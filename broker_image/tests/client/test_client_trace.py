@@ -4,8 +4,6 @@ import asyncio
 import zlib
 
 import pytest
-from client_consuming import subscribed
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     ConsumeFrom,
     Message,
@@ -21,6 +19,8 @@ from delaymq.client.trace.format import Trace, batches
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response, encode_response
+from delaymq_testing.client.consuming import subscribed
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 TRACED = ProducerOptions(enable_trace=True)
 TOPIC = "RMQ_SYS_TRACE_TOPIC"

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from client_fake_peer import FakeBroker, run, running, until
 from delaymq.client import (
     ClosedError,
     HalfMessage,
@@ -21,6 +20,7 @@ from delaymq.message.properties import parse_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.headers import send_request_header
+from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 PAID = Message(topic="T", body=b"paid", tags="A", keys=("k",), properties={"p": "1"})
 COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"

@@ -3,8 +3,8 @@
 import random
 
 from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig, build, keys_of, parse_properties_text
-from repetitions import FUZZ_INPUTS as INPUTS
-from repetitions import SEED
+from delaymq_testing.repetitions import FUZZ_INPUTS as INPUTS
+from delaymq_testing.repetitions import SEED
 
 _PIECES = ["=", ":", "\n", "\\", "\\u00", "#", "!", " ", "1s", "9" * 30, "-1", "true", "\ud800", "SYNC_FLUSH", ";"]
 

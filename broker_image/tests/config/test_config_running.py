@@ -7,7 +7,7 @@ from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig, resolve, to
 from delaymq.config.describe import describe
 from delaymq.config.layers import file_layer, same_origin
 from delaymq.config.running import FORBIDDEN_KEYS, Change, ForbiddenKeyError, RunningSettings
-from step_runner import at_once
+from delaymq_testing.step_runner import at_once
 
 NOW_MS = 1_700_000_000_000
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 from delaymq.message.properties import decode_properties, encode_properties, format_properties, parse_properties
-from hostile_words import OTHERS, PROPERTY_NAMES
-from repetitions import FUZZ_INPUTS, SEED
+from delaymq_testing.hostile.words import OTHERS, PROPERTY_NAMES
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 
 pytestmark = pytest.mark.timeout(120 + FUZZ_INPUTS // 100)
 

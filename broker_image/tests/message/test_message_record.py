@@ -29,9 +29,9 @@ from delaymq.message.record import (
     encode_record,
     record_bytes,
 )
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from repetitions import FUZZ_INPUTS, SEED
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

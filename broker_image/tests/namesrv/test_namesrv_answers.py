@@ -7,7 +7,7 @@ import pytest
 from delaymq.namesrv import PROCESSORS
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response
-from namesrv_world import Peer, World
+from delaymq_testing.namesrv_world import Peer, World
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from delaymq.protocol.bodies import DataVersion, RegisterBody, TopicConfig, Topi
 from delaymq.protocol.command import Command, Response, encode_response, request_command
 from delaymq.protocol.errors import ProtocolError
 from delaymq.protocol.frame import FrameReceiver
-from hostile_requests import HostileRequests
-from namesrv_world import Peer
-from repetitions import FUZZ_INPUTS, SEED
-from step_runner import at_once
+from delaymq_testing.hostile.requests import HostileRequests
+from delaymq_testing.namesrv_world import Peer
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
+from delaymq_testing.step_runner import at_once
 
 INPUTS = FUZZ_INPUTS // 4
 ADDRESS = "10.9.9.9:10911"

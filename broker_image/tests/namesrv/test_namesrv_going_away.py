@@ -3,7 +3,7 @@
 import pytest
 from delaymq.config import NamesrvConfig
 from delaymq.protocol.bodies import DataVersion, TopicConfig
-from namesrv_world import BrokerPeer, World
+from delaymq_testing.namesrv_world import BrokerPeer, World
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from delaymq.namesrv.kv import KVSettings
 from delaymq.protocol.bodies import KVTable, RegisterBody
 from delaymq.protocol.command import Response, request_command
 from delaymq.protocol.errors import RequestError
-from namesrv_world import Peer
-from step_runner import at_once
+from delaymq_testing.namesrv_world import Peer
+from delaymq_testing.step_runner import at_once
 
 
 def ask(server: NameServer, code: int, body: bytes = b"", **fields: str) -> Response:

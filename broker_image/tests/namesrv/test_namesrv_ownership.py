@@ -1,7 +1,7 @@
 """Without rules a broker's name and address are its own for 45 s after each registration."""
 
 import pytest
-from namesrv_world import BrokerPeer, World, limited
+from delaymq_testing.namesrv_world import BrokerPeer, World, limited
 
 HELD_MS = 45_000
 

@@ -3,7 +3,7 @@
 import pytest
 from delaymq.namesrv import routes as routes_module
 from delaymq.protocol.bodies import ClusterInfo, TopicConfig, TopicList
-from namesrv_world import World, limited
+from delaymq_testing.namesrv_world import World, limited
 
 
 @pytest.fixture

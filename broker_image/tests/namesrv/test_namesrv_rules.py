@@ -9,7 +9,7 @@ from delaymq.namesrv.guard import GUARDED
 from delaymq.namesrv.rules import parse
 from delaymq.protocol.command import Response, request_command
 from delaymq.protocol.signatures import Signer
-from namesrv_world import World
+from delaymq_testing.namesrv_world import World
 
 RULES = """\
 accounts:

@@ -16,10 +16,10 @@ from delaymq.protocol.errors import ProtocolError
 from delaymq.protocol.frame import FrameReceiver
 from delaymq.protocol.second_signature import ConnectionKey, ConnectionSigner, challenge_in, challenge_request
 from delaymq.protocol.signatures import Signer
-from hostile_requests import HostileRequests
-from hostile_words import TEXTS, TOPICS
-from namesrv_world import Peer, World
-from repetitions import FUZZ_INPUTS, SEED
+from delaymq_testing.hostile.requests import HostileRequests
+from delaymq_testing.hostile.words import TEXTS, TOPICS
+from delaymq_testing.namesrv_world import Peer, World
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 
 INPUTS = FUZZ_INPUTS // 4
 HONEST_EVERY = 50

@@ -8,7 +8,7 @@ from delaymq.message.ids import network_of, pack_host
 from delaymq.namesrv.links import Links
 from delaymq.namesrv.shares import SIGNED, Shares
 from delaymq.protocol.bodies import TopicConfig
-from namesrv_world import BrokerPeer, World, limited
+from delaymq_testing.namesrv_world import BrokerPeer, World, limited
 
 RULES = """\
 accounts:

@@ -7,7 +7,7 @@ from delaymq.config import NamesrvConfig
 from delaymq.protocol.command import Command, Response, request_command
 from delaymq.protocol.second_signature import ConnectionKey, ConnectionSigner, challenge_in, challenge_request
 from delaymq.protocol.signatures import Signer
-from namesrv_world import Peer, World
+from delaymq_testing.namesrv_world import Peer, World
 
 NONCE = bytes(range(16))
 ADMIN = ("administrator", "secret-of-admin")

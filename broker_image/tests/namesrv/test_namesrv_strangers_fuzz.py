@@ -5,8 +5,8 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from namesrv_world import BrokerPeer, World
-from repetitions import FUZZ_INPUTS, SEED
+from delaymq_testing.namesrv_world import BrokerPeer, World
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 
 ADDRESS = "10.0.0.1:10911"
 STEPS = FUZZ_INPUTS // 2

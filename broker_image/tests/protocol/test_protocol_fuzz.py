@@ -20,8 +20,8 @@ from delaymq.protocol.command import decode_command, encode_command
 from delaymq.protocol.errors import FastJsonError, ProtocolError, RequestError
 from delaymq.protocol.fastjson import dumps, loads
 from delaymq.protocol.frame import TRUSTED_BUFFER_BYTES, FrameReceiver
-from repetitions import FUZZ_INPUTS as INPUTS
-from repetitions import SEED
+from delaymq_testing.repetitions import FUZZ_INPUTS as INPUTS
+from delaymq_testing.repetitions import SEED
 
 # An input of a few KiB takes microseconds; this leaves room for a machine that is busy with something else.
 MAX_INPUT_SECONDS = 2.0

@@ -24,7 +24,7 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.server.api.routing import MAX_READS
 from delaymq.server.log_reader import SHOWN_BODY_BYTES, LogFiles
-from running_server import BOUND_S, HOST, BrokerPeer, run, standalone, until
+from delaymq_testing.running_server import BOUND_S, HOST, BrokerPeer, run, standalone, until
 
 PACKERS = {
     0: zlib.compress,

@@ -18,7 +18,7 @@ from delaymq.server.api.openapi import description
 from delaymq.server.api.routes import ROUTES
 from delaymq.server.console import is_console_path
 from delaymq.server.logs import output as logs
-from running_server import HOST, BrokerPeer, run, standalone
+from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone
 
 FUZZED_S = 8
 """What schemathesis may take of its fuzzing phases; the deadline of the test is far beyond."""

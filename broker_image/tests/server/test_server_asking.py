@@ -16,7 +16,7 @@ from delaymq.protocol.command import (
 )
 from delaymq.server.broker_server import BrokerServer
 from delaymq.server.requests import client_requests as module
-from running_server import BrokerPeer, run, standalone, until
+from delaymq_testing.running_server import BrokerPeer, run, standalone, until
 
 ASK, HELLO, QUESTION = 9_001, 9_002, 9_003
 LONG_MS = 600_000

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 from delaymq.server.jobs.background import Background, Job, Task
-from running_server import until
-from virtual_loop import VirtualLoop, run_virtually
+from delaymq_testing.running_server import until
+from delaymq_testing.virtual_loop import VirtualLoop, run_virtually
 
 BOUND_S = 60
 

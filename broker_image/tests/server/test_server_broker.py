@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from broker_harness import broker_config
 from delaymq.config import NamesrvConfig
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
 from delaymq.protocol.command import Command, encode_command, request_command
@@ -17,7 +16,17 @@ from delaymq.server.namesrv_server import NamesrvServer
 from delaymq.server.standalone import Standalone
 from delaymq.store.errors import StoreLockedError
 from delaymq.transport import ConnectError, ConnectionClosedError, connect
-from running_server import BOUND_S, BROKER_FIELDS, HOST, BrokerPeer, run, send_command, standalone, until
+from delaymq_testing.broker.harness import broker_config
+from delaymq_testing.running_server import (
+    BOUND_S,
+    BROKER_FIELDS,
+    HOST,
+    BrokerPeer,
+    run,
+    send_command,
+    standalone,
+    until,
+)
 
 
 async def route(port: int, topic: str) -> Command:

@@ -12,7 +12,7 @@ from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.server.requests.file_writes import MAX_WAITING_PER_CONNECTION
 from delaymq.transport import TransportError
-from running_server import BrokerPeer, run, standalone, until
+from delaymq_testing.running_server import BrokerPeer, run, standalone, until
 
 RULES = "globalWhiteRemoteAddresses: [127.0.0.1]\naccounts:\n- {accessKey: operators, secretKey: secret-of-them}\n"
 LONG_MS = 60_000

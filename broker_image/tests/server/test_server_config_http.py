@@ -15,7 +15,7 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.server.logs import output as logs
 from delaymq.server.standalone import Standalone
-from running_server import BOUND_S, HOST, BrokerPeer, run, standalone
+from delaymq_testing.running_server import BOUND_S, HOST, BrokerPeer, run, standalone
 
 
 def ask(server: Standalone, path: str, body: object = None, method: str = "GET", token: str = "") -> tuple[int, Any]:

@@ -10,7 +10,7 @@ import pytest
 from delaymq import __version__
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
-from running_server import HOST, BrokerPeer, run, standalone, until
+from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone, until
 
 
 async def ask(

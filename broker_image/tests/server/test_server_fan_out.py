@@ -7,7 +7,7 @@ from pathlib import Path
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.server.requests.client_session import ClientSession
-from running_server import BrokerPeer, run, standalone, until
+from delaymq_testing.running_server import BrokerPeer, run, standalone, until
 
 PEERS = 60
 

@@ -20,7 +20,7 @@ from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.signatures import Signer
 from delaymq.server.standalone import Standalone
 from delaymq.store.commit_log import CommitLog
-from running_server import HOST, BrokerPeer, run, send_command, standalone
+from delaymq_testing.running_server import HOST, BrokerPeer, run, send_command, standalone
 
 BY_OFFSET = (33, 36, 37, 309, 323)
 NOT_FOUND = ("can not find message", "look message by offset failed", "Find prepared transaction", "no half message")

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker_harness import records_of
 from delaymq.broker.processors.table import PROCESSORS as BROKER_CODES
 from delaymq.namesrv import PROCESSORS as NAMESRV_CODES
 from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.signatures import Signer
 from delaymq.server.api.routes import ROUTES
 from delaymq.server.standalone import Standalone
-from hostile_frames import request, signed
-from hostile_requests import HostileRequests
-from repetitions import FUZZ_INPUTS, SEED
-from running_server import HOST, BrokerPeer, run, send_command, standalone
+from delaymq_testing.broker.harness import records_of
+from delaymq_testing.hostile.frames import request, signed
+from delaymq_testing.hostile.requests import HostileRequests
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
+from delaymq_testing.running_server import HOST, BrokerPeer, run, send_command, standalone
 
 FRAMES = FUZZ_INPUTS // 2
 HTTP_REQUESTS = FUZZ_INPUTS // 10

@@ -8,18 +8,18 @@ from collections import Counter, deque
 from pathlib import Path
 
 import pytest
-from broker_harness import records_of, send_fields
 from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_OF_ACCESS
 from delaymq.protocol.command import Command
 from delaymq.protocol.frame import FrameReceiver
 from delaymq.protocol.signatures import Signer
 from delaymq.server.standalone import Standalone
-from hostile_frames import Request, text_of
-from hostile_requests import HostileRequests
-from repetitions import FUZZ_INPUTS, SEED
-from running_server import HOST, BrokerPeer, run, standalone, until
-from second_signatures import Owner, Rule
-from signature_tricks import SignatureTricks
+from delaymq_testing.broker.harness import records_of, send_fields
+from delaymq_testing.hostile.frames import Request, text_of
+from delaymq_testing.hostile.requests import HostileRequests
+from delaymq_testing.hostile.second_signatures import Owner, Rule
+from delaymq_testing.hostile.signature_tricks import SignatureTricks
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
+from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone, until
 
 INPUTS = FUZZ_INPUTS // 20
 WAITING = {11, 37, 222, 223, 307, 309, 324, 325}

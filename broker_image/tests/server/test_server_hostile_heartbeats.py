@@ -12,7 +12,7 @@ from delaymq.protocol.bodies import ConsumerIds, HeartbeatData
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.server.standalone import Standalone
-from running_server import BrokerPeer, run, standalone, until
+from delaymq_testing.running_server import BrokerPeer, run, standalone, until
 
 MIB = 1 << 20
 

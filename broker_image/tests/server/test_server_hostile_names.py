@@ -15,7 +15,7 @@ from delaymq.protocol.batch import encode_batch
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.server.standalone import Standalone
-from running_server import BrokerPeer, run, send_command, standalone
+from delaymq_testing.running_server import BrokerPeer, run, send_command, standalone
 
 GROUP = "G"
 RETRY_TOPIC = f"%RETRY%{GROUP}"

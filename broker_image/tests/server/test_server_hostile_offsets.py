@@ -14,7 +14,7 @@ from delaymq.server.api.store.files import small_files
 from delaymq.server.standalone import Standalone
 from delaymq.store.backup.source import FolderSource
 from delaymq.store.disk.config_files import CONSUMER_OFFSETS
-from running_server import HOST, BrokerPeer, run, standalone
+from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone
 
 BENCHMARK = "BenchmarkTest"
 BENCHMARK_QUEUES = 1_024

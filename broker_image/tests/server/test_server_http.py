@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from running_server import HOST, BrokerPeer, run, standalone, until
+from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone, until
 
 
 async def get(port: int | None, path: str, *, method: str = "GET", token: str | None = None) -> tuple[int, Any, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from delaymq.server.http import http_server
-from running_server import HOST, run, standalone, until
+from delaymq_testing.running_server import HOST, run, standalone, until
 
 JSON = {"Content-Type": "application/json"}
 

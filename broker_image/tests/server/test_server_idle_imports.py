@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from certificates import Authority
+from delaymq_testing.certificates import Authority
 
 PROGRAM = """
 import asyncio, sys

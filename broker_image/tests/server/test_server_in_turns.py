@@ -19,7 +19,7 @@ from delaymq.protocol.command import FLAG_ONEWAY, MAX_HEADER_BYTES, Command, req
 from delaymq.server.standalone import Standalone
 from delaymq.store.index.index_file import STEP_ENTRIES, IndexFile
 from delaymq.store.index.key_index import MAX_QUERY_STEPS
-from running_server import BrokerPeer, run, send_command, standalone, until
+from delaymq_testing.running_server import BrokerPeer, run, send_command, standalone, until
 
 BATCH = 20 * batched.BATCHED_AT_ONCE + 1
 

@@ -23,8 +23,8 @@ from delaymq.server.errors import ServerError
 from delaymq.server.http.http_server import MAX_CONNECTIONS, most_connections
 from delaymq.server.http.responses import errors_as_json
 from delaymq.transport import ConnectError, ConnectionClosedError
+from delaymq_testing.running_server import HOST, BrokerPeer, run
 from harness.ports import free_broker_port
-from running_server import HOST, BrokerPeer, run
 
 BOUND_S = 100
 DESCRIPTORS = 320
@@ -35,7 +35,7 @@ PROGRAM = f"""
 import resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS}, {DESCRIPTORS}))
-from broker_harness import broker_config
+from delaymq_testing.broker.harness import broker_config
 from delaymq.config import NamesrvConfig
 from delaymq.server.main import run_standalone
 path, port = Path(sys.argv[1]), int(sys.argv[2])
@@ -150,7 +150,7 @@ def limited(thread):
     start(thread)
 
 threading.Thread.start = limited
-from broker_harness import broker_config
+from delaymq_testing.broker.harness import broker_config
 from delaymq.config import NamesrvConfig
 from delaymq.server.main import run_standalone
 config = broker_config(Path(sys.argv[1]), listen_port=0, http_port=0, fast_port_enable=False)

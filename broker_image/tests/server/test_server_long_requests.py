@@ -17,7 +17,7 @@ from delaymq.protocol.command import Command, request_command
 from delaymq.server.standalone import Standalone
 from delaymq.transport import TransportError, inbound
 from delaymq.transport import fair_queue as turns_module
-from running_server import BrokerPeer, run, standalone, until
+from delaymq_testing.running_server import BrokerPeer, run, standalone, until
 
 QUEUES = 16_384
 OFFSETS = 30_000

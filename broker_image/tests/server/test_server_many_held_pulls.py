@@ -11,7 +11,7 @@ from delaymq.protocol.command import Command, encode_command, request_command
 from delaymq.protocol.signatures import Signer
 from delaymq.server.requests.long_polling import PULL_BYTES, RESUME_UNITS, SLICE_UNITS, HeldPulls
 from delaymq.server.standalone import Standalone
-from running_server import HOST, BrokerPeer, run, standalone, until
+from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone, until
 
 FLOOD = 2_000
 PULL = {

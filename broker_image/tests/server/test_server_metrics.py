@@ -16,8 +16,8 @@ from delaymq.protocol.command import request_command
 from delaymq.server.jobs import pending_topics_loader
 from delaymq.server.log_reader import LogFiles
 from delaymq.store.disk.files import Files
+from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone, until
 from prometheus_client.parser import text_string_to_metric_families
-from running_server import HOST, BrokerPeer, run, standalone, until
 
 TOPICS = 10_000
 MAX_SERIES = 200 * (3 + 16) + 200 * 3 + 1_200

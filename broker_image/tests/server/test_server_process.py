@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from delaymq.interpreter import about_interpreter
-from running_server import HOST, BrokerPeer, run, until
+from delaymq_testing.running_server import HOST, BrokerPeer, run, until
 
 # A limit on a hang, not a measure.
 BOUND_S = 100
@@ -21,7 +21,7 @@ BOUND_S = 100
 PROGRAM = """
 import sys
 from pathlib import Path
-from broker_harness import broker_config
+from delaymq_testing.broker.harness import broker_config
 from delaymq.config import NamesrvConfig
 from delaymq.server.main import run_namesrv, run_standalone
 what, path, port = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])

@@ -13,7 +13,7 @@ from delaymq.protocol.command import encode_command, request_command
 from delaymq.server.requests.flow_control import OVERLOADED, REJECTED
 from delaymq.store.message_store import MessageStore
 from delaymq.transport import TransportError
-from running_server import HOST, BrokerPeer, run, send_command, standalone, until
+from delaymq_testing.running_server import HOST, BrokerPeer, run, send_command, standalone, until
 
 
 def test_one_address_may_not_take_all_connections_and_frees_its_share_when_it_leaves(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import request_command
 from delaymq.store.backup.backup import Backup
 from delaymq.store.backup.source import FolderSource
-from running_server import HOST, BrokerPeer, run, send_command, standalone, until
+from delaymq_testing.running_server import HOST, BrokerPeer, run, send_command, standalone, until
 
 SMALL = {"mapped_file_size_commit_log": 64 * 1024, "max_message_size": 16 * 1024, "message_delay_level": "1s 1h"}
 

@@ -4,13 +4,13 @@ import asyncio
 import socket
 from pathlib import Path
 
-from broker_harness import broker_config
 from delaymq.config import NamesrvConfig
 from delaymq.message.ids import parse_offset_message_id
 from delaymq.server.broker_server import BrokerServer
 from delaymq.server.namesrv_server import NamesrvServer
-from running_server import BROKER_FIELDS, HOST, BrokerPeer, run, standalone, until
-from step_runner import at_once
+from delaymq_testing.broker.harness import broker_config
+from delaymq_testing.running_server import BROKER_FIELDS, HOST, BrokerPeer, run, standalone, until
+from delaymq_testing.step_runner import at_once
 
 
 def test_a_broker_starts_and_registers_with_those_name_servers_that_are_there(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from delaymq.protocol.bodies import DataVersion, RegisterBody, TopicConfig, Topi
 from delaymq.protocol.command import Command, request_command
 from delaymq.server.namesrv_server import NamesrvServer
 from delaymq.transport import RemotingConnection
-from running_server import HOST, run, until
+from delaymq_testing.running_server import HOST, run, until
 
 STRANGER = "127.0.0.2"
 NAMES = {"brokerName": "b", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "brokerId": "0"}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from delaymq.server.jobs.delivery_timer import BATCH, MAX_SLEEP_MS, DeliveryTimer
-from virtual_loop import VirtualLoop, run_virtually
+from delaymq_testing.virtual_loop import VirtualLoop, run_virtually
 
 
 class Schedule:

@@ -15,7 +15,7 @@ from delaymq.protocol.second_signature import ConnectionKey, ConnectionSigner, c
 from delaymq.protocol.signatures import Signer
 from delaymq.server.standalone import Standalone
 from delaymq.transport.signing import sign_requests
-from running_server import BrokerPeer, run, standalone
+from delaymq_testing.running_server import BrokerPeer, run, standalone
 
 SECRETS = {"operators": "operators-secret", "careful1": "careful-secret", "application": "application-secret"}
 RULES = """

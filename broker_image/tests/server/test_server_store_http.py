@@ -19,7 +19,7 @@ from delaymq.server.standalone import Standalone
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
 from delaymq.store.segments import segment_name
-from running_server import HOST, BrokerPeer, run, standalone, until
+from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone, until
 
 SEGMENT_BYTES = 64 * 1024
 SMALL_SEGMENTS = {"mapped_file_size_commit_log": SEGMENT_BYTES, "max_message_size": 32 * 1024}

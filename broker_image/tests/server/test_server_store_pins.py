@@ -18,7 +18,7 @@ from delaymq.store.backup.check import check_backup
 from delaymq.store.errors import BackupError
 from delaymq.store.message_store import MessageStore
 from delaymq.store.retention import PinReport
-from running_server import HOST, BrokerPeer, run, standalone, until
+from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone, until
 
 SEGMENT_BYTES = 64 * 1024
 SMALL_SEGMENTS = {"mapped_file_size_commit_log": SEGMENT_BYTES, "max_message_size": 32 * 1024}

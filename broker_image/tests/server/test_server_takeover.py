@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from broker_harness import broker_config
 from delaymq.config import NamesrvConfig
 from delaymq.protocol.bodies import RegisterBody, TopicConfig, TopicRoute, TopicTable
 from delaymq.protocol.codes import RequestCode
@@ -14,7 +13,8 @@ from delaymq.server.broker_server import BrokerServer
 from delaymq.server.namesrv_server import NamesrvServer
 from delaymq.server.standalone import Standalone
 from delaymq.transport import RemotingConnection, connect
-from running_server import BROKER_FIELDS, CONNECT_TIMEOUT_MS, HOST, BrokerPeer, run, standalone, until
+from delaymq_testing.broker.harness import broker_config
+from delaymq_testing.running_server import BROKER_FIELDS, CONNECT_TIMEOUT_MS, HOST, BrokerPeer, run, standalone, until
 
 THEIRS = "203.0.113.66:10911"
 

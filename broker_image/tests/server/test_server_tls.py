@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from certificates import Authority, Pair, client_context, write_pair
 from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig
 from delaymq.protocol.command import request_command
 from delaymq.server.errors import ServerError
@@ -19,7 +18,8 @@ from delaymq.server.tls.contexts import client_context as broker_s_context
 from delaymq.server.tls.self_signed import generate
 from delaymq.server.tls.server_tls import ServerTls
 from delaymq.transport import ConnectError, ConnectionClosedError, RemotingConnection, connect
-from running_server import HOST, BrokerPeer, run, send_command, standalone, until
+from delaymq_testing.certificates import Authority, Pair, client_context, write_pair
+from delaymq_testing.running_server import HOST, BrokerPeer, run, send_command, standalone, until
 
 
 @pytest.fixture(scope="module")

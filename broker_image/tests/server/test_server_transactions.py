@@ -10,7 +10,7 @@ from delaymq.protocol.bodies import HeartbeatData, ProducerData
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.transport import RemotingConnection, connect
-from running_server import HOST, BrokerPeer, run, standalone
+from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone
 
 LIMIT_S = 60.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from delaymq.message.levels import DelayLevels
 from delaymq.store.message_store import MessageStore
-from store_support import GOLDEN, SMALL, Clock, message
+from delaymq_testing.store.small_stores import GOLDEN, SMALL, Clock, message
 
 
 @pytest.fixture

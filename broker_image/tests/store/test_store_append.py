@@ -27,7 +27,17 @@ from delaymq.store.errors import (
 )
 from delaymq.store.message_store import MessageStore
 from delaymq.store.tools.verify import SOUND, verify
-from store_support import HOST_IPV6, SMALL, Clock, Watcher, entries_of, expected_queues, flush, message, snapshot
+from delaymq_testing.store.small_stores import (
+    HOST_IPV6,
+    SMALL,
+    Clock,
+    Watcher,
+    entries_of,
+    expected_queues,
+    flush,
+    message,
+    snapshot,
+)
 
 Open = Callable[..., MessageStore]
 

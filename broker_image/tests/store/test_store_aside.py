@@ -13,7 +13,7 @@ from delaymq.store.disk.files import Files
 from delaymq.store.errors import StoreOpenError
 from delaymq.store.message_store import MessageStore
 from delaymq.store.tools.verify import SOUND, verify
-from store_support import kinds, message, snapshot
+from delaymq_testing.store.small_stores import kinds, message, snapshot
 
 Open = Callable[..., MessageStore]
 

@@ -23,7 +23,7 @@ from delaymq.store.disk.files import Files
 from delaymq.store.errors import BackupError, NotAStoreError
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
-from store_support import Clock, entries_of, flush, message, snapshot
+from delaymq_testing.store.small_stores import Clock, entries_of, flush, message, snapshot
 
 Open = Callable[..., MessageStore]
 SEGMENT_BYTES = 16_384

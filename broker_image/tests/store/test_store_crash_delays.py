@@ -15,12 +15,12 @@ from delaymq.message.levels import DelayLevels
 from delaymq.message.names import SCHEDULE_TOPIC, UNIQUE_KEY
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
-from repetitions import CRASH_STATES as STATES
-from repetitions import SEED
-from store_recording import QuietFiles, after_crashes
-from store_support import HOST, Clock
-from store_support import message as plain_message
-from test_store_crash_replay import OPTIONS, Workload
+from delaymq_testing.repetitions import CRASH_STATES as STATES
+from delaymq_testing.repetitions import SEED
+from delaymq_testing.store.crash_workload import OPTIONS, Workload
+from delaymq_testing.store.recording import QuietFiles, after_crashes
+from delaymq_testing.store.small_stores import HOST, Clock
+from delaymq_testing.store.small_stores import message as plain_message
 
 LEVELS = DelayLevels.parse("1s 2s 5s")
 TOPIC = "Delayed"

@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from broker_harness import FakeSession, broker_config, send_fields
 from delaymq.broker.broker import Broker
 from delaymq.broker.groups.consumer_group import Client
 from delaymq.broker.opening import assemble
@@ -21,12 +20,13 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
-from repetitions import CRASH_STATES as STATES
-from repetitions import SEED
-from store_recording import QuietFiles, after_crashes
-from store_support import Clock
-from test_store_crash_replay import OPTIONS, Workload
-from transactions_harness import COMMIT, GROUP, ROLLBACK, Half
+from delaymq_testing.broker.harness import FakeSession, broker_config, send_fields
+from delaymq_testing.broker.transactions import COMMIT, GROUP, ROLLBACK, Half
+from delaymq_testing.repetitions import CRASH_STATES as STATES
+from delaymq_testing.repetitions import SEED
+from delaymq_testing.store.crash_workload import OPTIONS, Workload
+from delaymq_testing.store.recording import QuietFiles, after_crashes
+from delaymq_testing.store.small_stores import Clock
 
 TOPIC = "Orders"
 RECORDINGS = 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from delaymq.store.message_store import MessageStore
-from store_support import entries_of, message, snapshot
+from delaymq_testing.store.small_stores import entries_of, message, snapshot
 
 Open = Callable[..., MessageStore]
 

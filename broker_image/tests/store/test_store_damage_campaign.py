@@ -13,10 +13,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from damage_campaign import Outcome, Template, Workload, build, damage, look, outcome, problems_of, run_case
-from plain_reader import read_log
-from repetitions import DAMAGES, SEED
-from store_recording import QuietFiles
+from delaymq_testing.repetitions import DAMAGES, SEED
+from delaymq_testing.store.damage_campaign import (
+    Outcome,
+    Template,
+    Workload,
+    build,
+    damage,
+    look,
+    outcome,
+    problems_of,
+    run_case,
+)
+from delaymq_testing.store.plain_reader import read_log
+from delaymq_testing.store.recording import QuietFiles
 
 SHARES = 4
 HEAD_BYTES = 88

@@ -16,7 +16,7 @@ from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
 from delaymq.store.tools.inspect import inspect
 from delaymq.store.tools.verify import DAMAGED, SOUND, verify
-from store_support import GOLDEN, SMALL, entries_of, expected_queues, message, snapshot
+from delaymq_testing.store.small_stores import GOLDEN, SMALL, entries_of, expected_queues, message, snapshot
 
 RECORDS = 107
 LOG_END = 31_699

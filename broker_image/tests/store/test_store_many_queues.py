@@ -10,7 +10,7 @@ import pytest
 from delaymq.store.disk.files import Files
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import StoreTask
-from store_support import entries_of, flush, message
+from delaymq_testing.store.small_stores import entries_of, flush, message
 
 Open = Callable[..., MessageStore]
 QUEUES = 700

@@ -14,7 +14,17 @@ from delaymq.store.consume_queue import BLANK_ENTRY, ENTRY
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
 from delaymq.store.tools.verify import DAMAGED, NOT_A_STORE, SOUND, verify
-from store_support import HOST, Clock, Watcher, entries_of, expected_queues, flush, kinds, message, snapshot
+from delaymq_testing.store.small_stores import (
+    HOST,
+    Clock,
+    Watcher,
+    entries_of,
+    expected_queues,
+    flush,
+    kinds,
+    message,
+    snapshot,
+)
 
 Open = Callable[..., MessageStore]
 

@@ -13,7 +13,7 @@ from delaymq.store.disk.files import Files
 from delaymq.store.message_store import MessageStore
 from delaymq.store.options import StoreOptions
 from delaymq.store.tools.verify import SOUND, verify
-from store_support import SMALL, Clock, Watcher, entries_of, flush, message, snapshot
+from delaymq_testing.store.small_stores import SMALL, Clock, Watcher, entries_of, flush, message, snapshot
 
 Open = Callable[..., MessageStore]
 HOUR_MS = 3_600_000

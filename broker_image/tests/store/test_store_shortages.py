@@ -15,7 +15,7 @@ from delaymq.store.disk.files import Files
 from delaymq.store.errors import SegmentCreateError, StoreFailedError, StoreFullError, StoreOpenError
 from delaymq.store.index.index_file import IndexFile
 from delaymq.store.message_store import MessageStore
-from store_support import SMALL, Watcher, entries_of, flush, message, snapshot
+from delaymq_testing.store.small_stores import SMALL, Watcher, entries_of, flush, message, snapshot
 
 Open = Callable[..., MessageStore]
 

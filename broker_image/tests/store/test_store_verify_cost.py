@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from delaymq.store.message_store import MessageStore
 from delaymq.store.tools.verify import SOUND, verify
-from store_support import message
+from delaymq_testing.store.small_stores import message
 
 Open = Callable[..., MessageStore]
 

@@ -3,8 +3,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from certificates import Authority
-from tls_support import BOUND_S, LOOPS, Run
+from delaymq_testing.certificates import Authority
+from delaymq_testing.transport.loopback_tls import BOUND_S, LOOPS, Run
 
 
 @pytest.fixture(params=list(LOOPS))

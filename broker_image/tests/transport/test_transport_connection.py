@@ -22,7 +22,7 @@ from delaymq.transport import (
 )
 from delaymq.transport import connection as connection_module
 from delaymq.transport import connector as connecting_module
-from transport_support import HOST, echo, never_answer, run, server, until
+from delaymq_testing.transport.loopback import HOST, echo, never_answer, run, server, until
 
 
 def test_a_request_gets_the_answer_with_its_own_opaque() -> None:

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 from delaymq.protocol.command import Command, Response, encode_response, request_command
 from delaymq.transport import ConnectionLimits, RemotingConnection, inbound
-from memory_transport import LARGE, SERVER, MemoryTransport, fall_behind, opened, requests, run, turns, until
+from delaymq_testing.transport.memory_transport import (
+    LARGE,
+    SERVER,
+    MemoryTransport,
+    fall_behind,
+    opened,
+    requests,
+    run,
+    turns,
+    until,
+)
 
 
 class Handled:

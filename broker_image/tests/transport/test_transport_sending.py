@@ -14,7 +14,7 @@ from delaymq.transport import (
     connect,
 )
 from delaymq.transport.buffer_budget import BufferBudget
-from transport_support import BOUND_S, HOST, never_answer, run, server, until
+from delaymq_testing.transport.loopback import BOUND_S, HOST, never_answer, run, server, until
 
 
 def test_a_peer_that_does_not_read_is_not_read_from_and_then_cut_off() -> None:

@@ -29,7 +29,7 @@ from delaymq.transport.states import (
     reads,
     wants_turn,
 )
-from memory_transport import MemoryTransport, fall_behind, opened, requests, run, turns, until
+from delaymq_testing.transport.memory_transport import MemoryTransport, fall_behind, opened, requests, run, turns, until
 
 PAGE = Path(__file__).parents[3] / "docs" / "transport.md"
 MACHINES: dict[str, tuple[Machine[Any, Any], type[Enum], type[Enum]]] = {

@@ -8,9 +8,9 @@ from delaymq.protocol.command import Command, Response, encode_command, encode_r
 from delaymq.transport import ConnectionLimits, RemotingConnection, inbound
 from delaymq.transport.fair_queue import FairQueue
 from delaymq.transport.states import Intake, LongRequest, Peer, Phase
+from delaymq_testing.transport.memory_transport import LARGE, MemoryTransport, opened, turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_transport import LARGE, MemoryTransport, opened, turns
 
 ANSWER, LARGE_ANSWER, LONG, PARK, CLOSE, STOP, FAIL = range(10, 17)
 """Codes of requests, by what the owner of the connection does with one."""

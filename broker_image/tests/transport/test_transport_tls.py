@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from certificates import Authority, client_context, server_context
 from delaymq.protocol.command import Command, Response, encode_command, encode_response, request_command
 from delaymq.transport import ConnectError, ConnectionClosedError, ConnectionLimits, RemotingConnection, connect
 from delaymq.transport.tls_acceptor import TlsAcceptor
-from tls_support import BOUND_S, HOST, Run, echo, server, until
+from delaymq_testing.certificates import Authority, client_context, server_context
+from delaymq_testing.transport.loopback_tls import BOUND_S, HOST, Run, echo, server, until
 
 
 def test_plain_and_tls_are_served_side_by_side(run: Run, authority: Authority) -> None:

@@ -5,10 +5,10 @@ import ssl
 from pathlib import Path
 
 import pytest
-from certificates import Authority, client_context, server_context
 from delaymq.protocol.command import request_command
 from delaymq.transport import ConnectError, ConnectionClosedError, RemotingConnection, connect
-from tls_support import BOUND_S, HOST, Run, echo, server, until
+from delaymq_testing.certificates import Authority, client_context, server_context
+from delaymq_testing.transport.loopback_tls import BOUND_S, HOST, Run, echo, server, until
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import ssl
 
 import pytest
 import uvloop
-from certificates import Authority, client_context, server_context
 from delaymq.protocol.command import encode_command, request_command
 from delaymq.transport import RemotingConnection, connect
 from delaymq.transport import handshake_queue as row_module
 from delaymq.transport import tls_acceptor as accepting_module
-from tls_support import BOUND_S, HALF_HANDSHAKE, HOST, NEVER_S, Run, server, until
+from delaymq_testing.certificates import Authority, client_context, server_context
+from delaymq_testing.transport.loopback_tls import BOUND_S, HALF_HANDSHAKE, HOST, NEVER_S, Run, server, until
 
 
 def test_tls_behind_plain_requests_is_cut_off(run: Run, authority: Authority) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import broker_config
 from delaymq.config import NamesrvConfig
 from delaymq.server.standalone import Standalone
 from delaymq_operator.adapters.broker_admin import HttpBrokerAdmin
@@ -19,8 +18,9 @@ from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.manifests import Registrations, registration_secret
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import Account, Endpoint, TopicConfig
+from delaymq_testing.broker.harness import broker_config
+from delaymq_testing.running_server import BROKER_FIELDS, HOST, BrokerPeer, run, standalone, until
 from harness.ports import free_port
-from running_server import BROKER_FIELDS, HOST, BrokerPeer, run, standalone, until
 
 TOKEN = "secret"
 

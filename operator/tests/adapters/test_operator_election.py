@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from api_server import ApiServer
 from delaymq_operator.adapters.api_requests import ApiRequests
 from delaymq_operator.adapters.credentials import Credentials
 from delaymq_operator.adapters.election import GIVE_UP, RENEWALS, Election, LeaseLostError, LeaseName
-from running_server import until
+from delaymq_operator_testing.api_server import ApiServer
+from delaymq_testing.running_server import until
 
 DURATION_S = 3.0
 BOUND_S = 60

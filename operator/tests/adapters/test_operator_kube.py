@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from api_server import ApiServer
 from delaymq_operator.adapters.api_requests import ApiRequests
 from delaymq_operator.adapters.credentials import Credentials
 from delaymq_operator.adapters.kube import ApiKube, list_all
 from delaymq_operator.adapters.kube_events import BURST, REPEAT_S, EventRecorder
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
+from delaymq_operator_testing.api_server import ApiServer
 
 BOUND_S = 60
 

@@ -15,8 +15,8 @@ from delaymq_operator.adapters.credentials import Credentials
 from delaymq_operator.adapters.kube import PAGE_OBJECTS, ApiKube
 from delaymq_operator.health import LoopLag
 from delaymq_operator.reconcile.errors import KubeError
+from delaymq_testing.running_server import until
 from harness.ports import free_port
-from running_server import until
 
 BOUND_S = 60
 THREADS = 4

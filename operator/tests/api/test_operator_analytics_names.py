@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from crd_files import REPOSITORY_PATH
 from delaymq_operator.api import AnalyticsSpec, names, parse_broker
 from delaymq_operator.api.analytics_names import (
     ANALYTICS_SPARK_VERSION,
@@ -17,6 +16,7 @@ from delaymq_operator.api.analytics_names import (
     scheduled_token,
     spark_key_owner,
 )
+from delaymq_operator_testing.crd_files import REPOSITORY_PATH
 
 DUE_S = 1_779_264_000  # 2026-05-20T08:00:00Z
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

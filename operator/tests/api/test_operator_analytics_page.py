@@ -9,9 +9,6 @@ import shlex
 
 import pytest
 import yaml
-from api_server import ApiServer
-from crd_files import EXAMPLES_PATH, REPOSITORY_PATH
-from crd_requests import collection
 from delaymq_operator.api import names, parse_broker
 from delaymq_operator.api.analytics_names import (
     RESULT_REPORT_KEY,
@@ -19,6 +16,9 @@ from delaymq_operator.api.analytics_names import (
     analytics_application,
     demanded_token,
 )
+from delaymq_operator_testing.api_server import ApiServer
+from delaymq_operator_testing.crd_files import EXAMPLES_PATH, REPOSITORY_PATH
+from delaymq_operator_testing.crd_requests import collection
 
 PAGE = (REPOSITORY_PATH / "docs" / "operations" / "analytics.md").read_text()
 EXAMPLE = EXAMPLES_PATH / "broker-with-analytics.yaml"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_server import ApiError, ApiServer
 from delaymq_operator.api import (
     AnalyticsGroupStatus,
     AnalyticsStatus,
@@ -28,6 +27,7 @@ from delaymq_operator.api.broker_status import (
 )
 from delaymq_operator.api.resource import StatusStruct
 from delaymq_operator.api.topic import TopicGroupStatus
+from delaymq_operator_testing.api_server import ApiError, ApiServer
 from msgspec import inspect
 
 TIME = "2026-11-21T06:00:00Z"

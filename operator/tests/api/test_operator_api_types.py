@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from crd_files import EXAMPLES_PATH, REPOSITORY_PATH
 from delaymq.access.plain_acl import parse as parse_rules
 from delaymq_operator.api import (
     BrokerStatus,
@@ -29,6 +28,7 @@ from delaymq_operator.api import (
 from delaymq_operator.api.broker_status import CorrectedLevel, GroupStatus, ResumedStatus
 from delaymq_operator.api.resource import ms_of_timestamp, timestamp_of_ms
 from delaymq_operator.manifests.access import RULES_KEY
+from delaymq_operator_testing.crd_files import EXAMPLES_PATH, REPOSITORY_PATH
 
 NOW = datetime(2026, 11, 21, 6, 0, 0, 900_000, tzinfo=UTC)
 METADATA = {

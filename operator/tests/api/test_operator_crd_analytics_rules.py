@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from api_server import ApiServer
-from crd_requests import Spec, not_kept, refusal, rules_without, would_make
 from delaymq_operator.api import analytics_names, names, parse_broker
+from delaymq_operator_testing.api_server import ApiServer
+from delaymq_operator_testing.crd_requests import Spec, not_kept, refusal, rules_without, would_make
 
 SCHEDULE = (
     "a schedule has five fields (minute, hour, day of the month, month, day of the week), or is @hourly, @daily, "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from api_server import ApiServer
-from crd_requests import (
+from delaymq_operator.api import names, parse_broker
+from delaymq_operator_testing.api_server import ApiServer
+from delaymq_operator_testing.crd_requests import (
     CLASS_FIXED,
     Spec,
     check_change,
@@ -15,7 +16,6 @@ from crd_requests import (
     rules_without,
     would_make,
 )
-from delaymq_operator.api import names, parse_broker
 
 LATE_PORT = (
     "the last group's NodePort, brokerNodePort + 10 · (size - 1), would be above 32767: use a smaller brokerNodePort"

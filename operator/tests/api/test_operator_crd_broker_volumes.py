@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from api_server import ApiError, ApiServer
-from crd_requests import CLASS_FIXED, Spec, collection, manifest, sentences
+from delaymq_operator_testing.api_server import ApiError, ApiServer
+from delaymq_operator_testing.crd_requests import CLASS_FIXED, Spec, collection, manifest, sentences
 
 
 def _shrinks(to: str, has: str) -> tuple[str, str]:

@@ -8,7 +8,6 @@ from typing import Any
 import kubernetes.client as kubernetes_models
 import msgspec
 import pytest
-from crd_files import at, load_crds, schema_of, walk, with_defaults
 from delaymq.config import BrokerConfig, keys_of
 from delaymq.config.known_keys import REFUSED
 from delaymq_operator.api import (
@@ -21,6 +20,7 @@ from delaymq_operator.api import (
     analytics_names,
     names,
 )
+from delaymq_operator_testing.crd_files import at, load_crds, schema_of, walk, with_defaults
 from msgspec import inspect
 
 KINDS = sorted(names.PLURALS)

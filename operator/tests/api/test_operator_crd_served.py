@@ -7,10 +7,10 @@ import re
 from typing import Any
 
 import pytest
-from api_server import ApiError, ApiServer
-from crd_files import EXAMPLES_PATH, walk
-from crd_requests import Spec, collection, manifest
 from delaymq_operator.api import names
+from delaymq_operator_testing.api_server import ApiError, ApiServer
+from delaymq_operator_testing.crd_files import EXAMPLES_PATH, walk
+from delaymq_operator_testing.crd_requests import Spec, collection, manifest
 
 TO = {"brokerRef": {"name": "demo"}}
 ANALYTICS = ("broker.spec.analytics", "broker.spec.analytics.executor", "broker.status.analytics.groups")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from api_server import ApiServer
-from crd_requests import Spec, check_change, not_kept, refusal, rules_without, would_make
 from delaymq.message import names as rocketmq_names
+from delaymq_operator_testing.api_server import ApiServer
+from delaymq_operator_testing.crd_requests import Spec, check_change, not_kept, refusal, rules_without, would_make
 
 BROKER_TOPIC = "the broker creates system topics named <broker> and <broker>_REPLY_TOPIC: use another topicName"
 TO = {"brokerRef": {"name": "demo"}}

@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from api_server import ApiServer
+from delaymq_operator_testing.api_server import ApiServer
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", ROOT / "docs/quickstart-kubernetes.md"]

@@ -9,7 +9,7 @@ import pytest
 from delaymq_operator.controller.controller import MAX_BACKOFF_S, RUN_TIMEOUT_S, WOKEN_BACKOFF_S, Controller, Result
 from delaymq_operator.reconcile.context import Key, Outcome
 from delaymq_operator.reconcile.errors import BrokerUnreachable, KubeError
-from virtual_loop import VirtualLoop, run_virtually
+from delaymq_testing.virtual_loop import VirtualLoop, run_virtually
 
 A, B = Key("Broker", "ns", "a"), Key("Broker", "ns", "b")
 

@@ -17,7 +17,7 @@ from delaymq_operator.manifests import (
     analytics_service_account,
     supporting_objects,
 )
-from network_policies import selects
+from delaymq_operator_testing.network_policies import selects
 
 RUN = AnalyticsRun(group=1, token="29654400", image="delaymq/spark:1", read="HTTP")
 BESIDE = AnalyticsRun(

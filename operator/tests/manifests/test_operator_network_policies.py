@@ -19,7 +19,7 @@ from delaymq_operator.manifests import (
     name_server_trial,
     supporting_objects,
 )
-from network_policies import Peer, lets_in, pod_of, selects, spark_pod_of
+from delaymq_operator_testing.network_policies import Peer, lets_in, pod_of, selects, spark_pod_of
 
 PAGE = Path(__file__).parents[3] / "docs/operations/kubernetes.md"
 OPERATOR = {"app.kubernetes.io/name": "delaymq-operator", "app.kubernetes.io/instance": "r"}

@@ -11,9 +11,9 @@ from delaymq_operator.reconcile.broker.observe.cluster import broker_endpoint
 from delaymq_operator.reconcile.ports import Account
 from delaymq_operator.reconcile.secrets import MAX_AGE_MS, operator_account, seen_in
 from delaymq_operator.reconcile.topic.targets import groups_of
-from fakes_world import NAMESPACE, FakeWorld
-from settled_world import settled
-from topic_world import TopicWorld
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
+from delaymq_operator_testing.worlds.settled import settled
+from delaymq_operator_testing.worlds.topic import TopicWorld
 
 ACCOUNT = Account(access_key="operators", secret_key="operators-secret")
 RULES = {"plain_acl.yml": "accounts: []"}

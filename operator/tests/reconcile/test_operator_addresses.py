@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from fakes_world import NAMESPACE, FakeWorld
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 
 NODE_PORT = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import yaml
-from api_server import ApiError, ApiServer
 from delaymq_operator.adapters.kinds import KINDS
 from delaymq_operator.adapters.permissions import PERMISSIONS
-from fakes_spark import RESULT
+from delaymq_operator_testing.api_server import ApiError, ApiServer
+from delaymq_operator_testing.fakes.spark import RESULT
 from harness.ports import free_port
 from harness.processes import ServerProcess
 
-CRD_FILE = Path(__file__).parents[1] / "support" / "spark_application_crd.yaml"
+CRD_FILE = Path(__file__).parent / "spark_application_crd.yaml"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RBAC = "rbac.authorization.k8s.io"
 ROLE = "delaymq-analytics"

@@ -8,7 +8,7 @@ from delaymq_operator.api import analytics_names
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.manifests import AnalyticsRun, analytics_application
 from delaymq_operator.reconcile.broker.analytics.results import FORMAT_VERSION, ResultError, result_of
-from fakes_spark import RESULT
+from delaymq_operator_testing.fakes.spark import RESULT
 
 SPARK_PATH = Path(__file__).parents[3] / "spark" / "src"
 NOW_MS = 1_790_000_000_000

@@ -4,9 +4,9 @@ import random
 from collections import Counter
 
 import pytest
-from fakes_spark import FakeSpark
-from fakes_world import FakeWorld
-from repetitions import DEATHS_SHARE, one_in
+from delaymq_operator_testing.fakes.spark import FakeSpark
+from delaymq_operator_testing.fakes.world import FakeWorld
+from delaymq_testing.repetitions import DEATHS_SHARE, one_in
 
 AFTER = pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 

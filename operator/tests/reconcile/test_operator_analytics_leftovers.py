@@ -1,6 +1,6 @@
 """What of a Broker's analytics stays and what goes: with the history's limits, by hand, with field or Broker."""
 
-from analysed_world import analyse, analysed, applications, ended, group, made, ready, told
+from delaymq_operator_testing.worlds.analysed import analyse, analysed, applications, ended, group, made, ready, told
 
 
 def test_an_application_that_is_deleted_by_hand_fails_and_its_driver_goes():

@@ -3,10 +3,21 @@
 import random
 
 import pytest
-from analysed_world import analyse, analysed, analytics_requests, applications, ended, events, group, made, ready, told
 from delaymq_operator.reconcile.errors import KubeError
-from fakes_spark import FakeSpark
-from fakes_world import FakeWorld
+from delaymq_operator_testing.fakes.spark import FakeSpark
+from delaymq_operator_testing.fakes.world import FakeWorld
+from delaymq_operator_testing.worlds.analysed import (
+    analyse,
+    analysed,
+    analytics_requests,
+    applications,
+    ended,
+    events,
+    group,
+    made,
+    ready,
+    told,
+)
 
 
 def test_without_the_spark_operator_it_says_what_to_install_and_the_rest_works():

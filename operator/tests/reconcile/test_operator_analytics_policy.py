@@ -1,9 +1,9 @@
 """The NetworkPolicy of drivers and executors: there before the first of them, and gone after the last."""
 
 import pytest
-from analysed_world import analyse, analysed, applications, ended, group, made, told
-from fakes_world import NAMESPACE
-from network_policies import selects
+from delaymq_operator_testing.fakes.world import NAMESPACE
+from delaymq_operator_testing.network_policies import selects
+from delaymq_operator_testing.worlds.analysed import analyse, analysed, applications, ended, group, made, told
 
 POLICY = "demo-analytics"
 OF_BROKER = ["demo-broker", "demo-namesrv"]

@@ -1,8 +1,18 @@
 """What is told of a run that ended: its figures, what was skipped, or why there are none."""
 
 import pytest
-from analysed_world import analyse, analysed, applications, ended, events, group, made, ready, told
-from fakes_spark import RESULT
+from delaymq_operator_testing.fakes.spark import RESULT
+from delaymq_operator_testing.worlds.analysed import (
+    analyse,
+    analysed,
+    applications,
+    ended,
+    events,
+    group,
+    made,
+    ready,
+    told,
+)
 
 
 @pytest.mark.parametrize("state", ["FAILED", "SUBMISSION_FAILED"])

@@ -2,9 +2,20 @@
 
 import copy
 
-from analysed_world import analyse, analysed, analytics_requests, applications, ended, events, group, made, ready, told
-from fakes_spark import RESULT, state_of
-from fakes_world import FakeWorld
+from delaymq_operator_testing.fakes.spark import RESULT, state_of
+from delaymq_operator_testing.fakes.world import FakeWorld
+from delaymq_operator_testing.worlds.analysed import (
+    analyse,
+    analysed,
+    analytics_requests,
+    applications,
+    ended,
+    events,
+    group,
+    made,
+    ready,
+    told,
+)
 
 
 def test_without_the_field_nothing_is_told_and_nothing_asked():

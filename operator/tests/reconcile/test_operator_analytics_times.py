@@ -1,7 +1,7 @@
 """When a Broker's analytics run: at the times of a schedule, once each, whatever the clock or a person does."""
 
 import pytest
-from analysed_world import analyse, analysed, ended, events, made, ready, told
+from delaymq_operator_testing.worlds.analysed import analyse, analysed, ended, events, made, ready, told
 
 HOUR_S = 3600
 

@@ -3,8 +3,8 @@
 import json
 
 from delaymq_operator.reconcile.errors import KubeError
-from fakes_spark import RESULT, FakeSpark
-from fakes_world import FakeWorld
+from delaymq_operator_testing.fakes.spark import RESULT, FakeSpark
+from delaymq_operator_testing.fakes.world import FakeWorld
 
 MOST = (1 << 63) - 1
 

@@ -1,11 +1,11 @@
 """A Broker on a real API server with its controllers: defaults, server-side apply, orphans, garbage collection."""
 
 import pytest
-from api_server import ApiError
-from broker_api_world import ApiWorld
-from fakes_world import FakeWorld
-from gitops import kstatus, wait_returns
-from settled_world import TRIAL
+from delaymq_operator_testing.api_server import ApiError
+from delaymq_operator_testing.fakes.world import FakeWorld
+from delaymq_operator_testing.gitops import kstatus, wait_returns
+from delaymq_operator_testing.worlds.broker_api import ApiWorld
+from delaymq_operator_testing.worlds.settled import TRIAL
 
 CLAIM = "store-demo-broker-0-0"
 

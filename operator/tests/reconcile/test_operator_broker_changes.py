@@ -6,8 +6,8 @@ import copy
 import pytest
 from delaymq_operator.reconcile.broker import reconcile_broker
 from delaymq_operator.reconcile.context import Outcome
-from fakes_world import NAMESPACE, FakeWorld
-from settled_world import BROKERS, restarts, settled
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
+from delaymq_operator_testing.worlds.settled import BROKERS, restarts, settled
 
 
 @pytest.fixture

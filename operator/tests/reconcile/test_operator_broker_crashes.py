@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from fakes_world import MAX_TICKS, FakeWorld
-from repetitions import DEATHS_SHARE, one_in
+from delaymq_operator_testing.fakes.world import MAX_TICKS, FakeWorld
+from delaymq_testing.repetitions import DEATHS_SHARE, one_in
 
 AFTER = pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 

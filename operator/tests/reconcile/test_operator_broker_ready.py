@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 from delaymq_operator.reconcile.errors import KubeError
-from fakes_world import NAMESPACE
-from gitops import kstatus, wait_returns
-from settled_world import BROKERS, EVERYTHING, settled
+from delaymq_operator_testing.fakes.world import NAMESPACE
+from delaymq_operator_testing.gitops import kstatus, wait_returns
+from delaymq_operator_testing.worlds.settled import BROKERS, EVERYTHING, settled
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 from delaymq_operator.reconcile.errors import BrokerRefused
-from fakes_world import NAMESPACE, FakeWorld
-from settled_world import BROKERS, EVERYTHING, is_ready, restarts, settled, watch_rolls
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
+from delaymq_operator_testing.worlds.settled import BROKERS, EVERYTHING, is_ready, restarts, settled, watch_rolls
 
 
 @pytest.fixture

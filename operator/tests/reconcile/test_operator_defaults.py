@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from delaymq_operator.reconcile.context import ReconcileSettings
-from fakes_world import NAMESPACE, FakeWorld
-from trees import copied
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
+from delaymq_operator_testing.trees import copied
 
 INSIDE = ReconcileSettings(default_image="delaymq/broker:1", operator_namespace="ops")
 BOTH = ["demo-broker", "demo-namesrv"]

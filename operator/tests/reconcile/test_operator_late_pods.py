@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from delaymq_operator.api.resource import timestamp_of_ms
 from delaymq_operator.reconcile.broker.observe.late_pods import newest_warning
-from fakes_world import NAMESPACE, FakeWorld
-from gitops import kstatus
-from settled_world import settled
-from stuck_world import keep_creating, refuse_pod, warn
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
+from delaymq_operator_testing.gitops import kstatus
+from delaymq_operator_testing.worlds.settled import settled
+from delaymq_operator_testing.worlds.stuck import keep_creating, refuse_pod, warn
 
 POD = "demo-broker-0-0"
 DEADLINE = 80

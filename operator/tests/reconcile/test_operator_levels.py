@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from delaymq_operator.reconcile.context import Key, Outcome, Waiting
 from delaymq_operator.reconcile.delay_level_config import reconcile_levels, release_levels
-from topic_world import NAMESPACE, TopicWorld
-from trees import copied
+from delaymq_operator_testing.trees import copied
+from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld
 
 
 def look(world: TopicWorld, key: Key) -> Outcome:

@@ -1,8 +1,8 @@
 """NameServers while they are restarted: one that clients can ask is left, whatever the change is."""
 
 import pytest
-from fakes_world import NAMESPACE
-from settled_world import BROKERS, EVERYTHING, TRIAL, is_ready, settled
+from delaymq_operator_testing.fakes.world import NAMESPACE
+from delaymq_operator_testing.worlds.settled import BROKERS, EVERYTHING, TRIAL, is_ready, settled
 
 ONE = "demo-namesrv-0"
 

@@ -7,9 +7,9 @@ import pytest
 from delaymq_operator.api.broker import Broker, parse_broker
 from delaymq_operator.reconcile.context import ReconcileSettings
 from delaymq_operator.reconcile.name_servers import foreign_addresses, is_listed, name_servers_of
-from fakes_world import FakeWorld
-from topic_world import TopicWorld
-from trees import copied
+from delaymq_operator_testing.fakes.world import FakeWorld
+from delaymq_operator_testing.trees import copied
+from delaymq_operator_testing.worlds.topic import TopicWorld
 
 SETTINGS = ReconcileSettings(default_image="delaymq/broker:1")
 THEIRS = "orders-namesrv.payroll:9876"

@@ -10,8 +10,8 @@ from delaymq_operator.manifests import broker_pods
 from delaymq_operator.reconcile.broker.apply import registration
 from delaymq_operator.reconcile.broker.model.memory import BrokerMemory
 from delaymq_operator.reconcile.ports import Manifest
-from fakes_world import NAMESPACE, FakeWorld
-from trees import copied
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
+from delaymq_operator_testing.trees import copied
 
 RULES = {"plain_acl.yml": "accounts: []", "accessKey": "operators", "secretKey": "operators-secret"}
 ON = {"secretName": "rules"}

@@ -3,7 +3,7 @@
 import pytest
 from delaymq_operator.reconcile.context import ReconcileSettings
 from delaymq_operator.reconcile.errors import BrokerRefused
-from fakes_world import NAMESPACE, FakeWorld
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 
 CLAIM = "store-demo-broker-1-0"
 

@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from fakes_producers import FakeProducers
-from settled_world import settled
+from delaymq_operator_testing.fakes.producers import FakeProducers
+from delaymq_operator_testing.worlds.settled import settled
 
 EDITS = (
     {"flush": "Sync"},

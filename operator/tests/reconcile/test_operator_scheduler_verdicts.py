@@ -8,7 +8,7 @@ from delaymq.api_types.delay import Correction, Delay, DelayLevel
 from delaymq_operator.api.broker_status import GroupStatus, LevelStatus, ResumedStatus
 from delaymq_operator.reconcile.broker.model.memory import Seen
 from delaymq_operator.reconcile.broker.observe.scheduler import judge
-from fakes_world import FakeWorld
+from delaymq_operator_testing.fakes.world import FakeWorld
 from msgspec.structs import replace
 
 NOW_MS = 1_790_000_000_000

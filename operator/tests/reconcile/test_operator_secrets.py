@@ -3,7 +3,7 @@
 import base64
 
 import pytest
-from fakes_world import NAMESPACE, FakeWorld
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 
 WHOLE = {
     "rules": {"plain_acl.yml": "accounts: []", "accessKey": "operators", "secretKey": "operators-secret"},

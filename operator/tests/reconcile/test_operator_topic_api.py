@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from api_server import ApiServer
 from delaymq_operator.adapters.api_requests import ApiRequests
 from delaymq_operator.adapters.credentials import Credentials
 from delaymq_operator.adapters.kube import ApiKube
@@ -17,7 +16,8 @@ from delaymq_operator.reconcile.context import Key, ReconcileContext, ReconcileS
 from delaymq_operator.reconcile.delay_level_config import reconcile_levels, release_levels
 from delaymq_operator.reconcile.ports import BrokerAdmin, Cache, Kube, Manifest, TopicConfig
 from delaymq_operator.reconcile.topic import reconcile_topic, release_topic
-from topic_world import MemoryBrokers, MemoryCache, MemoryKube
+from delaymq_operator_testing.api_server import ApiServer
+from delaymq_operator_testing.worlds.topic import MemoryBrokers, MemoryCache, MemoryKube
 
 POD_ADDRESS = "10.0.0.1"
 

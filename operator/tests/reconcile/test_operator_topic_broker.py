@@ -9,9 +9,9 @@ from delaymq.client import Admin, Client, TopicConfig
 from delaymq.protocol.codes import ResponseCode
 from delaymq.server.standalone import Standalone
 from delaymq_operator.reconcile.topic import reconcile_topic, release_topic
-from loopback_admin import HOST, LoopbackAdmin
-from running_server import BrokerPeer, run, send_command, standalone, until
-from topic_world import TopicWorld
+from delaymq_operator_testing.loopback_admin import HOST, LoopbackAdmin
+from delaymq_operator_testing.worlds.topic import TopicWorld
+from delaymq_testing.running_server import BrokerPeer, run, send_command, standalone, until
 
 POD_0, POD_1 = "127.0.0.2", "127.0.0.3"
 

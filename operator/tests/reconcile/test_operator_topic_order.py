@@ -2,9 +2,9 @@
 
 from delaymq_operator.api.topic import BrokerRef, TopicGroupStatus, TopicSpec
 from delaymq_operator.reconcile.topic.desired import order_text, satisfied
+from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld
+from delaymq_operator_testing.worlds.topic_settling import settle
 from msgspec import structs
-from topic_settling import settle
-from topic_world import NAMESPACE, TopicWorld
 
 
 def test_an_ordered_topic_is_told_to_every_name_server() -> None:

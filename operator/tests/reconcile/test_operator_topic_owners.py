@@ -7,7 +7,7 @@ import pytest
 from delaymq_operator.reconcile.context import Key, Waiting
 from delaymq_operator.reconcile.ports import TopicConfig
 from delaymq_operator.reconcile.topic import reconcile_topic, release_topic
-from topic_world import NAMESPACE, TopicWorld
+from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld
 
 SAME_SECOND = "2026-02-01T00:00:00Z"
 

@@ -8,8 +8,8 @@ from delaymq_operator.reconcile.context import Key, Outcome
 from delaymq_operator.reconcile.ports import TopicConfig
 from delaymq_operator.reconcile.topic import reconcile_topic
 from delaymq_operator.reconcile.topic.answers import ParsedBroker
-from topic_settling import run, settle
-from topic_world import NAMESPACE, TopicWorld
+from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld
+from delaymq_operator_testing.worlds.topic_settling import run, settle
 
 
 def test_a_new_topic_is_made_on_every_group_with_eight_queues() -> None:

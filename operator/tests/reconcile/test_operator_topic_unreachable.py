@@ -1,8 +1,8 @@
 """A Topic whose Broker restarts, is made anew, does not answer or refuses: the status tells what was seen."""
 
-from topic_settling import settle
-from topic_world import NAMESPACE, TopicWorld
-from trees import copied
+from delaymq_operator_testing.trees import copied
+from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld
+from delaymq_operator_testing.worlds.topic_settling import settle
 
 
 def test_a_broker_that_restarts_is_no_reason_to_say_that_the_topic_is_gone() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 from delaymq_operator.reconcile.errors import KubeError
-from fakes_world import NAMESPACE, FakeWorld
-from settled_world import settled
-from stuck_world import warn
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
+from delaymq_operator_testing.worlds.settled import settled
+from delaymq_operator_testing.worlds.stuck import warn
 
 CLAIM = "store-demo-broker-0-0"
 NOT_FOUND = 'storageclass.storage.k8s.io "fsat" not found'

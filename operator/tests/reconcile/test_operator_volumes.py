@@ -1,7 +1,7 @@
 """Volumes grow while brokers run."""
 
 import pytest
-from fakes_world import NAMESPACE, FakeWorld
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 
 CLAIM = "store-demo-broker-0-0"
 

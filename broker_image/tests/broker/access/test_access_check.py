@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import FakeSession, Harness, response_of, send_fields
 from delaymq.access.accounts import SUB
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS
 from delaymq.broker.processors.table import NOT_SERVED, PROCESSORS
@@ -23,7 +22,8 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Response, request_command
 from delaymq.protocol.credential_fields import SIGNATURE
 from delaymq.protocol.signatures import UNIQUE_KEY_QUERY, Signer
-from guarded_broker import MISSING, RULES, Guarded
+from delaymq_testing.broker.guarded import MISSING, RULES, Guarded
+from delaymq_testing.broker.harness import FakeSession, Harness, response_of, send_fields
 
 PAGE = Path(__file__).parents[4] / "docs" / "operations" / "access-control.md"
 

@@ -8,7 +8,7 @@ from delaymq.broker.access.forms import FORMS, problem
 from delaymq.broker.access.requirements import REQUIREMENTS
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
-from guarded_broker import Guarded
+from delaymq_testing.broker.guarded import Guarded
 
 PAGE = Path(__file__).parents[4] / "docs" / "operations" / "access-control.md"
 WITH_BODY = {25, 200}

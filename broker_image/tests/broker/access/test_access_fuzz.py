@@ -10,7 +10,7 @@ from delaymq.access.accounts import Account
 from delaymq.access.errors import AccessError
 from delaymq.access.files import FileState, load_file, read
 from delaymq.access.plain_acl import parse, to_text
-from repetitions import FUZZ_INPUTS, SEED
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 
 INPUTS = FUZZ_INPUTS // 8
 NOW_MS = 1_700_000_000_000

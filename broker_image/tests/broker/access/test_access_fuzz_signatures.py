@@ -5,7 +5,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from broker_harness import START_MS, FakeSession
 from delaymq.broker.access.access import Access
 from delaymq.broker.access.rules import Rules
 from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_OF_ACCESS
@@ -13,10 +12,11 @@ from delaymq.protocol.command import Command
 from delaymq.protocol.errors import ProtocolError, RequestError
 from delaymq.protocol.frame import FrameReceiver
 from delaymq.protocol.second_signature import Channels, asks_for_challenge, challenge_in
-from hostile_requests import HostileRequests
-from repetitions import FUZZ_INPUTS, SEED
-from second_signatures import Owner, Rule
-from signature_tricks import SignatureTricks
+from delaymq_testing.broker.harness import START_MS, FakeSession
+from delaymq_testing.hostile.requests import HostileRequests
+from delaymq_testing.hostile.second_signatures import Owner, Rule
+from delaymq_testing.hostile.signature_tricks import SignatureTricks
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 
 INPUTS = FUZZ_INPUTS // 2
 SERVER = "broker/C/b/0/10.0.0.1:10911"

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import send_fields
-from guarded_broker import MISSING, Guarded
+from delaymq_testing.broker.guarded import MISSING, Guarded
+from delaymq_testing.broker.harness import send_fields
 
 OPEN = "defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB"
 RULES = f"""

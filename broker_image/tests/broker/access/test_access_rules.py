@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import FakeSession, Harness, send_fields
 from delaymq.broker.access import AccessError
 from delaymq.config import to_properties_text
 from delaymq.protocol.command import Command
-from guarded_broker import MISSING, RULES, Guarded
+from delaymq_testing.broker.guarded import MISSING, RULES, Guarded
+from delaymq_testing.broker.harness import FakeSession, Harness, send_fields
 
 
 def changed(guarded: Guarded, text: str) -> None:

@@ -1,0 +1,1 @@
+"""Brokers without sockets, and what drives them."""

@@ -1,0 +1,1 @@
+"""Peers of the client's tests."""

@@ -1,0 +1,1 @@
+"""What a hostile peer sends, and what a judge makes of the answer."""

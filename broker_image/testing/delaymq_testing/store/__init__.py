@@ -1,0 +1,1 @@
+"""Stores of small files, and the files under them."""

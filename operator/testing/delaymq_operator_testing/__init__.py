@@ -1,0 +1,1 @@
+"""What tests of the operator share; not part of the distribution."""

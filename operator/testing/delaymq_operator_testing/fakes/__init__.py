@@ -1,0 +1,1 @@
+"""Kubernetes, brokers and Spark in memory."""

@@ -1,0 +1,198 @@
+"""Brokers as the operator sees them: one process for each running pod of a FakeKube, one store for each claim.
+
+A client sends to whatever broker is in the routes, and needs a moment to see that one is no longer there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from delaymq.api_types.broker import About, Drain, DrainMode, Remaining, UnconsumedRow
+from delaymq.api_types.delay import Correction, Delay, DelayLevel
+from delaymq.config import BrokerConfig, build, parse_properties_text, to_properties_text
+from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
+from delaymq_operator.reconcile.ports import Endpoint, TopicConfig
+from msgspec.structs import replace
+
+from delaymq_operator_testing.fakes.kube import FakeKube
+
+ROUTE_REFRESH_MS = 5_000
+
+
+@dataclass
+class FakeStore:
+    """What is on a volume."""
+
+    store_id: str
+    offsets: dict[int, int] = field(default_factory=lambda: {1: 10, 3: 4})
+    pending: int = 0
+    unconsumed: int = 0
+    corrected: tuple[Correction, ...] = ()
+    """What the next start finds."""
+
+
+@dataclass
+class FakeBroker:
+    """A running broker process."""
+
+    name: str
+    pod_uid: str
+    boot_id: str
+    started_at_ms: int
+    store: FakeStore
+    settings: dict[str, str]
+    token: str
+    address: str
+    drain: Drain
+    decommissioned: bool = False
+
+
+@dataclass
+class FakeBrokers:
+    """The port BrokerAdmin."""
+
+    kube: FakeKube
+    clock: Callable[[], int]
+    namespace: str = "default"
+    stores: dict[str, FakeStore] = field(default_factory=dict)
+    """By claim."""
+    running: dict[str, FakeBroker] = field(default_factory=dict)
+    """By pod."""
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    """(what, pod) of calls that change something."""
+    mute: set[str] = field(default_factory=set)
+    """Pods whose brokers do not answer."""
+    sends_failed: int = 0
+    traffic: bool = True
+    _boots: int = 0
+
+    def tick(self) -> None:
+        """Processes start and end with their pods; clients send; leases end."""
+        for name in list(self.running):
+            body = self.kube.objects.get(("Pod", self.namespace, name))
+            if body is None or body["metadata"]["uid"] != self.running[name].pod_uid:
+                del self.running[name]
+        for body in self.kube.select("Pod", self.namespace, {"app.kubernetes.io/component": "broker"}):
+            name = body["metadata"]["name"]
+            if (body.get("status") or {}).get("phase") == "Running" and name not in self.running:
+                self.running[name] = self._start(body)
+        now_ms = self.clock()
+        for broker in self.running.values():
+            ends_ms = broker.drain.lease_ends_ms
+            if ends_ms is not None and ends_ms <= now_ms:
+                broker.drain = replace(broker.drain, mode="none", since_ms=now_ms, lease_ends_ms=None)
+            moved = broker.drain.mode != "none" and now_ms - broker.drain.since_ms >= ROUTE_REFRESH_MS
+            if self.traffic and broker.drain.mode != "refuse" and not moved:
+                broker.drain = replace(broker.drain, last_send_ms=now_ms, sends=broker.drain.sends + 1)
+
+    def _start(self, pod: dict[str, object]) -> FakeBroker:
+        metadata, spec = pod["metadata"], pod["spec"]
+        assert isinstance(metadata, dict)
+        assert isinstance(spec, dict)
+        self._boots += 1
+        claim = f"store-{metadata['name']}"
+        store = self.stores.setdefault(claim, FakeStore(store_id=f"store-of-{claim}-{self._boots}"))
+        instance = metadata["labels"]["app.kubernetes.io/instance"]
+        conf = self.kube.objects["ConfigMap", self.namespace, f"{instance}-broker-conf"]["data"]["broker.conf"]
+        config, _ = build(BrokerConfig, parse_properties_text(conf))
+        environment = {entry["name"]: entry.get("value", "") for entry in spec["containers"][0]["env"]}
+        secret = self.kube.objects["Secret", self.namespace, f"{instance}-http-token"]["data"]["token"]
+        return FakeBroker(
+            name=environment["DELAYMQ_BROKER_NAME"],
+            pod_uid=metadata["uid"],
+            boot_id=f"boot-{self._boots}",
+            started_at_ms=self.clock(),
+            store=store,
+            settings=parse_properties_text(to_properties_text(config)),
+            token=secret,
+            drain=Drain(mode="none", since_ms=self.clock()),
+            address=f"{environment['DELAYMQ_BROKER_IP1']}:{environment['DELAYMQ_LISTEN_PORT']}",
+        )
+
+    def _find(self, endpoint: Endpoint) -> tuple[str, FakeBroker]:
+        for name, broker in self.running.items():
+            body = self.kube.objects.get(("Pod", self.namespace, name)) or {}
+            if (body.get("status") or {}).get("podIP") == endpoint.host and name not in self.mute:
+                return name, broker
+        raise BrokerUnreachable(endpoint.host, "no answer within 5 s")
+
+    async def info(self, endpoint: Endpoint) -> About:
+        _, broker = self._find(endpoint)
+        store = broker.store
+        pending = {1: store.pending}
+        levels = tuple(
+            DelayLevel(
+                level=level,
+                delay_ms=1000,
+                in_table=True,
+                offset=offset,
+                max_offset=offset + pending.get(level, 0),
+                pending=pending.get(level, 0),
+            )
+            for level, offset in sorted(store.offsets.items())
+        )
+        return About(
+            as_of_ms=self.clock(),
+            version="0.1.0",
+            broker_name=broker.name,
+            cluster_name="demo",
+            store_id=store.store_id,
+            boot_id=broker.boot_id,
+            started_at_ms=broker.started_at_ms,
+            ready=True,
+            address=broker.address,
+            drain=broker.drain,
+            decommissioned=broker.decommissioned,
+            settings=dict(broker.settings),
+            delay=Delay(as_of_ms=self.clock(), levels=levels, corrected=store.corrected),
+        )
+
+    async def remaining(self, endpoint: Endpoint) -> Remaining:
+        _, broker = self._find(endpoint)
+        store = broker.store
+        rows = (UnconsumedRow(group="workers", topic="orders", messages=store.unconsumed),) if store.unconsumed else ()
+        return Remaining(
+            as_of_ms=self.clock(),
+            pending_delays=store.pending,
+            unconsumed_messages=store.unconsumed,
+            unconsumed=rows,
+            active_groups=("workers",),
+        )
+
+    async def drain(self, endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> Drain:
+        name, broker = self._find(endpoint)
+        now_ms = self.clock()
+        if mode != broker.drain.mode:
+            self.calls.append((mode, name))
+            broker.drain = replace(broker.drain, mode=mode, since_ms=now_ms)
+        ends_ms = None if mode == "none" else now_ms + lease_ms
+        broker.drain = replace(broker.drain, lease_ends_ms=ends_ms)
+        return broker.drain
+
+    async def decommission(self, endpoint: Endpoint) -> None:
+        name, broker = self._find(endpoint)
+        self.calls.append(("decommission", name))
+        broker.decommissioned = True
+
+    async def set_settings(self, endpoint: Endpoint, settings: Mapping[str, str]) -> None:
+        name, broker = self._find(endpoint)
+        if "refuse.me" in settings.values():
+            raise BrokerRefused(endpoint.host, "1", "that cannot be")
+        self.calls.append(("set " + " ".join(sorted(settings)), name))
+        broker.settings |= settings
+
+    async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
+        raise AssertionError("topics are not the Broker's")
+
+    async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
+        raise AssertionError("topics are not the Broker's")
+
+    async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
+        raise AssertionError("topics are not the Broker's")
+
+    async def delete_route(self, addresses: tuple[str, ...], topic: str) -> None:
+        raise AssertionError("topics are not the Broker's")
+
+    async def put_order(self, addresses: tuple[str, ...], topic: str, text: str | None) -> None:
+        raise AssertionError("topics are not the Broker's")

@@ -1,0 +1,306 @@
+"""A small world for Topics and DelayLevelConfigs: objects in memory, brokers that keep topics, a clock that is moved.
+
+The same objects serve as API server and as cache; `lag` makes the cache show what was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from delaymq_operator.api.names import FINALIZER
+from delaymq_operator.api.topic import claim_of
+from delaymq_operator.reconcile.context import Key, ReconcileContext, ReconcileSettings
+from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
+from delaymq_operator.reconcile.ports import Account, BrokerAdmin, Cache, Endpoint, Kube, Manifest, TopicConfig
+
+from delaymq_operator_testing.trees import copied
+
+NAMESPACE = "ns"
+START_MS = 1_700_000_000_000
+OWN_TOPICS = ("demo", "demo-0", "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest")
+
+
+@dataclass
+class MemoryKube:
+    """Objects by kind, namespace and name; it counts requests and notes Events."""
+
+    objects: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
+    events: list[tuple[str, str, str]] = field(default_factory=list)
+    """Type, reason, message."""
+    frozen: dict[tuple[str, str, str], Manifest] | None = None
+    """What the cache shows instead."""
+
+    def add(self, kind: str, name: str, spec: Manifest, **metadata: Any) -> Manifest:
+        number = len(self.objects)
+        body = {
+            "kind": kind,
+            "metadata": {
+                "name": name,
+                "namespace": NAMESPACE,
+                "uid": f"uid-{number:04}",
+                "generation": 1,
+                "creationTimestamp": f"2026-01-01T00:{number // 60 % 60:02}:{number % 60:02}Z",
+            }
+            | metadata,
+            "spec": spec,
+        }
+        self.objects[kind, NAMESPACE, name] = body
+        return body
+
+    def change(self, kind: str, name: str, **spec: Any) -> None:
+        """As a user does: the generation counts up."""
+        body = copied(self.objects[kind, NAMESPACE, name])
+        body["spec"] |= spec
+        body["metadata"]["generation"] += 1
+        self.objects[kind, NAMESPACE, name] = body
+
+    def mark_deleted(self, kind: str, name: str) -> None:
+        """As a deletion with a finalizer."""
+        body = copied(self.objects[kind, NAMESPACE, name])
+        body["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+        self.objects[kind, NAMESPACE, name] = body
+
+    def remove(self, kind: str, name: str) -> None:
+        del self.objects[kind, NAMESPACE, name]
+
+    # The port Kube.
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        self.requests["get"] += 1
+        return self.objects.get((kind, namespace, name))
+
+    async def list(
+        self, kind: str, namespace: str | None = None, *, labels: Mapping[str, str] | None = None
+    ) -> list[Manifest]:
+        self.requests["list"] += 1
+        return _all(self.objects, kind, namespace)
+
+    async def patch(
+        self, kind: str, namespace: str, name: str, patch: Manifest, *, subresource: str | None = None
+    ) -> Manifest:
+        self.requests["patch"] += 1
+        found = self.objects.get((kind, namespace, name))
+        if found is None:
+            raise KubeError(404, "NotFound", f"{kind} {name} not found")
+        assert subresource == "status"
+        assert set(patch) == {"status"}
+        body = copied(found)
+        status = body.get("status", {}) | copied(patch["status"])
+        body["status"] = {key: value for key, value in status.items() if value is not None}
+        self.objects[kind, namespace, name] = body
+        return body
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        raise AssertionError("nothing is applied for a Topic")
+
+    async def delete(self, kind: str, namespace: str, name: str, **options: Any) -> None:
+        raise AssertionError("nothing is deleted for a Topic")
+
+    async def event(self, about: Manifest, *, type: str, reason: str, message: str) -> None:  # noqa: A002
+        self.requests["event"] += 1
+        self.events.append((type, reason, message))
+
+
+class MemoryCache:
+    """The port Cache over the same objects."""
+
+    def __init__(self, kube: MemoryKube) -> None:
+        self._kube = kube
+
+    @property
+    def _shown(self) -> dict[tuple[str, str, str], Manifest]:
+        return self._kube.objects if self._kube.frozen is None else self._kube.frozen
+
+    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        return self._shown.get((kind, namespace, name))
+
+    def all(self, kind: str, namespace: str | None = None) -> list[Manifest]:
+        return _all(self._shown, kind, namespace)
+
+    def owned(self, kind: str, owner_uid: str) -> list[Manifest]:
+        raise AssertionError("a Topic owns nothing")
+
+    def rivals(self, topic: Manifest) -> list[Manifest]:
+        others = self.all("Topic", topic["metadata"]["namespace"])
+        return [
+            other
+            for other in others
+            if claim_of(other) == claim_of(topic) and other["metadata"]["name"] != topic["metadata"]["name"]
+        ]
+
+    def labelled(self, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Manifest]:
+        raise AssertionError("nothing of a Topic is found by label")
+
+
+def _all(objects: dict[tuple[str, str, str], Manifest], kind: str, namespace: str | None) -> list[Manifest]:
+    return [body for key, body in objects.items() if key[0] == kind and namespace in (None, key[1])]
+
+
+@dataclass
+class MemoryBrokers:
+    """The port BrokerAdmin: brokers by host, NameServers by address. Those in `down` do not answer."""
+
+    topics_by_host: dict[str, dict[str, TopicConfig]] = field(default_factory=dict)
+    orders_by_address: dict[str, dict[str, str]] = field(default_factory=dict)
+    down: set[str] = field(default_factory=set)
+    refusing: dict[str, str] = field(default_factory=dict)
+    """Host → why it refuses every change."""
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+    slow: bool = False
+    """Others get their turn before it answers."""
+
+    def asked(self, what: str) -> int:
+        return sum(call[0] == what for call in self.calls)
+
+    def _at(self, what: str, host: str, *more: str) -> None:
+        self.calls.append((what, host, *more))
+        if host in self.down:
+            raise BrokerUnreachable(host, "connection refused")
+        if what not in ("topics", "orders") and host in self.refusing:
+            raise BrokerRefused(host, "1", self.refusing[host])
+
+    async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
+        self._at("topics", endpoint.host)
+        if self.slow:
+            await asyncio.sleep(0.01)
+        return dict(self.topics_by_host[endpoint.host])
+
+    async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
+        self._at("put_topic", endpoint.host, config.topic)
+        known = self.topics_by_host[endpoint.host].get(config.topic)
+        order = known.order if known is not None else False
+        self.topics_by_host[endpoint.host][config.topic] = replace(config, order=order)
+
+    async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
+        self._at("delete_topic", endpoint.host, topic)
+        self.topics_by_host[endpoint.host].pop(topic, None)
+
+    async def orders(self, address: str) -> Mapping[str, str]:
+        self._at("orders", address)
+        return dict(self.orders_by_address.get(address, {}))
+
+    async def put_order(
+        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: Account | None = None
+    ) -> None:
+        for address in addresses:
+            self._at("put_order", address, topic, str(text))
+            orders = self.orders_by_address.setdefault(address, {})
+            orders.pop(topic, None)
+            if text is not None:
+                orders[topic] = text
+
+    async def delete_route(
+        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: Account | None = None
+    ) -> None:
+        for address in addresses:
+            self._at("delete_route", address, topic, cluster)
+
+    async def info(self, endpoint: Endpoint) -> Any:
+        raise AssertionError("not asked for a Topic")
+
+    remaining = drain = decommission = set_settings = info
+
+
+class TopicWorld:
+    """Everything together, with a Broker `demo` of as many groups as asked for, in namespace `ns`."""
+
+    def __init__(self, *, groups: int = 2, name_servers: int = 1, cluster_domain: str = "svc") -> None:
+        self.kube = MemoryKube()
+        self.brokers = MemoryBrokers()
+        self.now_ms = START_MS
+        self.settings = ReconcileSettings(default_image="none", cluster_domain=cluster_domain)
+        self._admin: BrokerAdmin = self.brokers
+        self.world = self._world()
+        if groups:
+            self.add_broker(groups=groups, name_servers=name_servers)
+
+    def _world(self) -> ReconcileContext:
+        kube: Kube = self.kube  # type: ignore[assignment]
+        cache: Cache = MemoryCache(self.kube)
+        return ReconcileContext(
+            kube=kube, cache=cache, admin=self._admin, settings=self.settings, clock=lambda: self.now_ms
+        )
+
+    def use_admin(self, admin: BrokerAdmin) -> None:
+        """Real brokers instead of those in memory."""
+        self._admin = admin
+        self.world = self._world()
+
+    def restart_operator(self) -> None:
+        """What is remembered is lost."""
+        self.world = self._world()
+
+    def add_broker(self, name: str = "demo", *, groups: int = 1, name_servers: int = 1) -> None:
+        self.kube.add("Broker", name, {"size": groups, "nameServers": {"replicas": name_servers}})
+        for number in range(groups):
+            self.start_group(number, name)
+
+    def start_group(self, number: int, broker: str = "demo") -> None:
+        """A pod with an address, a broker behind it, and the Broker's status says so."""
+        host = self.host(number, broker)
+        self.brokers.topics_by_host.setdefault(
+            host, {topic: TopicConfig(topic=topic, read_queues=8, write_queues=8) for topic in OWN_TOPICS}
+        )
+        pod = self.kube.add("Pod", f"{broker}-broker-{number}-0", {})
+        pod["status"] = {"podIP": host}
+        self.set_ready(number, True, broker)
+
+    def set_ready(self, number: int, ready: bool, broker: str = "demo") -> None:
+        body = copied(self.kube.objects["Broker", NAMESPACE, broker])
+        groups = {one["group"]: one for one in body.setdefault("status", {}).get("groups", [])}
+        groups[number] = {"name": f"{broker}-{number}", "group": number, "ready": ready}
+        body["status"]["groups"] = list(groups.values())
+        self.kube.objects["Broker", NAMESPACE, broker] = body
+
+    def kill_broker(self, name: str = "demo") -> None:
+        """The resource is gone."""
+        self.kube.remove("Broker", name)
+
+    def begin_deletion_of_broker(self, name: str = "demo") -> None:
+        """kubectl delete, in the foreground."""
+        self.kube.mark_deleted("Broker", name)
+
+    @staticmethod
+    def host(number: int, broker: str = "demo") -> str:
+        return f"{broker}-host-{number}"
+
+    @staticmethod
+    def name_server(number: int = 0, broker: str = "demo") -> str:
+        return f"{broker}-namesrv-{number}.{broker}-namesrv-pods.{NAMESPACE}.svc:9876"
+
+    def add_topic(self, name: str, *, broker: str = "demo", **spec: Any) -> Key:
+        self.kube.add("Topic", name, {"brokerRef": {"name": broker}} | spec, finalizers=[FINALIZER])
+        return Key("Topic", NAMESPACE, name)
+
+    def add_levels(self, name: str, *levels: str, **spec: Any) -> Key:
+        self.kube.add("DelayLevelConfig", name, {"levels": list(levels)} | spec)
+        return Key("DelayLevelConfig", NAMESPACE, name)
+
+    def on(self, number: int, topic: str, broker: str = "demo") -> TopicConfig | None:
+        """The topic as a broker has it."""
+        return self.brokers.topics_by_host[self.host(number, broker)].get(topic)
+
+    def put_by_hand(self, number: int, topic: str, **values: Any) -> None:
+        """As mqadmin does."""
+        topics = self.brokers.topics_by_host[self.host(number)]
+        known = topics.get(topic, TopicConfig(topic=topic, read_queues=8, write_queues=8))
+        topics[topic] = replace(known, **values)
+
+    def status(self, key: Key) -> dict[str, Any]:
+        found: dict[str, Any] = self.kube.objects[key].get("status", {})
+        return found
+
+    def condition(self, key: Key, kind: str = "Ready") -> tuple[str, str, str]:
+        """Status, reason, message."""
+        conditions = self.status(key).get("conditions", [])
+        return next(
+            ((one["status"], one["reason"], one["message"]) for one in conditions if one["type"] == kind), ("", "", "")
+        )
+
+    def later(self, seconds: float = 10.0) -> None:
+        self.now_ms += int(seconds * 1000)

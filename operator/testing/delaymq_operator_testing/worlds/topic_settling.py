@@ -1,0 +1,28 @@
+"""One reconcile pass over topics in a world of fakes."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from delaymq_operator.reconcile.context import Key, Outcome
+from delaymq_operator.reconcile.topic import reconcile_topic
+
+from delaymq_operator_testing.worlds.topic import TopicWorld
+
+T = TypeVar("T")
+
+
+def run(scenario: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(scenario)
+
+
+def settle(world: TopicWorld, *keys: Key) -> Outcome:
+    """One pass for each key."""
+
+    async def all_of_them() -> Outcome:
+        outcome = Outcome()
+        for key in keys:
+            outcome = await reconcile_topic(key, world.world)
+        return outcome
+
+    return run(all_of_them())

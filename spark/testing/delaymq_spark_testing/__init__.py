@@ -1,0 +1,1 @@
+"""What tests of the analytics share; not part of the distribution."""

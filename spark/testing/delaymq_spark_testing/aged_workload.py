@@ -1,0 +1,154 @@
+"""A store with a past: old segments deleted, damage filled, a topic made anew, a check-back that went on."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from delaymq.message import names
+
+from delaymq_spark_testing.workload import HOUR_MS, RETENTION_HOURS, Workload, Written
+
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+REASONS = {
+    "filler", "delivered", "withdrawn", "transaction_settled", "mark_obsolete", "topic_deleted", "consumed",
+    "superseded", "expired", "pending", "lost", "half_pending", "operation_needed", "mark_needed", "unread", "retained",
+}  # fmt: skip
+"""All that a record of it can be."""
+
+
+def aged_workload(path: Path, *, seed: int = 1) -> Workload:
+    """Every reason there is, each in several ways. `State` is the keyed topic; as of `now_ms`, retention 72 h.
+
+    In order: a past whose segments are deleted; what refers to it; what expires; what does not.
+    """
+    life = _Life(Workload(path), random.Random(seed))
+    delays, halves = life.past_that_goes()
+    life.ends_of_what_is_gone(delays, halves)
+    life.topic_made_anew_and_keys()
+    life.delays_and_what_came_of_them()
+    life.damage()
+    read_to = life.work.records[-1].queue_offset + 1
+    life.check_backs()
+    life.coming_of_age()
+    life.readers(read_to)
+    life.work.set_delay_offsets()
+    life.work.close()
+    return life.work
+
+
+class _Life:
+    """The parts of the store's life; each leaves the reasons of what it wrote right, but for the noise's."""
+
+    def __init__(self, work: Workload, chance: random.Random) -> None:
+        self.work = work
+        self._chance = chance
+        self._noise: list[Written] = []
+
+    def past_that_goes(self) -> tuple[list[Written], list[Written]]:
+        """Of these delays and half messages no trace stays but what names them."""
+        work = self.work
+        delays = [work.delay(level, "Later", 0) for level in (2, 5, 5)]
+        halves = [work.half("Money", 0) for _ in range(3)]
+        first_key = work.send("State", 0, "retained", keys="k0")
+        self._later(60)
+        boundary = work.send("Noise", 0, "unread", bytes(16_000))
+        self._noise.append(boundary)
+        self._later()
+        work.delete_segments_before(boundary.segment)
+        assert first_key not in work.records
+        return delays, halves
+
+    def ends_of_what_is_gone(self, delays: list[Written], halves: list[Written]) -> None:
+        """Level 2 has no record any more, level 5 only younger ones: neither mark is needed."""
+        work = self.work
+        for entry in delays[:2]:
+            work.drop(entry).reason = "mark_obsolete"
+        for half in halves:
+            message = work.end(half, commit=half is halves[0])
+            work.records[-1].reason = "transaction_settled"
+            if message is not None:
+                message.reason = "expired"
+        work.lose(delays[2])
+        self._later()
+
+    def topic_made_anew_and_keys(self) -> None:
+        """Messages of a topic that was deleted, and of the one that has its name now; keys that come again."""
+        work = self.work
+        deleted = [work.send("Gone", queue_id, "topic_deleted") for queue_id in (0, 1, 0)]
+        work.delete_topic("Gone")
+        work.send("Gone", 0, "expired")
+        assert all(record.reason == "topic_deleted" for record in deleted)
+        for number in range(6):
+            work.send("State", number % 2, "superseded", keys=f"k{number % 3}")
+        work.send("State", 0, "expired")
+        self._later()
+
+    def delays_and_what_came_of_them(self) -> None:
+        """Dropped, dead, lost, aimed at a half topic, handed over twice."""
+        work = self.work
+        work.drop(work.delay(5, "Later", 0))
+        work.dead_letter(work.delay(5, "Later", 0)).reason = "expired"
+        work.lose(work.delay(5, "Later", 1))
+        work.delay(5, names.HALF_TOPIC, 0).reason = "withdrawn"
+        twice = work.delay(5, "Later", 1)
+        self._later()
+        for _ in range(2):
+            work.deliver(twice).reason = "expired"
+
+    def damage(self) -> None:
+        """Holes that a start fills: within a topic, and at a queue's only records."""
+        work = self.work
+        holes = [self._noise.pop(), work.send("Kept", 3, "retained"), work.send("Kept", 3, "retained")]
+        self._later()
+        for hole in holes:
+            work.damage(hole)
+
+    def check_backs(self) -> None:
+        """Half messages: settled by the check-back's progress, by an op record, and not; then op records the same."""
+        work = self.work
+        passed = [work.half("Money", 0) for _ in range(2)]
+        for half in passed:
+            half.reason = "transaction_settled"
+        done = work.half("Money", 1)
+        work.end(done, commit=False)
+        work.records[-1].reason = "transaction_settled"
+        operations_to = work.records[-1].queue_offset + 1
+        work.half("Money", 1)
+        other = work.half("Money", 0)
+        work.end(other, commit=False)
+        work.consume(TRANSACTION_GROUP, names.HALF_TOPIC, 0, passed[-1].queue_offset + 1)
+        work.consume(TRANSACTION_GROUP, names.OP_HALF_TOPIC, 0, operations_to)
+        self._later()
+
+    def coming_of_age(self) -> None:
+        """What has come of age expires; the newest do not. Delays, marks, halves never do."""
+        work = self.work
+        work.append("%RETRY%shop", 0, "expired", body=b"r", reconsume_times=2)
+        work.append("%DLQ%shop", 0, "expired", body=b"r", reconsume_times=16)
+        work.now_ms += 100 * HOUR_MS
+        for number in range(3):
+            work.send("State", 0, "retained", keys=f"k{number}")
+        work.send("Gone", 0, "retained")
+        work.deliver(work.delay(1, "Later", 0))
+        for level in (1, 5, 18):
+            work.delay(level, "Later", 0)
+        self._later(30)
+        work.send("Kept", 0, "retained")
+
+    def readers(self, read_to: int) -> None:
+        """A group has read the noise up to `read_to`; of the rest what is old expires."""
+        expired_before_ms = self.work.now_ms - RETENTION_HOURS * HOUR_MS
+        for record in self._noise:
+            if record.queue_offset < read_to:
+                record.reason = "consumed"
+            elif record.store_ms < expired_before_ms:
+                record.reason = "expired"
+        self.work.consume("readers", "Noise", 0, read_to)
+        self.work.consume("TOOLS_CONSUMER", "Kept", 0, 1)
+
+    def _later(self, records: int = 6) -> None:
+        """Other messages in between, so that segments hold mixtures."""
+        chance = self._chance
+        self._noise.extend(self.work.send("Noise", 0, "unread", bytes(chance.randrange(600))) for _ in range(records))
+        self.work.now_ms += chance.randrange(1, 5_000)
