@@ -20,9 +20,13 @@ REFUSED = {
     "levels in broker.conf": (objects.broker(config={"messageDelayLevel": "1s"}), "use spec.delayLevelConfigRef"),
     "a volume too small for the log": (objects.broker(storage={"size": "1Mi"}), "two log segments"),
     "too many groups": (objects.broker(size=33), "less than or equal to 32"),
-    "NodePort without an address": (objects.broker(external={"type": "NodePort"}), "NodePort requires advertisedAddress"),
+    "NodePort without an address": (
+        objects.broker(external={"type": "NodePort"}),
+        "NodePort requires advertisedAddress",
+    ),
     "own and other NameServers": (
-        objects.broker(nameServers={"replicas": 2, "addresses": ["a:9876"]}), "addresses refers to existing NameServers"
+        objects.broker(nameServers={"replicas": 2, "addresses": ["a:9876"]}),
+        "addresses refers to existing NameServers",
     ),
     "a name that does not fit": (objects.broker("b" * 41), "at most 40 characters"),
     "a topic of the broker's own": (objects.topic("x", topicName="TBW102"), "is a system topic of the broker"),

@@ -261,7 +261,7 @@ def test_a_backup_of_nobody_and_one_without_the_token_say_what_to_do(tmp_path: P
             with pytest.raises(CommandError, match="requires its httpToken"):
                 await asyncio.to_thread(backup_of, server, tmp_path / "backup")
         with pytest.raises(CommandError, match=r"cannot connect to a broker at http://127.0.0.1:1 .*is it running"):
-            RemoteSource("http://127.0.0.1:1", "", str(tmp_path)).look()
+            RemoteSource("http://127.0.0.1:1", "", str(tmp_path)).state()
 
     run(scenario)
 

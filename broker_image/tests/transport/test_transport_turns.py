@@ -15,7 +15,6 @@ from delaymq.protocol.frame import IDLE_BUFFER_BYTES, FrameReceiver
 from delaymq.transport import ConnectionLimits, RemotingConnection, connect, inbound
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.fair_queue import FairQueue
-from delaymq.transport.states import LongRequest
 
 HOST = "127.0.0.1"
 BOUND_S = 60

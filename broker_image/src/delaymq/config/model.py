@@ -22,7 +22,7 @@ STANDALONE_DEFAULTS: Mapping[str, str] = {
     "maxIndexNum": "2000000",
 }
 
-_MS_A_DAY = 86_400_000
+_MS_PER_DAY = 86_400_000
 _LOG_LEVEL = "debug, info, warning or error, then levels of individual loggers: `info;delaymq.store=debug`"
 _LOG_FORMAT = "format of [logs](logs.md): `text` (key=value) or `json` (one object per line)"
 _TOKEN = "bearer token required for `/api/`; never shown"
@@ -179,16 +179,18 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
     broker_fast_failure_enable: bool = flag(
         True, "whether to reject requests that [waited too long](flow-control.md)", hot=True
     )
-    wait_time_mills_in_send_queue: int = number(200, 1, _MS_A_DAY, "maximum waiting time of a send, in ms", hot=True)
-    wait_time_mills_in_pull_queue: int = number(5_000, 1, _MS_A_DAY, "maximum waiting time of a pull, in ms", hot=True)
+    wait_time_mills_in_send_queue: int = number(200, 1, _MS_PER_DAY, "maximum waiting time of a send, in ms", hot=True)
+    wait_time_mills_in_pull_queue: int = number(
+        5_000, 1, _MS_PER_DAY, "maximum waiting time of a pull, in ms", hot=True
+    )
     wait_time_mills_in_heartbeat_queue: int = number(
-        31_000, 1, _MS_A_DAY, "maximum waiting time of a heartbeat, in ms", hot=True
+        31_000, 1, _MS_PER_DAY, "maximum waiting time of a heartbeat, in ms", hot=True
     )
     wait_time_mills_in_transaction_queue: int = number(
-        3_000, 1, _MS_A_DAY, "maximum waiting time of the end of a transaction, in ms", hot=True
+        3_000, 1, _MS_PER_DAY, "maximum waiting time of the end of a transaction, in ms", hot=True
     )
     os_page_cache_busy_time_out_mills: int = number(
-        1_000, 1, _MS_A_DAY, "duration of a write or sync of the log, in ms, after which sends are rejected", hot=True
+        1_000, 1, _MS_PER_DAY, "duration of a write or sync of the log, in ms, after which sends are rejected", hot=True
     )
     send_thread_pool_queue_capacity: int = number(
         10_000,
@@ -256,10 +258,10 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
 
     # Transactions
     transaction_time_out: int = number(
-        6_000, 1, _MS_A_DAY, "minimum age of a half message, in ms, before it is checked", hot=True
+        6_000, 1, _MS_PER_DAY, "minimum age of a half message, in ms, before it is checked", hot=True
     )
     transaction_check_max: int = number(15, 1, 10_000, "maximum number of checks of a half message", hot=True)
-    transaction_check_interval: int = number(60_000, 1, _MS_A_DAY, "ms between two checks", hot=True)
+    transaction_check_interval: int = number(60_000, 1, _MS_PER_DAY, "ms between two checks", hot=True)
 
     # Output, limits and protected settings
     config_black_list: str = text("", _BLACK_LIST)
@@ -281,7 +283,7 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
     )
     max_buffered_bytes: int = number(128 << 20, 16 << 20, 1 << 40, _MAX_BUFFERED, ours=True)
     max_held_pull_bytes: int = number(64 << 20, 1 << 20, 1 << 40, _MAX_HELD_PULLS, ours=True)
-    channel_idle_ms: int = number(120_000, 1_000, _MS_A_DAY, "ms after which an idle connection is closed", ours=True)
+    channel_idle_ms: int = number(120_000, 1_000, _MS_PER_DAY, "ms after which an idle connection is closed", ours=True)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -355,7 +357,7 @@ class NamesrvConfig(TlsServerKeys, _NamesrvAddresses):
         ours=True,
     )
     broker_expire_ms: int = number(
-        120_000, 1_000, _MS_A_DAY, "ms without a registration after which a broker is removed", hot=True, ours=True
+        120_000, 1_000, _MS_PER_DAY, "ms without a registration after which a broker is removed", hot=True, ours=True
     )
     scan_interval_ms: int = number(10_000, 100, 600_000, "ms between checks for such brokers", ours=True)
     config_black_list: str = text("", _BLACK_LIST)
@@ -365,7 +367,7 @@ class NamesrvConfig(TlsServerKeys, _NamesrvAddresses):
         10_000, 1, 1_000_000, "maximum number of connections; further ones are closed", ours=True
     )
     max_buffered_bytes: int = number(128 << 20, 16 << 20, 1 << 40, _MAX_BUFFERED, ours=True)
-    channel_idle_ms: int = number(120_000, 1_000, _MS_A_DAY, "ms after which an idle connection is closed", ours=True)
+    channel_idle_ms: int = number(120_000, 1_000, _MS_PER_DAY, "ms after which an idle connection is closed", ours=True)
 
     def __post_init__(self) -> None:
         _check(self)

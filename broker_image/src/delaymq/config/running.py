@@ -62,7 +62,7 @@ class RunningSettings(Generic[Config]):
 
     def change(
         self, current: Callable[[], Config], settings: Mapping[str, str], *, by: str, now_ms: int
-    ) -> Steps[Change[Config]]:
+    ) -> BlockingSteps[Change[Config]]:
         """Change the `current` configuration; the caller installs the returned one. Changes must not overlap.
 
         Raises ForbiddenKeyError or ConfigError with the reason if nothing was changed.

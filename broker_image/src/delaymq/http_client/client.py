@@ -100,7 +100,8 @@ class HttpClient:
             sent["Connection"] = "close"
         try:
             try:
-                connection, wire = self._request(method, self._prefix + path, body=body, headers=sent)
+                connection, wire = self._connected()
+                connection.request(method, self._prefix + path, body=body, headers=sent)
             except OSError as error:
                 raise NotSentError(error) from error
             return Response(connection.getresponse(), wire, self._pace, self.close)
@@ -114,7 +115,7 @@ class HttpClient:
             self._connection.close()
         self._connection = None
 
-    def _request(self) -> tuple[http.client.HTTPConnection, socket.socket]:
+    def _connected(self) -> tuple[http.client.HTTPConnection, socket.socket]:
         if self._connection is None or self._connection.sock is None:
             self._connection = self._new_connection()
             self._connection.connect()

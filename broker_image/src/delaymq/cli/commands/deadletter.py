@@ -94,7 +94,7 @@ async def _letters(client: Client, group: str, count: int) -> list[ReceivedMessa
 
 async def _resent_times_ms(client: Client, group: str, letters: list[ReceivedMessage]) -> list[int | None]:
     """Return when each was last resent to its group; None: never, or the log no longer has the record."""
-    topic, gate = retry_topic(group), asyncio.Semaphore(ASKED_AT_ONCE)
+    topic, gate = retry_topic(group), asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def find_resent(letter: ReceivedMessage) -> int | None:
         async with gate:

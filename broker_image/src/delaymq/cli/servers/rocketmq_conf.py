@@ -22,8 +22,8 @@ def rocketmq_conf(config: BrokerConfig) -> str:
     slots, entries = config.max_hash_slot_num, config.max_index_num
     if index_bytes and index_bytes != _index_bytes(slots, entries):
         # A file does not record its layout; nearly all have four entries per slot, RocketMQ's default.
-        slots = (index_bytes - _INDEX_HEAD_BYTES) // (_SLOT_BYTES + ENTRIES_A_SLOT * _ENTRY_BYTES)
-        entries = ENTRIES_A_SLOT * slots
+        slots = (index_bytes - _INDEX_HEAD_BYTES) // (_SLOT_BYTES + ENTRIES_PER_SLOT * _ENTRY_BYTES)
+        entries = ENTRIES_PER_SLOT * slots
     if index_bytes and index_bytes != _index_bytes(slots, entries):
         lines.append(
             f"# The layout of index files of {index_bytes} bytes is unknown: delete {store / 'index'} first;"

@@ -13,7 +13,7 @@ from delaymq.http_client import AnswerTooLargeError, HttpClient, NotSentError, R
 
 TIMEOUT_S: Final = 10.0
 """Timeout of each socket operation: a response with all groups of a large broker takes seconds."""
-MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 """1,000 levels take some 300 KiB; another program on the port must not exhaust the memory."""
 _ONLY_DELAYMQ: Final = "this command requires DelayMQ's HTTP API, which RocketMQ's broker does not have"
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from delaymq.cli.errors import CommandError
 from delaymq.cli.terminal.sanitize import json_line, visible
 
-WIDTH_IN_A_PIPE = 1_000
+PIPE_WIDTH = 1_000
 """Width when the output is not a terminal, so that lines are not wrapped."""
 
 

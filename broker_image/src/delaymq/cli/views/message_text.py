@@ -13,8 +13,7 @@ from delaymq.clock import now_ms
 from delaymq.message import names
 
 SHOWN_CHARACTERS: Final = 200
-"""Length of a body in a line of text."""
-WORTH_TELLING_MS: Final = 1_000
+MIN_SHOWN_LATENESS_MS: Final = 1_000
 """Minimum time between delivery and arrival that is shown; less is normal transfer time."""
 
 

@@ -29,7 +29,7 @@ QUEUES = 4
 DELAYS = {"1s": 4, "5s": 4, "10s": 4}
 KILL_AFTER_S = 2.5
 """By then the messages with a delay of 1 s have arrived; the others are pending on disk."""
-LONGEST_WAIT_S = 20.0
+MAX_WAIT_S = 20.0
 LATE_COPIES_S = 1.0
 """Wait after the last arrival, in which a duplicate would arrive."""
 POLL_S = 0.05

@@ -22,13 +22,13 @@ from delaymq.store.errors import BackupError, SegmentGoneError
 from delaymq.store.segments import segment_name
 
 TIMEOUT_S: Final = 30.0
-MAX_ANSWER_BYTES: Final = 512 << 20
+MAX_RESPONSE_BYTES: Final = 512 << 20
 """Positions of 80,000 queues take some 5 MB, 200,000 consumer offsets with long names some 100 MB."""
 LEASE_MS: Final = 120_000
 RENEW_S: Final = 20.0
 TRIES: Final = 6
 """Attempts per request while the broker is busy or restarting: some 15 s."""
-LONGEST_CONFIRM_S: Final = 60.0
+CONFIRM_TIMEOUT_S: Final = 60.0
 _RETRIED: Final = frozenset({429, 503})
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _T = TypeVar("_T")
@@ -47,7 +47,7 @@ class RemoteSource:
         self._renewed_at = 0.0
         self._store_id = ""
 
-    def look(self) -> SourceState:
+    def state(self) -> SourceState:
         """See BackupSource: set a pin, then read the tables, then the end offset."""
         for _ in range(100):
             told = self._get("/api/v1/store", Store)
@@ -80,7 +80,7 @@ class RemoteSource:
 
     def _confirmed(self, needed: int) -> int:
         """Return the confirmed end offset once it covers the tables (under SYNC_FLUSH a moment later)."""
-        give_up_at = time.monotonic() + LONGEST_CONFIRM_S
+        give_up_at = time.monotonic() + CONFIRM_TIMEOUT_S
         while (end := self._get("/api/v1/store", Store).end_offset) < needed:
             if time.monotonic() > give_up_at:
                 raise BackupError(
@@ -105,7 +105,7 @@ class RemoteSource:
             raise SegmentGoneError(problem.message)
         raise BackupError(f"{self._shown} did not return its commit log ({status} {problem.code}): {problem.message}")
 
-    def keep(self, oldest: int) -> None:
+    def pin(self, oldest: int) -> None:
         """Renew the pin periodically; release copied segments."""
         if self._pinned is not None and time.monotonic() - self._renewed_at > RENEW_S:
             self._pin(max(oldest, self._pinned))

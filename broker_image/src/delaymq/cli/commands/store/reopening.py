@@ -42,7 +42,7 @@ class Reopened:
 
 def hold_back(store: Path) -> None:
     """Mark the store as paused, before it is first opened."""
-    _write(store, Hold(mode=HoldMode.PAUSED, since_ms=now_ms()))
+    _write(store, DeliveryPolicy(mode=DeliveryMode.PAUSED, since_ms=now_ms()))
 
 
 def reopen(
@@ -63,13 +63,13 @@ def reopen(
         count = delivery.control.overdue(at_ms)
         if overdue.what == "drop" and count:
             may_drop(count)
-            delivery.holding.drop(at_ms)
+            delivery.control.drop(at_ms)
             # Only messages due at `at_ms`; later ones are left to the broker.
             while delivery.hand_over(at_ms, DROPPED_AT_ONCE):
                 continue
             dropped = delivery.counters.refused
         # Messages that a full disk kept from being dropped are left for the broker to drop, not to deliver.
-        is_dropping = delivery.holding.hold is not None and delivery.holding.hold.mode is HoldMode.DROP
+        is_dropping = delivery.control.policy is not None and delivery.control.policy.mode is DeliveryMode.DROP
         if overdue.what in ("deliver", "drop") and not is_dropping:
             delivery.control.resume()
         pending = sum(delivery.pending().values())
@@ -78,7 +78,7 @@ def reopen(
         broker.close()
     if overdue.what == "spread":
         # The spread starts with the first broker on this store.
-        _write(store, Hold(mode=HoldMode.SPREAD, since_ms=at_ms, over_ms=overdue.over_ms))
+        _write(store, DeliveryPolicy(mode=DeliveryMode.SPREAD, since_ms=at_ms, over_ms=overdue.over_ms))
     return Reopened(
         pending=pending,
         overdue=count,
