@@ -41,7 +41,7 @@ def test_every_header_is_documented_with_its_fields(document: str) -> None:
 
 def test_every_request_code_is_documented(document: str) -> None:
     rows = request_rows(document)
-    (unserved,) = re.findall(r"served by nobody:\s([\d,\s]+)\.", document)
+    (unserved,) = re.findall(r"which the protocol defines:\s([\d,\s]+)\.", document)
     numbers = {code: name for code, (name, _) in rows.items()}
     numbers |= {int(code): RequestCode(int(code)).name for code in unserved.split(",")}
     assert numbers == {code.value: code.name for code in RequestCode}
@@ -56,7 +56,7 @@ def test_every_name_in_the_table_of_requests_is_explained(document: str) -> None
 
 
 def test_every_response_code_is_documented(document: str) -> None:
-    answers = document.partition("## Answers")[2].partition("## Requests")[0]
+    answers = document.partition("## Response codes")[2].partition("## Requests")[0]
     for code in ResponseCode:
         within_a_range = 200 <= code <= 203 or 209 <= code <= 211
         assert within_a_range or code == 0 or re.search(rf"\b{code.value}\b", answers), code
