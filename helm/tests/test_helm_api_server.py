@@ -18,7 +18,7 @@ from harness.errors import HarnessError
 
 # Verbs that are allowed on one name only.
 NAMED = {"bind": "delaymq-analytics"}
-WARNING = "the cluster's CRDs are not this chart's"
+WARNING = "the CRDs in the cluster differ from those of this chart"
 CRDS_GONE_TIMEOUT_S = 100.0
 UPGRADE = ("apply", "--server-side", "--force-conflicts", "-f", "-")
 
@@ -125,7 +125,7 @@ def test_one_command_installs_crds_operator_and_a_first_broker(release: Release,
     assert made["spec"]["size"] == 2
     assert WARNING not in notes
     assert f"demo-namesrv.{release.namespace}:9876" in notes
-    assert "analytics` also need the Kubeflow Spark operator" in notes
+    assert "analytics` also require the Kubeflow Spark operator" in notes
     assert "Spark" not in release.upgrade("--set", "rbac.analytics=false")
 
 
@@ -211,7 +211,7 @@ def test_whoever_may_change_one_namespace_only_can_install_for_it(helm: Helm, cl
     with pytest.raises(HelmError, match=r"attempting to grant (.|\n)*sparkapplications"):
         made.install(*here)
     notes = made.install(*here, "--set", "rbac.analytics=false")
-    assert f"looks after {namespace}" in notes
+    assert f"watches these namespaces: {namespace}" in notes
     made.uninstall()
 
 
