@@ -15,7 +15,7 @@ def table(class_name: str) -> str:
     """The options of a class: name, default, what its docstring says."""
     tree = ast.parse(Path(inspect.getfile(getattr(options, class_name))).read_text())
     [wanted] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name]
-    lines = ["| option | default | |", "| --- | --- | --- |"]
+    lines = ["| option | default | description |", "| --- | --- | --- |"]
     for node, following in zip(wanted.body, [*wanted.body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
             lines.append(f"| `{node.target.id}` | {default(node.value)} | {said(following)} |")

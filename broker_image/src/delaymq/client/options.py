@@ -11,9 +11,9 @@ from delaymq.client.tls import TlsOptions
 
 
 class ConsumeFrom(StrEnum):
-    """Where a group without a stored offset begins in a queue.
+    """Where a group without a stored offset starts in a queue.
 
-    By RocketMQ's rule all of them begin at offset 0 of a young queue: one whose first message is still there and counts
+    By RocketMQ's rule, all of them start at offset 0 of a young queue: one whose first message still exists and counts
     as in memory (the broker's accessMessageInMemoryMaxRatio).
     """
 
@@ -23,42 +23,43 @@ class ConsumeFrom(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Who gets a message: one member of the group, or each."""
+    """Which members receive a message: one member of the group, or every member."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
 
 
 class Allocation(StrEnum):
-    """How a group's members share the queues of a topic; all members of a group do it alike."""
+    """Strategy that assigns a topic's queues to the members of a group; it must be the same at all members."""
 
     AVERAGELY = "AVG"
-    """Neighbours: with 4 queues the first of two members gets 0 and 1."""
+    """Consecutive queues: of 4 queues, the first of two members is assigned 0 and 1."""
     CIRCLE = "AVG_BY_CIRCLE"
-    """In turn: with 4 queues the first of two members gets 0 and 2."""
+    """Alternating queues: of 4 queues, the first of two members is assigned 0 and 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
-    """What all producers and consumers of one client share."""
+    """Options that all producers and consumers of a client share."""
 
     instance_name: str = ""
-    """Last part of the client id; empty: made from process id and time, so that it is unique."""
+    """Last part of the client id. Empty: derived from process id and time, and therefore unique."""
     request_timeout_ms: int = 3_000
-    """How long an answer may take where nothing else is said."""
+    """Timeout of requests for which no other timeout is specified."""
     connect_timeout_ms: int = 3_000
-    """How long a connection may take to come up."""
+    """Timeout for establishing a connection."""
     route_interval_ms: int = 30_000
-    """How often known routes are asked for again."""
+    """Interval between updates of known routes."""
     heartbeat_interval_ms: int = 30_000
-    """How often brokers are told which groups this client has; they forget it after 120 s."""
+    """Interval between heartbeats, which register the client's groups with brokers. Brokers remove a client after 120 s
+    without a heartbeat."""
     credentials: Credentials | None = None
-    """The account that signs every request, for brokers with access control; None: nothing is signed."""
+    """Account that signs every request, for brokers with access control. None: requests are not signed."""
     tls: TlsOptions | None = None
-    """How brokers and NameServers are connected to with TLS; None: without."""
+    """TLS options for connections to brokers and NameServers. None: plaintext."""
     delay_table_ms: int = 30_000
-    """How long a broker's table of delay levels is believed. After a change on the broker, a delay may go by the old
-    table for so long."""
+    """Time for which a broker's table of delay levels is cached. After a change on the broker, delays may follow the
+    old table for this time."""
 
     def __post_init__(self) -> None:
         _positive(self)
@@ -66,38 +67,42 @@ class ClientOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerOptions:
-    """How a producer sends."""
+    """Options of a producer."""
 
     send_timeout_ms: int = 3_000
-    """For one send with all its attempts."""
+    """Timeout of a send, including all its attempts."""
     retries: int = 2
-    """Attempts after the first one, on another broker if there is one. 0: a message is never sent twice."""
+    """Number of attempts after the first one, on another broker if one is available. 0: a message is never sent
+    twice."""
     retry_unsafe: bool = False
-    """Also try again when a broker has the message but could not flush or replicate it in time; it may then be stored
-    twice (RocketMQ: retryAnotherBrokerWhenNotStoreOK)."""
+    """Also retry if a broker has stored the message but could not flush or replicate it in time. The message may then
+    be stored twice (RocketMQ: retryAnotherBrokerWhenNotStoreOK)."""
     compress_above_bytes: int = 4_096
-    """Longer bodies are compressed (zlib) if that makes them shorter; batches never are."""
+    """Bodies above this size are compressed (zlib) if this makes them smaller. Batches are never compressed."""
     max_message_bytes: int = 4 * 1024 * 1024
-    """The broker's default limit (maxMessageSize), checked before anything is sent."""
+    """Maximum size of a message, checked before it is sent. The default is the broker's default limit
+    (maxMessageSize)."""
     new_topic_queues: int = 4
-    """Queues that a topic gets which the broker creates at the first send."""
+    """Number of queues of a topic that the broker creates at the first send."""
     max_unanswered_sends: int = 5_000
-    """Sends under way at a time; more wait, within their timeouts, so that a slow broker does not fill memory."""
+    """Maximum number of concurrent sends. Further sends wait within their timeouts, which prevents a slow broker from
+    exhausting memory."""
     max_unanswered_bytes: int = 64 * 1024 * 1024
-    """The same in bytes of bodies; one larger body goes alone."""
+    """The same limit in bytes of bodies. A single larger body is sent on its own."""
     latency_faults: bool = False
-    """Whether brokers that were slow or failed are left alone for a while, as long as another one has the topic
-    (RocketMQ: sendLatencyFaultEnable). Sends with a queue or an ordering key go where they must."""
+    """Whether to avoid brokers for a while after they were slow or failed, as long as another broker has the topic
+    (RocketMQ: sendLatencyFaultEnable). Sends with a queue or an ordering key are not affected."""
     fault_latencies_ms: tuple[int, ...] = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
-    """A send that took at least so long …"""
+    """Latencies from which a broker is avoided, in ascending order. Each corresponds to a value of `fault_pauses_ms`;
+    the highest latency that a send reached applies."""
     fault_pauses_ms: tuple[int, ...] = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
-    """… keeps its broker out of choice for so long (the last latency that fits counts)."""
+    """Time for which a broker is avoided after a send that reached the corresponding latency."""
     fault_failure_ms: int = 30_000
-    """A failed send counts as if it had taken so long: with the tables above its broker is left alone for 10 min."""
+    """Latency that a failed send counts as. With the default tables, its broker is avoided for 10 min."""
     enable_trace: bool = False
-    """Whether what it does with each message is traced: see `trace_topic`."""
+    """Whether to trace the messages that are sent: see `trace_topic`."""
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
-    """Where its traces go, for mqadmin queryMsgTraceById and RocketMQ's Dashboard."""
+    """Topic to which traces are sent, for mqadmin queryMsgTraceById and RocketMQ's Dashboard."""
 
     def __post_init__(self) -> None:
         if self.retries < 0 or self.compress_above_bytes < 0:
@@ -105,86 +110,92 @@ class ProducerOptions:
         if len(self.fault_latencies_ms) != len(self.fault_pauses_ms):
             raise ValueError("fault_latencies_ms and fault_pauses_ms must have the same number of values")
         if list(self.fault_latencies_ms) != sorted(self.fault_latencies_ms) or min(self.fault_pauses_ms, default=0) < 0:
-            raise ValueError("fault_latencies_ms must rise, and fault_pauses_ms cannot be negative")
+            raise ValueError("fault_latencies_ms must be in ascending order, and fault_pauses_ms cannot be negative")
         _positive(self, "retries", "compress_above_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionOptions(ProducerOptions):
-    """How a transactional producer sends, as any producer, and answers for its transactions."""
+    """Options of a transactional producer: those of any producer, and those of its transactions."""
 
     check_concurrency: int = 20
-    """Checks of the listener's that run at a time."""
+    """Maximum number of concurrent checks by the listener."""
     max_open_checks: int = 2_000
-    """Checks that run or wait for their turn; the broker asks again about more (RocketMQ: checkRequestHoldMax)."""
+    """Maximum number of running and queued checks. The broker repeats checks that exceed it (RocketMQ:
+    checkRequestHoldMax)."""
     close_timeout_ms: int = 10_000
-    """How long close() waits for local transactions and checks that are under way."""
+    """Time for which close() waits for running local transactions and checks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PushConsumerOptions:
-    """How a push consumer takes messages. Where RocketMQ has the same setting, its default is the same."""
+    """Options of a push consumer. Where RocketMQ has the same setting, the default is the same."""
 
     model: MessageModel = MessageModel.CLUSTERING
-    """Who gets a message: one member of the group, or each."""
+    """Which members receive a message: one member of the group, or every member."""
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    """Where a group begins in a queue for which the broker (or the file) has no offset; a young queue is read from its
-    first message, whatever this says."""
+    """Where a group starts in a queue for which the broker (or the file) has no offset. A young queue is always
+    consumed from its first message."""
     consume_timestamp_ms: int = 0
-    """With ConsumeFrom.TIMESTAMP: begin with the first message stored at or after it; 0: half an hour before now."""
+    """With ConsumeFrom.TIMESTAMP: start with the first message stored at or after this time. 0: half an hour before
+    now."""
     allocation: Allocation = Allocation.AVERAGELY
-    """How the group's members share the queues; the same at all of them."""
+    """Strategy that assigns queues to the group's members. It must be the same at all members."""
     ordered: bool = False
-    """Messages of a queue one after the other, each queue locked for one member of the group."""
+    """Whether to handle the messages of a queue one at a time, with each queue locked for one member of the group."""
     concurrency: int = 20
-    """Handlers that run at a time."""
+    """Maximum number of concurrent handlers."""
     batch: int = 1
-    """Messages that the handler of a BatchPushConsumer gets at most; it gets what is there and never waits for more."""
+    """Maximum number of messages that the handler of a BatchPushConsumer receives. It receives those that are
+    available; the consumer never waits for more."""
     max_reconsume_times: int = -1
-    """Retries of a message before it goes to the group's dead letters; -1: 16, or without end if `ordered`."""
+    """Number of retries before a message becomes a dead letter. -1: 16, or unlimited if `ordered`."""
     retry_delay_level: int = 0
-    """Level of the first retry and all others; 0: the broker decides (level 3, then one higher each time)."""
+    """Delay level of all retries. 0: the broker decides (level 3, then one level higher each time)."""
     consume_timeout_ms: int = 900_000
-    """A message that is longer at its handler is sent back, so that its queue's offset moves on (not if `ordered`)."""
+    """Time after which the message of a running handler is sent back to the broker, which allows the offset of its
+    queue to advance (not if `ordered`)."""
     pull_batch: int = 32
-    """Messages that one pull brings at most."""
+    """Maximum number of messages per pull."""
     suspend_timeout_ms: int = 15_000
-    """How long a broker may hold a pull for which there is no message."""
+    """Maximum time for which a broker holds a pull that finds no message."""
     max_cached_messages: int = 1_000
-    """Of one queue, pulled and not yet handled; pulling pauses there."""
+    """Maximum number of messages of a queue that are pulled but not yet handled. Pulling pauses at this limit."""
     max_cached_bytes: int = 100 * 1024 * 1024
-    """The same in bytes of bodies."""
+    """The same limit in bytes of bodies."""
     max_cached_span: int = 2_000
-    """Largest distance of offsets within the cached messages of one queue: bounds what comes again after a crash."""
+    """Maximum difference between the offsets of a queue's cached messages. It limits the number of messages that are
+    redelivered after a crash."""
     max_cached_messages_of_topic: int = -1
-    """For all queues of a topic that this member has: each gets its part; -1: only each queue's own limit."""
+    """Limit for all queues of a topic that are assigned to this member, divided equally among them. -1: only the limit
+    of each queue applies."""
     max_cached_bytes_of_topic: int = -1
-    """The same in bytes of bodies."""
+    """The same limit in bytes of bodies."""
     max_cached_messages_in_all: int = 100_000
-    """For all queues of the consumer together; pulls that are under way may each bring one batch more."""
+    """Limit for all queues of the consumer together. Each pull in progress may exceed it by one batch."""
     max_cached_bytes_in_all: int = 512 * 1024 * 1024
-    """The same in bytes of bodies."""
+    """The same limit in bytes of bodies."""
     rebalance_interval_ms: int = 20_000
-    """How often the shares are worked out at the latest; when members come or go, at once."""
+    """Maximum interval between rebalances. When members join or leave, the group is rebalanced immediately."""
     lock_renewal_interval_ms: int = 20_000
-    """How often an ordered consumer locks its queues again; brokers forget locks after 60 s."""
+    """Interval at which an ordered consumer renews the locks of its queues. Brokers release locks after 60 s."""
     lock_retry_ms: int = 3_000
-    """How soon an ordered consumer asks again for a queue that another member has locked."""
+    """Interval at which an ordered consumer retries to lock a queue that another member has locked."""
     commit_interval_ms: int = 5_000
-    """How often the offsets of what is done are saved."""
+    """Interval between commits of consumer offsets."""
     close_timeout_ms: int = 10_000
-    """How long close() waits for handlers that still run before it cancels them."""
+    """Time for which close() waits for running handlers before it cancels them."""
     local_retry_ms: int = 1_000
-    """Pause before an ordered queue's failed message is tried again."""
+    """Pause before a failed message of an ordered queue is retried."""
     unsent_retry_ms: int = 5_000
-    """Pause before a failed message is tried again here because no broker took it back."""
+    """Pause before a failed message is retried locally because no broker accepted it back."""
     offsets_path: Path | None = None
-    """Broadcasting: the file that keeps this member's offsets; None: where RocketMQ's client has it,
+    """Broadcasting: the file that stores this member's offsets. None: the path of RocketMQ's client,
     ~/.rocketmq_offsets/ADDRESS@INSTANCE/GROUP/offsets.json (INSTANCE: ClientOptions.instance_name, or DEFAULT)."""
     enable_trace: bool = False
-    """Whether what it does with each message is traced: see `trace_topic`."""
+    """Whether to trace the messages that are handled: see `trace_topic`."""
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
-    """Where its traces go, for mqadmin queryMsgTraceById and RocketMQ's Dashboard."""
+    """Topic to which traces are sent, for mqadmin queryMsgTraceById and RocketMQ's Dashboard."""
 
     def __post_init__(self) -> None:
         if self.max_reconsume_times < -1:
@@ -211,33 +222,37 @@ class PushConsumerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LitePullOptions:
-    """How a lite pull consumer reads ahead and commits."""
+    """Options of a lite pull consumer: how it prefetches messages and commits offsets."""
 
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    """Where a group begins in a queue for which the broker has no offset; a young queue is read from its first message,
-    whatever this says."""
+    """Where a group starts in a queue for which the broker has no offset. A young queue is always consumed from its
+    first message."""
     consume_timestamp_ms: int = 0
-    """With ConsumeFrom.TIMESTAMP: begin with the first message stored at or after it; 0: half an hour before now."""
+    """With ConsumeFrom.TIMESTAMP: start with the first message stored at or after this time. 0: half an hour before
+    now."""
     allocation: Allocation = Allocation.AVERAGELY
-    """How the group's members share the queues; the same at all of them."""
+    """Strategy that assigns queues to the group's members. It must be the same at all members."""
     auto_commit: bool = True
-    """Whether what is done is committed every commit_interval_ms, when queues are given up, and at close."""
+    """Whether to commit the offsets of consumed messages every `commit_interval_ms`, when queues are released, and at
+    close."""
     commit_interval_ms: int = 5_000
-    """How often that is."""
+    """Interval between automatic commits."""
     pull_batch: int = 32
-    """Messages that one pull brings at most."""
+    """Maximum number of messages per pull."""
     suspend_timeout_ms: int = 15_000
-    """How long a broker may hold a pull for which there is no message."""
+    """Maximum time for which a broker holds a pull that finds no message."""
     max_cached_messages: int = 1_000
-    """Of one queue, pulled and not yet done; pulling pauses there."""
+    """Maximum number of messages of a queue that are pulled but not yet consumed. Pulling pauses at this limit."""
     max_cached_bytes: int = 100 * 1024 * 1024
-    """The same in bytes of bodies."""
+    """The same limit in bytes of bodies."""
     max_cached_span: int = 2_000
-    """Largest distance of offsets within them: bounds what comes again after a crash."""
+    """Maximum difference between the offsets of a queue's cached messages. It limits the number of messages that are
+    redelivered after a crash."""
     max_cached_in_all: int = 10_000
-    """Messages of all queues, pulled and not yet done. Pulls that are under way may each bring one batch more."""
+    """Maximum number of messages of all queues that are pulled but not yet consumed. Each pull in progress may exceed
+    it by one batch."""
     rebalance_interval_ms: int = 20_000
-    """How often the shares are worked out at the latest; when members come or go, at once."""
+    """Maximum interval between rebalances. When members join or leave, the group is rebalanced immediately."""
 
     def __post_init__(self) -> None:
         if self.consume_timestamp_ms < 0:

@@ -1,4 +1,4 @@
-"""TLS to brokers and NameServers: which certificates are trusted, and which one this side shows."""
+"""TLS options for connections to brokers and NameServers: trusted issuers and the client certificate."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from delaymq.client.errors import ClientError
 
 @dataclass(frozen=True, kw_only=True)
 class TlsOptions:
-    """Files are read at each new connection: what was renewed counts from then on."""
+    """TLS options. Files are read for each new connection, so renewed files take effect from then on."""
 
     ca_path: Path | None = None
-    """Issuers that are trusted, PEM; None: those of the system."""
+    """Trusted issuers, PEM. None: those of the system."""
     certificate_path: Path | None = None
-    """The certificate that servers are shown which ask for one, PEM, with those that issued it."""
+    """Client certificate for servers that request one, PEM, with the certificates of its issuers."""
     key_path: Path | None = None
-    """Its private key, PEM; None: in the certificate's file."""
+    """Private key of the certificate, PEM. None: in the file of the certificate."""
     key_password: str = field(default="", repr=False)
-    """What the key is encrypted with."""
+    """Password of the encrypted private key."""
     server_name: str = ""
-    """The name that servers' certificates must have; empty: the host of the address that is connected to. Brokers are
-    connected to by the addresses that NameServers tell, mostly numbers: name here what their certificates have."""
+    """Name that the certificates of servers must have. Empty: the host of the server's address. Clients connect to
+    brokers at the addresses in the routes of NameServers, mostly IP addresses: set this option to the name in the
+    brokers' certificates."""
     insecure: bool = False
-    """Whatever certificate the server has is taken, as by RocketMQ's clients unless tls.client.authServer=true: nobody
-    can listen, but somebody could pass for the server."""
+    """Accept any server certificate, as RocketMQ's clients do unless tls.client.authServer=true. This protects against
+    eavesdropping but not against an active man in the middle."""
 
     def context(self) -> ssl.SSLContext:
         """For connections from now on. Raises TlsFilesError; reading the system's issuers takes some ms."""
