@@ -117,7 +117,7 @@ def test_the_table_of_metrics_has_all() -> None:
 
 
 def test_the_table_of_a_name_servers_metrics_has_all() -> None:
-    rows = rows_of(OPERATIONS / "name-server-rules.md", "What it says")
+    rows = rows_of(OPERATIONS / "name-server-rules.md", "Metrics and error messages")
     assert {name for row in rows for name in re.findall(r"delaymq_\w+", row[0])} == metrics_of_name_servers()
 
 
