@@ -121,7 +121,7 @@ def test_what_goes_wrong_is_one_sentence(api: FakeApi, status: int, answer: Any,
 def test_a_larger_answer_than_any_broker_s_is_not_taken(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_api, "MAX_RESPONSE_BYTES", 10)
     api.answers["/api/v1/delay"] = (200, DELAY)
-    assert "answers more than 10 bytes" in ask(api, "delay", "status").err
+    assert "exceeds 10 bytes" in ask(api, "delay", "status").err
 
 
 def test_who_does_not_answer_is_given_up(api: FakeApi) -> None:

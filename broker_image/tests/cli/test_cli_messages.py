@@ -228,7 +228,7 @@ def test_messages_are_found_by_key_id_and_time_and_while_they_wait(ask: Ask) -> 
     assert [row["messageId"] for row in ask.json("message", "find", "Found", "--id", str(waits["messageId"]))] == [
         waits["messageId"]
     ]
-    assert "waits until" in ask("message", "find", "Found", "--key", "k1").out
+    assert "pending until" in ask("message", "find", "Found", "--key", "k1").out
     between = ("message", "find", "Found", "--from", str(by_key[0]["storedMs"]))
     assert bodies(ask.json(*between)) == ["a", "b"]
     assert bodies(ask.json(*between, "--limit", "1")) == ["a"]
@@ -253,7 +253,7 @@ def test_a_search_by_time_names_the_delayed_messages_that_wait(ask: Ask) -> None
     told = "2 pending delayed messages at http://127.0.0.1:"
     done = ask(*search)
     assert (done.code, done.out) == (1, "")
-    assert f"no message of topic FindLater was found: {told}" in done.err
+    assert f"no message found in topic FindLater: {told}" in done.err
     assert "`delaymq delay pending --messages 10 --topic FindLater`" in done.err
     ask("send", "FindLater", "now")
     done = ask(*search)
@@ -337,7 +337,7 @@ asyncio.run(asyncio.wait_for(main(), 60))
     [resent] = ask.json("deadletter", "list", "failing")
     assert (letter["resentMs"], int(str(resent["resentMs"])) >= int(str(letter["storedMs"]))) == (None, True)
     rest = ask("deadletter", "resend", "failing", "--all", "--yes")
-    assert (rest.code, rest.lines[-1]) == (0, "1 was resent before: add --again to resend it once more")
+    assert (rest.code, rest.lines[-1]) == (0, "1 was resent before: add --again to resend it")
     [rest_data] = ask.json("deadletter", "resend", "failing", "--all", "--yes")
     assert [len(rest_data[name]) for name in ("resent", "failed", "resentBefore")] == [0, 0, 1]  # type: ignore[arg-type]
     got = ask("receive", "Fails", "--group", "failing", "--count", "1", "--json")

@@ -80,7 +80,7 @@ def test_the_name_server_of_standalone_does_not_take_the_brokers_ports() -> None
 
 
 def test_what_the_disk_must_hold_is_said(tmp_path: Path) -> None:
-    assert "128 MiB are allocated" in disk_note(broker("--store-path", str(tmp_path / "new" / "store")))
+    assert "128 MiB allocated" in disk_note(broker("--store-path", str(tmp_path / "new" / "store")))
     too_large = BrokerConfig(store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=1 << 60)
     assert "not enough, free some space first" in disk_note(too_large)
     (tmp_path / "commitlog").mkdir()
@@ -117,7 +117,7 @@ def test_an_index_of_an_unknown_division_is_pointed_out_to_who_moves_to_the_real
 def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ConfigError, match="is no folder"):
+        with pytest.raises(ConfigError, match="is not a folder"):
             disk_note(broker("--store-path", str(path)))
 
 

@@ -106,8 +106,8 @@ def test_the_level_of_the_log_changes_by_code_25(tmp_path: Path) -> None:
     [
         ({"level": "loud"}, "'loud' is not a level"),
         ({"level": "info", "loggers": {"os": "debug"}}, "does not name a logger"),
-        ({"level": "info", "loggers": {"delaymq=x;y": "debug"}}, "neither a level nor a logger"),
-        ({"level": "info;a=debug"}, "neither a level nor a logger"),
+        ({"level": "info", "loggers": {"delaymq=x;y": "debug"}}, "neither a level nor the name of a logger"),
+        ({"level": "info;a=debug"}, "neither a level nor the name of a logger"),
         ({"level": "info", "loggers": {f"delaymq.a{number}": "debug" for number in range(MAX_LOGGERS + 1)}}, "32"),
         ({"levels": "info"}, "level, loggers"),
         ([], "level, loggers"),

@@ -64,7 +64,7 @@ def test_the_number_of_holders_is_bounded_and_ended_ones_make_room() -> None:
     log = Log()
     for number in range(MAX_HOLDERS):
         log.pins.hold(f"backup-{number}", 0, 10_000 + number)
-    with pytest.raises(PinRefusedError, match="others hold pins"):
+    with pytest.raises(PinRefusedError, match="other pins are held"):
         log.pins.hold("backup-more", 0, 10_000)
     log.pins.hold("backup-3", 5, 20_000)
     assert log.pins.release("backup-5")

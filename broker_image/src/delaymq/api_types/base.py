@@ -1,4 +1,4 @@
-"""What all forms have in common, and the one form of errors."""
+"""Base classes of all types, and the error response."""
 
 from typing import Annotated, Final
 
@@ -6,7 +6,7 @@ import msgspec
 
 MIN_LEASE_MS: Final = 1_000
 MAX_LEASE_MS: Final = 600_000
-"""A broker that nobody looks after any more takes writes again, and deletes its log again, after this at the latest."""
+"""Maximum time after which an unattended broker accepts writes again, and deletes its log again."""
 
 LeaseMs = Annotated[int, msgspec.Meta(ge=MIN_LEASE_MS, le=MAX_LEASE_MS)]
 
@@ -16,21 +16,21 @@ class Body(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=T
 
 
 class Answer(msgspec.Struct, rename="camel", kw_only=True):
-    """The JSON of an answer."""
+    """The JSON body of a response."""
 
 
 class FrozenAnswer(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """The same where readers keep and share it."""
+    """The immutable JSON body of a response, which readers can share."""
 
 
 class Problem(Answer):
-    """What went wrong."""
+    """Code and message of an error."""
 
     code: str
     message: str
 
 
 class Refusal(Answer):
-    """The one form of errors."""
+    """Error response."""
 
     error: Problem

@@ -1,4 +1,4 @@
-"""The broker as a whole: probes, /api/v1/broker, drain, remaining, decommission and offsets."""
+"""Types of the probes, /api/v1/broker, drain, remaining, decommission and offsets."""
 
 from typing import Literal
 
@@ -11,57 +11,57 @@ DrainMode = Literal["none", "withdraw", "refuse"]
 
 
 class Alive(Answer):
-    """The loop runs."""
+    """Liveness: the event loop responds."""
 
     alive: bool
 
 
 class NotAlive(Alive):
-    """Only a restart helps."""
+    """Not alive: only a restart helps."""
 
     error: Problem
 
 
 class Ready(Answer):
-    """Whether the broker is ready, and if not, why."""
+    """Readiness, with the reasons if not ready."""
 
     ready: bool
     not_ready: tuple[str, ...]
 
 
 class NotReady(Ready):
-    """The same with the form of an error."""
+    """Not ready, with an error."""
 
     error: Problem
 
 
 class Drain(FrozenAnswer, frozen=True):
-    """Whether producers are held off."""
+    """State of draining, which keeps producers away."""
 
     mode: DrainMode
     since_ms: int
-    """When this mode began."""
+    """Time at which this mode started."""
     lease_ends_ms: int | None = None
     last_send_ms: int | None = None
-    """When a client last sent a message; None: not since the start."""
+    """Time of the last send by a client; None: none since startup."""
     sends: int = 0
-    """Messages that clients sent since the start."""
+    """Messages sent by clients since startup."""
 
 
 class NoDrain(Body, tag="none", tag_field="mode"):
-    """Producers may come again."""
+    """End draining."""
 
     lease_ms: LeaseMs | None = None
 
 
 class Withdraw(Body, tag="withdraw", tag_field="mode"):
-    """Routes say read-only until the lease ends."""
+    """Advertise read-only routes until the lease ends."""
 
     lease_ms: LeaseMs
 
 
 class Refuse(Body, tag="refuse", tag_field="mode"):
-    """Sends are refused, too."""
+    """Also reject sends until the lease ends."""
 
     lease_ms: LeaseMs
 
@@ -70,18 +70,18 @@ DrainChange = NoDrain | Withdraw | Refuse
 
 
 class Transactions(FrozenAnswer, frozen=True):
-    """Transactions; all but `pending` count since the start."""
+    """Transaction counters; all except `pending` count since startup."""
 
     pending: int = 0
     committed: int = 0
     rolled_back: int = 0
     checked: int = 0
-    """Questions to producers."""
+    """Checks sent to producers."""
     given_up: int = 0
 
 
 class About(FrozenAnswer, frozen=True):
-    """What the broker is and how it stands."""
+    """Identity, state and settings of the broker."""
 
     as_of_ms: int
     version: str
@@ -89,23 +89,23 @@ class About(FrozenAnswer, frozen=True):
     cluster_name: str
     store_id: str
     boot_id: str
-    """Random for each start of the process."""
+    """Random id, different for each start of the process."""
     started_at_ms: int
     ready: bool
     drain: Drain
     not_ready: tuple[str, ...] = ()
-    """Sentences that say why it is not ready."""
+    """Reasons why the broker is not ready, as sentences."""
     address: str = ""
-    """ip:port that clients are told."""
+    """Address advertised to clients, as ip:port."""
     decommissioned: bool = False
     settings: dict[str, str] = msgspec.field(default_factory=dict)
-    """Every configuration key in force, but for secrets."""
+    """Every effective configuration key, except secrets."""
     delay: Delay = Delay()
     transactions: Transactions = Transactions()
 
 
 class UnconsumedRow(FrozenAnswer, frozen=True):
-    """What one group has before it in one topic."""
+    """Unconsumed messages of one group in one topic."""
 
     group: str
     topic: str
@@ -113,26 +113,26 @@ class UnconsumedRow(FrozenAnswer, frozen=True):
 
 
 class Remaining(FrozenAnswer, frozen=True):
-    """What consumers would miss if this broker were gone."""
+    """Messages that consumers would lose without this broker."""
 
     as_of_ms: int
     pending_delays: int
     unconsumed_messages: int
     unconsumed: tuple[UnconsumedRow, ...] = ()
-    """The largest, at most 100."""
+    """Largest rows, at most 100."""
     active_groups: tuple[str, ...] = ()
 
 
 class Decommissioned(Answer):
-    """The broker takes no more writes."""
+    """State after decommissioning: the broker accepts no writes."""
 
     decommissioned: bool
     pending_delays: int
 
 
 class OffsetsForgotten(Answer):
-    """Consumer offsets that could not be read were given up."""
+    """Result of discarding unreadable consumer offsets."""
 
     as_of_ms: int
     kept: tuple[str, ...]
-    """Files of what could not be read."""
+    """Files that keep the unreadable offsets."""

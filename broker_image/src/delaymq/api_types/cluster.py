@@ -1,4 +1,4 @@
-"""/api/v1/cluster."""
+"""Types of /api/v1/cluster."""
 
 from delaymq.api_types.base import Answer
 
@@ -8,13 +8,13 @@ class BrokerRow(Answer):
 
     broker_name: str
     broker_id: int
-    """0 is the master."""
+    """0 for the master."""
     address: str
     cluster: str
 
 
 class NameServerRow(Answer):
-    """One NameServer of this broker."""
+    """One of this broker's NameServers."""
 
     address: str
     registered: bool
@@ -22,7 +22,7 @@ class NameServerRow(Answer):
 
 
 class Cluster(Answer):
-    """The cluster."""
+    """Brokers of the cluster, and this broker's NameServers."""
 
     as_of_ms: int
     cluster_name: str

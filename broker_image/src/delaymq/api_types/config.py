@@ -1,4 +1,4 @@
-"""/api/v1/config and /api/v1/log-level."""
+"""Types of /api/v1/config and /api/v1/log-level."""
 
 from typing import Annotated, Final, Literal
 
@@ -7,7 +7,7 @@ import msgspec
 from delaymq.api_types.base import Answer, Body
 
 MAX_LOGGERS: Final = 32
-"""Loggers that have a level of their own."""
+"""Maximum number of loggers with their own level."""
 
 LevelName = Annotated[str, msgspec.Meta(max_length=16, description="debug, info, warning or error")]
 LoggerName = Annotated[str, msgspec.Meta(max_length=255, description="such as delaymq.store")]
@@ -16,39 +16,39 @@ _Logger = Annotated[str, msgspec.Meta(pattern=r"^(delaymq|asyncio|aiohttp)(\.[a-
 
 
 class Setting(Answer):
-    """One key."""
+    """One setting."""
 
     key: str
     value: str | None
-    """None of a secret, which is never shown."""
+    """None for secrets, which are never shown."""
     is_set: bool
     origin: str
     """`default`, `broker.conf:12`, `variable …`, `flag …`, `changed at … by …`."""
     default: str
     change: str
-    """`hot`: a change counts at once; `restart`: from the next start on."""
+    """`hot`: a change takes effect immediately; `restart`: after a restart."""
     waiting: str | None
-    """The value that counts from the next start on, where it was changed meanwhile."""
+    """The changed value that takes effect after a restart; None: unchanged."""
 
 
 class Settings(Answer):
-    """All keys, in the order of the page of all settings."""
+    """All settings, in the order of the configuration."""
 
     as_of_ms: int
     settings: list[Setting]
 
 
 class LogLevel(Answer):
-    """Which events are written to the log."""
+    """Log levels."""
 
     level: LevelName
-    """Of all loggers that have none of their own."""
+    """Level of all loggers without their own level."""
     loggers: dict[LoggerName, LevelName]
-    """Of single ones and what is below them."""
+    """Levels of individual loggers and their descendants."""
 
 
 class LogLevelBody(Body):
-    """What shall be logged; both parts are replaced as a whole."""
+    """New log levels; both members are replaced entirely."""
 
     level: _Level = "info"
     loggers: Annotated[dict[_Logger, _Level], msgspec.Meta(max_length=MAX_LOGGERS)] = msgspec.field(

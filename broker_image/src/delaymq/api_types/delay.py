@@ -1,4 +1,4 @@
-"""/api/v1/delay: each level, and how deliveries are held back."""
+"""Types of /api/v1/delay: delay levels, and pausing of deliveries."""
 
 from typing import Annotated, Final
 
@@ -10,12 +10,12 @@ MAX_SPREAD_MS: Final = 30 * 86_400_000
 
 SpreadMs = Annotated[int, msgspec.Meta(ge=1, le=MAX_SPREAD_MS)]
 DeliveryMode = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["paused", "spread", "drop"]})]
-"""Readers take the modes of newer brokers, too."""
+"""Readers also accept modes of newer brokers."""
 UpToMs = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
 
 class Lateness(FrozenAnswer, frozen=True):
-    """How late messages came, ms."""
+    """Delivery lateness, in ms."""
 
     p50_ms: int = 0
     p99_ms: int = 0
@@ -23,24 +23,24 @@ class Lateness(FrozenAnswer, frozen=True):
 
 
 class DelayLevel(FrozenAnswer, frozen=True):
-    """One level: what waits, and the positions in its queue."""
+    """One delay level: its pending messages, and the positions in its queue."""
 
     level: int
     in_table: bool
-    """False for a level that the table no longer has but whose queue still is served."""
+    """False for a level that was removed from the table but whose queue is still served."""
     offset: int
-    """The scheduler's position: all entries below it are handed over."""
+    """Position of the scheduler: all entries below it are delivered."""
     max_offset: int
     pending: int
     delay_ms: int | None = None
-    """None for a level that the table no longer has."""
+    """None for a level that was removed from the table."""
     settled_above: int = 0
     next_due_ms: int | None = None
     lateness: Lateness = Lateness()
 
 
 class Correction(FrozenAnswer, frozen=True):
-    """A position that the start corrected from the log."""
+    """A position that was corrected from the log at startup."""
 
     level: int
     from_offset: int = msgspec.field(name="from")
@@ -50,33 +50,33 @@ class Correction(FrozenAnswer, frozen=True):
 
 
 class DeliveryPolicy(FrozenAnswer, frozen=True):
-    """How deliveries are held back."""
+    """State of paused, spread or dropped deliveries."""
 
     mode: DeliveryMode
     since_ms: int
     overdue: int
-    """Messages that are overdue now."""
+    """Number of messages that are overdue now."""
     up_to_ms: int | None
-    """What was due at or before it is overdue."""
+    """Messages due at or before this time are overdue."""
     until_ms: int | None
-    """When a `spread` ends."""
+    """End of a `spread`."""
     left: int | None
-    """Of a `spread`: messages that have yet to go out."""
+    """Undelivered messages of a `spread`."""
 
 
 class Delay(FrozenAnswer, frozen=True):
-    """The schedule."""
+    """State of the schedule."""
 
     as_of_ms: int = 0
     levels: tuple[DelayLevel, ...] = ()
     corrected: tuple[Correction, ...] = ()
-    """Positions that the start corrected from the log."""
+    """Positions that were corrected from the log at startup."""
     held: DeliveryPolicy | None = None
-    """How deliveries are held back after a restore; None: they are not."""
+    """State of paused, spread or dropped deliveries; None: normal deliveries."""
 
 
 class DeliveryState(Answer):
-    """Deliveries as they are held back now."""
+    """State of deliveries after a pause or resume."""
 
     as_of_ms: int
     overdue: int
@@ -84,21 +84,21 @@ class DeliveryState(Answer):
 
 
 class ResumeDeliver(Body, tag="deliver", tag_field="overdue"):
-    """What is overdue is delivered at once."""
+    """Deliver overdue messages immediately."""
 
     over_ms: SpreadMs | None = None
     up_to_ms: UpToMs | None = None
 
 
 class ResumeSpread(Body, tag="spread", tag_field="overdue"):
-    """What is overdue is spread over a time."""
+    """Spread overdue messages over a time."""
 
     over_ms: SpreadMs
     up_to_ms: UpToMs | None = None
 
 
 class ResumeDrop(Body, tag="drop", tag_field="overdue"):
-    """What was due at or before a time is dropped."""
+    """Drop messages that were due at or before a time."""
 
     up_to_ms: UpToMs
     over_ms: SpreadMs | None = None

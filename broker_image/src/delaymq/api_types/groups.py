@@ -1,18 +1,18 @@
-"""/api/v1/groups."""
+"""Types of /api/v1/groups."""
 
 from delaymq.api_types.base import Answer
 
 
 class GroupBase(Answer):
-    """What a row and the details of a group share."""
+    """Members shared by a row and the details of a group."""
 
     group: str
     model: str | None
-    """Known while it has members."""
+    """None without members."""
     consume_type: str | None
     topics: list[str]
     lag: int
-    """Messages before it; 0 for broadcasting groups, which keep their offsets themselves."""
+    """Unconsumed messages; 0 for broadcasting groups, whose members store the offsets."""
     dead_letters: int
 
 
@@ -23,17 +23,17 @@ class GroupRow(GroupBase):
 
 
 class Groups(Answer):
-    """A page of groups by name."""
+    """A page of groups, sorted by name."""
 
     as_of_ms: int
     groups: list[GroupRow]
     total: int
-    """Matching ones on all pages."""
+    """Number of matching groups on all pages."""
     next: str | None
 
 
 class Member(Answer):
-    """One consumer; one that is expected back after a restart has an id only."""
+    """One member; only the id is set while it is expected back after a broker restart."""
 
     client_id: str
     address: str | None
@@ -42,7 +42,7 @@ class Member(Answer):
 
 
 class Subscription(Answer):
-    """What a group wants of a topic."""
+    """A group's subscription to a topic."""
 
     topic: str
     expression: str
@@ -50,25 +50,25 @@ class Subscription(Answer):
 
 
 class Progress(Answer):
-    """How far a group is in one queue."""
+    """Progress of a group in one queue."""
 
     topic: str
     queue_id: int
     min_offset: int
     max_offset: int
     consumer_offset: int | None
-    """The next one that it consumes; None: it has committed none."""
+    """Offset of the next message to consume; None: no committed offset."""
     lag: int
     last_consumed_ms: int | None
-    """When the message before that offset was stored."""
+    """Store time of the message before that offset."""
 
 
 class GroupDetails(GroupBase):
-    """One group with its members and its progress."""
+    """One group with its members, subscriptions and progress."""
 
     as_of_ms: int
     members: list[Member]
     subscriptions: list[Subscription]
     progress: list[Progress]
     truncated: bool
-    """Whether there are more rows than shown."""
+    """Whether rows are omitted."""

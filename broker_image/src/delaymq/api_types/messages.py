@@ -1,4 +1,4 @@
-"""/api/v1/messages."""
+"""Types of /api/v1/messages."""
 
 from typing import Literal
 
@@ -6,17 +6,17 @@ from delaymq.api_types.base import Answer
 
 
 class MessageBody(Answer):
-    """A body, or its beginning."""
+    """A message body, or its beginning."""
 
     text: str | None
-    """When it is UTF-8."""
+    """The body if it is UTF-8."""
     base64: str | None
-    """When it is not."""
+    """The body if it is not UTF-8."""
     bytes: int
-    """Of the whole body: as it is shown if all of it is, else as it is stored."""
+    """Size of the complete body: decompressed if it is shown completely, otherwise as stored."""
     truncated: bool
     not_unpacked: str | None
-    """Why a body that the producer compressed is shown as it is stored."""
+    """Reason why a compressed body is shown as stored."""
 
 
 State = Literal["stored", "pending", "delivered", "retried", "deadLettered", "dropped"]
@@ -26,57 +26,57 @@ class MessageRow(Answer):
     """One message."""
 
     message_id: str
-    """The unique id that its producer gave it; without one the offset message id."""
+    """The unique id set by the producer; without one, the offset message id."""
     offset_message_id: str
     topic: str
-    """For a delayed one the topic that it is for."""
+    """The destination topic for delayed messages."""
     queue_id: int
     queue_offset: int | None
-    """None while it is delayed."""
+    """None for delayed messages."""
     physical_offset: int
     tags: str | None
     keys: list[str]
     born_ms: int
     born_host: str
     stored_ms: int
-    """Of the copy for a delayed one that was delivered."""
+    """For a delivered delayed message, the store time of the delivered copy."""
     delay_level: int
     due_ms: int | None
     state: State
     reconsume_times: int
     bytes: int
-    """Of the stored body."""
+    """Size of the stored body."""
     properties: dict[str, str]
     resent_ms: int | None
-    """When a dead letter was last sent to its group again."""
+    """Time at which a dead letter was last resent to its group."""
 
 
 class Messages(Answer):
-    """What was found, the newest first."""
+    """Search results, newest first."""
 
     as_of_ms: int
     messages: list[MessageRow]
     truncated: bool
-    """Whether there are more."""
+    """Whether there are more results."""
     pending: int | None
-    """Delayed messages for the topic that still wait: only a search by key finds them. None: not counted yet."""
+    """Pending delayed messages of the topic, found only by a search by key. None: not counted yet."""
 
 
 Event = Literal["stored", "due", "delivered", "consumed", "retried", "deadLettered", "dropped", "pending"]
 
 
 class LifeEvent(Answer):
-    """One thing that happened to a message."""
+    """One event in the history of a message."""
 
     event: Event
     at_ms: int | None
-    """None where no record tells the time."""
+    """None if no record contains the time."""
     detail: str
     group: str | None = None
 
 
 class MessageDetails(MessageRow):
-    """One message."""
+    """One message with its body and its history."""
 
     as_of_ms: int
     body: MessageBody

@@ -1,4 +1,4 @@
-"""/api/v1/delay/pending."""
+"""Types of /api/v1/delay/pending."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from delaymq.api_types.messages import MessageRow
 
 
 class PendingRow(Answer, omit_defaults=True):
-    """What waits at one level, for one topic, or until a time."""
+    """Pending messages of one level, one topic, or one range of due times."""
 
     pending: int
     next_due_ms: int | None
@@ -18,29 +18,29 @@ class PendingRow(Answer, omit_defaults=True):
 
 
 class Pending(Answer):
-    """What waits."""
+    """Counts of pending messages."""
 
     as_of_ms: int
     by: Literal["level", "topic", "due"]
     rows: list[PendingRow]
     total: int
     complete: bool
-    """False: the topics of what waited at the start are still being read, and rows by topic count only the rest."""
+    """False while topics of messages from before the start are being loaded; counts by topic are then incomplete."""
     truncated: bool
-    """Whether there are more topics than rows; `total` counts all."""
+    """Whether there are more topics than rows; `total` includes all."""
     bucket_ms: int | None = None
 
 
 class NextMessages(Answer):
-    """The messages that are due next, the first first."""
+    """The messages that are due next, sorted by due time."""
 
     as_of_ms: int
     messages: list[MessageRow]
     total: int
-    """Number of all waiting messages of this level and topic."""
+    """Number of all pending messages of this level and topic."""
     truncated: bool
-    """Whether more messages wait than the answer has."""
+    """Whether more messages are pending than the response contains."""
     limit: int
-    """Limit of the answer: the requested one, or 64."""
+    """Limit of the response: the requested one, or 64."""
     complete: bool
-    """False: the topics of what waited at the start are still being read, and a topic has only what is known."""
+    """False while topics of messages from before the start are being loaded; results by topic are then incomplete."""

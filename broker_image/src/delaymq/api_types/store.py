@@ -1,4 +1,4 @@
-"""/api/v1/store: what of the log may be read, and pins that keep it from deletion."""
+"""Types of /api/v1/store: the readable part of the commit log, and pins that prevent its deletion."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from delaymq.api_types.base import Answer, Body, LeaseMs
 
 
 class Segment(Answer):
-    """A file of the log."""
+    """A segment of the commit log."""
 
     name: str
     offset: int
@@ -16,7 +16,7 @@ class Segment(Answer):
 
 
 class FileSizes(Answer):
-    """Sizes and kinds with which the store was opened."""
+    """File sizes with which the store was opened."""
 
     commit_log_file_bytes: int
     consume_queue_file_bytes: int
@@ -26,7 +26,7 @@ class FileSizes(Answer):
 
 
 class Versioned(Answer):
-    """A response that states the version of its form; it grows when a member changes its meaning or is removed."""
+    """A response that states part version of its form; it grows when a member changes its meaning or is removed."""
 
     format_version: int
 
@@ -47,7 +47,7 @@ class Store(Versioned):
 
 
 class Positions(Versioned):
-    """How far consumers and the schedule are, and what the queues hold."""
+    """Positions of consumers and the schedule, and bounds of the queues."""
 
     as_of_ms: int
     store_id: str
@@ -55,16 +55,16 @@ class Positions(Versioned):
     start_offset: int
     end_offset: int
     log_end_offset: int
-    """`endOffset` is what may be read of it."""
+    """End of the log; only the part before `endOffset` may be read."""
     delay_offsets: dict[str, int]
     consumer_offsets: dict[str, dict[str, int]]
     deleted_topics: dict[str, int]
     queues: list[list[str | int]]
-    """Rows of topic, queue, number of the first entry, number of the next one."""
+    """Rows of topic, queue id, first queue offset, next queue offset."""
 
 
 class Files(Versioned):
-    """The small files as they would be written now."""
+    """Contents of the small files as they would be written now."""
 
     as_of_ms: int
     store_id: str
@@ -73,7 +73,7 @@ class Files(Versioned):
 
 
 class Starts(Answer):
-    """Physical offsets at which records begin."""
+    """Physical offsets at which records start."""
 
     as_of_ms: int
     every: int
@@ -81,7 +81,7 @@ class Starts(Answer):
 
 
 class PinBody(Body):
-    """Which part of the log is kept, and for how long."""
+    """The part of the log to keep, and the duration."""
 
     holder: Annotated[str, msgspec.Meta(pattern="^backup-[A-Za-z0-9._-]{1,57}$")]
     offset: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -89,7 +89,7 @@ class PinBody(Body):
 
 
 class PinHeld(Answer):
-    """A pin, until its lease ends."""
+    """A pin, valid until its lease ends."""
 
     holder: str
     offset: int
@@ -98,7 +98,7 @@ class PinHeld(Answer):
 
 
 class PinReleased(Answer):
-    """A pin that has ended."""
+    """A released pin."""
 
     holder: str
     released: bool

@@ -1,4 +1,4 @@
-"""/api/v1/topics."""
+"""Types of /api/v1/topics."""
 
 from typing import Literal
 
@@ -16,23 +16,23 @@ class TopicRow(Answer):
     read_queues: int
     write_queues: int
     messages: int
-    """That can be read."""
+    """Readable messages."""
     stored: int
-    """By producers since the start."""
+    """Messages stored for producers since startup."""
     delivered: int
-    """Delayed ones since the start."""
+    """Delayed messages delivered since startup."""
     pending: int | None
-    """Delayed ones that wait; None: not counted yet."""
+    """Pending delayed messages; None: not counted yet."""
     last_stored_ms: int | None
 
 
 class Topics(Answer):
-    """A page of topics by name."""
+    """A page of topics, sorted by name."""
 
     as_of_ms: int
     topics: list[TopicRow]
     total: int
-    """Matching ones on all pages."""
+    """Number of matching topics on all pages."""
     next: str | None
 
 
@@ -46,7 +46,7 @@ class QueueRow(Answer):
 
 
 class TopicDetails(TopicRow):
-    """One topic with its queues, and groups that have offsets or members for it."""
+    """One topic with its queues, and the groups with offsets or members for it."""
 
     as_of_ms: int
     queues: list[QueueRow]

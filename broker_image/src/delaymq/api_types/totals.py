@@ -1,42 +1,42 @@
-"""/api/v1/totals."""
+"""Types of /api/v1/totals."""
 
 from delaymq.api_types.base import Answer
 
 
 class Pin(Answer):
-    """Who keeps the log from being deleted."""
+    """A holder that prevents the deletion of log segments."""
 
     holder: str
     bytes: int
 
 
 class Disk(Answer):
-    """The store's disk, as df counts it for a user who is not root."""
+    """The store's disk, as df reports it to unprivileged users."""
 
     path: str
     total_bytes: int
-    """Used and free bytes."""
+    """Sum of used and free bytes."""
     free_bytes: int
     used_ratio: float
-    """Disk usage on which retention and refusals of sends are based."""
+    """Disk usage on which retention and the rejection of sends are based."""
     log_bytes: int
     pinned_bytes: int
     pinned_by: list[Pin]
 
 
 class Totals(Answer):
-    """Sums since the start, and how things stand."""
+    """Sums since startup, and current state."""
 
     as_of_ms: int
     started_at_ms: int
     boot_id: str
     stored: int
-    """Messages of producers, and those sent back."""
+    """Messages from producers, including retries."""
     stored_bytes: int
     delivered: int
-    """Delayed ones."""
+    """Delivered delayed messages."""
     pulled: int
-    """Messages handed to consumers."""
+    """Messages returned to consumers."""
     pending: int
     next_due_ms: int | None
     connections: int

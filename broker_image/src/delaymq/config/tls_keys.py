@@ -78,7 +78,7 @@ def check_tls(config: TlsServerKeys) -> None:
         given, missing = "certPath", "keyPath"
         if config.tls_server_key_path:
             given, missing = missing, given
-        raise ConfigError(f"tls.server.{given} is set without tls.server.{missing}: set both")
+        raise ConfigError(f"tls.server.{given} is set, but tls.server.{missing} is not: set both")
     if config.tls_server_need_client_auth == "require" and not config.tls_server_auth_client:
         raise ConfigError(
             "tls.server.need.client.auth=require requests certificates that tls.server.authClient=false does not"

@@ -1,7 +1,7 @@
-"""A small synchronous client of brokers' HTTP: one request after another, within limits.
+"""A small synchronous HTTP client for brokers, with sequential requests and limits.
 
-Invariant: nothing is retried, no redirect is followed and no error shows the token. What an answer means is left to
-the caller, who has the types of delaymq.api_types.
+Invariant: requests are not retried, redirects are not followed, and errors never contain the token. Callers decode
+responses with the types of delaymq.api_types.
 """
 
 from delaymq.http_client.client import HttpClient, NotSentError, Reply

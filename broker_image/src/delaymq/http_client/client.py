@@ -1,4 +1,4 @@
-"""Requests over http.client: one connection, kept between requests if the caller wants so."""
+"""HTTP client based on http.client, with a single, optionally persistent connection."""
 
 import http.client
 import socket
@@ -18,7 +18,7 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class NotSentError(OSError):
-    """Nobody took the request; `reason` is why."""
+    """The request could not be sent; `reason` is the cause."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(*reason.args)
@@ -30,7 +30,7 @@ class NotSentError(OSError):
 
 @dataclass(frozen=True)
 class Reply:
-    """What was answered. Of the body of an error at most MAX_ERROR_BYTES are read."""
+    """A response; at most MAX_ERROR_BYTES of the body of an error are read."""
 
     status: int
     reason: str
@@ -39,12 +39,12 @@ class Reply:
 
     @property
     def problem(self) -> Problem:
-        """The code and message of an error; empty where the body has not the form of a broker's error."""
+        """Code and message of an error; empty if the body is not a broker's error."""
         return problem_of(self.data)
 
 
 class HttpClient:
-    """Requests to `url`, such as http://10.0.0.5:8080. Not for two threads at once."""
+    """HTTP client of `url`, such as http://10.0.0.5:8080. Not thread-safe."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class HttpClient:
         keeps_connection: bool = False,
         uses_proxy: bool = False,
     ) -> None:
-        """`timeout_s`: for each wait on the socket. `uses_proxy`: as http_proxy, https_proxy and no_proxy say."""
+        """`timeout_s`: of each socket operation. `uses_proxy`: obey http_proxy, https_proxy and no_proxy."""
         self.url = url
         self._parts = parts = urlsplit(url)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -66,7 +66,7 @@ class HttpClient:
         self._connection: http.client.HTTPConnection | None = None
         self._proxy = _proxy_of(parts) if uses_proxy else None
         self._prefix = parts.path.rstrip("/")
-        """What stands before the path of each request."""
+        """Prefix of the path of each request."""
         if self._proxy is not None and parts.scheme == "http":
             self._prefix = f"http://{parts.netloc}{self._prefix}"
             self._headers |= _proxy_account(self._proxy)
@@ -79,7 +79,10 @@ class HttpClient:
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
     ) -> Reply:
-        """One request with JSON as `body`. NotSentError, OSError, HTTPException, AnswerTooLargeError, ValueError."""
+        """Send a request with an optional JSON `body`.
+
+        Raises NotSentError, OSError, HTTPException, AnswerTooLargeError or ValueError.
+        """
         with self.send(method, path, body, headers) as response:
             try:
                 data = response.error_body() if response.status >= 300 else response.body(self._max_answer_bytes)
@@ -110,7 +113,7 @@ class HttpClient:
             raise
 
     def close(self) -> None:
-        """Ends the connection; the next request makes another."""
+        """Close the connection; the next request opens another."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None
@@ -124,7 +127,7 @@ class HttpClient:
         return self._connection, wire
 
     def _new_connection(self) -> http.client.HTTPConnection:
-        # Without a port http.client takes the end of an IPv6 address for one.
+        # Without a port, http.client would parse the end of an IPv6 address as one.
         host, port = _host_and_port(self._proxy or self._parts)
         # A name may have several addresses, which are tried one at a time.
         timeout_s = self._pace.connect_s(len(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
@@ -142,7 +145,7 @@ def _host_and_port(parts: SplitResult) -> tuple[str, int]:
 
 
 def _proxy_of(parts: SplitResult) -> SplitResult | None:
-    """The proxy that the environment names for an address; none leads back to this machine."""
+    """Return the proxy that the environment sets for an address; None for loopback addresses."""
     if parts.hostname in _LOOPBACK:
         return None
     from urllib.request import getproxies, proxy_bypass

@@ -1,4 +1,4 @@
-"""Consumer lag of a group, for API and metrics: counted in time slices, from the broker's tables."""
+"""Consumer lag of a group for API and metrics, computed from the broker's tables in time slices."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -15,14 +15,14 @@ BROADCASTING: Final = "BROADCASTING"
 async def topics_and_lag(
     broker: "Broker", name: str, offset_topics: list[str], slices: TimeSlices
 ) -> tuple[list[str], int]:
-    """The topics that a group consumes, and the messages before it in all of them."""
+    """Return the topics that a group consumes, and its lag in all of them."""
     connected = broker.clients.group(name, broker.now_ms())
     wanted = set(connected.subscriptions) if connected is not None else set()
     topics = []
     lag = 0
     for topic in sorted({*offset_topics, *wanted}):
         await slices.checkpoint()
-        # A connected group says what it wants; one that is away is taken at its offsets.
+        # The topics of a connected group are its subscriptions; otherwise, its offsets.
         gone = wanted and topic not in wanted and topic != names.retry_topic(name)
         if topic not in broker.topics.table or gone:
             continue
@@ -33,17 +33,17 @@ async def topics_and_lag(
 
 
 async def lag_of(broker: "Broker", name: str, offset_topics: list[str], slices: TimeSlices) -> int:
-    """Messages before a group in all its topics."""
+    """Return the lag of a group in all its topics."""
     return (await topics_and_lag(broker, name, offset_topics, slices))[1]
 
 
 def queue_count(topic: TopicConfig) -> int:
-    """How many queues may hold something."""
+    """Return the number of queues that may contain messages."""
     return max(topic.read_queue_nums, topic.write_queue_nums)
 
 
 async def _lag(broker: "Broker", topic: str, name: str, slices: TimeSlices) -> int:
-    """Messages before the group; a queue in which it has committed no offset counts whole, as RocketMQ counts."""
+    """Return the group's lag in a topic; queues without a committed offset count completely, as in RocketMQ."""
     lag = 0
     offsets = broker.offsets.queues_of(topic, name)
     config = broker.topics.table.get(topic)

@@ -1,4 +1,4 @@
-"""What a broker answers over HTTP: `routes` is the table of it all, its rows' handlers stand beside it, by subject.
+"""HTTP API of a broker: the table of routes in `routes`, and handlers by subject.
 
-Handlers run on the loop's thread: what takes longer goes in turns or in threads of its own.
+Handlers run on the event loop's thread; longer work runs in time slices or in separate threads.
 """

@@ -1,4 +1,4 @@
-"""The broker's HTTP side, put together. Importing this module loads aiohttp: do it late."""
+"""Assembly of a broker's HTTP server. Importing this module loads aiohttp, so import it lazily."""
 
 import socket
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServer:
-    """Listens on the bound HTTP port of a broker."""
+    """Start a broker's HTTP server on a bound socket."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     add_console(app)
     add_routes(app, Api(server), ROUTES)

@@ -1,4 +1,4 @@
-"""The broker as a whole: probes, metrics, delays, drains, what remains, taking it out of service."""
+"""Handlers for the broker as a whole: probes, metrics, delays, drain, remaining messages, decommissioning."""
 
 import asyncio
 import importlib
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
 
 SCAN_SLICE_S: Final = 0.005
-"""How long a scan of all groups and topics holds the loop before others have their turn."""
+"""Time slice of a scan of all groups and topics on the event loop."""
 
 
 class DrainRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Body of POST /api/v1/drain; `DrainChange` says it as the description has it."""
+    """Body of POST /api/v1/drain; `DrainChange` in the description."""
 
     mode: DrainMode
     lease_ms: LeaseMs | None = None
 
 
 class BrokerHttp:
-    """Handlers over one broker."""
+    """Handlers for one broker."""
 
     def __init__(self, server: "BrokerServer") -> None:
         self._server = server
         self._scraping = asyncio.Lock()
-        """One scrape at a time: nobody who asks again and again gets more than one core's share."""
+        """One scrape at a time, so that repeated requests use at most one core."""
 
     async def alive(self, request: web.Request) -> Alive | web.Response:
-        """/livez: the event loop runs, or there would be no answer; 503 in a state that only a restart ends."""
+        """/livez: any response proves that the event loop runs; 503 in a state that only a restart ends."""
         failure = self._server.broker.store.failure
         if failure is None:
             return Alive(alive=True)
@@ -59,13 +59,13 @@ class BrokerHttp:
         return json_response(NotAlive(alive=False, error=error), 503)
 
     async def ready(self, request: web.Request) -> web.Response:
-        """/readyz."""
+        """/readyz: return whether the broker is ready."""
         return readiness(self._server.not_ready())
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """/metrics, in Prometheus' text format."""
+        """/metrics: return the metrics in Prometheus' text format."""
         loop = asyncio.get_running_loop()
-        # Loaded by the first scrape, in a thread: it takes longer than the loop should stand still.
+        # Loaded by the first scrape, in a thread, because the import would block the loop for too long.
         module = await loop.run_in_executor(None, importlib.import_module, "delaymq.server.metrics.exposition")
         async with self._scraping:
             gathered = await gather(self._server)
@@ -74,14 +74,14 @@ class BrokerHttp:
         return web.Response(body=text, headers={"Content-Type": module.CONTENT_TYPE})
 
     async def delay(self, request: web.Request) -> Delay:
-        """/api/v1/delay."""
+        """/api/v1/delay: return the state of the schedule."""
         return self._delay()
 
     def _delay(self) -> Delay:
         return msgspec.convert(self._server.broker.delivery.status(), Delay)
 
     async def about(self, request: web.Request) -> About:
-        """/api/v1/broker: what it is, how it stands, its settings and delays, in one answer."""
+        """/api/v1/broker: return identity, state, settings and delays in one response."""
         server, broker = self._server, self._server.broker
         not_ready = server.not_ready()
         return About(
@@ -113,15 +113,15 @@ class BrokerHttp:
         )
 
     async def drain(self, request: web.Request) -> Drain:
-        """GET /api/v1/drain."""
+        """GET /api/v1/drain: return the drain state."""
         return self._drain()
 
     async def set_drain(self, request: web.Request) -> Drain:
-        """POST /api/v1/drain: holds producers off until the lease ends, or lets them come again."""
+        """POST /api/v1/drain: keep producers away until the lease ends, or end draining."""
         try:
             wanted = decode_json(await request.read(), DrainRequest)
             if wanted.mode is not DrainMode.NONE and wanted.lease_ms is None:
-                raise msgspec.ValidationError(f"{wanted.mode} needs leaseMs, after which writes are taken again")
+                raise msgspec.ValidationError(f"{wanted.mode} requires leaseMs, after which writes are accepted again")
         except msgspec.DecodeError as error:
             example = '{"mode": "withdraw", "leaseMs": 30000}'
             sentence = f"{error}: send {example}; modes are none, withdraw, refuse"
@@ -140,7 +140,7 @@ class BrokerHttp:
         )
 
     async def remaining(self, request: web.Request) -> Remaining:
-        """/api/v1/remaining: what consumers would miss if this broker and its store were gone now."""
+        """/api/v1/remaining: return what consumers would lose without this broker and its store."""
         broker = self._server.broker
         now_ms = broker.now_ms()
         pending = self._pending()
@@ -153,7 +153,7 @@ class BrokerHttp:
                 yield_at = time.monotonic() + SCAN_SLICE_S
         return Remaining(
             as_of_ms=now_ms,
-            # What was handed over or sent back meanwhile is in one of the two.
+            # Messages delivered or sent back during the scan are counted in one of the two.
             pending_delays=max(pending, self._pending()),
             unconsumed=tuple(
                 UnconsumedRow(group=row.group, topic=row.topic, messages=row.messages) for row in found.largest()
@@ -163,11 +163,11 @@ class BrokerHttp:
         )
 
     async def decommission(self, request: web.Request) -> Decommissioned:
-        """POST /api/v1/decommission: no more writes; the next stop unregisters the broker. May be repeated."""
+        """POST /api/v1/decommission: reject writes; the next shutdown unregisters the broker. Idempotent."""
         self._server.decommission()
         return Decommissioned(decommissioned=True, pending_delays=self._pending())
 
     def _pending(self) -> int:
-        """Delayed messages, and those whose transaction is open: only this broker can make them visible."""
+        """Return the number of messages that only this broker can deliver: delayed ones, and open transactions."""
         broker = self._server.broker
         return sum(broker.delivery.pending().values()) + broker.transactions.totals().pending

@@ -1,4 +1,4 @@
-"""GET /api/v1/cluster: which brokers there are, as NameServers tell, and how this one stands with them."""
+"""GET /api/v1/cluster: brokers known to the NameServers, and this broker's registrations."""
 
 from delaymq.api_types.cluster import BrokerRow, Cluster, NameServerRow
 from delaymq.protocol.bodies import ClusterInfo
@@ -10,13 +10,13 @@ from delaymq.server.registration import NameServerLink
 from delaymq.transport import TransportError
 
 REQUEST_TIMEOUT_MS = 2_000
-"""A NameServer that does not answer must not hold up a page: the next is asked."""
+"""Timeout per NameServer, after which the next one is queried."""
 MAX_BROKERS = 1_000
-"""Shown of a cluster."""
+"""Maximum number of brokers shown."""
 
 
 async def cluster(api: Api) -> Cluster:
-    """The brokers that the first NameServer knows which answers; only this one when none does."""
+    """Return the brokers known to the first NameServer that responds; only this broker if none does."""
     config = api.broker.config
     links = api.server.registration.links
     brokers: list[BrokerRow] = []

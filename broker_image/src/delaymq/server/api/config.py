@@ -1,4 +1,4 @@
-"""GET /api/v1/config: every setting of the running broker, where it is from, and what waits for a restart."""
+"""GET /api/v1/config: every setting of the running broker, its origin, and changes that wait for a restart."""
 
 from delaymq.api_types.config import Setting, Settings
 from delaymq.config.describe import describe
@@ -6,7 +6,7 @@ from delaymq.server.api.routing import Api
 
 
 async def config(api: Api) -> Settings:
-    """GET."""
+    """Return all settings."""
     broker = api.broker
     rows = describe(broker.config, broker.settings.origins, broker.settings.waiting)
     return Settings(

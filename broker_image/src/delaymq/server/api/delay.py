@@ -1,4 +1,4 @@
-"""Pausing and resuming deliveries over HTTP: POST /api/v1/delay/pause and /api/v1/delay/resume."""
+"""POST /api/v1/delay/pause and /api/v1/delay/resume: pause and resume deliveries."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
@@ -19,27 +19,27 @@ _EXAMPLES: Final = (
 
 
 class ResumeRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Body of POST /api/v1/delay/resume: what becomes of overdue messages; the description has it as `Resume`."""
+    """Body of POST /api/v1/delay/resume: policy for overdue messages; `Resume` in the description."""
 
     overdue: Literal["deliver", "spread", "drop"]
     over_ms: SpreadMs | None = None
-    """Of `spread`: how long it takes."""
+    """Duration of `spread`."""
     up_to_ms: UpToMs | None = None
-    """Of `drop`: what is due at or before this time is dropped, as it was looked at before."""
+    """For `drop`: drop messages due at or before this time, taken from an earlier GET /api/v1/delay."""
 
 
 class DelayHttp:
-    """Handlers over the delivery of one broker."""
+    """Handlers for a broker's deliveries."""
 
     def __init__(self, server: "BrokerServer") -> None:
         self._server = server
 
     async def pause(self, request: web.Request) -> DeliveryState:
-        """POST /api/v1/delay/pause: nothing is delivered until somebody resumes, also after a restart."""
+        """POST /api/v1/delay/pause: stop deliveries until they are resumed, even across restarts."""
         return self._change(self._server.broker.delivery.control.pause)
 
     async def resume(self, request: web.Request) -> DeliveryState:
-        """POST /api/v1/delay/resume: deliveries go on; the body says what becomes of what is overdue."""
+        """POST /api/v1/delay/resume: resume deliveries; the body sets the policy for overdue messages."""
         control = self._server.broker.delivery.control
         try:
             wanted = decode_json(await request.read(), ResumeRequest)
@@ -47,14 +47,12 @@ class DelayHttp:
             raise ApiError(400, "bad_request", f"{error}: send {_EXAMPLES}") from None
         if wanted.overdue == "spread":
             if wanted.over_ms is None:
-                raise ApiError(400, "bad_request", "overMs is missing: over how many ms are they spread?")
+                raise ApiError(400, "bad_request", "overMs is missing: set the duration of the spread, in ms")
             over_ms = wanted.over_ms
             return self._change(lambda: control.spread(over_ms))
         if wanted.overdue == "drop":
             if wanted.up_to_ms is None:
-                raise ApiError(
-                    400, "bad_request", "upToMs is missing: look at /api/v1/delay first, and state its asOfMs"
-                )
+                raise ApiError(400, "bad_request", "upToMs is missing: read /api/v1/delay first, and pass its asOfMs")
             up_to_ms = wanted.up_to_ms
             return self._change(lambda: control.drop(up_to_ms))
         return self._change(control.resume)
@@ -62,14 +60,14 @@ class DelayHttp:
     def _change(self, change: Callable[[], None]) -> DeliveryState:
         broker = self._server.broker
         if broker.config.read_only:
-            raise ApiError(409, "read_only", "the broker was started read-only: it delivers nothing")
+            raise ApiError(409, "read_only", "the broker was started read-only and delivers nothing")
         now_ms = broker.now_ms()
         overdue = broker.delivery.control.overdue(now_ms)
         try:
             change()
         except OSError as error:
             raise ApiError(
-                503, "not_kept", f"delaymq/delivery.json cannot be written ({error}): nothing changed"
+                503, "not_kept", f"cannot write delaymq/delivery.json ({error}): nothing was changed"
             ) from None
         broker.delivery.wake()
         held = msgspec.convert(broker.delivery.control.as_json(now_ms), DeliveryPolicy | None)

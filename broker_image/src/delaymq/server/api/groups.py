@@ -1,4 +1,4 @@
-"""Consumer groups: GET /api/v1/groups and /api/v1/groups/{group}."""
+"""GET /api/v1/groups and /api/v1/groups/{group}: consumer groups."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
 
 MAX_SHOWN_TOPICS: Final = 1_000
-"""Of one group; the sums count all."""
+"""Maximum topics shown of one group; sums include all."""
 MAX_SHOWN_MEMBERS: Final = 1_000
 MAX_SHOWN_QUEUES: Final = 4_096
-"""Rows of one group's progress."""
+"""Maximum rows of one group's progress."""
 
 
 class GroupsQuery(Query):
-    """Which groups."""
+    """Parameters of the list of groups."""
 
     contains: Name = ""
     limit: Limit = 100
@@ -29,13 +29,13 @@ class GroupsQuery(Query):
 
 
 class GroupQuery(Query):
-    """Which group."""
+    """Parameters of one group."""
 
     group: Name
 
 
 async def groups(api: Api, query: GroupsQuery) -> Groups:
-    """A page of groups."""
+    """Return a page of groups."""
     broker, slices = api.broker, TimeSlices()
     wanted = query.contains.lower()
     offset_topics = await _topics_by_group(broker, slices)
@@ -54,14 +54,14 @@ async def groups(api: Api, query: GroupsQuery) -> Groups:
 
 
 async def group(api: Api, query: GroupQuery) -> GroupDetails:
-    """One group."""
+    """Return one group with its members and progress; raise ApiError 404 if it does not exist."""
     broker, slices, name = api.broker, TimeSlices(), query.group
     now_ms = broker.now_ms()
     offset_topics = [
         topic for topic in (await _topics_by_group(broker, slices)).get(name, []) if topic in broker.topics.table
     ]
     if name not in broker.groups.table and broker.clients.group(name, now_ms) is None and not offset_topics:
-        raise ApiError(404, "no_such_group", f"there is no group {name[:255]!r} on this broker: see /api/v1/groups")
+        raise ApiError(404, "no_such_group", f"this broker has no group {name[:255]!r}: see /api/v1/groups")
     row = await _row(broker, name, offset_topics, slices)
     progress, truncated = await _progress(api, name, row.topics, slices)
     connected = broker.clients.group(name, now_ms)
@@ -126,7 +126,7 @@ def _members(broker: "Broker", name: str, now_ms: int) -> list[Member]:
 
 
 async def _progress(api: Api, name: str, topics: list[str], slices: TimeSlices) -> tuple[list[Progress], bool]:
-    """Rows of the queues that hold something or have an offset, and whether there are more than are shown."""
+    """Return the rows of queues with messages or an offset, and whether rows were omitted."""
     broker = api.broker
     store = broker.store
     rows: list[Progress] = []

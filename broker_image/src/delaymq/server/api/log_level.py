@@ -1,4 +1,4 @@
-"""GET and PUT /api/v1/log-level: what is logged, and of which logger, until the restart."""
+"""GET and PUT /api/v1/log-level: log levels of all and of individual loggers, until the restart."""
 
 import dataclasses
 import logging
@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LogLevelChange(Body):
-    """What shall hold from now on; both parts are replaced as a whole."""
+    """New log levels; both members are replaced entirely."""
 
     level: LevelName = "info"
     loggers: Annotated[dict[LoggerName, LevelName], msgspec.Meta(max_length=MAX_LOGGERS)] = msgspec.field(
@@ -25,17 +25,19 @@ class LogLevelChange(Body):
 
 
 async def log_level(api: Api) -> LogLevel:
-    """GET."""
+    """Return the current log levels."""
     level, loggers = parse_log_levels(api.broker.config.log_level)
     return LogLevel(level=level, loggers=loggers)
 
 
 async def set_log_level(api: Api, wanted: LogLevelChange) -> LogLevel:
-    """PUT: holds at once and until the restart; `logLevel` in the file is what holds after that."""
+    """Set the log levels immediately and until the restart; after that, `logLevel` in the file applies."""
     broker = api.broker
     for word in (wanted.level, *wanted.loggers, *wanted.loggers.values()):
         if any(character in word for character in "=;"):
-            raise ApiError(400, "bad_request", f"{word[:64]!r} is neither a level nor a logger such as delaymq.store")
+            raise ApiError(
+                400, "bad_request", f"{word[:64]!r} is neither a level nor the name of a logger, such as delaymq.store"
+            )
     try:
         text = format_log_levels(*parse_log_levels(format_log_levels(wanted.level, wanted.loggers)))
         config = dataclasses.replace(broker.config, log_level=text)
@@ -44,5 +46,5 @@ async def set_log_level(api: Api, wanted: LogLevelChange) -> LogLevel:
     if text != broker.config.log_level:
         broker.settings.set_until_restart("logLevel", by="HTTP", now_ms=broker.now_ms())
         broker.apply(config)
-        _logger.warning("the log's level is %s, until the restart", text)
+        _logger.warning("log level changed to %s until the restart", text)
     return await log_level(api)

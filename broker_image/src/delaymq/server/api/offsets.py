@@ -1,4 +1,4 @@
-"""POST /api/v1/offsets/forget: the decision about consumer offsets that cannot be read."""
+"""POST /api/v1/offsets/forget: discard unreadable consumer offsets."""
 
 from typing import TYPE_CHECKING
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class OffsetsHttp:
-    """Handlers over the consumer offsets of one broker."""
+    """Handlers for a broker's consumer offsets."""
 
     def __init__(self, server: "BrokerServer") -> None:
         self._server = server
 
     async def forget(self, request: web.Request) -> OffsetsForgotten:
-        """Consumers are served again; groups begin as new ones do."""
+        """Discard the offsets; consumers are then served again, and groups start like new ones."""
         broker = self._server.broker
         kept = broker.offsets.unreadable
         if not kept:
-            raise ApiError(409, "readable", "the consumer offsets can be read: there is nothing to give up")
+            raise ApiError(409, "readable", "the consumer offsets are readable: there is nothing to discard")
         try:
             broker.forget_offsets()
         except OSError as error:
             raise ApiError(
-                503, "not_kept", f"config/consumerOffset.json cannot be written ({error}): nothing changed"
+                503, "not_kept", f"cannot write config/consumerOffset.json ({error}): nothing was changed"
             ) from None
         return OffsetsForgotten(as_of_ms=broker.now_ms(), kept=tuple(kept))

@@ -1,4 +1,4 @@
-"""GET /api/v1/openapi.json: the description, made of the table of routes and of the types of their answers."""
+"""GET /api/v1/openapi.json: OpenAPI description, generated from the routes and their types."""
 
 import http
 from functools import cache
@@ -12,36 +12,36 @@ from delaymq.server.api.routing import JSON, Api, Query, Route
 
 _TEMPLATE: Final = "#/components/schemas/{name}"
 _ABOUT: Final = (
-    "What a DelayMQ broker tells and does over HTTP. Times are ms since the epoch. Lists are paged by name: `next` of"
-    " an answer is the `after` of the next request. Errors have one form."
+    "HTTP API of a DelayMQ broker. Times are in ms since the epoch. Lists are paged by name: pass `next` of a"
+    " response as `after` of the next request. All errors have the same format."
 )
 _ALWAYS: Final = {
-    400: "a parameter or the body cannot be used; the message says why",
-    401: "a token is configured and was not sent",
-    403: "no token is configured for this address, or a foreign page asks",
-    408: "the body did not come in time",
+    400: "invalid parameter or body; the message states the reason",
+    401: "a token is configured, but was not sent",
+    403: "no token is configured for this address, or the request comes from a foreign page",
+    408: "the body did not arrive in time",
     413: "the body is too large",
-    415: "the body is not said to be JSON",
-    503: "busy, or not able to at the moment; code `shortage`: the process lacks descriptors, memory or threads",
+    415: "the content type is not JSON",
+    503: "busy or temporarily unavailable; code `shortage`: out of descriptors, memory or threads",
 }
 _RETRY_AFTER: Final = {
-    "Retry-After": {"description": "seconds until the request may be repeated", "schema": {"type": "integer"}}
+    "Retry-After": {"description": "seconds after which the request may be repeated", "schema": {"type": "integer"}}
 }
 
 
 async def openapi(api: Api) -> msgspec.Raw:
-    """The description."""
+    """Return the OpenAPI description."""
     return _encoded(api.routes)
 
 
 @cache
 def _encoded(routes: tuple[Route, ...]) -> msgspec.Raw:
-    """Made once: it takes the loop longer than any other answer."""
+    """Encode the description, once, because it takes the loop longer than any other response."""
     return msgspec.Raw(msgspec.json.encode(description(routes)))
 
 
 def description(routes: tuple[Route, ...]) -> dict[str, Any]:
-    """OpenAPI 3.1 of these routes."""
+    """Return the OpenAPI 3.1 description of these routes."""
     types = [each for route in routes for each in (route.answer, _body(route)) if each not in (None, dict, object)]
     types += [Refusal]
     schemas, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
@@ -64,7 +64,7 @@ def description(routes: tuple[Route, ...]) -> dict[str, Any]:
 
 
 def _forms(base: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
-    """All answers by name."""
+    """Return all response types by name."""
     found: dict[str, type[msgspec.Struct]] = {}
     for kind in base.__subclasses__():
         found |= {kind.__name__: kind} | _forms(kind)
@@ -72,7 +72,7 @@ def _forms(base: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
 
 
 def _always_sent(schema: dict[str, Any]) -> None:
-    """Defaults of an answer are for readers; brokers send every member."""
+    """Mark all members as required: defaults of responses are for readers, and brokers send every member."""
     properties = schema["properties"]
     for each in properties.values():
         each.pop("default", None)
@@ -82,7 +82,7 @@ def _always_sent(schema: dict[str, Any]) -> None:
 def _operation(route: Route, by_type: dict[int, dict[str, Any]]) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object"} if route.answer is dict else by_type.get(id(route.answer), {})
     answers: dict[int, dict[str, Any]] = {}
-    answers[route.status] = {"description": "done", "content": {route.content: {"schema": schema}}}
+    answers[route.status] = {"description": "success", "content": {route.content: {"schema": schema}}}
     for status in sorted({*_ALWAYS, *route.refusals} - ({401, 403} if route.is_open else set())):
         answers[status] = {
             "description": _ALWAYS.get(status, http.HTTPStatus(status).phrase),
@@ -95,7 +95,7 @@ def _operation(route: Route, by_type: dict[int, dict[str, Any]]) -> dict[str, An
         "summary": route.summary,
         "parameters": _parameters(route.query, route.path) if route.query is not None else [],
         "responses": {str(status): answer for status, answer in answers.items()},
-        # Without a token on loopback nothing is asked for.
+        # On loopback, a broker without a token requires none.
         "security": [] if route.is_open else [{"token": []}, {}],
     }
     if (body := _body(route)) is not None:
@@ -128,7 +128,7 @@ def _parameters(kind: type[Query], path: str) -> list[dict[str, Any]]:
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter is left out or has a value: there is no null in a query string."""
+    """Remove null from a parameter's schema: query strings have no null."""
     choices = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
     plain = choices[0] if len(choices) == 1 else schema
     return {name: value for name, value in plain.items() if not (name == "default" and value is None)}

@@ -1,4 +1,4 @@
-"""What a broker answers over HTTP, all of it: a row a request. The description (OpenAPI) is made of this table."""
+"""Table of all HTTP routes of a broker, from which the OpenAPI description is generated."""
 
 from typing import Final
 
@@ -33,112 +33,123 @@ from delaymq.server.api.store.pins import PinQuery, PinsHttp
 
 ROUTES: Final[tuple[Route, ...]] = (
     # Probes and metrics
-    get("/livez", "503 when only a restart helps", BrokerHttp.alive, Alive, is_open=True, refusals=(503,)),
-    get("/readyz", "Whether it is ready, and if not, why", BrokerHttp.ready, Ready, is_open=True, refusals=(503,)),
-    get("/metrics", "Prometheus' text format", BrokerHttp.metrics, None, is_open=True, content="text/plain"),
+    get("/livez", "Liveness: 503 if only a restart helps", BrokerHttp.alive, Alive, is_open=True, refusals=(503,)),
+    get("/readyz", "Readiness, with the reasons if not ready", BrokerHttp.ready, Ready, is_open=True, refusals=(503,)),
+    get("/metrics", "Metrics in Prometheus' text format", BrokerHttp.metrics, None, is_open=True, content="text/plain"),
     get("/api/v1/openapi.json", "This description", openapi.openapi, dict),
     # The broker
-    get("/api/v1/cluster", "Brokers of the cluster, and NameServers", cluster.cluster, Cluster),
-    get("/api/v1/totals", "A few figures, light enough for every two seconds", totals.totals, Totals),
-    get("/api/v1/broker", "What it is, how it stands, settings, delays", BrokerHttp.about, About),
-    get("/api/v1/config", "Settings, and where they are from", config.config, Settings),
-    get("/api/v1/log-level", "What is logged", log_level.log_level, LogLevel),
+    get("/api/v1/cluster", "Brokers of the cluster, and this broker's NameServers", cluster.cluster, Cluster),
+    get("/api/v1/totals", "Key figures, cheap enough to poll every two seconds", totals.totals, Totals),
+    get("/api/v1/broker", "Identity, state, settings and delays of the broker", BrokerHttp.about, About),
+    get("/api/v1/config", "Settings and their origins", config.config, Settings),
+    get("/api/v1/log-level", "Log levels", log_level.log_level, LogLevel),
     put(
-        *("/api/v1/log-level", "Change what is logged, until the restart"),
+        *("/api/v1/log-level", "Set the log levels until the restart"),
         *(log_level.set_log_level, LogLevel),
         body=log_level.LogLevelChange,
         described=LogLevelBody,
     ),
-    get("/api/v1/drain", "Whether producers are held off", BrokerHttp.drain, Drain),
-    post("/api/v1/drain", "Hold producers off, or no longer", BrokerHttp.set_drain, Drain, body=DrainChange),
-    get("/api/v1/remaining", "What consumers would miss without it", BrokerHttp.remaining, Remaining),
+    get("/api/v1/drain", "State of draining", BrokerHttp.drain, Drain),
     post(
-        *("/api/v1/decommission", "Take it out of service: no more writes"),
+        "/api/v1/drain",
+        "Start or end draining, which keeps producers away",
+        BrokerHttp.set_drain,
+        Drain,
+        body=DrainChange,
+    ),
+    get("/api/v1/remaining", "Messages that consumers would lose without this broker", BrokerHttp.remaining, Remaining),
+    post(
+        *("/api/v1/decommission", "Decommission the broker: reject all writes"),
         *(BrokerHttp.decommission, Decommissioned),
         body=object,
         status=202,
     ),
     # Topics, groups, messages
-    get("/api/v1/topics", "Topics by name", topics.topics, Topics, query=topics.TopicsQuery),
+    get("/api/v1/topics", "List topics, sorted by name", topics.topics, Topics, query=topics.TopicsQuery),
     get(
-        *("/api/v1/topics/{topic}", "One topic with its queues", topics.topic, TopicDetails),
+        *("/api/v1/topics/{topic}", "One topic with its queues and groups", topics.topic, TopicDetails),
         query=topics.TopicQuery,
         refusals=(404,),
     ),
-    get("/api/v1/groups", "Groups by name", groups.groups, Groups, query=groups.GroupsQuery),
+    get("/api/v1/groups", "List consumer groups, sorted by name", groups.groups, Groups, query=groups.GroupsQuery),
     get(
-        *("/api/v1/groups/{group}", "One group: members, progress", groups.group, GroupDetails),
+        *("/api/v1/groups/{group}", "One consumer group with its members and progress", groups.group, GroupDetails),
         query=groups.GroupQuery,
         refusals=(404,),
     ),
     get(
-        *("/api/v1/messages", "Messages of a topic by key or store time", search.messages, Messages),
+        *("/api/v1/messages", "Find messages of a topic by key or store time", search.messages, Messages),
         query=search.MessagesQuery,
         refusals=(404,),
     ),
     get(
-        *("/api/v1/messages/{id}", "One message: body, life", history.message, MessageDetails),
+        *("/api/v1/messages/{id}", "One message with its body and history", history.message, MessageDetails),
         query=history.MessageQuery,
         refusals=(404,),
     ),
     post(
-        *("/api/v1/deadletters/{group}/resend", "Send dead letters to their group again"),
+        *("/api/v1/deadletters/{group}/resend", "Resend dead letters to their group"),
         *(dead_letters.resend_dead_letters, Resends),
         query=dead_letters.ResendQuery,
         body=ResendBody,
         refusals=(404,),
     ),
     post(
-        *("/api/v1/offsets/forget", "Give up consumer offsets that cannot be read"),
+        *("/api/v1/offsets/forget", "Discard unreadable consumer offsets"),
         *(OffsetsHttp.forget, OffsetsForgotten),
         body=object,
         refusals=(409, 503),
     ),
     # Delays
-    get("/api/v1/delay", "Each level: positions, lateness", BrokerHttp.delay, Delay),
+    get("/api/v1/delay", "Delay levels: pending messages, positions, lateness", BrokerHttp.delay, Delay),
     get(
-        *("/api/v1/delay/pending", "What waits, by level, topic or due time", pending.pending, Pending),
+        *("/api/v1/delay/pending", "Count pending messages by level, topic or due time", pending.pending, Pending),
         query=pending.PendingQuery,
     ),
     get(
-        *("/api/v1/delay/pending/messages", "What is due next", pending.next_messages, NextMessages),
+        *("/api/v1/delay/pending/messages", "List the messages that are due next", pending.next_messages, NextMessages),
         query=pending.NextQuery,
     ),
     post(
-        *("/api/v1/delay/pause", "Hand nothing over until somebody resumes", DelayHttp.pause, DeliveryState),
+        *("/api/v1/delay/pause", "Pause deliveries until they are resumed", DelayHttp.pause, DeliveryState),
         body=object,
         status=202,
         refusals=(409,),
     ),
     post(
-        *("/api/v1/delay/resume", "Hand over again; what becomes of overdue ones", DelayHttp.resume, DeliveryState),
+        *("/api/v1/delay/resume", "Resume deliveries, with a policy for overdue messages", DelayHttp.resume, DeliveryState),
         body=Resume,
         status=202,
         refusals=(409,),
     ),
-    # The store, for those who read it from elsewhere
-    get("/api/v1/store", "What of the log may be read", StoreHttp.store, Store),
-    get("/api/v1/store/positions", "How far consumers and delays are", StoreHttp.positions, Positions),
-    get("/api/v1/store/files", "The small files, each of one moment", StoreHttp.files, Files),
+    # The store, for remote readers
+    get("/api/v1/store", "Segments and readable range of the commit log", StoreHttp.store, Store),
+    get("/api/v1/store/positions", "Positions of consumers, delay levels and queues", StoreHttp.positions, Positions),
+    get("/api/v1/store/files", "Contents of the small files, each consistent in itself", StoreHttp.files, Files),
     get(
-        *("/api/v1/store/segments/{name}", "A segment's bytes; a Range of them too", StoreHttp.segment, None),
+        *("/api/v1/store/segments/{name}", "Bytes of a segment, or a range of them", StoreHttp.segment, None),
         query=SegmentQuery,
         content="application/octet-stream",
         refusals=(404, 416),
     ),
     get(
-        *("/api/v1/store/segments/{name}/starts", "Where its records begin", StoreHttp.starts, Starts),
+        *(
+            "/api/v1/store/segments/{name}/starts",
+            "Physical offsets at which records of a segment start",
+            StoreHttp.starts,
+            Starts,
+        ),
         query=StartsQuery,
         refusals=(404,),
     ),
     post(
-        *("/api/v1/store/pins", "Keep the log from deletion, for a while", PinsHttp.hold, PinHeld),
+        *("/api/v1/store/pins", "Pin the log against deletion, for a lease", PinsHttp.hold, PinHeld),
         body=PinBody,
         status=201,
         refusals=(409, 429),
     ),
     Route(
-        *("DELETE", "/api/v1/store/pins/{holder}", "End a pin", PinsHttp.release, PinReleased),
+        *("DELETE", "/api/v1/store/pins/{holder}", "Release a pin", PinsHttp.release, PinReleased),
         query=PinQuery,
         refusals=(404,),
     ),

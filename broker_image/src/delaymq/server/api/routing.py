@@ -1,4 +1,4 @@
-"""What all of /api/v1 shares: a route with its parameters and answers, refusals, turns, and reading in threads."""
+"""Infrastructure of /api/v1: routes with their parameters and responses, errors, and reading in threads."""
 
 import asyncio
 import sys
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
 
 MAX_PAGE: Final = 1_000
-"""Rows of one answer."""
+"""Maximum rows of one response."""
 MAX_READS: Final = 2
-"""Answers that read old messages at once: each has a thread."""
+"""Maximum concurrent requests that read old messages; each has a thread."""
 MAX_WAITING: Final = 64
-"""Requests that wait for one of these: more get 503."""
+"""Maximum requests waiting for one of these threads; further ones get 503."""
 MAX_WAIT_S: Final = 5.0
 JSON: Final = "application/json"
 
-Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="rows in the answer")]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="maximum rows in the response")]
 Name = Annotated[str, msgspec.Meta(max_length=255)]
 TimeMs = Annotated[int, msgspec.Meta(ge=0, le=1 << 53, description="ms since the epoch")]
 T = TypeVar("T")
 
 
 class Query(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """Parameters of a request, from its path and its query string."""
+    """Parameters of a request, from its path and query string."""
 
 
 class ApiError(Exception):
-    """A request that is answered with an error: its status, a code for programs and a sentence for people."""
+    """Error response: HTTP status, machine-readable code and message."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -50,34 +50,34 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class Route:
-    """One thing that can be asked for, as the router and the description need it."""
+    """One operation, as the router and the OpenAPI description need it."""
 
     method: str
     path: str
     summary: str
     handle: Callable[..., Awaitable[Any]]
-    """`handle(api)`, with the parsed `query` and `body` behind it if there are such, returns an `answer`.
+    """`handle(api)`, with the parsed `query` and `body` as further arguments if defined, returns an `answer`.
 
-    A method of a class that is made with the server gets the request instead, and may return a whole response.
+    A method receives the request instead, and may return a complete response; its class is created with the server.
     """
     answer: Any
-    """Type of the JSON that is answered; None: not JSON."""
+    """Type of the JSON response; None: not JSON."""
     _: KW_ONLY
     query: type[Query] | None = None
     body: Any = None
-    """Its type; `object` for any JSON, of which nothing is used."""
+    """Type of the request body; `object` for any JSON, which is ignored."""
     described: Any = None
-    """The body's type in the description, where it says more than `body`."""
+    """Type of the body in the description, where it is more precise than `body`."""
     status: int = 200
     content: str = JSON
     refusals: tuple[int, ...] = ()
-    """Statuses of errors beyond those that every request may get."""
+    """Error statuses besides those that every request may get."""
     is_open: bool = False
-    """Whether it is answered without a token."""
+    """Whether the operation needs no token."""
 
     @property
     def owner(self) -> str | None:
-        """The class whose method answers; None: a function does."""
+        """Name of the class that defines the handler; None for a function."""
         return self.handle.__qualname__.rpartition(".")[0] or None
 
 
@@ -87,30 +87,30 @@ put: Final = partial(Route, "PUT")
 
 
 class Api:
-    """The broker, for handlers, and the threads in which they read."""
+    """Context of handlers: the broker, and the threads for reading."""
 
     def __init__(self, server: "BrokerServer") -> None:
         self.server = server
         self.routes: tuple[Route, ...] = ()
-        """All that is answered; set by `add_routes`."""
+        """All routes; set by `add_routes`."""
         self.resending = asyncio.Lock()
-        """Held by whoever sends dead letters again."""
+        """Held while dead letters are resent."""
         self._reads = asyncio.Semaphore(MAX_READS)
         self._waiting = 0
         self._threads = ThreadPoolExecutor(MAX_READS, thread_name_prefix="http-api")
 
     @property
     def broker(self) -> "Broker":
-        """The broker."""
+        """The server's broker."""
         return self.server.broker
 
     async def close(self, app: web.Application) -> None:
-        """Ends the threads."""
+        """Shut down the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
-        """A place among those that read; ApiError 503 when none comes free in time. Not to be nested."""
+        """Acquire a permit for reading; raise ApiError 503 if none becomes available in time. Must not be nested."""
         if self._waiting >= MAX_WAITING:
             raise _busy()
         self._waiting += 1
@@ -127,20 +127,20 @@ class Api:
             self._reads.release()
 
     def in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """`function(*arguments)` in a thread; call it within `reading`."""
+        """Run `function(*arguments)` in a thread; call it within `reading`."""
         return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def log_files(self) -> LogFiles:
-        """The log as it is now, for threads."""
+        """Return a view of the current commit log, for threads."""
         return LogFiles(self.broker.store)
 
 
 def _busy() -> ApiError:
-    return ApiError(503, "busy", f"{MAX_READS} others read old messages already: try again")
+    return ApiError(503, "busy", f"{MAX_READS} other requests are reading old messages: try again")
 
 
 def add_routes(app: web.Application, api: Api, routes: tuple[Route, ...]) -> None:
-    """Has the application answer these."""
+    """Add the routes to the application."""
     api.routes = routes
     app.on_cleanup.append(api.close)
     owners: dict[str, Any] = {}
@@ -196,17 +196,17 @@ def _parameters(request: web.Request, kind: type[Query]) -> Query:
     values: dict[str, str] = dict(request.match_info)
     for name, value in request.query.items():
         if name in values:
-            raise ApiError(400, "bad_request", f"the parameter {name[:64]!r} stands there twice: state it once")
+            raise ApiError(400, "bad_request", f"duplicate parameter {name[:64]!r}: give it once")
         values[name] = value
     try:
         converted = msgspec.convert(values, kind, strict=False)
         for field in msgspec.structs.fields(kind):
             if field.encode_name in values and getattr(converted, field.name) is None:
-                raise msgspec.ValidationError(f"{field.encode_name} has no value: leave it out")
+                raise msgspec.ValidationError(f"{field.encode_name} has no value: omit it")
         return converted
     except msgspec.ValidationError as error:
         names = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
-        raise ApiError(400, "bad_request", f"{error}; the parameters are {names}") from None
+        raise ApiError(400, "bad_request", f"{error}; valid parameters: {names}") from None
 
 
 async def _json(request: web.Request, kind: type[msgspec.Struct]) -> msgspec.Struct:

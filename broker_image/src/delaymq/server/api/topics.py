@@ -1,4 +1,4 @@
-"""Topics: GET /api/v1/topics and /api/v1/topics/{topic}."""
+"""GET /api/v1/topics and /api/v1/topics/{topic}: topics."""
 
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Literal
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 MAX_SHOWN_QUEUES = 16_384
-"""Of one topic: as many as it can have."""
+"""Maximum queues shown of one topic: the maximum that a topic can have."""
 MAX_SHOWN_GROUPS = 1_000
-"""Of one topic."""
+"""Maximum groups shown of one topic."""
 
 
 class TopicsQuery(Query):
-    """Which topics."""
+    """Parameters of the list of topics."""
 
     kind: Literal["normal", "retry", "deadLetter", "system", "all"] = "normal"
     contains: Name = ""
@@ -32,13 +32,13 @@ class TopicsQuery(Query):
 
 
 class TopicQuery(Query):
-    """Which topic."""
+    """Parameters of one topic."""
 
     topic: Name
 
 
 def kind_of(broker: "Broker", topic: str) -> Kind:
-    """What a topic is for."""
+    """Return the kind of a topic."""
     if topic.startswith(names.RETRY_PREFIX):
         return "retry"
     if topic.startswith(names.DLQ_PREFIX):
@@ -47,13 +47,13 @@ def kind_of(broker: "Broker", topic: str) -> Kind:
 
 
 async def page_of(candidates: list[str], limit: int) -> tuple[list[str], str | None]:
-    """The first `limit` names and what `next` says."""
+    """Return the first `limit` names, and the value of `next`."""
     page = nsmallest(limit + 1, candidates)
     return page[:limit], page[limit - 1] if len(page) > limit else None
 
 
 async def topics(api: Api, query: TopicsQuery) -> Topics:
-    """A page of topics."""
+    """Return a page of topics."""
     broker, slices = api.broker, TimeSlices()
     wanted = query.contains.lower()
     total = 0
@@ -82,7 +82,7 @@ async def topics(api: Api, query: TopicsQuery) -> Topics:
 
 
 async def topic(api: Api, query: TopicQuery) -> TopicDetails:
-    """One topic."""
+    """Return one topic with its queues and groups; raise ApiError 404 if it does not exist."""
     broker, slices = api.broker, TimeSlices()
     config = broker.topics.table.get(query.topic)
     if config is None:
@@ -110,12 +110,12 @@ async def topic(api: Api, query: TopicQuery) -> TopicDetails:
 
 
 def no_topic(name: str) -> ApiError:
-    """The answer about a topic that is not there."""
-    return ApiError(404, "no_such_topic", f"there is no topic {name[:127]!r} on this broker: see /api/v1/topics")
+    """Return the error for an unknown topic."""
+    return ApiError(404, "no_such_topic", f"this broker has no topic {name[:127]!r}: see /api/v1/topics")
 
 
 async def groups_of(broker: "Broker", topic: str, slices: TimeSlices) -> list[str]:
-    """Groups that have offsets or members for a topic."""
+    """Return the groups with offsets or members for a topic."""
     found = set(broker.clients.groups_of_topic(topic))
     for key in list(broker.offsets.table):
         await slices.checkpoint()
@@ -125,7 +125,7 @@ async def groups_of(broker: "Broker", topic: str, slices: TimeSlices) -> list[st
 
 
 async def _row(broker: "Broker", config: TopicConfig, slices: TimeSlices) -> tuple[TopicRow, int]:
-    """A topic's row without the time, and where its newest record is (-1: nowhere)."""
+    """Return a topic's row without the time, and the physical offset of its newest record (-1: none)."""
     name, store = config.topic_name, broker.store
     messages, last_offset = 0, -1
     for queue_id in range(queue_count(config)):
@@ -150,7 +150,7 @@ async def _row(broker: "Broker", config: TopicConfig, slices: TimeSlices) -> tup
 
 
 def _last_offset(broker: "Broker", topic: str, queue_id: int, low: int, high: int) -> int:
-    """Physical offset of a queue's newest record; -1 when there is none."""
+    """Return the physical offset of a queue's newest record; -1 if there is none."""
     entry = broker.store.read_entries(topic, queue_id, high - 1, 1) if high > low else b""
     return int(QUEUE_ENTRY.unpack(entry)[0]) if len(entry) == QUEUE_ENTRY.size else -1
 

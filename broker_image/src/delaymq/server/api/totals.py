@@ -1,4 +1,4 @@
-"""GET /api/v1/totals: a few figures in one light answer, for whoever asks every two seconds."""
+"""GET /api/v1/totals: key figures in one cheap response, for polling every two seconds."""
 
 import asyncio
 
@@ -9,10 +9,10 @@ from delaymq.store.disk.files import disk_space
 
 
 async def totals(api: Api) -> Totals:
-    """The figures."""
+    """Return the key figures."""
     server, broker = api.server, api.broker
     store, delivery, stats = broker.store, broker.delivery, broker.stats
-    # In other threads than those that read old messages: nobody's long search may take this away from who watches.
+    # Not in the threads that read old messages, so that long searches do not delay monitoring.
     space, memory = await asyncio.to_thread(lambda: (disk_space(store.path), process_facts.memory()))
     pins = [Pin(holder=pin.holder, bytes=pin.pinned_bytes) for pin in store.pins.report()]
     not_ready = server.not_ready()

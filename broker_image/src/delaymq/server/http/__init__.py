@@ -1,1 +1,1 @@
-"""The HTTP server itself: listening, limits of time and size, who may ask, and the form of answers. Load it late."""
+"""HTTP server: listening, time and size limits, access checks, and response formats. To be imported lazily."""

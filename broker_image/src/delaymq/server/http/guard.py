@@ -1,9 +1,9 @@
-"""Who may ask: the token, and what keeps pages of other sites from asking through a person's browser.
+"""Access checks: the token, and protection against requests from other sites through a user's browser.
 
-Without a token everything is open to this machine, browsers on it among them. A foreign page could send forms here
-(so what changes something needs a JSON content type and no foreign origin), or lead a name of its own to 127.0.0.1 and
-read the answers (so the Host has to be an address or a name of ours). With a token neither is possible: no browser
-adds it for a foreign page.
+Without a token, everything is open to this machine, including its browsers. A foreign page could send forms (so changes
+require a JSON content type and no foreign origin), or resolve its own name to 127.0.0.1 and read the responses (so the
+Host header must be an address or an accepted name). With a token, neither is possible, because browsers do not add the
+token for foreign pages.
 """
 
 import hmac
@@ -19,20 +19,20 @@ from delaymq.server.http.responses import error_response
 from delaymq.server.listening import is_loopback
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics"})
-"""What probes and Prometheus read without a token."""
+"""Paths that probes and Prometheus read without a token."""
 READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 JSON: Final = "application/json"
 
 
 def is_open_path(path: str) -> bool:
-    """Whether a path is answered without a token."""
+    """Return whether a path is served without a token."""
     return path in OPEN_PATHS or is_console_path(path)
 
 
 def guard(host: str, token: str, own_names: tuple[str, ...] = ()) -> Middleware:
-    """Asks for the token, or without one on loopback for what shows that no foreign page asks.
+    """Return a middleware that requires the token, or, on loopback without a token, rejects foreign pages.
 
-    `host` is what was bound to; `own_names` are names that lead here, besides localhost.
+    `host` is the bound address; `own_names` are accepted names besides localhost.
     """
     is_loopback_only = is_loopback(host)
     names = frozenset(name.lower() for name in own_names)
@@ -46,7 +46,7 @@ def guard(host: str, token: str, own_names: tuple[str, ...] = ()) -> Middleware:
         elif is_loopback_only:
             refusal = _foreign(request, names)
         else:
-            message = "set httpToken, or listen on loopback only (httpHost=127.0.0.1)"
+            message = "no token is configured: set httpToken, or listen on loopback only (httpHost=127.0.0.1)"
             refusal = error_response(403, "token_not_configured", message)
         return await handler(request) if refusal is None else refusal
 
@@ -65,16 +65,18 @@ def _without_token(request: web.Request, token: str) -> web.Response | None:
 def _foreign(request: web.Request, names: frozenset[str]) -> web.Response | None:
     stated = request.headers.get("Host")
     if stated is not None and not _is_own(stated, names):
-        message = "without a token the Host must be an IP address, localhost or one of httpNames"
+        message = "without a token, the Host header must be an IP address, localhost or one of httpNames"
         return error_response(403, "host_not_allowed", message)
     if request.method in READING_METHODS or request.match_info.http_exception is not None:
-        return None  # it changes nothing: there is no such path, or it does not take the method
+        return None  # no change: the path does not exist or does not support the method
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc.lower() != (stated or "").lower():
-        return error_response(403, "origin_not_allowed", "pages of other origins may change nothing here")
-    # No page can send a DELETE to another origin, which never permits it.
+        return error_response(403, "origin_not_allowed", "pages of other origins must not change anything here")
+    # Browsers block cross-origin DELETE requests, which are never permitted here.
     if request.method != "DELETE" and request.content_type != JSON:
-        return error_response(415, "json_needed", f"what changes something needs the header Content-Type: {JSON}")
+        return error_response(
+            415, "json_needed", f"requests that change something require the header Content-Type: {JSON}"
+        )
     return None
 
 
@@ -86,7 +88,7 @@ def _is_own(stated: str, names: frozenset[str]) -> bool:
     if name == "localhost" or name.endswith(".localhost") or name in names:
         return True
     try:
-        ipaddress.ip_address(name)  # a name can be led elsewhere, an address cannot
+        ipaddress.ip_address(name)  # names can be resolved elsewhere, addresses cannot
     except ValueError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""HTTP for people, probes and Prometheus. Importing this module loads aiohttp: do it late."""
+"""HTTP server for the API, probes and Prometheus. Importing this module loads aiohttp, so import it lazily."""
 
 import asyncio
 import logging
@@ -15,27 +15,27 @@ from delaymq.server.listening import BACKLOG, port_of
 from delaymq.transport.tcp_socket import LINGER_OFF, reset_at_close
 
 MAX_BODY_BYTES: Final = 64 * 1024
-"""No request here has a body worth mentioning."""
+"""All valid request bodies are much smaller."""
 SHUTDOWN_TIMEOUT_S: Final = 1.0
 MAX_CONNECTIONS: Final = 256
-"""At once: people, probes and tools. Each costs a descriptor and some memory.
+"""Maximum concurrent connections; each takes a descriptor and some memory.
 
-For one more the oldest makes room that has no request under way: whoever opens connections and holds them must not keep
-probes out, for which the broker would be restarted. When all have one, what comes beyond is cut off.
+A further connection replaces the oldest idle one, because clients that hold connections open must not lock out probes,
+which would cause a restart of the broker. If all connections have a request in progress, further ones are reset.
 """
 IDLE_S: Final = 30.0
-"""A connection whose next request does not come whole within this time is closed, the first one included."""
+"""A connection is closed if its first or next request does not arrive completely within this time."""
 BODY_TIMEOUT_S: Final = 10.0
-"""How long a request's body may take."""
+"""Maximum time for receiving a request body."""
 STALLED_S: Final = 30.0
-"""Who takes nothing of an answer for so long is cut off."""
+"""A connection whose peer receives nothing of a response for this time is reset."""
 _STALL_CHECK_S: Final = 5.0
 
 __all__ = ["MAX_BODY_BYTES", "HttpServer", "abort", "error_response", "serve"]
 
 
 def most_connections() -> int:
-    """Connections at once: where few files may be open, a quarter of them, since the store needs the rest."""
+    """Return the maximum number of connections: at most a quarter of the descriptors, as the store needs the rest."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MAX_CONNECTIONS if limit == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, limit // 4)
 
@@ -50,12 +50,12 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        """Open ones."""
+        """Number of open connections."""
         server = self._runner.server
         return len(server.connections) if server is not None else 0
 
     async def stop(self) -> None:
-        """Closes it."""
+        """Close the server and its connections."""
         self._stalls.stop()
         await self._runner.cleanup()
 
@@ -63,16 +63,16 @@ class HttpServer:
 async def serve(
     app: web.Application, bound: socket.socket, host: str, token: str, own_names: tuple[str, ...] = ()
 ) -> HttpServer:
-    """Listens with `app` on a bound socket; `host` is what it was bound to, `own_names` what else leads here."""
+    """Serve `app` on a bound socket; `host` is the bound address, `own_names` are further accepted names."""
     busy: set[asyncio.BaseTransport] = set()
     app.middlewares.append(_marks_busy(busy))
     app.middlewares.append(errors_as_json)
     app.middlewares.append(guard(host, token, own_names))
     app.middlewares.append(_whole_bodies)
     app.on_response_prepare.append(add_headers)
-    # What it would say of a malformed request, with a trace, is the client's affair; our own failures are logged here.
+    # aiohttp would log malformed requests with a traceback; our own failures are logged in responses.py.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
-    # A reset at the end of a connection would take with it what of the last answer is still under way.
+    # A reset when a connection is closed would discard the part of the last response that is still in transit.
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_OFF)
     runner = web.AppRunner(
         app,
@@ -90,7 +90,7 @@ async def serve(
 
 
 def _marks_busy(busy: set[asyncio.BaseTransport]) -> Middleware:
-    """Keeps in `busy` the connections that have a request under way."""
+    """Return a middleware that keeps the connections with a request in progress in `busy`."""
 
     @web.middleware
     async def marked(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -113,17 +113,17 @@ async def _whole_bodies(request: web.Request, handler: Handler) -> web.StreamRes
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 await request.read()
         except web.RequestPayloadError:
-            return error_response(400, "bad_request", "the body is not what Content-Encoding says: send it as it is")
+            return error_response(400, "bad_request", "the body does not match its Content-Encoding: send it unencoded")
         except TimeoutError:
-            return error_response(408, "request_timeout", f"the body did not come within {BODY_TIMEOUT_S:g} s")
+            return error_response(408, "request_timeout", f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
     return await handler(request)
 
 
 class _Site(web.SockSite):
-    """A socket that is listened on, for a limited number of connections."""
+    """Listening socket with a limited number of connections."""
 
     busy: set[asyncio.BaseTransport]
-    """Connections with a request under way."""
+    """Connections with a request in progress."""
 
     async def start(self) -> None:
         await web.BaseSite.start(self)
@@ -138,7 +138,7 @@ class _Site(web.SockSite):
         return server()
 
     def _make_room(self, server: web.Server) -> bool:
-        """Whether there is a place, now that the oldest connection without a request was closed if need be."""
+        """Close the oldest idle connection if necessary; return whether there is capacity for another."""
         there = [each.transport for each in server.connections]
         live = [transport for transport in there if transport is not None and not transport.is_closing()]
         if len(live) < most_connections():
@@ -151,17 +151,17 @@ class _Site(web.SockSite):
 
 class _Aborted(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        abort(cast("asyncio.Transport", transport))  # uvloop's are none of asyncio's classes
+        abort(cast("asyncio.Transport", transport))  # uvloop's transports are not asyncio classes
 
 
 def abort(transport: asyncio.Transport) -> None:
-    """Ends a connection at once, by a reset: nothing waits in the kernel for somebody who takes nothing."""
+    """Reset a connection immediately, so that no unsent data stays in the kernel."""
     reset_at_close(transport, True)
     transport.abort()
 
 
 class _Stalls:
-    """Cuts off connections whose peer takes nothing of what waits for it."""
+    """Resets connections whose peer does not receive the unsent data."""
 
     def __init__(self, runner: web.AppRunner) -> None:
         self._runner = runner
@@ -170,7 +170,7 @@ class _Stalls:
         self._timer = self._loop.call_later(_STALL_CHECK_S, self._check)
 
     def stop(self) -> None:
-        """Ends."""
+        """Stop the checks."""
         self._timer.cancel()
 
     def _check(self) -> None:

@@ -1,7 +1,8 @@
-"""Loads the HTTP side in a thread: it is aiohttp for the most part, which takes a while.
+"""Loading of the HTTP modules in a thread, because importing aiohttp takes a while.
 
-aiohttp's client reads the certificates of all issuers that the system trusts when it is imported, twice. No server uses
-that client, and they would take 2 MB for ever and the processor while the first clients come: so they are left out.
+On import, aiohttp's client reads the certificates of all trusted CAs of the system, twice. No server uses that client,
+and the certificates would take 2 MB permanently, and processor time while the first clients connect, so the read is
+suppressed.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ _one_at_a_time = threading.Lock()
 
 
 async def load(name: str) -> ModuleType:
-    """The module `name`, imported."""
+    """Import the module `name` in a thread and return it."""
     return await asyncio.get_running_loop().run_in_executor(None, _load, name)
 
 

@@ -1,4 +1,4 @@
-"""What all answers have in common: one form of errors, and headers that keep browsers from guessing."""
+"""Helpers for all responses: the error format, and security headers."""
 
 import logging
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ SECURITY_HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of answers that do not bring their own: the console's page has another policy."""
+"""Default headers of responses; the console's page sets another policy."""
 
 RETRY_AFTER_S: Final = 1
-"""`Retry-After` of a request that may succeed when it is repeated (503)."""
+"""`Retry-After` of responses with status 503, whose requests may succeed when repeated."""
 
 _logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def decode_json(data: bytes, kind: type[T]) -> T:
-    """The JSON `data` as `kind`; msgspec.DecodeError says what does not fit. 5.0 is a whole number, as JSON has it."""
+    """Decode the JSON `data` as `kind`, where 5.0 counts as an integer; raise msgspec.DecodeError if it is invalid."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -55,20 +55,20 @@ def _with_integers(value: Any) -> Any:
 
 
 def json_response(answer: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """An answer of /api/v1."""
+    """Return a JSON response of /api/v1."""
     return web.Response(
         body=msgspec.json.encode(answer), status=status, headers=headers, content_type="application/json"
     )
 
 
 def error_response(status: int, code: str, message: str) -> web.Response:
-    """The one form of errors. 503 says when to repeat the request."""
+    """Return an error response; with status 503 it contains Retry-After."""
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else None
     return json_response(Refusal(error=Problem(code=code, message=message)), status, headers)
 
 
 def readiness(problems: list[str]) -> web.Response:
-    """The answer of /readyz."""
+    """Return the response of /readyz."""
     if problems:
         error = Problem(code="not_ready", message="; ".join(problems))
         return json_response(NotReady(ready=False, not_ready=tuple(problems), error=error), 503)
@@ -77,14 +77,14 @@ def readiness(problems: list[str]) -> web.Response:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Gives errors of the router and unexpected ones the one form; OPTIONS tells the methods."""
+    """Convert routing errors and unexpected errors to error responses; answer OPTIONS with the methods."""
     try:
         return await handler(request)
     except web.HTTPMethodNotAllowed as error:
         allow = {"Allow": ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))}
         if request.method == "OPTIONS":
             return web.Response(status=204, headers=allow)
-        response = error_response(405, "method_not_allowed", f"{request.path} takes {allow['Allow']}")
+        response = error_response(405, "method_not_allowed", f"{request.path} supports only {allow['Allow']}")
         response.headers.update(allow)
         return response
     except web.HTTPException as error:
@@ -94,22 +94,22 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return error_response(error.status, code, f"{request.method} {request.path}: {error.reason}")
     except Exception as error:
         if isinstance(error, ConnectionResetError) and (request.transport is None or request.transport.is_closing()):
-            raise  # the peer left before its answer: aiohttp takes that for an end, and nothing failed here
+            raise  # the peer disconnected before its response: aiohttp handles this, and nothing failed here
         if is_shortage(error) or _lacks_thread(error):
             _logger.warning("%s %s: %s", request.method, request.path, error)
-            text = f"the system lacks descriptors, memory or threads ({error}): try again, or raise the limit"
+            text = f"out of descriptors, memory or threads ({error}): try again, or raise the limit"
             return error_response(503, "shortage", text)
         _logger.exception("%s %s failed", request.method, request.path)
         return error_response(500, "internal_error", f"{type(error).__name__}: {error}")
 
 
 def _lacks_thread(error: Exception) -> bool:
-    # What Python raises has no kind of its own.
+    # Python raises a plain RuntimeError.
     return isinstance(error, RuntimeError) and str(error) == "can't start new thread"
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """A signal's handler: the headers of every answer."""
+    """Add the headers of every response; a signal handler of aiohttp."""
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
-    response.headers["Server"] = "delaymq"  # not which libraries in which versions
+    response.headers["Server"] = "delaymq"  # hides libraries and their versions

@@ -1,4 +1,4 @@
-"""Messages over HTTP: search, bodies, history, pending ones and dead letters.
+"""Messages over HTTP: search, bodies, history, pending messages and dead letters.
 
-Invariant: records of the log are read in threads, in bounded numbers; walks over queues and the index yield to others.
+Invariant: records are read in threads, in limited numbers; iterations over queues and the index use time slices.
 """

@@ -1,4 +1,4 @@
-"""Bodies as people look at them: their beginning, as the producer had them before they were compressed."""
+"""Bodies for display: their beginning, decompressed."""
 
 import base64
 from typing import Final
@@ -11,12 +11,12 @@ from delaymq.server.api.routing import Api
 from delaymq.server.log_reader import SHOWN_BODY_BYTES, LogFiles, ReadRecord
 
 MAX_PACKED_BYTES: Final = 16 << 20
-"""A compressed body is read whole up to this: LZ4 packs up to 4 MiB as one piece, and of a part of it nothing comes
-out. Of larger ones the beginning is tried."""
+"""Compressed bodies up to this size are read completely, because LZ4 compresses blocks of up to 4 MiB, and a partial
+block cannot be decompressed. Only the beginning of larger ones is tried."""
 
 
 async def body_of(api: Api, read: ReadRecord) -> MessageBody:
-    """What is shown of a body: SHOWN_BODY_BYTES, unpacked if the producer packed it with zlib, LZ4 or zstd."""
+    """Return the first SHOWN_BODY_BYTES of a body, decompressed if the producer used zlib, LZ4 or zstd."""
     if not read.record.sys_flag & flags.COMPRESSED:
         return _shown(read.record.body, read.body_bytes, is_cut=read.body_bytes > SHOWN_BODY_BYTES)
     async with api.reading():
@@ -48,7 +48,7 @@ def _shown(body: bytes, whole_bytes: int, *, is_cut: bool, not_unpacked: str | N
 
 
 def _text_of(data: bytes, is_cut: bool) -> str | None:
-    for dropped in range(4 if is_cut else 1):  # the cut may go through a character
+    for dropped in range(4 if is_cut else 1):  # the cut may split a character
         try:
             text = data[: len(data) - dropped].decode()
         except UnicodeDecodeError:

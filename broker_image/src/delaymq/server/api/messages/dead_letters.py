@@ -1,4 +1,4 @@
-"""Dead letters: POST /api/v1/deadletters/{group}/resend, and which of them were sent again."""
+"""POST /api/v1/deadletters/{group}/resend: resend dead letters to their group."""
 
 import asyncio
 
@@ -14,19 +14,19 @@ from delaymq.server.api.routing import Api, ApiError, Name, Query
 
 
 class ResendQuery(Query):
-    """Whose dead letters."""
+    """Parameters of a resend."""
 
     group: Name
 
 
 async def resend_dead_letters(api: Api, query: ResendQuery, body: ResendBody) -> Resends:
-    """Sends dead letters to their group again, and answers when they count as stored."""
+    """Resend dead letters to their group, and return when they are stored as durably as other messages."""
     broker, group = api.broker, query.group
     if group not in broker.groups.table:
-        raise ApiError(404, "no_such_group", f"there is no group {group[:255]!r} on this broker: see /api/v1/groups")
+        raise ApiError(404, "no_such_group", f"this broker has no group {group[:255]!r}: see /api/v1/groups")
     answer = Resends(resent=[], failed=[])
     end_offset = 0
-    # Two requests at once must not both find that a message was not resent yet.
+    # Concurrent requests must not both find that a message was not resent before.
     async with api.resending:
         for each in body.messages:
             message_id = each.offset_message_id.upper()
@@ -55,7 +55,9 @@ async def _flushed(api: Api, end_offset: int) -> None:
     except TimeoutError:
         pass
     if api.broker.store.flushed_offset < end_offset:
-        raise ApiError(503, "not_flushed", "they are stored, but not on the disk yet: look before you send them again")
+        raise ApiError(
+            503, "not_flushed", "the messages are stored, but not flushed to disk yet: check before you resend them"
+        )
 
 
 async def _dead_letter(api: Api, group: str, message_id: str) -> Record:
@@ -65,7 +67,7 @@ async def _dead_letter(api: Api, group: str, message_id: str) -> Record:
         raise _no_such_message()
     topic = names.dead_letter_topic(group)
     if read.record.topic != topic:
-        raise ApiError(409, "not_a_dead_letter", f"it is in topic {read.record.topic}, not in {topic}")
+        raise ApiError(409, "not_a_dead_letter", f"the message is in topic {read.record.topic}, not in {topic}")
     async with api.reading():
         record = await api.in_thread(api.log_files().whole, read.record.physical_offset)
     if record is None:
@@ -74,16 +76,14 @@ async def _dead_letter(api: Api, group: str, message_id: str) -> Record:
 
 
 def _no_such_message() -> ApiError:
-    return ApiError(404, "no_such_message", "this broker has no such message (any more)")
+    return ApiError(404, "no_such_message", "this broker has no such message, or it was deleted")
 
 
 async def _refuse_second(api: Api, group: str, dead_letter: Record) -> None:
     if not api.broker.config.message_index_enable:
-        message = "without messageIndexEnable nobody knows whether it was sent again before: say again=true"
+        message = "without messageIndexEnable, earlier resends are unknown: set again=true to resend the message"
         raise ApiError(409, "not_known", message)
     found = (await resent_as(api, group, [dead_letter]))[0]
     if found is not None:
         new_id = offset_message_id(found.store_host, found.physical_offset)
-        raise ApiError(
-            409, "resent_before", f"it was sent again before, as {new_id}: to send it once more say again=true"
-        )
+        raise ApiError(409, "resent_before", f"the message was resent before, as {new_id}: set again=true to resend it")

@@ -1,7 +1,7 @@
-"""GET /api/v1/messages/{id}: one message with its body, and what became of it as far as the log can tell.
+"""GET /api/v1/messages/{id}: one message with its body and its history, derived from the log.
 
-Stored, due and delivered are records with times. That a group consumed something is known from its offset alone, which
-has no time; retries and dead letters are found by the unique id, which clients keep.
+Stored, due and delivered are records with times. Consumption by a group is known only from its offset, without a time.
+Retries and dead letters are found by the unique id, which clients keep.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
 
 MAX_GROUPS: Final = 64
-"""Whose progress is told of one message."""
+"""Maximum groups whose progress is shown for one message."""
 
 
 class MessageQuery(Query):
@@ -40,7 +40,7 @@ class MessageQuery(Query):
 
 
 async def message(api: Api, query: MessageQuery) -> MessageDetails:
-    """One message."""
+    """Return one message with its body and history; raise ApiError 404 if it is not found."""
     broker = api.broker
     read = await find(api, query.id, query.topic)
     row = (await rows_of(api, read.record.topic, [read]))[0]
@@ -58,7 +58,7 @@ async def message(api: Api, query: MessageQuery) -> MessageDetails:
 
 
 async def _related(api: Api, read: ReadRecord) -> list[ReadRecord]:
-    """All records of the message, itself among them, in the log's order."""
+    """Return all records of the message, including `read`, in log order."""
     broker, slices = api.broker, TimeSlices()
     properties = decode_properties(read.record.raw_properties)
     unique_id = properties.get(names.UNIQUE_KEY)
@@ -88,7 +88,7 @@ def _real_topic(topic: str, properties: dict[str, str]) -> str:
 
 
 def _group_of(topic: str) -> str | None:
-    """The group whose retry or dead-letter topic this is."""
+    """Return the group of a retry or dead-letter topic; None for other topics."""
     for prefix in (names.RETRY_PREFIX, names.DLQ_PREFIX):
         if topic.startswith(prefix):
             return topic[len(prefix) :]
@@ -96,7 +96,7 @@ def _group_of(topic: str) -> str | None:
 
 
 def _origin_topic(topic: str, properties: dict[str, str]) -> str:
-    """The topic that the producer sent to."""
+    """Return the topic to which the producer sent the message."""
     real = _real_topic(topic, properties)
     if topic == names.SCHEDULE_DLQ_TOPIC:
         real = properties.get(names.REAL_TOPIC, real)
@@ -104,7 +104,7 @@ def _origin_topic(topic: str, properties: dict[str, str]) -> str:
 
 
 class _History:
-    """Events, gathered record by record."""
+    """Events of a message, collected record by record."""
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
@@ -113,15 +113,15 @@ class _History:
         self._settled: list[tuple[MessageRow, int, int, str | None]] = []
 
     def in_order(self) -> list[LifeEvent]:
-        """The events by time; one without a time stands behind what it follows from."""
+        """Return the events sorted by time; an event without a time follows its cause."""
         for row, queue_id, offset, group in self._settled:
             if (queue_id, offset) not in self._delivered:
-                detail = "it is settled, at the latest now; what it was handed over as is not in the log any more"
+                detail = "delivered by now; the delivered record is no longer in the log"
                 self._add(row.due_ms or row.stored_ms, "delivered", None, detail, group)
         return [event for _, event in sorted(self._events, key=lambda item: item[0])]
 
     def add_record(self, read: ReadRecord) -> None:
-        """Adds what one record tells."""
+        """Add the events of one record."""
         record = read.record
         row = row_of(self._broker, read)
         properties = decode_properties(record.raw_properties)
@@ -134,12 +134,14 @@ class _History:
             self._delivered.add((mark.queue_id, mark.queue_offset))
         place = f"queue {record.queue_id} of {row.topic}, offset {record.queue_offset}"
         if record.topic.startswith(names.DLQ_PREFIX):
-            self._add(row.stored_ms, "deadLettered", row.stored_ms, f"given up after {_tries(row)}: {place}", group)
+            self._add(
+                row.stored_ms, "deadLettered", row.stored_ms, f"dead-lettered after {_tries(row)}: {place}", group
+            )
         elif mark is not None:
             late = f", {row.stored_ms - row.due_ms} ms after its due time" if row.due_ms is not None else ""
-            self._add(row.stored_ms, "delivered", row.stored_ms, f"handed over to {place}{late}", group)
+            self._add(row.stored_ms, "delivered", row.stored_ms, f"delivered to {place}{late}", group)
         elif group is not None:
-            self._add(row.stored_ms, "retried", row.stored_ms, f"stored for the group again, {place}", group)
+            self._add(row.stored_ms, "retried", row.stored_ms, f"stored for a retry by the group, {place}", group)
         else:
             self._add(row.stored_ms, "stored", row.stored_ms, f"stored in {place}", None)
         if not record.topic.startswith(names.DLQ_PREFIX):
@@ -150,12 +152,12 @@ class _History:
             detail = f"stored with delay level {row.delay_level} for queue {row.queue_id} of {row.topic}"
             self._add(row.stored_ms, "stored", row.stored_ms, detail, None)
         else:
-            detail = f"the group sent it back ({_tries(row)}): it comes again after delay level {row.delay_level}"
+            detail = f"sent back by the group ({_tries(row)}): retried after delay level {row.delay_level}"
             self._add(row.stored_ms, "retried", row.stored_ms, detail, group)
         due_ms = row.due_ms or row.stored_ms
-        self._add(due_ms, "due", due_ms, "when it is to be handed over", group)
+        self._add(due_ms, "due", due_ms, "due time of the delivery", group)
         if row.state == "pending":
-            self._add(due_ms, "pending", None, f"waits, entry {offset} of delay level {row.delay_level}", group)
+            self._add(due_ms, "pending", None, f"pending, entry {offset} of delay level {row.delay_level}", group)
         else:
             self._settled.append((row, queue_id, offset, group))
 
@@ -169,11 +171,13 @@ class _History:
             offset = broker.offsets.get(topic, name, row.queue_id)
             if offset is None or offset <= row.queue_offset or not self._is_wanted(name, topic, row.tags):
                 continue
-            detail = f"the group is at {offset} of queue {row.queue_id}, beyond it: at the latest now, when is not kept"
+            detail = (
+                f"the group's offset {offset} in queue {row.queue_id} is past the message; the time is not recorded"
+            )
             self._add(row.stored_ms, "consumed", None, detail, name)
 
     def _is_wanted(self, group: str, topic: str, tags: str | None) -> bool:
-        """False: the group's offset passed over the message, which has none of the tags that it wants."""
+        """Return False if the group skipped the message because of its tags."""
         subscription = self._broker.clients.subscription(group, topic, self._broker.now_ms())
         if subscription is None or (subscription.expression_type or "TAG") != "TAG":
             return True

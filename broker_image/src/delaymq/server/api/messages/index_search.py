@@ -1,4 +1,4 @@
-"""Searches in the key index that hold nobody up: a key that a million messages have is a chain of a million entries."""
+"""Search of the key index in time slices, because a key of a million messages is a chain of a million entries."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
 
 MAX_STEPS: Final = 50_000
-"""Of 64 entries each: some 10 s of the loop's time in turns, and then what was found is all that is told."""
+"""Maximum steps of 64 entries each, some 10 s of the loop's time in total; then the results so far are returned."""
 EVER_MS: Final = 1 << 53
 
 
@@ -21,7 +21,7 @@ async def search_index(
     begin_ms: int = 0,
     end_ms: int = EVER_MS,
 ) -> list[int]:
-    """Physical offsets of at most `limit` records that may have `key`, the newest first."""
+    """Return the physical offsets of at most `limit` records that may have `key`, newest first."""
     found: list[int] = []
     for offset in islice(store.index_steps(topic, key, begin_ms, end_ms), MAX_STEPS):
         await slices.checkpoint()

@@ -1,4 +1,4 @@
-"""What waits: GET /api/v1/delay/pending by level, topic and due time, and the messages that are due next."""
+"""GET /api/v1/delay/pending: counts of pending messages by level, topic and due time, and the messages due next."""
 
 from collections.abc import Callable
 from heapq import nlargest, nsmallest
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from delaymq.schedule import LevelQueue
 
 MAX_BUCKETS: Final = 512
-"""Rows by due time."""
+"""Maximum rows by due time."""
 _CHOSEN_BUCKETS: Final = 120
-"""About so many rows when nobody says how wide they are."""
+"""Approximate number of rows if no width is given."""
 _WIDTHS_MS: Final = (
     *(1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 900_000, 1_800_000),
     *(3_600_000, 7_200_000, 14_400_000, 21_600_000, 43_200_000, 86_400_000, 604_800_000, 2_592_000_000),
@@ -34,30 +34,30 @@ Level = Annotated[int, msgspec.Meta(ge=1, le=MAX_LEVELS)]
 
 
 class PendingQuery(Query):
-    """How to count, and what."""
+    """Parameters of the counts."""
 
     by: Literal["level", "topic", "due"] = "level"
     bucket_ms: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] | None = None
-    """By due time: width of a row; without it one is chosen."""
+    """By due time: width of a row; chosen automatically if omitted."""
     until_ms: TimeMs | None = None
-    """By due time: only what is due before it."""
+    """By due time: only messages due before this time."""
     level: Level | None = None
     topic: Name | None = None
     limit: Limit = 100
-    """By topic: the topics for which most waits."""
+    """By topic: number of topics with the most pending messages."""
 
 
 class NextQuery(Query):
-    """Of which level and for which topic, and how many."""
+    """Parameters of the messages due next."""
 
     level: Level | None = None
     topic: Name | None = None
     limit: Limit = MAX_FOUND
-    """At most 64 are answered."""
+    """Requested number; at most 64 are returned."""
 
 
 async def pending(api: Api, query: PendingQuery) -> Pending:
-    """What waits, counted."""
+    """Return counts of pending messages."""
     delivery, truncated = api.broker.delivery, False
     match query.by:
         case "level":
@@ -101,7 +101,7 @@ async def _by_level(delivery: "Delivery", query: PendingQuery) -> list[PendingRo
 
 
 def _count(delivery: "Delivery", source: "LevelQueue", topic: str) -> int:
-    """What waits for a topic in one queue, as far as it is known."""
+    """Return the known number of pending messages of a topic in one queue."""
     queue = delivery.pending_topics.queues.get(source.queue_id)
     return 0 if queue is None else queue.count(topic)
 
@@ -109,7 +109,7 @@ def _count(delivery: "Delivery", source: "LevelQueue", topic: str) -> int:
 async def _first_of_topic(
     delivery: "Delivery", source: "LevelQueue", topic: str, limit: int
 ) -> list[tuple[int, int, int]]:
-    """Due time, queue and offset of the messages for `topic` in one queue that are due first."""
+    """Return due time, queue id and offset of the messages of `topic` in one queue that are due first."""
     slices = TimeSlices()
     queue = delivery.pending_topics.queues.get(source.queue_id)
     if queue is None or queue.number_of(topic) is None:
@@ -198,12 +198,12 @@ def _is_for(queue: "QueueTopics", topic: str) -> Callable[[int], bool]:
 
 
 def _width_ms(span_ms: int) -> int:
-    """A width that people count in."""
+    """Return a conventional width for a span of time."""
     return next((width for width in _WIDTHS_MS if span_ms <= width * _CHOSEN_BUCKETS), _WIDTHS_MS[-1])
 
 
 def _rows_of(buckets: Buckets) -> list[PendingRow]:
-    """The buckets in which something waits."""
+    """Return the non-empty buckets as rows."""
     rows = []
     for index in range(buckets.rest + 1):
         count, first_ms = buckets.counts[index], buckets.first_ms[index]
@@ -220,7 +220,7 @@ def _rows_of(buckets: Buckets) -> list[PendingRow]:
 
 
 async def next_messages(api: Api, query: NextQuery) -> NextMessages:
-    """The messages that are due next."""
+    """Return the messages that are due next."""
     broker, slices = api.broker, TimeSlices()
     delivery, limit = broker.delivery, min(query.limit, MAX_FOUND)
     first: list[tuple[int, int, int]] = []

@@ -1,4 +1,4 @@
-"""Which dead letters were sent to their group again: found by the mark that the new message carries."""
+"""Lookup of resent dead letters, by the mark in the new message."""
 
 from typing import Final
 
@@ -11,15 +11,15 @@ from delaymq.server.log_reader import LogFiles
 from delaymq.server.time_slices import TimeSlices
 
 _MAX_EXAMINED: Final = 64
-"""Messages of one unique id in a retry topic: a group tries 16 times by default."""
+"""Maximum messages per unique id in a retry topic that are checked; a group retries 16 times by default."""
 
 
 async def resent_as(api: Api, group: str, dead_letters: list[Record]) -> list[Record | None]:
-    """The newest message that each dead letter was sent again as; None: none that the index and the log still have."""
+    """Return the newest resent message of each dead letter; None: none in the index and the log."""
     store, topic = api.broker.store, names.retry_topic(group)
     slices = TimeSlices()
     offsets = [await search_index(store, topic, key_of(each), _MAX_EXAMINED, slices) for each in dead_letters]
-    # One that is not on the disk yet was sent all the same.
+    # Include resent messages that are not flushed yet.
     files = LogFiles(store, unconfirmed=True)
     async with api.reading():
         read = await api.in_thread(files.records, [offset for each in offsets for offset in each])
@@ -33,6 +33,6 @@ async def resent_as(api: Api, group: str, dead_letters: list[Record]) -> list[Re
 
 
 async def resent_times_ms(api: Api, group: str, dead_letters: list[Record]) -> list[int | None]:
-    """When each of these dead letters was last sent again."""
+    """Return when each dead letter was last resent; None: never."""
     found = await resent_as(api, group, dead_letters)
     return [None if each is None else each.store_timestamp_ms for each in found]

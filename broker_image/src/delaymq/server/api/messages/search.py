@@ -1,4 +1,4 @@
-"""Messages as people look at them, and the search for them by key, unique id and store time."""
+"""GET /api/v1/messages: search by key, unique id and store time, and conversion of records to rows."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
 
 MAX_FOUND: Final = 64
-"""Messages in one answer; RocketMQ answers no more either."""
+"""Maximum messages per response, as in RocketMQ."""
 _LATEST_MS: Final = 1 << 53
 _BLANK_SIZE: Final = 1 << 30
 
 
 class MessagesQuery(Query):
-    """By key or unique id (`key`), else by store time, newest first."""
+    """Parameters of a search by key or unique id (`key`), otherwise by store time, newest first."""
 
     topic: Name
     key: Annotated[str, msgspec.Meta(max_length=1024)] = ""
@@ -40,7 +40,7 @@ class MessagesQuery(Query):
 
 
 def row_of(broker: "Broker", read: ReadRecord) -> MessageRow:
-    """A record as a row."""
+    """Convert a record to a row."""
     record = read.record
     properties = decode_properties(record.raw_properties)
     is_waiting_place = record.topic == names.SCHEDULE_TOPIC
@@ -70,7 +70,7 @@ def row_of(broker: "Broker", read: ReadRecord) -> MessageRow:
 
 
 def state_of(broker: "Broker", record: Record, properties: dict[str, str]) -> State:
-    """How the message of a record stands, as far as this record and the schedule tell."""
+    """Return the state of a record's message, derived from the record and the schedule."""
     if record.topic == names.SCHEDULE_TOPIC:
         settled = broker.delivery.is_settled(record.queue_id, record.queue_offset)
         return "delivered" if settled else "pending"
@@ -85,7 +85,7 @@ def state_of(broker: "Broker", record: Record, properties: dict[str, str]) -> St
 
 
 def delay_level_of(record: Record, properties: dict[str, str]) -> int:
-    """The level by which a message was delayed; 0: it was not."""
+    """Return the delay level of a message; 0 if it was not delayed."""
     if record.topic == names.SCHEDULE_TOPIC:
         return level_of_queue(record.queue_id)
     text = properties.get(names.DELAY, "")
@@ -93,7 +93,7 @@ def delay_level_of(record: Record, properties: dict[str, str]) -> int:
 
 
 def due_ms_of(broker: "Broker", record: Record, properties: dict[str, str]) -> int | None:
-    """When a delayed message is or was due; None for others, and where no record says it."""
+    """Return the due time of a delayed message; None for others, and if no record contains it."""
     text = properties.get(names.DUE, "")
     if record.topic == names.SCHEDULE_TOPIC:
         due_ms = parse_due(text, record.queue_id, record.queue_offset)
@@ -105,7 +105,7 @@ def due_ms_of(broker: "Broker", record: Record, properties: dict[str, str]) -> i
 
 
 async def messages(api: Api, query: MessagesQuery) -> Messages:
-    """Messages of a topic by key or by time."""
+    """Return messages of a topic by key or by time; raise ApiError 404 if there is no such topic."""
     if names.topic_problem(query.topic) is not None:
         raise no_topic(query.topic)
     if query.key:
@@ -118,7 +118,7 @@ async def messages(api: Api, query: MessagesQuery) -> Messages:
 
 
 async def rows_of(api: Api, topic: str, found: list[ReadRecord]) -> list[MessageRow]:
-    """Records of a topic as rows; dead letters say whether they were sent again."""
+    """Convert records of a topic to rows; set the resend time of dead letters."""
     rows = [row_of(api.broker, each) for each in found]
     if rows and topic.startswith(names.DLQ_PREFIX):
         times = await resent_times_ms(api, topic.removeprefix(names.DLQ_PREFIX), [each.record for each in found])
@@ -128,7 +128,7 @@ async def rows_of(api: Api, topic: str, found: list[ReadRecord]) -> list[Message
 
 
 async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bool]:
-    """Messages with a key or unique id, pending delayed ones too; and whether there may be more."""
+    """Return messages with a key or unique id, including pending ones, and whether there may be more."""
     broker, topic, key, from_ms, to_ms = api.broker, query.topic, query.key, query.from_ms, query.to_ms
     slices = TimeSlices()
     stored = await search_index(broker.store, topic, key, MAX_FOUND, slices, from_ms, to_ms)
@@ -146,7 +146,7 @@ async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], boo
         if query.queue_id is not None and row_of(broker, each).queue_id != query.queue_id:
             continue
         if record.topic == names.SCHEDULE_TOPIC and (record.queue_id, record.queue_offset) in delivered_places:
-            continue  # its copy, which is newer, tells all that it tells
+            continue  # its newer copy contains the same information
         mark = parse_mark(decode_properties(record.raw_properties).get(names.MARK, ""))
         if mark is not None:
             delivered_places.add((mark.queue_id, mark.queue_offset))
@@ -156,7 +156,7 @@ async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], boo
 
 
 def has_key(record: Record, topic: str, key: str) -> bool:
-    """Whether a record is a message of `topic`, or one that waits for it, with this key or unique id."""
+    """Return whether a record is a stored or pending message of `topic` with this key or unique id."""
     properties = decode_properties(record.raw_properties)
     own_topic = properties.get(names.REAL_TOPIC) if record.topic == names.SCHEDULE_TOPIC else record.topic
     has = properties.get(names.UNIQUE_KEY) == key or key in properties.get(names.KEYS, "").split(" ")
@@ -177,7 +177,7 @@ async def _by_time(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bo
             first = max(low, end - MAX_FOUND - 1)
             entries = _entries(broker, query.topic, queue_id, first, end)
             offsets += [entry[0] for entry in QUEUE_ENTRY.iter_unpack(entries) if 0 < entry[1] < _BLANK_SIZE]
-        # A later record stands behind an earlier one, whatever their queues.
+        # Physical offsets order records across queues.
         newest = sorted(offsets, reverse=True)[: MAX_FOUND + 1]
         read = await api.in_thread(api.log_files().records, newest)
     rows = [
@@ -191,7 +191,7 @@ async def _by_time(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bo
 
 
 def _entries(broker: "Broker", topic: str, queue_id: int, first: int, end: int) -> bytes:
-    """Raw entries `first` to before `end`, a few: an answer of the store ends where a file does."""
+    """Return the raw entries from `first` to before `end`; each read of the store ends at a file's end."""
     parts = []
     while first < end and (part := broker.store.read_entries(topic, queue_id, first, end - first)):
         parts.append(part)
@@ -202,9 +202,9 @@ def _entries(broker: "Broker", topic: str, queue_id: int, first: int, end: int) 
 async def _ends_by_time(
     api: Api, topic: str, queue_ids: list[int], to_ms: int, slices: TimeSlices
 ) -> list[tuple[int, int, int]]:
-    """Queue, its first entry, and the first entry stored after `to_ms`; queues that hold nothing are left out.
+    """Return queue id, first entry, and first entry stored after `to_ms`; empty queues are omitted.
 
-    All queues are searched at once, one halving of each a turn of the thread.
+    Runs a binary search in all queues concurrently, one step of each per call to the thread.
     """
     store = api.broker.store
     found: list[tuple[int, int, int]] = []
@@ -229,7 +229,7 @@ async def _ends_by_time(
         for (queue_id, _), time_ms in zip(middles, times, strict=True):
             first, low, high = searched[queue_id]
             middle = (low + high) // 2
-            # A blank entry, or one whose record is gone, is taken for old: those stand before what is there.
+            # A blank entry, or one whose record is deleted, counts as old, because it precedes all existing records.
             low, high = (middle + 1, high) if time_ms is None or time_ms <= to_ms else (low, middle)
             if low < high:
                 searched[queue_id] = (first, low, high)
@@ -240,7 +240,7 @@ async def _ends_by_time(
 
 
 async def find(api: Api, message_id: str, topic: str) -> ReadRecord:
-    """The record of an offset message id, or of a unique id in `topic`; ApiError 404."""
+    """Return the record of an offset message id, or of a unique id in `topic`; raise ApiError 404."""
     if topic and (found := await by_unique_id(api, topic, message_id)):
         return found[0]
     offset = parse_id(message_id)
@@ -248,12 +248,12 @@ async def find(api: Api, message_id: str, topic: str) -> ReadRecord:
         read = await named(api, offset)
         if read is not None and offset_message_id(read.record.store_host, offset) == message_id.upper():
             return read
-    hint = f" in topic {topic!r}" if topic else ": to look for a unique id, name its topic (?topic=…)"
+    hint = f" in topic {topic!r}" if topic else ": a unique id requires its topic (?topic=…)"
     raise ApiError(404, "no_such_message", f"this broker has no message {message_id[:64]!r}{hint}")
 
 
 async def named(api: Api, offset: int) -> ReadRecord | None:
-    """The record at an offset that a request states; None when there is none that its queue names too."""
+    """Return the record at an untrusted offset; None unless its queue confirms it."""
     async with api.reading():
         read = (await api.in_thread(api.log_files().records, [offset]))[0]
     if read is None:
@@ -265,7 +265,7 @@ async def named(api: Api, offset: int) -> ReadRecord | None:
 
 
 async def by_unique_id(api: Api, topic: str, unique_id: str) -> list[ReadRecord]:
-    """Records of a topic, and of the schedule for it, with a unique id: the newest that consumers see first."""
+    """Return the records of a topic with a unique id: stored ones, then pending ones, each newest first."""
     store, slices = api.broker.store, TimeSlices()
     stored = await search_index(store, topic, unique_id, MAX_FOUND, slices)
     waiting = await search_index(store, names.SCHEDULE_TOPIC, unique_id, MAX_FOUND, slices)
@@ -281,7 +281,7 @@ def _has_unique_id(record: Record, topic: str, unique_id: str) -> bool:
 
 
 def parse_id(message_id: str) -> int | None:
-    """The physical offset that an offset message id names; None when it is none."""
+    """Return the physical offset of an offset message id; None if it is invalid."""
     try:
         return parse_offset_message_id(message_id)[2]
     except ValueError:

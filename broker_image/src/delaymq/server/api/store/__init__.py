@@ -1,4 +1,4 @@
-"""The store over HTTP (/api/v1/store): files, segments and leased pins, for remote readers and backups.
+"""/api/v1/store: files, segments and leased pins of the store, for remote readers and backups.
 
-Invariant: no reader sees more of the log than is confirmed, and no read blocks the event loop.
+Invariant: readers see only the confirmed part of the log, and no read blocks the event loop.
 """

@@ -1,7 +1,7 @@
-"""The store over HTTP, to be read from elsewhere: /api/v1/store. Nobody sees more of the log than is confirmed.
+"""Handlers of /api/v1/store, for remote readers, who see only the confirmed part of the log.
 
-Files are read in threads of their own, in chunks; the loop only sends. How many answers read at once is bounded, and so
-is how long somebody may take to receive one.
+Files are read in chunks in separate threads; the loop only sends. The number of concurrent reads is limited, and so is
+the time for receiving a response.
 """
 
 import asyncio
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
 
 FORMAT_VERSION: Final = 1
-"""Of the answers; it grows when a member changes its meaning or goes."""
+"""Version of the responses; it increases when a member changes its meaning or is removed."""
 MAX_READS: Final = 4
-"""Answers that read at once: each has a thread and a descriptor, and takes its share of the loop."""
+"""Maximum concurrent responses; each takes a thread, a descriptor and time on the loop."""
 MAX_WAITING: Final = 256
-"""Requests that wait for one of these: more get 503."""
+"""Maximum waiting requests; further ones get 503."""
 MAX_WAIT_S: Final = 5.0
 RECEIVE_GRACE_S: Final = 30.0
 MIN_BYTES_PER_S: Final = 64 * 1024
-"""Who takes an answer more slowly, beyond the grace, is cut off: a deleted segment's space is free only then."""
+"""Minimum receive rate beyond the grace period; slower peers are disconnected to free space of deleted segments."""
 SLICE_S: Final = 0.002
-"""How long a walk through tables holds the loop before others have their turn."""
+"""Time slice of an iteration over tables on the event loop."""
 SLICE_BYTES: Final = 256 * 1024
 QUOTED_AT_ONCE: Final = 128 * 1024
-"""Characters of a file that are made a piece of JSON text in one go, which takes less than a millisecond."""
+"""Characters of a file that are encoded as JSON at a time, which takes less than a millisecond."""
 MIN_EVERY_BYTES: Final = 4_096
 MAX_STARTS: Final = 4_096
-"""In one answer: each costs a search in the segment."""
+"""Maximum offsets per response; each requires a search in the segment."""
 MAX_TRIES: Final = 64
-"""Records that are looked up in their queues for one start: a log whose queues are gone is not searched through."""
+"""Maximum queue lookups per offset, so that a log without its queues is not searched completely."""
 _TRIES_AT_ONCE: Final = 8
 
 T = TypeVar("T")
@@ -63,20 +63,20 @@ SegmentName = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class SegmentQuery(Query):
-    """Which segment."""
+    """Parameters of a segment."""
 
     name: SegmentName
 
 
 class StartsQuery(Query):
-    """Which segment, and how far the starts are apart."""
+    """Parameters of record starts: the segment, and their distance."""
 
     name: SegmentName
     every: Annotated[int, msgspec.Meta(ge=MIN_EVERY_BYTES, le=10**18 - 1)]
 
 
 class StoreHttp:
-    """Handlers over the store of one broker."""
+    """Handlers for a broker's store."""
 
     def __init__(self, server: "BrokerServer") -> None:
         self._server = server
@@ -85,11 +85,11 @@ class StoreHttp:
         self._threads = ThreadPoolExecutor(MAX_READS, thread_name_prefix="store-http")
 
     async def close(self, app: web.Application) -> None:
-        """Ends the threads."""
+        """Shut down the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def store(self, request: web.Request) -> Store:
-        """/api/v1/store: what there is, and how far the log may be read."""
+        """/api/v1/store: return the segments and the readable range of the log."""
         broker = self._server.broker
         store, config = broker.store, broker.config
         end = store.confirmed_offset
@@ -111,12 +111,12 @@ class StoreHttp:
         )
 
     async def segment(self, request: web.Request) -> web.StreamResponse:
-        """/api/v1/store/segments/NAME: its bytes, or a range of them."""
+        """/api/v1/store/segments/NAME: send a segment's bytes, or a range of them."""
         base = self._find(request)
         readable_bytes = self._readable_end(base) - base
         is_head = request.method == "HEAD"
         try:
-            # What a range of a HEAD would mean is not defined.
+            # Ranges are not defined for HEAD.
             span = None if is_head else parse_range(request.headers.get("Range"), readable_bytes)
         except RangeError as error:
             response = error_response(416, "range_not_satisfiable", str(error))
@@ -147,11 +147,11 @@ class StoreHttp:
         return answer
 
     async def starts(self, request: web.Request) -> Starts:
-        """/api/v1/store/segments/NAME/starts?every=BYTES: where its records begin, about so far apart."""
+        """/api/v1/store/segments/NAME/starts?every=BYTES: return starts of records at about this distance."""
         base = self._find(request)
         stated = request.query.get("every", "")
         if not (stated.isascii() and stated.isdigit() and len(stated) < 19 and int(stated) >= MIN_EVERY_BYTES):
-            raise ApiError(400, "bad_request", f"every is a number of bytes, at least {MIN_EVERY_BYTES}")
+            raise ApiError(400, "bad_request", f"every must be a number of bytes, at least {MIN_EVERY_BYTES}")
         end = self._readable_end(base) - base
         every = max(int(stated), end // MAX_STARTS)
         async with self._reading_segment(base) as descriptor:
@@ -165,7 +165,7 @@ class StoreHttp:
         return Starts(as_of_ms=self._server.broker.now_ms(), every=every, starts=[base + each for each in found])
 
     async def _start(self, descriptor: int, base: int, wished: int, end: int) -> int | None:
-        """The first byte from `wished` on at which a record begins that its queue names."""
+        """Return the first position from `wished` at which a record starts that its queue confirms."""
         position = wished
         for _ in range(MAX_TRIES // _TRIES_AT_ONCE):
             tried = await self._in_thread(records_behind, descriptor, base, position, end, _TRIES_AT_ONCE)
@@ -179,11 +179,11 @@ class StoreHttp:
         return None
 
     async def positions(self, request: web.Request) -> web.StreamResponse:
-        """/api/v1/store/positions: how far consumers and the schedule are, and what the queues hold."""
+        """/api/v1/store/positions: send the positions of consumers and schedule, and the bounds of queues."""
         return await self._in_slices(request, self._position_pieces())
 
     async def _in_slices(self, request: web.Request, text: Iterator[str]) -> web.StreamResponse:
-        """JSON text, made and sent piece by piece; others have their turn in between."""
+        """Send JSON text generated piece by piece, yielding to other tasks in between."""
         if request.method == "HEAD":
             return web.Response(content_type="application/json")
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -193,7 +193,7 @@ class StoreHttp:
         return answer
 
     async def _send_pieces(self, sending: "_Sending", text: Iterator[str]) -> bool:
-        """False when the other side is gone or too slow."""
+        """Send all pieces; return False if the peer is disconnected or too slow."""
         pieces: list[str] = []
         size = 0
         yield_at = time.monotonic() + SLICE_S
@@ -210,7 +210,7 @@ class StoreHttp:
         return await sending.send("".join(pieces).encode())
 
     def _position_pieces(self) -> Iterator[str]:
-        """The JSON text in pieces that take far less than a turn each; the broker may go on between two of them."""
+        """Yield the JSON text in pieces that take much less than a time slice; the broker may run between them."""
         broker = self._server.broker
         store = broker.store
         head: dict[str, Any] = {
@@ -220,7 +220,7 @@ class StoreHttp:
             "inUse": True,
             "startOffset": store.min_offset,
             "endOffset": store.confirmed_offset,
-            # All of this is true of the log up to there; under SYNC_FLUSH it is confirmed a moment later.
+            # Everything below is valid for the log up to this offset; under SYNC_FLUSH it is confirmed a moment later.
             "logEndOffset": store.end_offset,
             "delayOffsets": broker.delivery.delay_offsets(),
         }
@@ -232,18 +232,18 @@ class StoreHttp:
         yield ',"queues":['
         comma = ""
         for topic, queue_id in store.queues():
-            # A topic that is deleted just now has none.
+            # The topic may have been deleted meanwhile.
             if store.has_queue(topic, queue_id):
                 yield comma + json.dumps([topic, queue_id, *store.queue_bounds(topic, queue_id)])
                 comma = ","
         yield "]}"
 
     async def files(self, request: web.Request) -> web.StreamResponse:
-        """/api/v1/store/files: the small files as they would be written now, for a backup."""
+        """/api/v1/store/files: send the small files as they would be written now, for a backup."""
         return await self._in_slices(request, self._file_pieces())
 
     def _file_pieces(self) -> Iterator[str]:
-        """The JSON text in pieces; the broker may go on between two of them."""
+        """Yield the JSON text in pieces; the broker may run between them."""
         broker = self._server.broker
         head = {"formatVersion": FORMAT_VERSION, "asOfMs": broker.now_ms(), "storeId": broker.store.store_id}
         yield json.dumps(head)[:-1] + ',"files":{'
@@ -254,11 +254,11 @@ class StoreHttp:
                 yield json.dumps(content[start : start + QUOTED_AT_ONCE])[1:-1]
             yield '"'
             comma = ","
-        # Last, so that no file is ahead of it.
+        # Last, so that no file is newer.
         yield f'}},"logEndOffset":{broker.store.end_offset}}}'
 
     def _find(self, request: web.Request) -> int:
-        """The segment's first offset. ApiError when there is none that may be read."""
+        """Return the segment's first offset; raise ApiError if there is no readable segment."""
         name, store = request.match_info["name"], self._server.broker.store
         if is_segment_name(name):
             base, first = int(name), store.min_offset
@@ -266,7 +266,7 @@ class StoreHttp:
                 raise _gone(name)
             if base < store.confirmed_offset and (base - first) % store.options.commit_log_file_bytes == 0:
                 return base
-        raise ApiError(404, "no_such_segment", "the log has no such segment: ask /api/v1/store for their names")
+        raise ApiError(404, "no_such_segment", "the log has no such segment: see /api/v1/store for the names")
 
     def _readable_end(self, base: int) -> int:
         store = self._server.broker.store
@@ -277,7 +277,7 @@ class StoreHttp:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[None]:
-        """A place among those that read; ApiError 503 when none came free."""
+        """Acquire a permit for reading; raise ApiError 503 if none becomes available in time."""
         if self._waiting >= MAX_WAITING:
             raise _busy()
         self._waiting += 1
@@ -295,7 +295,7 @@ class StoreHttp:
 
     @asynccontextmanager
     async def _reading_segment(self, base: int) -> AsyncIterator[int]:
-        """A descriptor of the segment, with a place among those that read; ApiError when there is none."""
+        """Open the segment with a permit for reading; raise ApiError if it does not exist."""
         async with self._reading():
             try:
                 descriptor = await self._in_thread(open_segment, self._path(base))
@@ -311,7 +311,7 @@ class StoreHttp:
 
 
 class _Sending:
-    """An answer under way to somebody who has to take it fast enough; what fails in its block cuts it off."""
+    """A streamed response with a minimum receive rate; an error in its block disconnects the peer."""
 
     def __init__(self, request: web.Request, answer: web.StreamResponse) -> None:
         self._request = request
@@ -327,11 +327,11 @@ class _Sending:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            # Else the answer that tells of it would be taken for the rest of this one.
+            # Otherwise the error response would be read as the rest of this response.
             self.abort()
 
     async def send(self, data: bytes) -> bool:
-        """False when the other side is gone or too slow."""
+        """Send data; return False if the peer is disconnected or too slow."""
         self._sent_bytes += len(data)
         try:
             async with asyncio.timeout_at(self._began + RECEIVE_GRACE_S + self._sent_bytes / MIN_BYTES_PER_S):
@@ -341,7 +341,7 @@ class _Sending:
         return True
 
     def abort(self) -> None:
-        """The answer cannot be finished: the other side must not take it for whole."""
+        """Reset the connection, so that the peer does not accept an incomplete response."""
         if self._request.transport is not None:
             abort(self._request.transport)
 
@@ -358,8 +358,8 @@ def _members(name: str, keys: list[str], value_of: Callable[[str], Any]) -> Iter
 
 
 def _gone(name: str) -> ApiError:
-    return ApiError(404, "segment_gone", f"the segment {name} was deleted: ask /api/v1/store for what is there")
+    return ApiError(404, "segment_gone", f"segment {name} was deleted: see /api/v1/store for the existing ones")
 
 
 def _busy() -> ApiError:
-    return ApiError(503, "busy", f"{MAX_READS} others read the store already: try again")
+    return ApiError(503, "busy", f"{MAX_READS} other requests are reading the store: try again")

@@ -1,4 +1,4 @@
-"""What of a store is no log: its small files as a backup takes them, and the sizes of its large ones."""
+"""Small files of a store for backups, and the sizes of its large files."""
 
 import json
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
 
 CONSUMER_FILTER = "consumerFilter.json"
-"""RocketMQ's: kept for it, and not read here."""
+"""File of RocketMQ, which is preserved but not used."""
 
 
 def file_sizes(store: "MessageStore") -> FileSizes:
-    """With which sizes and kinds of files the store was opened."""
+    """Return the file sizes with which the store was opened."""
     options = store.options
     return FileSizes(
         commit_log_file_bytes=options.commit_log_file_bytes,
@@ -36,7 +36,7 @@ def file_sizes(store: "MessageStore") -> FileSizes:
 
 
 def small_files(broker: "Broker") -> Iterator[tuple[str, str]]:
-    """Path below the store and content; each of the moment at which it is asked for."""
+    """Yield path (relative to the store) and content of each file, generated when it is requested."""
     store = broker.store
     yield f"config/{topics.FILE_NAME}", broker.topics.encode().decode()
     yield f"config/{subscription_groups.FILE_NAME}", broker.groups.encode().decode()

@@ -1,6 +1,6 @@
-"""Leased pins: whoever copies the log from elsewhere keeps the broker from deleting what is being copied.
+"""Leased pins, with which remote copiers prevent the broker from deleting the segments that they copy.
 
-A pin ends by itself, so that a copier that died holds nothing up; above the disk's last threshold pins give way
+Pins expire, so that a dead copier does not block deletion. Above the disk's last threshold, pins are ignored
 (Retention), so that no copier takes a broker out of service.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from delaymq.store.retention import Pins
 
 MAX_HOLDERS: Final = 8
-"""Each is a series of the metrics and a question before each deletion."""
+"""Each holder is a metrics series and is checked before each deletion."""
 _HOLDER = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _EXAMPLE: Final = '{"holder": "backup-1", "offset": 0, "leaseMs": 60000}'
 
@@ -34,7 +34,7 @@ class _Pin:
 
 
 class PinRefusedError(Exception):
-    """A pin that cannot be given: HTTP status, code, and a sentence."""
+    """A rejected pin: HTTP status, code and message."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class PinRefusedError(Exception):
 
 
 class LeasedPins:
-    """The pins of those who copy; `pins` are the store's."""
+    """Pins of remote copiers; `pins` are the store's."""
 
     def __init__(self, pins: "Pins", min_offset: Callable[[], int], now_ms: Callable[[], int]) -> None:
         self._pins = pins
@@ -52,24 +52,24 @@ class LeasedPins:
         self._held: dict[str, _Pin] = {}
 
     def hold(self, holder: str, offset: int, lease_ms: int) -> int:
-        """Takes or renews a pin; when it ends (ms). PinRefusedError."""
+        """Set or renew a pin and return the end of its lease (ms); raise PinRefusedError."""
         self._expire()
         first = self._min_offset()
         if offset < first:
             raise PinRefusedError(
-                409, "offset_gone", f"the log begins at {first}: ask /api/v1/store anew and pin what is there"
+                409, "offset_gone", f"the log starts at {first}: read /api/v1/store again, and pin an existing offset"
             )
         if holder not in self._held:
             if len(self._held) >= MAX_HOLDERS:
                 raise PinRefusedError(
-                    429, "too_many_pins", f"{MAX_HOLDERS} others hold pins: try again when one of them is done"
+                    429, "too_many_pins", f"{MAX_HOLDERS} other pins are held: try again when one of them is released"
                 )
             self._pins.hold(holder, lambda: self._offset_of(holder), gives_way=True)
         pin = self._held[holder] = _Pin(offset, self._now_ms() + lease_ms)
         return pin.lease_ends_ms
 
     def release(self, holder: str) -> bool:
-        """Ends a pin; False when there was none."""
+        """Release a pin; return False if there is none."""
         if self._held.pop(holder, None) is None:
             return False
         self._pins.release(holder)
@@ -86,7 +86,7 @@ class LeasedPins:
 
 
 class PinRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Body of POST /api/v1/store/pins; `PinBody` says it as the description has it."""
+    """Body of POST /api/v1/store/pins; `PinBody` in the description."""
 
     holder: str
     offset: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -94,13 +94,13 @@ class PinRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class PinQuery(Query):
-    """Whose pin."""
+    """Parameters of a pin's release."""
 
     holder: Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class PinsHttp:
-    """Handlers over the pins of one broker's store."""
+    """Handlers for the pins of a broker's store."""
 
     def __init__(self, server: "BrokerServer") -> None:
         broker = server.broker
@@ -108,14 +108,16 @@ class PinsHttp:
         self.pins = LeasedPins(self._store.pins, lambda: self._store.min_offset, broker.now_ms)
 
     async def hold(self, request: web.Request) -> PinHeld:
-        """POST /api/v1/store/pins: takes a pin, or renews it."""
+        """POST /api/v1/store/pins: set or renew a pin."""
         try:
             wanted = decode_json(await request.read(), PinRequest)
         except msgspec.DecodeError as error:
             raise ApiError(400, "bad_request", f"{error}: send {_EXAMPLE}") from None
         if not _HOLDER.fullmatch(wanted.holder) or not wanted.holder.startswith("backup-"):
             raise ApiError(
-                400, "bad_request", "holder is `backup-` and up to 57 letters, digits, dots, dashes and underscores"
+                400,
+                "bad_request",
+                "holder must be `backup-` followed by up to 57 letters, digits, dots, dashes and underscores",
             )
         try:
             lease_ends_ms = self.pins.hold(wanted.holder, wanted.offset, wanted.lease_ms)
@@ -126,8 +128,8 @@ class PinsHttp:
         )
 
     async def release(self, request: web.Request) -> PinReleased:
-        """DELETE /api/v1/store/pins/HOLDER."""
+        """DELETE /api/v1/store/pins/HOLDER: release a pin."""
         holder = request.match_info["holder"]
         if not self.pins.release(holder):
-            raise ApiError(404, "no_such_pin", "nobody of that name holds a pin: it may have ended by itself")
+            raise ApiError(404, "no_such_pin", "there is no pin of this holder: it may have expired")
         return PinReleased(holder=holder, released=True)

@@ -1,6 +1,6 @@
-"""Reading commit-log segments for HTTP: ranges, and places at which records begin. What is here runs in any thread.
+"""Reading of commit log segments for HTTP: ranges, and starts of records. Thread-safe.
 
-A descriptor is opened for each answer: the store may close its own while a thread reads.
+A descriptor is opened for each response, because the store may close its own while a thread reads.
 """
 
 import os
@@ -15,23 +15,23 @@ from delaymq.store.reader import is_torn
 from delaymq.store.untrusted_offsets import LARGEST_NAMED_BYTES
 
 CHUNK_BYTES: Final = 256 * 1024
-"""What a thread reads and the loop sends at once: it takes some 0.1 ms of the loop."""
+"""Size of the chunks that a thread reads and the loop sends, which takes some 0.1 ms."""
 SEARCH_BYTES: Final = 8 * 1024 * 1024
-"""How far a place at which a record begins is searched for."""
+"""Maximum range of a search for the start of a record."""
 _MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
 
 
 class RangeError(ValueError):
-    """A range that cannot be answered; the text says which can."""
+    """An unsatisfiable range; the text states the valid ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What looks like a record in every respect; only its queue proves that it is one, and no message's body."""
+    """Data that looks like a record; only its queue can confirm that it is not part of a message body."""
 
     position: int
-    """Byte in the segment."""
+    """Position in the segment."""
     topic: str
     queue_id: int
     queue_offset: int
@@ -39,36 +39,36 @@ class Found:
 
 
 def parse_range(header: str | None, readable_bytes: int) -> tuple[int, int] | None:
-    """First byte and byte behind the last; None: everything is asked for. RangeError."""
+    """Parse a Range header as first and end position; None: the whole segment. Raises RangeError."""
     if header is None or not header.lower().startswith("bytes="):
         return None
     match = _RANGE.fullmatch(header.lower().strip())
     if match is None or not (match[1] or match[2]):
-        raise RangeError("ask for one range, such as bytes=0-1048575")
+        raise RangeError("request a single range, such as bytes=0-1048575")
     if not match[1]:
         start, end = max(readable_bytes - int(match[2]), 0), readable_bytes
     else:
         start = int(match[1])
         end = min(int(match[2]) + 1, readable_bytes) if match[2] else readable_bytes
         if match[2] and int(match[2]) < start:
-            raise RangeError("the range ends before it begins")
+            raise RangeError("the range ends before it starts")
     if start >= end:
-        raise RangeError(f"{readable_bytes} bytes can be read")
+        raise RangeError(f"the range is outside the {readable_bytes} readable bytes")
     return start, end
 
 
 def open_segment(path: str) -> int:
-    """A descriptor to read. FileNotFoundError when the segment was deleted."""
+    """Open a segment for reading; raise FileNotFoundError if it was deleted."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def read_chunk(descriptor: int, position: int, end: int) -> bytes:
-    """At most CHUNK_BYTES from `position` on, and not beyond `end`."""
+    """Read at most CHUNK_BYTES from `position`, up to `end`."""
     return os.pread(descriptor, min(CHUNK_BYTES, end - position), position)
 
 
 def records_behind(descriptor: int, base: int, position: int, end: int, count: int) -> list[Found]:
-    """The first `count` places from `position` on that look like records, searched for in SEARCH_BYTES."""
+    """Return the first `count` candidates for records from `position`, within SEARCH_BYTES."""
     found: list[Found] = []
     end_of_search = min(position + SEARCH_BYTES, end)
     at = position
@@ -94,7 +94,7 @@ def _record_at(descriptor: int, base: int, position: int, end: int) -> Found | N
     if stated_offset != base + position or not FIXED_BYTES <= size <= min(end - position, LARGEST_NAMED_BYTES):
         return None
     try:
-        # A body may be full of heads that claim megabytes each: none is read for them.
+        # A body may contain many fake headers that claim megabytes each, so bodies are not read.
         record = read_cut(descriptor, position, head, size, 0).record
     except RecordError:
         return None
