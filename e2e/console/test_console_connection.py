@@ -22,18 +22,18 @@ def test_a_broker_with_a_token_is_asked_with_it_while_the_tab_is_open(
     seen = open_page(new_cluster(httpToken=TOKEN), "#/topics")
     field = seen.page.get_by_label("Token")
     expect(field).to_be_focused()
-    expect(seen.page.locator("#notices")).to_contain_text("This broker asks for its token")
+    expect(seen.page.locator("#notices")).to_contain_text("This broker requires its token")
     field.fill("wrong")
     field.press("Enter")
-    expect(seen.page.locator("#notices")).to_contain_text("did not take this token")
+    expect(seen.page.locator("#notices")).to_contain_text("rejected this token")
     seen.page.get_by_label("Token").fill(TOKEN)
-    seen.page.get_by_role("button", name="Use it").click()
-    expect(seen.page.locator("main")).to_contain_text("No topic yet")
+    seen.page.get_by_role("button", name="Use token").click()
+    expect(seen.page.locator("main")).to_contain_text("There are no topics")
     expect(seen.page.locator("#whoami")).to_contain_text(BROKER_NAME)
     expect(seen.page.locator("#notices")).to_be_empty()
     assert seen.page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
     seen.page.reload()
-    expect(seen.page.locator("main")).to_contain_text("No topic yet")
+    expect(seen.page.locator("main")).to_contain_text("There are no topics")
     seen.page.get_by_role("button", name="Forget token").click()
     expect(seen.page.get_by_label("Token")).to_be_visible()
 
@@ -43,13 +43,13 @@ def test_a_broker_that_is_killed_is_missed_and_its_return_is_told(new_cluster: N
     seen = open_page(cluster)
     expect(seen.section("Brokers")).to_contain_text(BROKER_NAME)
     cluster.kill()
-    expect(seen.page.get_by_role("status")).to_contain_text("The broker does not answer since")
+    expect(seen.page.get_by_role("status")).to_contain_text("The broker has not responded since")
     expect(seen.section("Brokers")).to_contain_text(BROKER_NAME)
     cluster.start()
-    expect(seen.page.get_by_role("status")).to_contain_text("The broker was restarted and answers again")
+    expect(seen.page.get_by_role("status")).to_contain_text("The broker was restarted and has been responding")
     seen.page.get_by_role("link", name="Topics", exact=True).click()
-    expect(seen.page.locator("main")).to_contain_text("No topic yet")
-    seen.page.get_by_role("button", name="Seen").click()
+    expect(seen.page.locator("main")).to_contain_text("There are no topics")
+    seen.page.get_by_role("button", name="Dismiss").click()
     expect(seen.page.get_by_role("status")).to_be_empty()
 
 
@@ -57,13 +57,13 @@ def test_an_empty_broker_says_on_each_screen_how_to_begin(new_cluster: NewCluste
     seen = open_page(new_cluster(), "#/nowhere")
     seen.page.route("**/api/v1/totals", lambda route: quiet_machine(route))
     seen.go("#/")
-    expect(seen.page.locator(".state")).to_have_text("All is well.")
+    expect(seen.page.locator(".state")).to_have_text("No problems found.")
     for place, sentence in {
         "#/topics": 'delaymq send Orders "hello later" --delay 5s',
         "#/groups": "delaymq receive Orders",
-        "#/delays": "Nothing waits",
+        "#/delays": "There are no pending messages",
         "#/messages": "Enter a topic",
-        "#/deadletters": "No dead letter",
+        "#/deadletters": "There are no dead letters",
     }.items():
         seen.go(place)
         expect(seen.page.locator("main")).to_contain_text(sentence)

@@ -32,7 +32,7 @@ def test_a_dead_letter_is_resent_and_its_group_gets_it_again(cluster: OurCluster
     seen.page.get_by_role("button", name="Resend 1 …").click()
     dialog.get_by_role("button", name="Resend", exact=True).click()
     expect(seen.page.get_by_role("status", name="Resent now")).to_contain_text(
-        "1 of 1 message went to the group's retry topic"
+        "1 of 1 message sent to the group's retry topic"
     )
     expect(seen.row("letter-2").get_by_role("cell").last).to_contain_text("resent")
     expect(seen.row("letter-1").get_by_role("cell").last).to_have_text("no")

@@ -42,11 +42,11 @@ def test_a_message_is_in_the_picture_until_it_is_delivered(waiting: OurCluster, 
         run(waiting.namesrv_address, lambda client: send(client, Message(topic=TOPIC, body=b"x"), delay="1s"))
         expect(picture).to_have_accessible_name("0 messages due within 1 min, 1 overdue, 2 later")
         expect(seen.page.locator(".due-overdue")).to_be_visible()
-        expect(seen.tile("Waiting")).to_have_text("3")
+        expect(seen.tile("Pending")).to_have_text("3")
         expect(seen.tile("Next due")).to_contain_text("overdue")
     expect(picture).to_have_accessible_name("0 messages due within 1 min, 2 later")
     expect(seen.page.locator(".due-overdue")).to_have_count(0)
-    expect(seen.tile("Waiting")).to_have_text("2")
+    expect(seen.tile("Pending")).to_have_text("2")
     expect(seen.page.get_by_role("note")).to_have_count(0)
 
 
@@ -99,27 +99,27 @@ def test_what_waits_is_told_by_level_topic_and_next_message(waiting: OurCluster,
     message = seen.section("Next").get_by_role("row").filter(has_text="hour-0")
     message.get_by_role("link").last.click()
     expect(seen.page.get_by_role("heading", level=1)).to_have_text("Message")
-    expect(seen.page.locator("[data-event=pending]")).to_contain_text("Waits")
+    expect(seen.page.locator("[data-event=pending]")).to_contain_text("Pending")
 
 
 def test_every_card_obeys_the_filter(waiting: OurCluster, open_page: OpenPage) -> None:
     run(waiting.namesrv_address, lambda client: send(client, Message(topic="LiveSooner", body=b"x"), delay="50s"))
     seen = open_page(waiting, f"#/delays?topic={OTHER_TOPIC}")
-    expect(seen.tile("Waiting")).to_have_text("1")
+    expect(seen.tile("Pending")).to_have_text("1")
     expect(seen.tile("Next due")).to_have_text(re.compile(r"^in (1 h 5\d min|2 h)$"))
     rows = seen.section("By level").get_by_role("row")
     expect(rows).to_have_count(2)
     expect(rows.nth(1).get_by_role("cell")).to_have_text(
-        ["6", "2h", "1", "1 message waiting in level 6", re.compile(r"^in (1 h 5\d min|2 h)$")]
+        ["6", "2h", "1", "1 message pending in level 6", re.compile(r"^in (1 h 5\d min|2 h)$")]
     )
     expect(seen.section("By level")).to_contain_text("Lateness is measured by level, not by topic.")
-    expect(seen.page.get_by_text("Late, longest")).to_have_count(0)
+    expect(seen.page.get_by_text("Lateness, maximum")).to_have_count(0)
     expect(seen.section("Next").get_by_role("row")).to_have_count(2)
     expect(seen.section("Next")).to_contain_text("two-hours")
     seen.go("#/delays?level=6")
     expect(seen.section("By level").get_by_role("row")).to_have_count(2)
     expect(seen.tile("Next due")).to_have_text(re.compile(r"^in (1 h 5\d min|2 h)$"))
-    expect(seen.tile("Late, longest")).to_have_text("–")
+    expect(seen.tile("Lateness, maximum")).to_have_text("–")
     expect(seen.section("By topic")).to_contain_text(OTHER_TOPIC)
     expect(seen.section("By topic")).not_to_contain_text(TOPIC)
 
@@ -130,7 +130,7 @@ def test_the_list_of_what_is_due_next_says_how_many_there_are(waiting: OurCluste
     run(waiting.namesrv_address, lambda client: send(client, *some, delay="2h"))
     seen = open_page(waiting, f"#/delays?topic={topic}")
     expect(seen.section("Next").get_by_role("row")).to_have_count(9)
-    expect(seen.section("Next")).to_contain_text("8 of 10 waiting messages.")
+    expect(seen.section("Next")).to_contain_text("8 of 10 pending messages.")
 
 
 def busy_day(route: Route) -> None:
@@ -161,7 +161,7 @@ def test_a_level_can_be_looked_at_alone(waiting: OurCluster, open_page: OpenPage
     seen = open_page(waiting, "#/delays")
     seen.page.get_by_role("link", name="only level 5").click()
     expect(seen.page.get_by_text("Only level 5.")).to_be_visible()
-    expect(seen.tile("Waiting")).to_have_text("2")
+    expect(seen.tile("Pending")).to_have_text("2")
     expect(seen.section("Next")).not_to_contain_text("two-hours")
     seen.page.get_by_role("link", name="Show all").click()
     expect(seen.section("Next")).to_contain_text("two-hours")
@@ -171,14 +171,14 @@ def test_how_late_a_level_was_is_told_once_it_delivered(waiting: OurCluster, ope
     run(waiting.namesrv_address, lambda client: send(client, Message(topic="LiveLate", body=b"x"), delay="1s"))
     seen = open_page(waiting, "#/delays")
     level = seen.section("By level").get_by_role("row").filter(has=seen.page.get_by_role("link", name="only level 1"))
-    expect(level.get_by_role("img", name=re.compile("level 1: half at most .* late"))).to_be_visible()
+    expect(level.get_by_role("img", name=re.compile("level 1: 50 % at most .* late"))).to_be_visible()
     for column in (5, 6, 7):
         expect(level.get_by_role("cell").nth(column)).to_have_text(re.compile(r"^\d[\d.]* (ms|s|min)"))
 
 
 def test_a_hidden_tab_asks_for_nothing_and_goes_on_when_it_is_shown(waiting: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(waiting, "#/delays")
-    expect(seen.tile("Waiting")).to_be_visible()
+    expect(seen.tile("Pending")).to_be_visible()
     seen.page.clock.install()
     seen.page.evaluate(HIDE, True)
     seen.page.wait_for_load_state("networkidle")

@@ -70,9 +70,9 @@ def test_a_search_without_a_key_names_the_delayed_messages_that_wait(cluster: Ou
     later = [Message(topic=topic, body=b"x", keys=f"later-{number}") for number in range(3)]
     run(cluster.namesrv_address, lambda client: send(client, *later, delay="1h"))
     seen = open_page(cluster, f"#/messages?topic={topic}")
-    expect(seen.page.get_by_text(f"No message of {topic} was stored in this time.")).to_be_visible()
-    expect(seen.page.get_by_text(f"3 delayed messages for {topic} still wait to be delivered.")).to_be_visible()
-    seen.page.get_by_role("link", name="Show what is due next").click()
+    expect(seen.page.get_by_text(f"No message of {topic} was stored in this time range.")).to_be_visible()
+    expect(seen.page.get_by_text(f"3 delayed messages for {topic} are still pending.")).to_be_visible()
+    seen.page.get_by_role("link", name="Show messages due next").click()
     expect(seen.section("Next")).to_contain_text("later-0")
     seen.go(f"#/messages?topic={topic}&q=later-1")
     expect(seen.row("later-1")).to_contain_text("pending")
@@ -102,7 +102,7 @@ def test_messages_are_found_by_when_they_were_stored(
     seen.page.get_by_label("Stored from").fill("2001-01-01T00:00:00")
     seen.page.get_by_label("to", exact=True).fill("2001-01-02T00:00:00")
     seen.page.get_by_role("button", name="Search").click()
-    expect(seen.page.locator("main")).to_contain_text(f"No message of {TOPIC} was stored in this time.")
+    expect(seen.page.locator("main")).to_contain_text(f"No message of {TOPIC} was stored in this time range.")
     expect(seen.page.get_by_label("Stored from")).to_have_value("2001-01-01T00:00")
 
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_found_is_said_with_what_to_do(
     cluster: OurCluster, delayed: SendResult, open_page: OpenPage
 ) -> None:
     seen = open_page(cluster, "#/messages?q=order-42")
-    expect(seen.page.get_by_role("alert")).to_have_text("To look for a key, give the topic too.")
+    expect(seen.page.get_by_role("alert")).to_have_text("To search for a key, enter the topic, too.")
     seen.go(f"#/messages?q={'0' * 32}")
     expect(seen.page.get_by_role("alert")).to_contain_text("No message has this offset message id")
     seen.go(f"#/messages?topic={TOPIC}&q=no-such-key")

@@ -38,7 +38,7 @@ def test_the_overview_tells_what_runs_and_what_needs_attention(filled: OurCluste
         "registered"
     )
     expect(seen.page.get_by_role("list", name="Needs attention")).to_contain_text("no member connected")
-    expect(seen.section("Groups behind").get_by_role("row").filter(has_text=GROUP)).to_contain_text("7")
+    expect(seen.section("Groups with lag").get_by_role("row").filter(has_text=GROUP)).to_contain_text("7")
     expect(seen.tile("Stored / s")).to_have_text("0")
     expect(seen.tile("Disk")).to_contain_text("%")
     expect(seen.page.locator("#whoami")).to_contain_text(f"{BROKER_NAME}ready")
@@ -56,14 +56,14 @@ def test_a_topic_is_found_by_a_part_of_its_name_and_shows_its_queues(filled: Our
     rows = seen.section("Queues").get_by_role("row")
     expect(rows).not_to_have_count(1)
     assert sum(int(row.get_by_role("cell").nth(1).inner_text()) for row in rows.all()[1:]) == 12
-    expect(seen.page.locator(".facts")).to_contain_text("Delayed, waiting1")
+    expect(seen.page.locator(".facts")).to_contain_text("Delayed, pending1")
 
 
 def test_a_group_shows_its_lag_and_how_far_it_is_in_each_queue(filled: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(filled, "#/groups")
     expect(seen.row(GROUP).get_by_role("cell").nth(1)).to_have_text("7")
     seen.page.get_by_role("link", name=GROUP, exact=True).click()
-    expect(seen.section("Members")).to_contain_text("No member is connected, and 7 messages wait")
+    expect(seen.section("Members")).to_contain_text("No member is connected, and the lag is 7 messages")
     rows = seen.section("Progress").get_by_role("row").filter(has_text=TOPIC)
     expect(rows).not_to_have_count(0)
     lags = [int(row.get_by_role("cell").nth(2).inner_text()) for row in rows.all()]
@@ -127,7 +127,7 @@ def test_every_screen_fits_and_names_its_controls(
     for place in PLACES:
         seen.go(place)
         expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
-        expect(seen.page.get_by_text("Asking the broker")).to_have_count(0)
+        expect(seen.page.get_by_text("Loading …")).to_have_count(0)
         assert not seen.is_too_wide(), f"{place} is wider than {width} px"
         assert seen.nameless() == [], place
     dark = seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 22, 21)"
@@ -138,7 +138,7 @@ def test_the_screens_are_reached_with_the_keyboard_alone(filled: OurCluster, ope
     seen = open_page(filled, "#/groups")
     expect(seen.row(GROUP)).to_be_visible()
     seen.page.keyboard.press("Tab")
-    expect(seen.page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    expect(seen.page.get_by_role("link", name="Skip to content")).to_be_focused()
     for _ in range(3):
         seen.page.keyboard.press("Tab")
     expect(seen.page.get_by_role("link", name="Topics", exact=True)).to_be_focused()
@@ -167,7 +167,7 @@ def test_what_is_not_there_is_said_in_a_sentence(filled: OurCluster, open_page: 
     seen = open_page(filled, "#/topics/NoSuchTopic")
     expect(seen.page.get_by_role("alert")).to_contain_text("NoSuchTopic")
     seen.go("#/nowhere")
-    expect(seen.page.locator("main")).to_contain_text("There is no such screen")
+    expect(seen.page.locator("main")).to_contain_text("This page does not exist")
 
 
 def with_topics(cluster: OurCluster, count: int) -> OurCluster:

@@ -195,7 +195,7 @@ def test_what_comes_is_followed_without_a_group(ask: Ask, standalone: Standalone
     late = next(row for row in rest if row["body"] == "late")
     assert late["latenessMs"] == late["storedMs"] - late["dueMs"] >= 0
     ended = ask("receive", "Followed", "--tail", "0", "--follow", "--timeout", "0.3", "--count", "1")
-    assert (ended.code, "0 of 1 message came" in ended.err) == (1, True)
+    assert (ended.code, "received 0 of 1 message" in ended.err) == (1, True)
 
 
 @pytest.mark.parametrize("how", [("--tail", "1", "--follow"), ("--follow",)], ids=" ".join)

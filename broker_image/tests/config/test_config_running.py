@@ -158,7 +158,7 @@ def test_a_peer_cannot_leave_a_value_with_which_no_start_succeeds(tmp_path: Path
     with pytest.raises(ConfigError, match="regionId: the value"):
         running.change(regionId=value)
     assert path.read_text() == "brokerName=before\n"
-    assert running.change(regionId="eu-1").remark == f"waits for a restart: regionId; kept in {path}"
+    assert running.change(regionId="eu-1").remark == f"takes effect after a restart: regionId; stored in {path}"
 
 
 def test_a_file_does_not_grow_beyond_what_a_start_reads(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""The console: one page at `/` that shows a person what the broker does.
+"""Web console of the broker: a single page at `/`.
 
-Here: the page with its style and scripts (static/, sent as they are, no build step) and the handler that sends them.
-Not here: data. The page takes all of it from /api/v1, as any program may, and with the same token. Invariants: the
-files tell nothing about the broker, so they need no token; no file is read before somebody opens the page; the page may
-load and ask nothing but this origin.
+Here: the page with its styles and scripts (static/, served unchanged, without a build step) and their handler. Not
+here: data, which the page reads from /api/v1 with the token like any other client. Invariants: the files contain no
+data about the broker, so they need no token; they are read when the page is first opened; the page accesses only this
+origin.
 """
 
 from delaymq.server.console.pages import add_console, is_console_path

@@ -1,4 +1,4 @@
-"""Sends the console's files, with the headers that keep a browser from doing more with them than they ask for."""
+"""Handler of the console's static files, with restrictive security headers."""
 
 import asyncio
 import hashlib
@@ -27,7 +27,7 @@ POLICY: Final = "; ".join(
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
-        # Text of a message can never become markup: a browser that knows this refuses innerHTML altogether.
+        # Message text can never become markup: browsers that support this directive reject innerHTML.
         "require-trusted-types-for 'script'",
         "trusted-types 'none'",
     )
@@ -39,7 +39,7 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Kept, but asked for each time by its tag: an upgraded broker never meets the scripts of the one before.
+    # Cached, but revalidated by tag, so that an upgraded broker is never used with old scripts.
     "Cache-Control": "no-cache",
     "Vary": "Accept-Encoding",
 }
@@ -47,27 +47,27 @@ HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """One file as it is sent."""
+    """A file as it is served."""
 
     body: bytes
     content_type: str
     tag: str
-    """Hash of the body, for `ETag`."""
+    """Hash of the body, used as `ETag`."""
 
 
 class Pages:
-    """The console's files, read at the first request."""
+    """The console's files, loaded by the first request."""
 
     def __init__(self) -> None:
         self._files: dict[str, StaticFile] | None = None
         self._loading = asyncio.Lock()
 
     async def page(self, request: web.Request) -> web.StreamResponse:
-        """`/`."""
+        """Serve `/`."""
         return await self._answer(request, PAGE)
 
     async def file(self, request: web.Request) -> web.StreamResponse:
-        """`/console/NAME`."""
+        """Serve `/console/NAME`."""
         return await self._answer(request, request.match_info["name"])
 
     async def _answer(self, request: web.Request, name: str) -> web.StreamResponse:
@@ -89,7 +89,7 @@ class Pages:
 
 
 def load(path: Path = STATIC_PATH) -> dict[str, StaticFile]:
-    """All files that may be sent, by name: a name that is not among them leads nowhere, whatever dots it has."""
+    """Return all servable files by name; other names, including paths with dots, are not found."""
     return {
         each.name: StaticFile(
             body=(body := each.read_bytes()),
@@ -102,12 +102,12 @@ def load(path: Path = STATIC_PATH) -> dict[str, StaticFile]:
 
 
 def add_console(app: web.Application) -> None:
-    """Puts the console at `/`."""
+    """Add the console's routes at `/`."""
     pages = Pages()
     app.router.add_get("/", pages.page)
     app.router.add_get(PREFIX + "{name}", pages.file)
 
 
 def is_console_path(path: str) -> bool:
-    """Whether `path` is one of the files, which need no token."""
+    """Return whether `path` belongs to the console, which needs no token."""
     return path == "/" or path.startswith(PREFIX)

@@ -1,17 +1,17 @@
-// What the page asks the broker: JSON below /api/v1 of this origin, nothing else.
+// Requests to the broker: only JSON below /api/v1 of this origin.
 
 const TOKEN_KEY = "delaymq-token";
-// Longer than any answer should take; what does not answer must not keep a screen waiting for good.
+// Longer than any response should take, so that no screen waits indefinitely.
 const TIMEOUT_MS = 15_000;
 
-/** How the broker answers, for whoever shows it: "answered", "lost", "restarted" and "token" (it asks for one). */
+/** State of the connection, as events: "answered", "lost", "restarted" and "token" (a token is required). */
 export const connection = new EventTarget();
 
 let bootId = null;
 let isLost = false;
 let aheadMs = 0;
 
-/** The broker refused or could not do it; `message` is a sentence. */
+/** Error response of the broker; `message` is a sentence. */
 export class ApiError extends Error {
   constructor(status, code, message) {
     super(message);
@@ -20,10 +20,10 @@ export class ApiError extends Error {
   }
 }
 
-/** No answer at all. */
+/** No response. */
 export class UnreachableError extends Error {}
 
-/** The time of the broker's clock, as the last answer told it. */
+/** The broker's current time, derived from its last response. */
 export function brokerNow() {
   return Date.now() + aheadMs;
 }
@@ -32,13 +32,13 @@ export function hasToken() {
   return sessionStorage.getItem(TOKEN_KEY) !== null;
 }
 
-/** Keeps the token as long as this tab is open; null forgets it. */
+/** Stores the token until the tab is closed; null removes it. */
 export function setToken(token) {
   if (token === null) sessionStorage.removeItem(TOKEN_KEY);
   else sessionStorage.setItem(TOKEN_KEY, token);
 }
 
-/** GET; parameters that are null or empty are left out. */
+/** GET; parameters that are null or empty are omitted. */
 export function get(path, parameters = {}, signal = undefined) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
@@ -48,7 +48,7 @@ export function get(path, parameters = {}, signal = undefined) {
   return ask(text ? `${path}?${text}` : path, { method: "GET" }, signal);
 }
 
-/** POST of a JSON body. */
+/** POST with a JSON body. */
 export function post(path, body, signal = undefined) {
   const headers = { "Content-Type": "application/json" };
   return ask(path, { method: "POST", headers, body: JSON.stringify(body) }, signal);
@@ -74,10 +74,10 @@ async function ask(path, options, signal) {
       throw error;
     });
   } catch (error) {
-    // Leaving a screen is no failure of the broker.
+    // Leaving a screen is not a failure of the broker.
     if (signal?.aborted) throw error;
     lost();
-    throw new UnreachableError("The broker does not answer.", { cause: error });
+    throw new UnreachableError("The broker does not respond.", { cause: error });
   }
   return judged(answer, body);
 }
@@ -90,7 +90,7 @@ function judged(answer, body) {
   throw new ApiError(
     answer.status,
     told?.code ?? "unknown",
-    told?.message ?? `The broker answered ${answer.status} without saying why.`,
+    told?.message ?? `The broker returned ${answer.status} without a reason.`,
   );
 }
 

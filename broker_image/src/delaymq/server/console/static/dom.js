@@ -1,15 +1,15 @@
-// Elements from plain values. Text only ever becomes text nodes and attributes: nothing here parses markup.
+// Creation of elements from plain values. Text becomes only text nodes and attributes; nothing here parses markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const HANDLERS = ["onclick", "oninput", "onchange", "onsubmit", "onkeydown", "onclose"];
 const PROPERTIES = ["value", "checked", "indeterminate", "disabled"];
 
-/** An element; properties named on… are handlers, null, undefined and false leave an attribute out. */
+/** An element; properties named on… are handlers; attributes that are null, undefined or false are omitted. */
 export function h(tag, properties, ...children) {
   return filled(document.createElement(tag), properties, children);
 }
 
-/** The same in SVG. */
+/** An SVG element. */
 export function s(tag, properties, ...children) {
   return filled(document.createElementNS(SVG, tag), properties, children);
 }
@@ -38,9 +38,9 @@ function asNodes(children) {
 }
 
 /**
- * Makes the children of `parent` equal to `children` and keeps every node that can stay, so that focus, selection and
- * scrolling survive an update. Children with data-key are matched by it; a node that is in the page already is left as it
- * is, so what a person types into must be built once and given again, as one of `children` itself.
+ * Updates the children of `parent` to match `children`, and reuses existing nodes, so that focus, selection and scroll
+  * position survive an update. Children with data-key are matched by it. A node that is already in the page is not changed,
+  * so input elements must be created once and passed again as direct `children`.
  */
 export function morph(parent, ...children) {
   const wanted = asNodes(children);
@@ -90,7 +90,7 @@ function update(old, node) {
     if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
   for (const { name } of [...old.attributes]) {
-    // A <details> that a person opened stays open.
+    // A <details> that the user opened stays open.
     if (!node.hasAttribute(name) && name !== "open") old.removeAttribute(name);
   }
   for (const name of HANDLERS) {

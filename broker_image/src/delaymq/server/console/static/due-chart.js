@@ -1,9 +1,9 @@
-// The live picture: how many messages come due when, in bars that move towards "now" at the left.
+// Live chart of pending messages by due time, with bars that move towards "now" on the left.
 
 import { h, morph, s } from "./dom.js";
 import { count, counted, duration, iso } from "./format.js";
 
-/** What may be shown: how far ahead, how wide a bar is (about 60 each), and in how many steps the axis is marked. */
+/** Selectable time windows, with bar width (about 60 bars each) and number of axis ticks. */
 export const WINDOWS = [
   { name: "1 min", windowMs: 60_000, bucketMs: 1_000, steps: 4 },
   { name: "10 min", windowMs: 600_000, bucketMs: 10_000, steps: 5 },
@@ -17,17 +17,17 @@ const TOP = 14;
 const BOTTOM = 26;
 const LEFT = 52;
 const RIGHT = 14;
-// Left of "now": what is due and has not been handed over.
+// Left of "now": messages that are due but not delivered.
 const OVERDUE_WIDTH = 46;
 const GAP = 1;
 const FEW_STEPS = 2;
-// The bars go on moving for so long after an answer; if none follows they stand still, as the figures do.
+// The bars keep moving for this time after a response, and stop, like the figures, if none follows.
 const GLIDE_MS = 1_500;
 const LEAST_WIDTH = 240;
 const OVERDUE_MS = 1_000;
 
 export class DueChart {
-  /** Build once, give it to render() each time. */
+  /** Create once, and pass to render() each time. */
   element;
   #svg;
   #moving = s("g", { class: "moving" });
@@ -47,12 +47,12 @@ export class DueChart {
     }).observe(this.element);
   }
 
-  /** Draws what `rows` ({fromMs, toMs, pending, nextDueMs}; the last may have no end) say at `nowMs`, of `total` in all. */
+  /** Draws `rows` ({fromMs, toMs, pending, nextDueMs}; the last may have no end) at `nowMs`, out of `total` messages. */
   show({ rows, total, nowMs, windowMs, steps }) {
     this.#shown = { rows, total, nowMs, windowMs, steps };
     const plot = { left: LEFT + OVERDUE_WIDTH, right: this.#width - RIGHT, bottom: HEIGHT - BOTTOM };
     const perMs = (plot.right - plot.left) / windowMs;
-    // What fell due this moment is on its way, not overdue.
+    // Messages that have just become due are being delivered, and are not overdue.
     const overdue = sum(rows.filter((row) => row.toMs <= nowMs && row.nextDueMs < nowMs - OVERDUE_MS));
     const ahead = rows.filter((row) => row.toMs > nowMs && row.fromMs < nowMs + windowMs);
     const later = Math.max(0, total - overdue - sum(ahead));
@@ -71,7 +71,7 @@ export class DueChart {
       this.#plot,
       s("line", { class: "now", x1: plot.left, x2: plot.left, y1: TOP - 8, y2: plot.bottom + 5 }),
       later ? s("text", { class: "later", x: plot.right, y: TOP }, `${count(later)} later →`) : null,
-      total === 0 ? s("text", { class: "none", x: (plot.left + plot.right) / 2, y: HEIGHT / 2 }, "Nothing waits") : null,
+      total === 0 ? s("text", { class: "none", x: (plot.left + plot.right) / 2, y: HEIGHT / 2 }, "No pending messages") : null,
     );
     this.#glide(-GLIDE_MS * perMs);
   }
@@ -126,7 +126,7 @@ function bar(row, x, perMs, y, bottom) {
   );
 }
 
-/** The smallest window that shows nine of ten messages. */
+/** The smallest window that shows 90 % of the messages. */
 export function fittingWindow(rows, total, nowMs) {
   const fits = ({ windowMs }) => sum(rows.filter((row) => row.fromMs < nowMs + windowMs)) >= 0.9 * total;
   return WINDOWS.find(fits) ?? WINDOWS.at(-1);
@@ -143,7 +143,7 @@ function sum(rows) {
   return rows.reduce((all, row) => all + row.pending, 0);
 }
 
-/** The next of 1, 2, 5, 10, 20, … that is not below `value`. */
+/** The smallest of 1, 2, 5, 10, 20, … that is at least `value`. */
 function niceAbove(value) {
   let size = 1;
   for (;;) {

@@ -1,4 +1,4 @@
-// How numbers, sizes and times are written.
+// Formatting of numbers, sizes and times.
 
 import { h } from "./dom.js";
 
@@ -10,7 +10,7 @@ const MINUTE_MS = 60 * SECOND_MS;
 const HOUR_MS = 60 * MINUTE_MS;
 const DAY_MS = 24 * HOUR_MS;
 
-/** 1234567 → 1,234,567; what is not known is a dash. */
+/** 1234567 → 1,234,567; a dash for unknown values. */
 export function count(value) {
   return typeof value === "number" ? whole.format(value) : "–";
 }
@@ -20,7 +20,7 @@ export function counted(value, one, many = `${one}s`) {
   return `${count(value)} ${value === 1 ? one : many}`;
 }
 
-/** A rate: a tenth below 100 a second, whole numbers above. */
+/** A rate: one decimal below 100 per second, integers above. */
 export function rate(perSecond) {
   if (typeof perSecond !== "number") return "–";
   return perSecond < 100 ? tenths.format(perSecond) : whole.format(perSecond);
@@ -41,7 +41,7 @@ export function percent(ratio) {
   return typeof ratio === "number" ? `${tenths.format(ratio * 100)} %` : "–";
 }
 
-/** A length of time in its two largest units: 850 ms, 4.2 s, 3 min 20 s, 2 d 4 h. */
+/** A duration in its two largest units: 850 ms, 4.2 s, 3 min 20 s, 2 d 4 h. */
 export function duration(ms) {
   if (typeof ms !== "number") return "–";
   const length = Math.abs(ms);
@@ -63,7 +63,7 @@ export function until(ms) {
   return seconds > -2 ? "now" : `${duration(-seconds * SECOND_MS)} overdue`;
 }
 
-/** How a level's delay is written in messageDelayLevel: 5s, 10m, 2h, 7d. */
+/** A level's delay as in messageDelayLevel: 5s, 10m, 2h, 7d. */
 export function delayName(ms) {
   if (typeof ms !== "number") return "–";
   for (const [size, unit] of [[DAY_MS, "d"], [HOUR_MS, "h"], [MINUTE_MS, "m"], [SECOND_MS, "s"]]) {
@@ -82,7 +82,7 @@ export function iso(ms) {
   return `${day(at)}T${clock}${zone}`;
 }
 
-/** A time for people, in the browser's zone; the exact one with its offset is the title. */
+/** A time in the browser's time zone; the title is the exact time with its offset. */
 export function time(ms, { milliseconds = false } = {}) {
   if (typeof ms !== "number") return "–";
   const at = new Date(ms);
@@ -93,7 +93,7 @@ export function time(ms, { milliseconds = false } = {}) {
   return h("time", { datetime: at.toISOString(), title: iso(ms) }, text);
 }
 
-/** What <input type="datetime-local"> takes. */
+/** The value of an <input type="datetime-local">. */
 export function asInput(ms) {
   return ms === null ? "" : iso(ms).slice(0, 19);
 }

@@ -1,4 +1,4 @@
-// Which screen is shown, and what stands around it: the broker's name and state, notices, the question for a token.
+// Routing between screens, and the frame around them: the broker's name and state, notices, and the token form.
 
 import { brokerNow, connection, get, hasToken, setToken } from "./api.js";
 import { h, morph } from "./dom.js";
@@ -13,7 +13,7 @@ import { overviewScreen } from "./screen-overview.js";
 import { topicScreen, topicsScreen } from "./screen-topics.js";
 import { View } from "./view.js";
 
-// Each screen as [of a list, of one thing in it]; the first word of the hash chooses.
+// Each screen as [list, details of one item]; selected by the first segment of the hash.
 const SCREENS = {
   overview: [overviewScreen, overviewScreen],
   topics: [topicsScreen, topicScreen],
@@ -42,7 +42,7 @@ function decoded(text) {
   try {
     return decodeURIComponent(text);
   } catch {
-    return text; // somebody typed a lone percent sign
+    return text; // an invalid percent sequence
   }
 }
 
@@ -56,7 +56,7 @@ function show({ isMove = true } = {}) {
   }
   morph(content);
   if (!screens) {
-    morph(content, h("p", { class: "empty" }, "There is no such screen: choose one above."));
+    morph(content, h("p", { class: "empty" }, "This page does not exist: choose one above."));
     return;
   }
   current = new View(content, route);
@@ -75,15 +75,15 @@ function tell() {
   } else if (lostAtMs !== null) {
     const since = time(lostAtMs);
     shown.push(
-      h("p", { class: "notice bad", "data-key": "lost" }, "The broker does not answer since ", since, ". What is shown is from before; it is asked again every few seconds."),
+      h("p", { class: "notice bad", "data-key": "lost" }, "The broker has not responded since ", since, ". The data shown is older. The console retries every few seconds."),
     );
   } else if (restartedAtMs !== null) {
     shown.push(
       h(
         "div",
         { class: "notice good", "data-key": "back" },
-        "The broker was restarted and answers again since ", time(restartedAtMs), ". Counts since the start begin at 0. ",
-        h("button", { type: "button", class: "plain", onclick: seenRestart }, "Seen"),
+        "The broker was restarted and has been responding since ", time(restartedAtMs), ". Counts since startup restart at 0. ",
+        h("button", { type: "button", class: "plain", onclick: seenRestart }, "Dismiss"),
       ),
     );
   }
@@ -99,7 +99,7 @@ function tokenForm() {
   const kept = notices.querySelector("form");
   if (kept) return kept;
   const field = h("input", { type: "password", id: "token", autocomplete: "off", required: true, "aria-describedby": "token-why" });
-  const why = hasToken() ? "The broker did not take this token." : "This broker asks for its token (httpToken).";
+  const why = hasToken() ? "The broker rejected this token." : "This broker requires its token (httpToken).";
   const submit = (event) => {
     event.preventDefault();
     setToken(field.value);
@@ -113,8 +113,8 @@ function tokenForm() {
     { class: "notice ask", "data-key": "token", onsubmit: submit },
     h("label", { for: "token" }, "Token"),
     field,
-    h("button", { type: "submit", class: "primary" }, "Use it"),
-    h("span", { id: "token-why" }, why, " It is kept until this tab is closed."),
+    h("button", { type: "submit", class: "primary" }, "Use token"),
+    h("span", { id: "token-why" }, why, " It is stored until this tab is closed."),
   );
   queueMicrotask(() => field.focus());
   return form;
@@ -132,7 +132,7 @@ let broker = null;
 
 async function showIdentity(signal) {
   const { bootId, ready, notReady } = await get("totals", {}, signal);
-  // The long answer only once a start of the broker.
+  // The long response is read only once per start of the broker.
   if (broker?.bootId !== bootId) broker = await get("broker", {}, signal);
   const state = ready ? badge("ready", "good") : badge("not ready", "bad", notReady.join("; "));
   const forget = () => {
@@ -150,7 +150,7 @@ async function showIdentity(signal) {
 connection.addEventListener("lost", () => {
   lostAtMs = Date.now();
   restartedAtMs = null;
-  morph(whoami, badge("no answer", "bad"));
+  morph(whoami, badge("no response", "bad"));
   tell();
 });
 connection.addEventListener("answered", () => {
@@ -167,7 +167,7 @@ connection.addEventListener("token", () => {
   tell();
 });
 document.getElementById("skip").addEventListener("click", (event) => {
-  // The hash belongs to the screens.
+  // The hash is reserved for screens.
   event.preventDefault();
   content.focus();
 });

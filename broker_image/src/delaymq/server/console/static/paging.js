@@ -1,11 +1,11 @@
-// Lists that the broker hands out in pages: which page is shown, and the way to the next and back.
+// Paging through lists: the current page, and buttons for the next and the previous one.
 
 import { h } from "./dom.js";
 import { count } from "./format.js";
 
 export const PAGE_ROWS = 100;
 
-/** The pages that were walked through; `changed` is called when another one is wanted. */
+/** The visited pages; calls `changed` when another page is selected. */
 export class Pages {
   #starts = [null];
   #changed;
@@ -14,17 +14,17 @@ export class Pages {
     this.#changed = changed;
   }
 
-  /** The name after which the shown page begins; null for the first page. */
+  /** The name after which the current page starts; null for the first page. */
   get after() {
     return this.#starts.at(-1);
   }
 
-  /** Begins at the first page, as another search does. */
+  /** Returns to the first page, for a new search. */
   reset() {
     this.#starts = [null];
   }
 
-  /** Says which rows are shown, with buttons where there are more; `total` may be unknown. */
+  /** The range of rows shown, with paging buttons; `total` may be unknown. */
   controls(what, rows, next, total) {
     const first = (this.#starts.length - 1) * PAGE_ROWS + 1;
     const of = typeof total === "number" ? ` of ${count(total)}` : "";

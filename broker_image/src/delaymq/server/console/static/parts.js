@@ -1,14 +1,14 @@
-// What several screens are made of.
+// Building blocks of the screens.
 
 import { h, s } from "./dom.js";
 import { count } from "./format.js";
 
-/** The title of a screen; `beside` stands at its right. */
+/** The title of a screen, with `beside` to its right. */
 export function heading(title, ...beside) {
   return h("div", { class: "heading", "data-key": "heading" }, h("h1", { tabindex: -1 }, title), h("div", { class: "beside" }, beside));
 }
 
-/** A part of a screen with its own title. */
+/** A titled section of a screen. */
 export function section(title, properties, ...children) {
   const { beside, ...own } = properties ?? {};
   return h(
@@ -19,7 +19,7 @@ export function section(title, properties, ...children) {
   );
 }
 
-/** What there is when there is nothing; `command` is what changes that. */
+/** A placeholder for missing data; `command` creates some. */
 export function empty(sentence, command) {
   return h("p", { class: "empty" }, sentence, command ? [" ", h("code", {}, command)] : null);
 }
@@ -29,10 +29,10 @@ export function note(...words) {
 }
 
 export function loading() {
-  return h("p", { class: "empty loading" }, "Asking the broker …");
+  return h("p", { class: "empty loading" }, "Loading …");
 }
 
-/** A figure with its name; `remark` says more below it. */
+/** A named figure, with an optional `remark` below it. */
 export function tile(name, figure, remark, extra) {
   return h(
     "div",
@@ -44,7 +44,7 @@ export function tile(name, figure, remark, extra) {
   );
 }
 
-/** Names and values below one another. */
+/** A list of names and values. */
 export function facts(rows) {
   return h(
     "dl",
@@ -53,14 +53,14 @@ export function facts(rows) {
   );
 }
 
-/** A word with a colour; `kind` is good, warn, bad, quiet. */
+/** A coloured label; `kind` is good, warn, bad or quiet. */
 export function badge(text, kind = "quiet", title = null) {
   return h("span", { class: `badge ${kind}`, title }, text);
 }
 
 /**
- * A table. A column: {title, numeric, wide (left out on narrow screens), hint}; a row: {key, cells, selected}.
- * It scrolls sideways on its own when the page is too narrow for it.
+ * A table. A column: {title, numeric, wide (hidden on narrow screens), hint}; a row: {key, cells, selected}.
+  * It scrolls horizontally if the page is too narrow.
  */
 export function table(name, columns, rows, { caption = name } = {}) {
   const head = columns.map((column) =>
@@ -84,7 +84,7 @@ function columnClass(column) {
   return [column.numeric ? "numeric" : "", column.wide ? "wide" : ""].join(" ").trim() || null;
 }
 
-/** A share of a whole as a bar; the label says it in words. */
+/** A ratio as a bar, described by the label. */
 export function bar(ratio, label, kind = "") {
   const width = Math.max(0, Math.min(1, Number.isFinite(ratio) ? ratio : 0)) * 100;
   return s(
@@ -96,7 +96,7 @@ export function bar(ratio, label, kind = "") {
   );
 }
 
-/** The last values as a line; the newest is at the right end of `capacity` steps. */
+/** The latest values as a line of `capacity` steps, with the newest at the right end. */
 export function sparkline(values, label, capacity) {
   const highest = Math.max(1e-9, ...values);
   const first = capacity - values.length;
@@ -115,7 +115,7 @@ export function sparkline(values, label, capacity) {
   );
 }
 
-/** Buttons of which one is chosen. */
+/** A group of buttons, one of which is selected. */
 export function choice(name, options, chosen, choose) {
   return h(
     "div",
@@ -126,7 +126,7 @@ export function choice(name, options, chosen, choose) {
   );
 }
 
-/** A search field that tells what is in it once a person stops typing. */
+/** A search field that reports its value when the user stops typing. */
 export function searchField(label, initial, tell) {
   const pauseMs = 200;
   let timer = null;
@@ -153,12 +153,12 @@ export function searchField(label, initial, tell) {
   return h("div", { class: "search", "data-key": `search ${label}` }, input);
 }
 
-/** A link to another place of the console. */
+/** A link within the console. */
 export function link(path, text, properties) {
   return h("a", { href: path, ...properties }, text);
 }
 
-/** The hash of a place: segments and parameters, each escaped. */
+/** The hash of a screen: escaped segments and parameters. */
 export function place(segments, parameters = {}) {
   const query = new URLSearchParams(
     Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== ""),
@@ -174,7 +174,7 @@ export function groupLink(group) {
   return link(place(["groups", group]), group, { class: "name" });
 }
 
-/** A number that stands out when it is not 0. */
+/** A number that is highlighted unless it is 0. */
 export function notable(value, kind) {
   return value > 0 ? h("strong", { class: kind }, count(value)) : count(value);
 }

@@ -1,4 +1,4 @@
-// Dead letters: which groups have some, and one group's, to be given to it again.
+// Dead letters: the groups that have any, and one group's dead letters, which can be resent.
 
 import { get, post } from "./api.js";
 import { h, morph } from "./dom.js";
@@ -10,7 +10,7 @@ import { problem } from "./view.js";
 
 const PREFIX = "%DLQ%";
 const POLL_MS = 4_000;
-// As many as the broker resends with one request.
+// Limit of the broker per request.
 const MOST_AT_ONCE = 64;
 
 /** #/deadletters */
@@ -19,7 +19,7 @@ export function deadLettersScreen(view) {
   view.render(heading("Dead letters"), loading());
   const refresh = view.poll(POLL_MS, async (signal) => {
     const answer = await get("topics", { kind: "deadLetter", after: pages.after, limit: PAGE_ROWS }, signal);
-    const columns = [{ title: "Group" }, { title: "Dead letters", numeric: true }, { title: "Last one", wide: true }];
+    const columns = [{ title: "Group" }, { title: "Dead letters", numeric: true }, { title: "Last stored", wide: true }];
     const rows = answer.topics.map((each) => {
       const group = each.topic.slice(PREFIX.length);
       return {
@@ -31,7 +31,7 @@ export function deadLettersScreen(view) {
       heading("Dead letters"),
       rows.length
         ? table("deadletters", columns, rows, { caption: "Groups with dead letters" })
-        : empty("No dead letter. A message becomes one when its consumers failed on it as often as they try (16 times by default)."),
+        : empty("There are no dead letters. A message becomes one when its group has used up all retries (16 by default)."),
       rows.length ? pages.controls("groups", rows.length, answer.next, answer.total) : null,
     );
   });
@@ -47,7 +47,7 @@ class DeadLetterGroup {
   #group;
   #messages = null;
   #truncated = false;
-  // Where the shown page ends, in ms; the last of them is the shown one.
+  // End times of the visited pages, in ms; the last one belongs to the current page.
   #ends = [null];
   #selected = new Set();
   #results = new Map();
@@ -78,7 +78,7 @@ class DeadLetterGroup {
       heading(this.#group, link(place(["groups", this.#group]), "Group", { class: "button" })),
       this.#failure ? problem(this.#failure) : null,
       this.#outcome(),
-      this.#messages.length ? [this.#actions(), this.#table(), this.#pages()] : empty(`The group ${this.#group} has no dead letters here.`),
+      this.#messages.length ? [this.#actions(), this.#table(), this.#pages()] : empty(`Group ${this.#group} has no dead letters on this broker.`),
     );
   }
 
@@ -89,7 +89,7 @@ class DeadLetterGroup {
     return section(
       "Resent now",
       { class: "outcome", role: "status" },
-      h("p", {}, `${count(results.length - failed.length)} of ${counted(results.length, "message")} went to the group's retry topic: a member gets each of them once more.`),
+      h("p", {}, `${count(results.length - failed.length)} of ${counted(results.length, "message")} sent to the group's retry topic, and delivered to a member once more.`),
       failed.length ? h("ul", {}, failed.map(({ id, problem: told }) => h("li", { class: "bad-text" }, h("span", { class: "id" }, id), `: ${told}`))) : null,
     );
   }
@@ -100,7 +100,7 @@ class DeadLetterGroup {
       "div",
       { class: "actions", "data-key": "actions" },
       h("button", { type: "button", class: "primary", disabled: chosen === 0 || this.#isSending, onclick: () => this.#confirm() }, chosen ? `Resend ${count(chosen)} …` : "Resend …"),
-      h("span", { class: "quiet" }, chosen ? `${count(chosen)} selected` : "Select the messages that the group shall get again."),
+      h("span", { class: "quiet" }, chosen ? `${count(chosen)} selected` : "Select the messages to resend to the group."),
     );
   }
 
@@ -111,7 +111,7 @@ class DeadLetterGroup {
       this.#draw();
     };
     const box = h("input", { type: "checkbox", "aria-label": "select all", checked: all, indeterminate: this.#selected.size > 0 && !all, onchange: toggleAll });
-    const columns = [{ title: box }, { title: "Message" }, { title: "From topic", wide: true }, { title: "Died" }, { title: "Keys" }, { title: "Tries", numeric: true, wide: true }, { title: "Resent" }];
+    const columns = [{ title: box }, { title: "Message" }, { title: "From topic", wide: true }, { title: "Dead-lettered" }, { title: "Keys" }, { title: "Retries", numeric: true, wide: true }, { title: "Resent" }];
     const rows = this.#messages.map((each) => ({ key: each.offsetMessageId, kind: this.#selected.has(each.offsetMessageId) ? "chosen" : null, cells: this.#cells(each) }));
     return table("dead letters", columns, rows, { caption: `Dead letters of ${this.#group}` });
   }
@@ -147,7 +147,7 @@ class DeadLetterGroup {
     if (isFirst && !this.#truncated) return null;
     const older = () => {
       const [newest, oldest] = [this.#messages[0].storedMs, this.#messages.at(-1).storedMs];
-      // The end is included; a page of one moment must lead on nevertheless.
+      // The end is inclusive; paging must also advance if all messages have the same time.
       this.#ends.push(newest === oldest ? oldest - 1 : oldest);
       this.#refresh();
     };
@@ -174,8 +174,8 @@ class DeadLetterGroup {
     morph(
       dialog,
       h("h2", { id: "confirm-title" }, `Resend ${counted(chosen.length, "message")} to ${this.#group}?`),
-      h("p", {}, "Only this group gets them once more; they stay here as well."),
-      again.length ? h("p", { class: "warn-text" }, `${counted(again.length, "message")} of these ${again.length === 1 ? "was" : "were"} resent before, and may be handled twice.`) : null,
+      h("p", {}, "Only this group receives them again. The dead letters are kept."),
+      again.length ? h("p", { class: "warn-text" }, `${counted(again.length, "message")} of these ${again.length === 1 ? "was" : "were"} resent before, and may be processed twice.`) : null,
       h(
         "div",
         { class: "actions" },
@@ -195,7 +195,7 @@ class DeadLetterGroup {
     this.#draw();
     try {
       const messages = chosen.map(({ offsetMessageId }) => ({ offsetMessageId }));
-      // Not given up when the screen is left: what was asked for is done.
+      // Not aborted when the screen is left.
       const answer = await post(`deadletters/${encodeURIComponent(this.#group)}/resend`, again ? { messages, again } : { messages });
       for (const { offsetMessageId: id } of answer.resent) this.#results.set(id, { id, problem: null });
       for (const { offsetMessageId: id, message } of answer.failed) this.#results.set(id, { id, problem: message });

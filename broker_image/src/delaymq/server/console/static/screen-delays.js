@@ -1,4 +1,4 @@
-// Delayed messages that wait: by due time as a live picture, by level with how late the level was, and by topic.
+// Pending delayed messages: by due time as a live chart, by level with the level's lateness, and by topic.
 
 import { brokerNow, get } from "./api.js";
 import { h, s } from "./dom.js";
@@ -10,7 +10,7 @@ const POLL_MS = 1_000;
 const TOPICS_POLL_MS = 4_000;
 const NEXT_MESSAGES = 8;
 const TOPICS_SHOWN = 10;
-// The lateness graphic: a hundredth of a second … three hours are each told apart on a scale of powers of ten.
+// The lateness chart: a logarithmic scale from milliseconds to three hours.
 const DECADES = 7;
 const SCALE_WIDTH = 120;
 const LATE_WARN_MS = 1_000;
@@ -32,12 +32,12 @@ export function delaysScreen(view, { parameters }) {
     const { delay, due, next, ofTopic } = latest;
     chart.show({ rows: due.rows, total: due.total, nowMs: brokerNow(), windowMs: chosen.windowMs, steps: chosen.steps });
     view.render(
-      heading("Delays", choice("How far ahead", WINDOWS.map(({ name }) => [name, name]), chosen.name, choose)),
+      heading("Delays", choice("Time window", WINDOWS.map(({ name }) => [name, name]), chosen.name, choose)),
       held(delay.held),
       filters(filter, chosen.name),
       tiles(delay, due, filter),
       chart.element,
-      due.complete === false ? note("The broker is still reading the topics of messages that waited at its start: this page is incomplete.") : null,
+      due.complete === false ? note("The broker is still loading messages from before its start: this page is incomplete.") : null,
       h(
         "div",
         { class: "two", "data-key": "two" },
@@ -78,10 +78,10 @@ function held(hold) {
   if (!hold) return null;
   const since = hold.sinceMs ? [" since ", time(hold.sinceMs)] : null;
   const text = {
-    paused: ["Deliveries are paused", since, ". They go on after ", h("code", {}, "delaymq delay resume"), "."],
-    spread: ["What was overdue goes out evenly until ", time(hold.untilMs), "."],
-    drop: ["What was overdue is dropped, not delivered", since, "."],
-  }[hold.mode] ?? [`Deliveries are held: ${hold.mode}.`];
+    paused: ["Deliveries are paused", since, ". Resume them with ", h("code", {}, "delaymq delay resume"), "."],
+    spread: ["Overdue messages are spread evenly until ", time(hold.untilMs), "."],
+    drop: ["Overdue messages have been dropped instead of delivered", since, "."],
+  }[hold.mode] ?? [`Deliveries are restricted: ${hold.mode}.`];
   return h("p", { class: "hold", role: "note", "data-key": "held" }, text);
 }
 
@@ -103,8 +103,8 @@ function tiles(delay, due, filter) {
   return h(
     "div",
     { class: "tiles", "data-key": "tiles" },
-    tile("Waiting", count(due.total), due.total === pending ? "in all levels" : `of ${count(pending)} in all levels`),
-    tile("Next due", nextMs === null ? "–" : until(nextMs - brokerNow()), nextMs === null ? "nothing waits" : ["at ", time(nextMs)]),
+    tile("Pending", count(due.total), due.total === pending ? "in all levels" : `of ${count(pending)} in all levels`),
+    tile("Next due", nextMs === null ? "–" : until(nextMs - brokerNow()), nextMs === null ? "no pending messages" : ["at ", time(nextMs)]),
     filter.topic === null ? lateTiles(chosenLevels(delay, filter), filter) : null,
   );
 }
@@ -112,10 +112,10 @@ function tiles(delay, due, filter) {
 function lateTiles(chosen, filter) {
   const used = chosen.filter((level) => level.lateness.maxMs > 0 || level.offset > 0);
   const worst = used.reduce((found, level) => (found && found.lateness.p99Ms >= level.lateness.p99Ms ? found : level), null);
-  const where = worst === null ? "nothing handed over since the start" : filter.level === null ? `highest of all levels: level ${worst.level}` : `of level ${worst.level}`;
+  const where = worst === null ? "no deliveries since startup" : filter.level === null ? `maximum of all levels: level ${worst.level}` : `of level ${worst.level}`;
   return [
-    tile("Late, 99th percentile", worst ? duration(worst.lateness.p99Ms) : "–", where),
-    tile("Late, longest", worst ? duration(Math.max(...used.map((level) => level.lateness.maxMs))) : "–", "since the start, downtime included"),
+    tile("Lateness, 99th percentile", worst ? duration(worst.lateness.p99Ms) : "–", where),
+    tile("Lateness, maximum", worst ? duration(Math.max(...used.map((level) => level.lateness.maxMs))) : "–", "since startup, including downtime"),
   ];
 }
 
@@ -123,25 +123,25 @@ function chosenLevels(delay, filter) {
   return delay.levels.filter((level) => filter.level === null || String(level.level) === filter.level);
 }
 
-/** How late messages were is known by level only: of a topic there are the levels in which its messages wait. */
+/** Lateness is measured only by level; for a topic, the levels of its pending messages are shown. */
 function levels(delay, ofTopic, filter) {
   const waiting = new Map((ofTopic?.rows ?? delay.levels).map((row) => [row.level, row]));
   const shown = chosenLevels(delay, filter).filter(({ level }) => waiting.has(level));
-  if (!shown.length) return empty("Nothing waits.");
+  if (!shown.length) return empty("There are no pending messages.");
   const highest = Math.max(1, ...shown.map(({ level }) => waiting.get(level).pending));
   const columns = [
     { title: "Level", numeric: true },
     { title: "Delay", numeric: true },
-    { title: "Waiting", numeric: true },
+    { title: "Pending", numeric: true },
     { title: "", wide: true },
     { title: "Next due" },
   ];
   if (!ofTopic)
     columns.push(
-      { title: "p50", numeric: true, wide: true, hint: "half of its messages were at most this late" },
-      { title: "p99", numeric: true, hint: "99 of 100 of its messages were at most this late" },
-      { title: "max", numeric: true, wide: true, hint: "the latest one since the start" },
-      { title: "Lateness", wide: true, hint: "from p50 to p99, a stroke at max; 1 ms to 3 h in powers of ten" },
+      { title: "p50", numeric: true, wide: true, hint: "50 % of the messages were at most this late" },
+      { title: "p99", numeric: true, hint: "99 % of the messages were at most this late" },
+      { title: "max", numeric: true, wide: true, hint: "maximum since startup" },
+      { title: "Lateness", wide: true, hint: "bar from p50 to p99, mark at max; logarithmic from 1 ms to 3 h" },
     );
   const rows = shown.map((level) => {
     const { pending, nextDueMs } = waiting.get(level.level);
@@ -150,9 +150,9 @@ function levels(delay, ofTopic, filter) {
       kind: level.maxOffset === 0 ? "idle" : null,
       cells: [
         link(place(["delays"], { level: level.level }), level.level, { "aria-label": `only level ${level.level}` }),
-        level.inTable ? delayName(level.delayMs) : badge("not in the table", "warn", "its messages keep their due time"),
+        level.inTable ? delayName(level.delayMs) : badge("not in the table", "warn", "the messages keep their due time"),
         count(pending),
-        pending ? bar(pending / highest, `${counted(pending, "message")} waiting in level ${level.level}`) : null,
+        pending ? bar(pending / highest, `${counted(pending, "message")} pending in level ${level.level}`) : null,
         dueIn(nextDueMs),
         ...(ofTopic ? [] : late(level)),
       ],
@@ -171,7 +171,7 @@ function dueIn(atMs) {
 }
 
 function late({ level, offset, lateness: { p50Ms, p99Ms, maxMs } }) {
-  // Without a message handed over since the start there is nothing to tell.
+  // There is no lateness without a delivery since startup.
   if (maxMs === 0 && p99Ms === 0 && offset === 0) return ["–", "–", "–", null];
   const figure = (ms) => h("span", { class: ms >= LATE_WARN_MS ? "warn-text" : null }, duration(ms));
   return [figure(p50Ms), figure(p99Ms), figure(maxMs), scale(level, p50Ms, p99Ms, maxMs)];
@@ -179,7 +179,7 @@ function late({ level, offset, lateness: { p50Ms, p99Ms, maxMs } }) {
 
 function scale(level, p50Ms, p99Ms, maxMs) {
   const x = (ms) => Math.min(1, Math.log10(1 + ms) / DECADES) * (SCALE_WIDTH - 2);
-  const label = `level ${level}: half at most ${duration(p50Ms)} late, 99 % at most ${duration(p99Ms)}, all at most ${duration(maxMs)}`;
+  const label = `level ${level}: 50 % at most ${duration(p50Ms)} late, 99 % at most ${duration(p99Ms)}, all at most ${duration(maxMs)}`;
   return s(
     "svg",
     { class: "scale", role: "img", "aria-label": label, viewBox: `0 0 ${SCALE_WIDTH} 12` },
@@ -192,7 +192,7 @@ function scale(level, p50Ms, p99Ms, maxMs) {
 
 function nextMessages(next, filter) {
   const { messages, total } = next;
-  if (!messages.length) return empty("Nothing waits. Send something for later:", `delaymq send ${filter.topic ?? "Orders"} "hello later" --delay 30s`);
+  if (!messages.length) return empty("There are no pending messages. Send a delayed message:", `delaymq send ${filter.topic ?? "Orders"} "hello later" --delay 30s`);
   const columns = [{ title: "Due" }, { title: "At", wide: true }, { title: "Topic" }, { title: "Level", numeric: true, wide: true }, { title: "Keys", wide: true }, { title: "Message" }];
   const rows = messages.map((each) => ({
     key: each.offsetMessageId,
@@ -207,27 +207,27 @@ function nextMessages(next, filter) {
   }));
   return [
     table("next", columns, rows, { caption: "Messages that are due next" }),
-    next.truncated ? note(`${count(messages.length)} of ${count(total)} waiting messages.`) : null,
+    next.truncated ? note(`${count(messages.length)} of ${count(total)} pending messages.`) : null,
   ];
 }
 
 function byTopic({ rows: found, truncated }) {
-  if (!found.length) return empty("Nothing waits.");
+  if (!found.length) return empty("There are no pending messages.");
   const sorted = [...found].sort((one, other) => other.pending - one.pending).slice(0, TOPICS_SHOWN);
   const highest = sorted[0].pending;
-  const columns = [{ title: "Topic" }, { title: "Waiting", numeric: true }, { title: "", wide: true }, { title: "Next due" }, { title: "" }];
+  const columns = [{ title: "Topic" }, { title: "Pending", numeric: true }, { title: "", wide: true }, { title: "Next due" }, { title: "" }];
   const rows = sorted.map((each) => ({
     key: each.topic,
     cells: [
       topicLink(each.topic),
       count(each.pending),
-      bar(each.pending / highest, `${counted(each.pending, "message")} waiting for ${each.topic}`),
+      bar(each.pending / highest, `${counted(each.pending, "message")} pending for ${each.topic}`),
       dueIn(each.nextDueMs),
-      link(place(["delays"], { topic: each.topic }), "Only this", { "aria-label": `only ${each.topic}` }),
+      link(place(["delays"], { topic: each.topic }), "Filter", { "aria-label": `only ${each.topic}` }),
     ],
   }));
   return [
     table("by topic", columns, rows, { caption: "Delayed messages by topic" }),
-    truncated ? note(`The ${count(rows.length)} topics with the most waiting messages.`) : null,
+    truncated ? note(`The ${count(rows.length)} topics with the most pending messages.`) : null,
   ];
 }

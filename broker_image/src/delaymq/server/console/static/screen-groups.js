@@ -1,4 +1,4 @@
-// Consumer groups: who is behind, and one group with its members and its progress in each queue.
+// Consumer groups: the list with lags, and one group with its members and its progress in each queue.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
@@ -10,8 +10,8 @@ const POLL_MS = 3_000;
 const SHOWN_TOPICS = 3;
 const COLUMNS = [
   { title: "Group" },
-  { title: "Lag", numeric: true, hint: "messages in its topics that it has not consumed" },
-  { title: "Members", numeric: true, hint: "connected now" },
+  { title: "Lag", numeric: true, hint: "unconsumed messages in the group's topics" },
+  { title: "Members", numeric: true, hint: "connected members" },
   { title: "Dead letters", numeric: true },
   { title: "Topics", wide: true },
   { title: "Model", wide: true },
@@ -52,8 +52,8 @@ function cells(each) {
 }
 
 function nothing(contains) {
-  if (contains) return empty(`No group has “${contains}” in its name.`);
-  return empty("No consumer group yet. Start a consumer:", "delaymq receive Orders --group shop --follow");
+  if (contains) return empty(`No group name contains “${contains}”.`);
+  return empty("There are no consumer groups. Start a consumer:", "delaymq receive Orders --group shop --follow");
 }
 
 /** #/groups/NAME */
@@ -70,8 +70,8 @@ export function groupScreen(view, { name }) {
         ["Lag", notable(group.lag, "warn-text")],
         ["Members", count(group.members.length)],
         ["Dead letters", count(group.deadLetters)],
-        ["Model", MODELS[group.model] ?? group.model ?? "not known: no member is connected"],
-        ["Takes messages by", TYPES[group.consumeType] ?? group.consumeType ?? null],
+        ["Model", MODELS[group.model] ?? group.model ?? "unknown: no member is connected"],
+        ["Consumption", TYPES[group.consumeType] ?? group.consumeType ?? null],
       ]),
       section("Members", {}, members(group)),
       section("Subscriptions", {}, subscriptions(group)),
@@ -84,20 +84,20 @@ function members(group) {
   if (!group.members.length) {
     return empty(
       group.lag > 0
-        ? `No member is connected, and ${counted(group.lag, "message")} wait. Start a consumer of this group.`
+        ? `No member is connected, and the lag is ${counted(group.lag, "message")}. Start a consumer of this group.`
         : "No member is connected.",
     );
   }
   const columns = [{ title: "Client" }, { title: "Address" }, { title: "Language", wide: true }, { title: "Version", wide: true }];
   const rows = group.members.map((each) => ({
     key: each.clientId,
-    cells: [h("span", { class: "id" }, each.clientId), each.address ?? badge("expected back", "warn", "it was connected before the broker's restart"), each.language ?? "–", String(each.version ?? "–")],
+    cells: [h("span", { class: "id" }, each.clientId), each.address ?? badge("expected back", "warn", "was connected before the broker's restart"), each.language ?? "–", String(each.version ?? "–")],
   }));
   return table("members", columns, rows, { caption: `Members of ${group.group}` });
 }
 
 function subscriptions(group) {
-  if (!group.subscriptions.length) return empty("Known while a member is connected.");
+  if (!group.subscriptions.length) return empty("Subscriptions are known only while a member is connected.");
   const columns = [{ title: "Topic" }, { title: "Expression" }, { title: "Type", wide: true }];
   const rows = group.subscriptions.map((each) => ({
     key: each.topic,
@@ -107,15 +107,15 @@ function subscriptions(group) {
 }
 
 function progress(group) {
-  if (!group.progress.length) return empty("It has consumed nothing yet.");
+  if (!group.progress.length) return empty("The group has not consumed any messages.");
   const columns = [
     { title: "Topic" },
     { title: "Queue", numeric: true },
     { title: "Lag", numeric: true },
-    { title: "Consumed", hint: "its offset between the oldest and the newest message of the queue" },
+    { title: "Consumed", hint: "position between the oldest and the newest message of the queue" },
     { title: "Offset", numeric: true },
     { title: "Newest", numeric: true, wide: true },
-    { title: "Last consumed", wide: true, hint: "store time of the last message that it consumed" },
+    { title: "Last consumed", wide: true, hint: "store time of the last consumed message" },
   ];
   const rows = group.progress.map((each) => {
     const whole = each.maxOffset - each.minOffset;
@@ -128,7 +128,7 @@ function progress(group) {
         each.queueId,
         notable(each.lag, "warn-text"),
         bar(whole > 0 ? done / whole : 1, label, each.lag > 0 ? "warn" : ""),
-        each.consumerOffset === null ? "none yet" : count(each.consumerOffset),
+        each.consumerOffset === null ? "none" : count(each.consumerOffset),
         count(each.maxOffset),
         time(each.lastConsumedMs),
       ],

@@ -1,4 +1,4 @@
-// One message: what it is, what it says, and its life.
+// One message: its details, its body, and its history.
 
 import { brokerNow, get } from "./api.js";
 import { h } from "./dom.js";
@@ -9,17 +9,17 @@ import { stateBadge } from "./screen-messages.js";
 const POLL_MS = 2_000;
 const EVENTS = {
   stored: ["Stored", ""],
-  pending: ["Waits", "warn"],
+  pending: ["Pending", "warn"],
   due: ["Due", ""],
   delivered: ["Delivered", "good"],
   consumed: ["Consumed", "good"],
-  retried: ["Sent back, to be tried again", "warn"],
+  retried: ["Sent back for a retry", "warn"],
   deadLettered: ["Became a dead letter", "bad"],
   resent: ["Resent", "good"],
   dropped: ["Dropped", "bad"],
 };
 
-/** #/messages/ID?topic=NAME; the topic is needed for a unique id only. */
+/** #/messages/ID?topic=NAME; the topic is required only for a unique id. */
 export function messageScreen(view, { name, parameters }) {
   const topic = parameters.get("topic");
   let isRaw = false;
@@ -31,8 +31,8 @@ export function messageScreen(view, { name, parameters }) {
       h(
         "div",
         { class: "columns", "data-key": "columns" },
-        section("Life", {}, life(message)),
-        section("What it is", {}, about(message)),
+        section("History", {}, life(message)),
+                section("Details", {}, about(message)),
       ),
       section("Body", { beside: formatChoice(message, isRaw, (raw) => { isRaw = raw; draw(); }) }, body(message, isRaw)),
       section("Properties", {}, properties(message)),
@@ -53,11 +53,11 @@ function about(message) {
     ["Born", [time(message.bornMs, { milliseconds: true }), message.bornHost ? ` at ${message.bornHost}` : null]],
     ["Stored", time(message.storedMs, { milliseconds: true })],
     ["Due", message.dueMs === null ? null : [time(message.dueMs, { milliseconds: true }), message.delayLevel ? ` (level ${message.delayLevel})` : null]],
-    ["Queue", message.queueOffset === null ? `${message.queueId}, once it is due` : `${message.queueId}, offset ${count(message.queueOffset)}`],
-    ["Offset in the log", count(message.physicalOffset)],
+    ["Queue", message.queueOffset === null ? `${message.queueId}, when it is due` : `${message.queueId}, offset ${count(message.queueOffset)}`],
+    ["Physical offset", count(message.physicalOffset)],
     ["Offset message id", h("span", { class: "id" }, message.offsetMessageId)],
     ["Unique id", h("span", { class: "id" }, message.messageId)],
-    ["Retries so far", count(message.reconsumeTimes)],
+    ["Retries", count(message.reconsumeTimes)],
     ["Bytes", count(message.bytes)],
   ]);
 }
@@ -77,7 +77,7 @@ function life(message) {
       event.detail ? h("div", { class: "life-detail" }, event.detail) : null,
     );
   });
-  return events.length ? h("ol", { class: "life" }, events) : empty("Nothing is known of it.");
+  return events.length ? h("ol", { class: "life" }, events) : empty("No events are recorded.");
 }
 
 function formatChoice({ body: { text } }, isRaw, choose) {
@@ -86,12 +86,12 @@ function formatChoice({ body: { text } }, isRaw, choose) {
 }
 
 function body({ body: { text, base64, bytes: size, truncated, notUnpacked } }, isRaw) {
-  if (size === 0) return empty("It is empty.");
+  if (size === 0) return empty("The body is empty.");
   const shown = text === null ? base64 : isRaw ? text : pretty(text) ?? text;
   return [
     h("pre", { class: "body", tabindex: 0, "aria-label": "Body", "data-key": "body" }, shown),
-    h("p", { class: "note" }, `${bytes(size)}${text === null ? ", no text: shown in base64" : ""}${truncated ? ", only the beginning is shown" : ""}.`),
-    notUnpacked && h("p", { class: "note" }, `It is shown as it is stored: ${notUnpacked}.`),
+    h("p", { class: "note" }, `${bytes(size)}${text === null ? ", binary: shown as base64" : ""}${truncated ? ", truncated" : ""}.`),
+    notUnpacked && h("p", { class: "note" }, `The body is shown as stored: ${notUnpacked}.`),
   ];
 }
 
@@ -106,5 +106,5 @@ function pretty(text) {
 
 function properties(message) {
   const rows = Object.entries(message.properties).map(([name, value]) => ({ key: name, cells: [h("code", {}, name), h("span", { class: "wrap" }, value)] }));
-  return rows.length ? table("properties", [{ title: "Name" }, { title: "Value" }], rows, { caption: "Properties" }) : empty("It has none.");
+  return rows.length ? table("properties", [{ title: "Name" }, { title: "Value" }], rows, { caption: "Properties" }) : empty("The message has no properties.");
 }

@@ -1,4 +1,4 @@
-// Search: by topic and key, by unique id, by offset message id, or by when a message was stored.
+// Search by topic and key, by unique id, by offset message id, or by store time.
 
 import { ApiError, get } from "./api.js";
 import { h, morph } from "./dom.js";
@@ -23,7 +23,7 @@ export function messagesScreen(view, { parameters }) {
   const form = searchForm(view, wanted);
   const show = (...nodes) => view.render(head, form, ...nodes);
   if (!wanted.topic && !wanted.q) {
-    show(empty("Enter a topic to see its newest messages, a topic and a key, or a message id. A producer gets both ids of a message with each send:", "delaymq send Orders hello --key order-42"));
+    show(empty("Enter a topic to see its newest messages, a topic and a key, or a message id. Each send returns both ids of the message:", "delaymq send Orders hello --key order-42"));
     return;
   }
   show(loading());
@@ -58,7 +58,7 @@ function searchForm(view, wanted) {
     "form",
     { class: "form", "data-key": "search", role: "search", onsubmit: submit },
     field("topic", "Topic", { value: wanted.topic, list: "topics" }),
-    field("q", "Key or id", { value: wanted.q, placeholder: "a key, a unique id, an offset message id" }),
+    field("q", "Key or id", { value: wanted.q, placeholder: "key, unique id or offset message id" }),
     field("from", "Stored from", { type: "datetime-local", step: 1, value: asInput(wanted.from) }),
     field("to", "to", { type: "datetime-local", step: 1, value: asInput(wanted.to) }),
     h("button", { type: "submit", class: "primary" }, "Search"),
@@ -67,7 +67,7 @@ function searchForm(view, wanted) {
 }
 
 async function suggest(list, signal) {
-  // Only a help for typing: the search says what is wrong if something is.
+  // Only suggestions: the search itself reports errors.
   const answer = await get("topics", { limit: SUGGESTED_TOPICS }, signal).catch(() => ({ topics: [] }));
   morph(list, answer.topics.map((each) => h("option", { value: each.topic })));
 }
@@ -81,8 +81,8 @@ async function search({ topic, q, from, to }, signal) {
   }
   if (!topic) {
     const sentence = ID.test(q)
-      ? "No message has this offset message id. To look for a unique id or a key, give the topic too."
-      : "To look for a key, give the topic too.";
+      ? "No message has this offset message id. To search for a unique id or a key, enter the topic, too."
+            : "To search for a key, enter the topic, too.";
     throw new ApiError(400, "topic_missing", sentence);
   }
   return get("messages", { topic, key: q, ...times }, signal);
@@ -92,35 +92,35 @@ async function byId(id, topic, signal) {
   try {
     return await get(`messages/${id}`, { topic }, signal);
   } catch (error) {
-    // A unique id, or a key that looks like one: the search by key goes on.
+    // A unique id, or a key that looks like one: continue with the search by key.
     if (error instanceof ApiError && (error.status === 404 || error.status === 400)) return null;
     throw error;
   }
 }
 
 function found({ messages, truncated, pending }, wanted) {
-  // By key they are among what was found.
+  // A search by key already includes them.
   const waiting = pending && !wanted.q ? waitingNote(pending, wanted.topic) : null;
   if (!messages.length) {
     const none = wanted.q
-      ? `No message of ${wanted.topic} has the key or id “${wanted.q}”${wanted.from !== null || wanted.to !== null ? " in this time" : ""}. It may have been deleted with its log file.`
-      : `No message of ${wanted.topic} was stored in this time.`;
+      ? `No message of ${wanted.topic} has the key or id “${wanted.q}”${wanted.from !== null || wanted.to !== null ? " in this time range" : ""}. It may have been deleted with its log file.`
+            : `No message of ${wanted.topic} was stored in this time range.`;
     return [empty(none), waiting];
   }
   return [
     waiting,
     messageTable(messages, `Messages${wanted.topic ? ` of ${wanted.topic}` : ""}`),
-    note(counted(messages.length, "message"), truncated ? ". There are more: narrow the time." : "."),
+    note(counted(messages.length, "message"), truncated ? ". There are more: narrow the time range." : "."),
   ];
 }
 
-/** What is delayed is in none of the topic's queues until it is due. */
+/** Delayed messages are not in the topic's queues until they are due. */
 function waitingNote(pending, topic) {
-  const text = `${counted(pending, "delayed message")} for ${topic} still ${pending === 1 ? "waits" : "wait"} to be delivered. `;
-  return note(text, link(place(["delays"], { topic }), "Show what is due next"));
+  const text = `${counted(pending, "delayed message")} for ${topic} ${pending === 1 ? "is" : "are"} still pending. `;
+  return note(text, link(place(["delays"], { topic }), "Show messages due next"));
 }
 
-/** Messages as rows that lead to each of them; `first` gives a column before the others. */
+/** A table of messages with links to their details. */
 export function messageTable(messages, caption) {
   const columns = [
     { title: "Message" },

@@ -1,4 +1,4 @@
-// Overview: is all well, and how much goes through.
+// Overview: state of the broker, and throughput.
 
 import { brokerNow, get } from "./api.js";
 import { h } from "./dom.js";
@@ -8,7 +8,7 @@ import { badge, bar, empty, groupLink, heading, link, loading, section, sparklin
 const TOTALS_POLL_MS = 2_000;
 const CLUSTER_POLL_MS = 5_000;
 const GROUPS_POLL_MS = 10_000;
-// Enough to say who is behind; a broker with more groups has them in the list.
+// Enough for the groups with the largest lag; the list of groups has all.
 const GROUPS_ASKED = 200;
 const GROUPS_SHOWN = 5;
 // Two minutes of rates, one every TOTALS_POLL_MS.
@@ -18,7 +18,7 @@ const DISK_BAD = 0.9;
 const OVERDUE_MS = 2_000;
 const LOOP_LAG_MS = 100;
 
-// They outlive the screen, so that coming back shows the line as it was.
+// Kept when the screen is left, so that the lines are complete on return.
 const rates = { bootId: null, last: null, stored: [], delivered: [], pulled: [] };
 
 /** #/ */
@@ -27,7 +27,7 @@ export function overviewScreen(view) {
   const draw = () => {
     if (seen.totals === null) return;
     view.render(
-      heading("Overview", h("span", { class: "quiet" }, "up ", duration(seen.totals.asOfMs - seen.totals.startedAtMs))),
+      heading("Overview", h("span", { class: "quiet" }, "uptime ", duration(seen.totals.asOfMs - seen.totals.startedAtMs))),
       attention(seen),
       tiles(seen.totals),
       h(
@@ -36,7 +36,7 @@ export function overviewScreen(view) {
         section("Brokers", {}, seen.cluster === null ? loading() : brokers(seen.cluster)),
         section("NameServers", {}, seen.cluster === null ? loading() : nameServers(seen.cluster)),
       ),
-      section("Groups behind", { beside: link("#/groups", "All groups") }, seen.groups === null ? loading() : behind(seen.groups)),
+      section("Groups with lag", { beside: link("#/groups", "All groups") }, seen.groups === null ? loading() : behind(seen.groups)),
     );
   };
   const keep = (name, path, parameters) => async (signal) => {
@@ -69,36 +69,36 @@ function attention({ totals, cluster, groups }) {
     if (!each.registered) found.push(["bad", `NameServer ${each.address}: ${each.problem ?? "not registered"}.`]);
   }
   if (totals.nextDueMs !== null && totals.nextDueMs < brokerNow() - OVERDUE_MS) {
-    found.push(["bad", ["Delayed messages are overdue: hand-overs do not go on. ", link("#/delays", "Delays"), " or the log says why."]]);
+    found.push(["bad", ["Delayed messages are overdue: deliveries have stopped. See ", link("#/delays", "Delays"), " or the log for the reason."]]);
   }
   const used = totals.disk.usedRatio;
-  if (used >= DISK_WARN) found.push([used >= DISK_BAD ? "bad" : "warn", `The disk is ${percent(used)} full: above 85 % log files are deleted before their time, above 90 % sends are refused.`]);
-  if (totals.eventLoopLagMs > LOOP_LAG_MS) found.push(["warn", `The event loop lags by ${duration(totals.eventLoopLagMs)}: the processor is the limit.`]);
+  if (used >= DISK_WARN) found.push([used >= DISK_BAD ? "bad" : "warn", `The disk is ${percent(used)} full: above 85 %, log files are deleted before their retention time; above 90 %, sends are rejected.`]);
+  if (totals.eventLoopLagMs > LOOP_LAG_MS) found.push(["warn", `The event loop lags by ${duration(totals.eventLoopLagMs)}: the CPU is the bottleneck.`]);
   const alone = (groups?.groups ?? []).filter((each) => each.lag > 0 && each.members === 0);
-  if (alone.length) found.push(["warn", [`${counted(alone.length, "group")} with messages to consume ${alone.length === 1 ? "has" : "have"} no member connected. `, link("#/groups", "See them")]]);
+  if (alone.length) found.push(["warn", [`${counted(alone.length, "group")} with unconsumed messages ${alone.length === 1 ? "has" : "have"} no member connected. `, link("#/groups", "Show groups")]]);
   const dead = (groups?.groups ?? []).reduce((all, each) => all + each.deadLetters, 0);
-  if (dead) found.push(["warn", [counted(dead, "dead letter"), ". ", link("#/deadletters", "See them")]]);
-  if (!found.length) return h("p", { class: "state good", "data-key": "attention" }, "All is well.");
+  if (dead) found.push(["warn", [counted(dead, "dead letter"), ". ", link("#/deadletters", "Show dead letters")]]);
+  if (!found.length) return h("p", { class: "state good", "data-key": "attention" }, "No problems found.");
   return h("ul", { class: "attention", "aria-label": "Needs attention", "data-key": "attention list" }, found.map(([kind, text]) => h("li", { class: kind }, text)));
 }
 
 function tiles(totals) {
   const { disk } = totals;
-  const line = (name, words) => sparkline(rates[name], `${words} a second during the last two minutes`, KEPT_RATES);
+  const line = (name, words) => sparkline(rates[name], `${words} per second during the last two minutes`, KEPT_RATES);
   const now = (name) => (rates[name].length ? rate(rates[name].at(-1)) : "–");
-  const next = totals.nextDueMs === null ? "nothing is due" : ["next due ", until(totals.nextDueMs - brokerNow()), ", ", time(totals.nextDueMs)];
+  const next = totals.nextDueMs === null ? "no pending messages" : ["next due ", until(totals.nextDueMs - brokerNow()), ", ", time(totals.nextDueMs)];
   return [
     h(
       "div",
       { class: "tiles rates", "data-key": "rates" },
-      tile("Stored / s", now("stored"), `${count(totals.stored)} since the start`, line("stored", "messages stored")),
-      tile("Delivered / s", now("delivered"), `${count(totals.delivered)} delayed ones since the start`, line("delivered", "delayed messages delivered")),
-      tile("Consumed / s", now("pulled"), `${count(totals.pulled)} handed out since the start`, line("pulled", "messages handed to consumers")),
+      tile("Stored / s", now("stored"), `${count(totals.stored)} since startup`, line("stored", "messages stored")),
+      tile("Delivered / s", now("delivered"), `${count(totals.delivered)} delayed messages since startup`, line("delivered", "delayed messages delivered")),
+      tile("Consumed / s", now("pulled"), `${count(totals.pulled)} since startup`, line("pulled", "messages returned to consumers")),
     ),
     h(
       "div",
       { class: "tiles", "data-key": "tiles" },
-      tile("Waiting", link("#/delays", count(totals.pending)), next),
+      tile("Pending", link("#/delays", count(totals.pending)), next),
       tile("Connections", count(totals.connections), `${counted(totals.heldPulls, "pull")} held, loop lag ${duration(totals.eventLoopLagMs)}`),
       tile("Disk", percent(disk.usedRatio), `${bytes(disk.freeBytes)} free; log ${bytes(disk.logBytes)}`, diskBar(disk)),
       tile("Memory", bytes(totals.residentBytes), `of the process; ${bytes(disk.pinnedBytes)} of the log pinned`),
@@ -108,7 +108,7 @@ function tiles(totals) {
 
 function diskBar(disk) {
   const kind = disk.usedRatio >= DISK_BAD ? "bad" : disk.usedRatio >= DISK_WARN ? "warn" : "";
-  return bar(disk.usedRatio, `${percent(disk.usedRatio)} of the disk is used`, kind);
+  return bar(disk.usedRatio, `disk usage ${percent(disk.usedRatio)}`, kind);
 }
 
 function brokers({ clusterName, brokers: found }) {
@@ -121,7 +121,7 @@ function brokers({ clusterName, brokers: found }) {
 }
 
 function nameServers({ nameServers: found }) {
-  if (!found.length) return empty("None: clients find no route to this broker. Name one with", "--namesrv HOST:9876");
+  if (!found.length) return empty("There are none, so clients cannot find this broker. Configure one with", "--namesrv HOST:9876");
   const columns = [{ title: "Address" }, { title: "State" }];
   const rows = found.map((each) => ({
     key: each.address,
@@ -132,13 +132,13 @@ function nameServers({ nameServers: found }) {
 
 function behind({ groups }) {
   const found = groups.filter((each) => each.lag > 0).sort((one, other) => other.lag - one.lag).slice(0, GROUPS_SHOWN);
-  if (!groups.length) return empty("No consumer group yet. Start a consumer:", "delaymq receive Orders --group shop --follow");
-  if (!found.length) return empty("None: every group has consumed what there is.");
+  if (!groups.length) return empty("There are no consumer groups. Start a consumer:", "delaymq receive Orders --group shop --follow");
+  if (!found.length) return empty("There are none: every group has consumed all messages.");
   const highest = found[0].lag;
   const columns = [{ title: "Group" }, { title: "Lag", numeric: true }, { title: "", wide: true }, { title: "Members", numeric: true }];
   const rows = found.map((each) => ({
     key: each.group,
-    cells: [groupLink(each.group), count(each.lag), bar(each.lag / highest, `${each.group} is ${counted(each.lag, "message")} behind`, "warn"), each.members ? count(each.members) : badge("none", "warn")],
+    cells: [groupLink(each.group), count(each.lag), bar(each.lag / highest, `${each.group} has a lag of ${counted(each.lag, "message")}`, "warn"), each.members ? count(each.members) : badge("none", "warn")],
   }));
-  return table("behind", columns, rows, { caption: "Groups that are behind" });
+  return table("behind", columns, rows, { caption: "Groups with lag" });
 }

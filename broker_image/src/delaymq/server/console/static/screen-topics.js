@@ -1,4 +1,4 @@
-// Topics: all of them in pages, and one with its queues.
+// Topics: the paged list, and one topic with its queues.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
@@ -16,11 +16,11 @@ const KINDS = [
 ];
 const COLUMNS = [
   { title: "Topic" },
-  { title: "Messages", numeric: true, hint: "kept in its queues now" },
-  { title: "Stored", numeric: true, hint: "since the broker's start" },
-  { title: "Waiting", numeric: true, hint: "delayed messages for this topic that are not due yet" },
-  { title: "Delivered", numeric: true, hint: "delayed messages handed over since the broker's start", wide: true },
-  { title: "Queues", numeric: true, wide: true, hint: "to read / to write" },
+  { title: "Messages", numeric: true, hint: "currently in the topic's queues" },
+  { title: "Stored", numeric: true, hint: "since the broker started" },
+  { title: "Pending", numeric: true, hint: "undelivered delayed messages of this topic" },
+  { title: "Delivered", numeric: true, hint: "delayed messages delivered since the broker started", wide: true },
+  { title: "Queues", numeric: true, wide: true, hint: "read / write" },
   { title: "Permission", wide: true },
   { title: "Last stored", wide: true },
 ];
@@ -73,9 +73,9 @@ function kindName(kind) {
 }
 
 function nothing(contains, kind) {
-  if (contains) return empty(`No topic has “${contains}” in its name.`);
-  if (kind !== "normal" && kind !== "all") return empty("There is none of this kind yet.");
-  return empty("No topic yet. Send a message and the broker makes one:", 'delaymq send Orders "hello later" --delay 5s');
+  if (contains) return empty(`No topic name contains “${contains}”.`);
+  if (kind !== "normal" && kind !== "all") return empty("There are no topics of this kind.");
+  return empty("There are no topics. Send a message, and the broker creates one:", 'delaymq send Orders "hello later" --delay 5s');
 }
 
 /** #/topics/NAME */
@@ -87,9 +87,9 @@ export function topicScreen(view, { name }) {
       heading(name, links(topic)),
       facts([
         ["Messages", count(topic.messages)],
-        ["Stored since the start", count(topic.stored)],
-        ["Delayed, waiting", topic.pending === null ? "not counted yet" : count(topic.pending)],
-        ["Delayed, delivered since the start", count(topic.delivered)],
+        ["Stored since startup", count(topic.stored)],
+        ["Delayed, pending", topic.pending === null ? "not counted yet" : count(topic.pending)],
+        ["Delayed, delivered since startup", count(topic.delivered)],
         ["Last stored", time(topic.lastStoredMs)],
         ["Permission", PERMISSIONS[topic.permission] ?? topic.permission],
         ["Bytes", typeof topic.bytes === "number" ? bytes(topic.bytes) : null],
@@ -109,7 +109,7 @@ function links(topic) {
 
 function groups(topic) {
   if (!topic.groups.length) {
-    return empty("No group has consumed from it. Take its messages with:", `delaymq receive ${topic.topic} --follow`);
+    return empty("No group has consumed from this topic. Consume its messages with:", `delaymq receive ${topic.topic} --follow`);
   }
   return h("ul", { class: "inline" }, topic.groups.map((group) => h("li", { "data-key": group }, groupLink(group))));
 }
@@ -119,12 +119,12 @@ function queues(topic) {
     { title: "Queue", numeric: true },
     { title: "Messages", numeric: true },
     { title: "From offset", numeric: true },
-    { title: "To offset", numeric: true, hint: "the next message gets this one" },
+    { title: "To offset", numeric: true, hint: "offset of the next message" },
     { title: "Last stored" },
   ];
   const rows = topic.queues.map((queue) => ({
     key: queue.queueId,
     cells: [queue.queueId, count(queue.maxOffset - queue.minOffset), count(queue.minOffset), count(queue.maxOffset), time(queue.lastStoredMs)],
   }));
-  return rows.length ? table("queues", columns, rows, { caption: `Queues of ${topic.topic}` }) : empty("It has no queue on this broker.");
+  return rows.length ? table("queues", columns, rows, { caption: `Queues of ${topic.topic}` }) : empty("The topic has no queues on this broker.");
 }

@@ -1,11 +1,11 @@
-// What a screen has while it is shown: a place to draw, a signal that ends with it, and bounded polling.
+// Context of a visible screen: a place to render, a signal that aborts when it is left, and bounded polling.
 
 import { ApiError, UnreachableError } from "./api.js";
 import { h, morph } from "./dom.js";
 
 const RETRY_MS = 1_000;
 const LONGEST_RETRY_MS = 5_000;
-// A broker that needs long for an answer is asked less often: one tab takes at most a fifth of its time.
+// A slow broker is polled less often: one tab takes at most a fifth of its time.
 const PAUSE_PER_ANSWER = 4;
 
 export class View {
@@ -18,26 +18,26 @@ export class View {
     this.signal = this.#ending.signal;
   }
 
-  /** Shows these nodes in place of what was there; a screen that was left shows nothing any more. */
+  /** Replaces the rendered nodes; does nothing after the screen was left. */
   render(...nodes) {
     if (!this.signal.aborted) morph(this.#root, ...nodes);
   }
 
   #tell(error) {
-    // What is shown stays: the next answer may come, and takes the sentence away.
+    // The rendered data stays; the next successful response removes the message.
     for (const old of this.#root.querySelectorAll(":scope > .loading, :scope > .problem")) old.remove();
     this.#root.firstElementChild?.after(problem(error));
   }
 
-  /** Takes back all that the screen asked for. */
+  /** Aborts all requests of the screen. */
   leave() {
     this.#ending.abort();
   }
 
   /**
-   * Calls `work(signal)` now and again `intervalMs` after each end, but not while the tab is hidden. A broker that does
-   * not answer is asked again, ever less often; what it refuses is given to `onProblem(error)`, by default shown.
-   * The function that is returned asks at once, in place of what is under way.
+   * Calls `work(signal)` now, and again `intervalMs` after each completion, except while the tab is hidden. Retries with
+      * increasing delays if the broker does not respond. Passes its errors to `onProblem(error)`, which shows them by default.
+      * Returns a function that cancels the current request and polls immediately.
    */
   poll(intervalMs, work, onProblem = (error) => this.#tell(error)) {
     let current = new AbortController();
@@ -64,7 +64,7 @@ export class View {
         } else {
           if (!(error instanceof ApiError)) console.error(error);
           onProblem(error);
-          // The screen begins anew when a person has given the token.
+          // The screen restarts when the user has entered the token.
           if (error.status === 401) return;
         }
       }
@@ -89,9 +89,9 @@ export class View {
   }
 }
 
-/** What went wrong, as a sentence. */
+/** An error as a sentence. */
 export function problem(error) {
   const told = error instanceof ApiError || error instanceof UnreachableError;
-  const text = told ? error.message : `The console has a defect: ${error.message}`;
+  const text = told ? error.message : `Internal error of the console: ${error.message}`;
   return h("p", { class: "problem", role: "alert" }, text);
 }
