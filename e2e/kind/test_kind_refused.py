@@ -22,11 +22,11 @@ REFUSED = {
     "too many groups": (objects.broker(size=33), "less than or equal to 32"),
     "NodePort without an address": (
         objects.broker(external={"type": "NodePort"}),
-        "NodePort requires advertisedAddress",
+        "requires advertisedAddress",
     ),
     "own and other NameServers": (
         objects.broker(nameServers={"replicas": 2, "addresses": ["a:9876"]}),
-        "addresses refers to existing NameServers",
+        "refers to existing NameServers",
     ),
     "a name that does not fit": (objects.broker("b" * 41), "at most 40 characters"),
     "a topic of the broker's own": (objects.topic("x", topicName="TBW102"), "is a system topic of the broker"),

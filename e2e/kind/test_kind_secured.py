@@ -41,9 +41,9 @@ def test_a_broker_with_accounts_and_a_certificate_is_served_to_who_has_them(
     space.apply(broker, objects.topic("orders", broker=NAME, queues=4))
     # Nothing is there of what it names, then not all of it: each is said, and no pod is made that could not start.
     state = space.wait_condition(BROKER, NAME, "Degraded", reason="SecretMissing")
-    assert "There is no Secret shop-rules" in state["message"], state["message"]
+    assert "Secret shop-rules does not exist" in state["message"], state["message"]
     space.apply(_without_account(rules))
-    _wait_message(space, "There is no Secret shop-tls")
+    _wait_message(space, "Secret shop-tls does not exist")
     assert not space.list("pods", f"app.kubernetes.io/instance={NAME}")
     authority = Authority(tmp_path)
     began = time.monotonic()
@@ -96,7 +96,7 @@ def test_a_running_broker_is_left_alone_until_the_secrets_are_there(
     before = space.pod_uids()
     space.apply_broker(accessControl={"secretName": "rules"}, tls={"secretName": "certificate"})
     state = space.wait_condition(BROKER, "demo", "Degraded", reason="SecretMissing")
-    assert "There is no Secret rules" in state["message"], state["message"]
+    assert "Secret rules does not exist" in state["message"], state["message"]
     stays("the pods run on", lambda: space.pod_uids() == before, for_s=3, every_s=0.5)
     began = time.monotonic()
     space.apply(

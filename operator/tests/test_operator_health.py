@@ -44,7 +44,7 @@ def test_a_stall_that_is_over_is_measured_and_no_reason_to_end(
         assert runtime.not_alive() == []
 
         now_s[0] += STALL_S  # nothing else ran meanwhile
-        assert runtime.not_alive() == ["the event loop has been standing still for 7.0 s"]
+        assert runtime.not_alive() == ["the event loop has been blocked for 7.0 s"]
         await asyncio.sleep(0.01)  # timers come in their order: the measurement's is due before
         assert runtime.not_alive() == []
         assert runtime.loop_lag_s == pytest.approx(STALL_S, abs=0.01)

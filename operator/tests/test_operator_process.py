@@ -100,7 +100,7 @@ def test_a_port_that_is_taken_is_said_in_a_sentence(
             while second.is_running and time.monotonic() < deadline_s:
                 time.sleep(0.05)
             assert not second.is_running
-        assert f"--http-port {operator.port} cannot be used" in second.log_since(0)
+        assert f"cannot listen on --http-port {operator.port}" in second.log_since(0)
         assert "Traceback" not in second.log_since(0)
 
 
@@ -112,7 +112,7 @@ def test_sigterm_ends_it_in_a_moment_and_the_next_one_is_active_at_once(
     with running(operator):
         until(operator, lambda: operator.is_active)
         with running(second):
-            until(second, lambda: second.lines("standing by") == 1)
+            until(second, lambda: second.lines("standby") == 1)
             assert second.get("/readyz")[0] == second.get("/livez")[0] == 200
             assert not second.is_active
             assert operator.stop(timeout_s=STOP_TIMEOUT_S) == 0
@@ -150,7 +150,7 @@ def test_one_that_was_stopped_for_too_long_ends_without_another_write(
                 time.sleep(0.05)
             assert not operator.is_running
             assert second.is_active
-    assert operator.lines("was lost: another replica takes over") == 1
+    assert operator.lines("was lost: another replica is taking over") == 1
     assert "Traceback" not in operator.log_since(0)
 
 

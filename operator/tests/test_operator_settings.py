@@ -33,13 +33,13 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
     ("environment", "complaint"),
     [
         ({"DELAYMQ_OPERATOR_HTTP_PROT": "1"}, "did you mean DELAYMQ_OPERATOR_HTTP_PORT?"),
-        ({"DELAYMQ_OPERATOR_HTTP_PORT": "x"}, "DELAYMQ_OPERATOR_HTTP_PORT is a number, not 'x'"),
+        ({"DELAYMQ_OPERATOR_HTTP_PORT": "x"}, "DELAYMQ_OPERATOR_HTTP_PORT must be a number, not 'x'"),
         ({"DELAYMQ_OPERATOR_HTTP_PORT": "70000"}, "at most 65535"),
-        ({"DELAYMQ_OPERATOR_WORKERS": "0"}, "--workers is at least 1, not 0"),
-        ({"DELAYMQ_OPERATOR_QUIET_S": "-1"}, "--quiet-s is a time of at most 86400 s, not -1"),
-        ({"DELAYMQ_OPERATOR_DRAIN_LEASE_S": "601"}, "--drain-lease-s is at most 600, not 601"),
+        ({"DELAYMQ_OPERATOR_WORKERS": "0"}, "--workers must be at least 1, not 0"),
+        ({"DELAYMQ_OPERATOR_QUIET_S": "-1"}, "--quiet-s must be a time of at most 86400 s, not -1"),
+        ({"DELAYMQ_OPERATOR_DRAIN_LEASE_S": "601"}, "--drain-lease-s must be at most 600, not 601"),
         ({"DELAYMQ_OPERATOR_POLL_INTERVAL_S": "nan"}, "--poll-interval-s"),
-        ({"DELAYMQ_OPERATOR_LEASE": "perhaps"}, "is true or false, not 'perhaps'"),
+        ({"DELAYMQ_OPERATOR_LEASE": "perhaps"}, "must be true or false, not 'perhaps'"),
         ({"DELAYMQ_OPERATOR_LOG_FORMAT": "xml"}, "--log-format is text or json, not 'xml'"),
     ],
 )

@@ -63,7 +63,7 @@ class KopfRetries(logging.Filter):
         if time.monotonic() - self._said_s < KOPF_RETRY_INTERVAL_S:
             return False
         self._said_s = time.monotonic()
-        record.msg = f"the API server does not serve the watches, they are tried again: {message.partition(': ')[2]}"
+        record.msg = f"the API server does not serve the watches, retrying: {message.partition(': ')[2]}"
         record.args, record.levelno, record.levelname = (), logging.WARNING, "WARNING"
         return True
 

@@ -61,16 +61,19 @@ def serve(settings: OperatorSettings, reconcilers: Callable[[], Reconcilers]) ->
         _logger.error("%s", error.message)
         return EXIT_FAILURE
     except LoginError as error:
-        _logger.error("the API server does not accept the operator's token, starting anew: %s", error)
+        _logger.error("the API server rejects the operator's token, restarting: %s", error)
         return EXIT_FAILURE
     except Exception as error:
         status = getattr(error, "status", None)
         if status == 404:
-            _logger.error("the API server knows a kind no more, were the CRDs removed? Starting anew: %s", error)
+            _logger.error(
+                ("the API server no longer recognises a kind, check whether the CRDs were removed; restarting: %s"),
+                error,
+            )
         elif isinstance(status, int):
-            _logger.error("kopf ended, starting anew: HTTP status %d: %s", status, error)
+            _logger.error("kopf stopped, restarting: HTTP status %d: %s", status, error)
         else:
-            _logger.exception("a bug of the operator, starting anew")
+            _logger.exception("unexpected error, a bug in the operator; restarting")
         return EXIT_FAILURE
     _logger.info("stopped")
     return 0

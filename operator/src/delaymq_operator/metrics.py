@@ -69,28 +69,28 @@ class OperatorMetrics:
         self.registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
-        self._runs = Counted(f"{PREFIX}_reconcile", "Reconciles that ended.", ["kind"], registry=self.registry)
+        self._runs = Counted(f"{PREFIX}_reconcile", "Finished reconciliations.", ["kind"], registry=self.registry)
         self._errors = Counted(
             f"{PREFIX}_reconcile_errors",
-            "Failed reconciles: conflict (tried again soon), transient (a broker, the API server), error (a bug).",
+            "Failed reconciliations: conflict (retried soon), transient (a broker, the API server), error (a bug).",
             ["kind", "result"],
             registry=self.registry,
         )
         self._seconds = Histogram(
             f"{PREFIX}_reconcile_duration_seconds",
-            "How long a reconcile took.",
+            "Duration of a reconciliation.",
             ["kind"],
             buckets=DURATIONS_S,
             registry=self.registry,
         )
         self._requests = Counted(
             f"{PREFIX}_kube_requests",
-            "Requests to the API server, but for kopf's watches and finalizers; status 0: no answer.",
+            "Requests to the API server, except kopf's watches and finalizers; status 0: no response.",
             ["verb", "kind", "status"],
             registry=self.registry,
         )
         self._analytics = Counted(
-            f"{PREFIX}_analytics_runs", "Runs of analytics that ended.", ["result"], registry=self.registry
+            f"{PREFIX}_analytics_runs", "Finished analytics runs.", ["result"], registry=self.registry
         )
         for kind in OWN_KINDS:
             self._runs.labels(kind)
@@ -130,27 +130,27 @@ class StateCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Taken at each scrape."""
-        yield _gauges("info", "The operator's version.", ["version"], {(_version(),): 1})
-        yield _gauge("leader", "1 when this replica is the active one.", int(self._state.active))
-        yield _gauge("queue_depth", "Resources that wait to be reconciled.", self._state.queue_depth)
-        lag = "The largest lag of the event loop in the last minute."
+        yield _gauges("info", "Version of the operator.", ["version"], {(_version(),): 1})
+        yield _gauge("leader", "1 if this replica is the active one.", int(self._state.active))
+        yield _gauge("queue_depth", "Resources waiting to be reconciled.", self._state.queue_depth)
+        lag = "Maximum lag of the event loop in the last minute."
         yield _gauge("event_loop_lag_seconds", lag, self._state.loop_lag_s)
-        dropped = CounterMetricFamily(f"{PREFIX}_events_dropped", "Events not written, since there were too many.")
+        dropped = CounterMetricFamily(f"{PREFIX}_events_dropped", "Events dropped because there were too many.")
         dropped.add_metric([], self._state.events_dropped)
         yield dropped
-        about = "1 when this watched namespace is served, 0 when it cannot be listed; *: all namespaces."
+        about = "1 if this watched namespace is served, 0 if it cannot be listed; *: all namespaces."
         served: dict[tuple[str, ...], float] = {(name,): int(is_so) for name, is_so in self._state.served.items()}
         yield _gauges("namespace_served", about, ["watched_namespace"], served)
         counts = self._cache.counts()
         yield _gauges("resources", "Resources by kind.", ["kind"], {(kind,): counts[kind] for kind in OWN_KINDS})
-        about = "Resources by condition: how many have it with this status."
+        about = "Resources by condition and status."
         yield _gauges("resource_conditions", about, ["kind", "type", "status"], self._conditions())
         brokers = [found for found in self._cache.all("Broker") if "deletionTimestamp" not in found["metadata"]]
-        about = "1: a condition of a Broker, its status and reason."
+        about = "Condition of a Broker, with its status and reason; always 1."
         yield _gauges("broker_condition", about, [*OF_BROKER, "type", "status", "reason"], _broker_conditions(brokers))
-        about = "1 when the pod of a broker group is ready, else 0; for each group of spec.size."
+        about = "1 if the pod of a broker group is ready, else 0; for each group of spec.size."
         yield _gauges("group_ready", about, [*OF_BROKER, "broker_pod"], _groups_ready(brokers))
-        about = "Number of a Broker's own NameServers that are ready."
+        about = "Number of ready NameServers that the operator runs for a Broker."
         yield _gauges("name_servers_ready", about, OF_BROKER, self._name_servers_ready(brokers))
 
     def _conditions(self) -> Mapping[tuple[str, ...], float]:

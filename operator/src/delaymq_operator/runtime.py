@@ -151,8 +151,8 @@ class OperatorRuntime:
                 content_type=CONTENT_TYPE,
             )
         except OSError as error:
-            raise SettingsError(f"--http-port {settings.http_port} cannot be used: {error.strerror}") from error
-        _logger.info("probes and metrics at port %d", health.port)
+            raise SettingsError(f"cannot listen on --http-port {settings.http_port}: {error.strerror}") from error
+        _logger.info("serving probes and metrics on port %d", health.port)
         leading = asyncio.create_task(self._lead(), name="leading")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         try:
@@ -206,7 +206,7 @@ class OperatorRuntime:
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
-        _logger.warning("no namespace can be served: the Lease is given back")
+        _logger.warning("no namespace can be served: releasing the Lease")
 
     def _filled(self) -> None:
         # Everything so far stays: to look through it again and again for garbage would hold the loop up.
@@ -249,9 +249,9 @@ class OperatorRuntime:
         problems = []
         # A stall that is over is no reason: whoever waits longer than the probes do gets no answer at all.
         if self._lag.stalled_s > MAX_LAG_S:
-            problems.append(f"the event loop has been standing still for {self._lag.stalled_s:.1f} s")
+            problems.append(f"the event loop has been blocked for {self._lag.stalled_s:.1f} s")
         if self._controller.longest_run_s() > STUCK_S:
-            problems.append(f"a reconcile has been running for {self._controller.longest_run_s():.0f} s")
+            problems.append(f"a reconciliation has been running for {self._controller.longest_run_s():.0f} s")
         dead = self._serving.sync.dead_watches()
         problems += [f"the watch of {kind} objects keeps missing changes" for kind in dead]
         return problems
@@ -260,7 +260,7 @@ class OperatorRuntime:
         """Why it cannot do its work; standing by is work too."""
         if self._standing_by or self._serving.served:
             return []
-        return [str(one) for one in self._serving.obstacles.values()] or ["the cluster was not read yet"]
+        return [str(one) for one in self._serving.obstacles.values()] or ["the cluster has not been read yet"]
 
     # Between the parts.
 

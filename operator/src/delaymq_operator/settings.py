@@ -39,61 +39,68 @@ def _setting(default: Any, about: str, *, least: float | None = None, choices: t
 class OperatorSettings:
     """Everything that can be set from outside. What the reconcilers go by has its default with them."""
 
-    namespaces: tuple[str, ...] = _setting((), "namespaces to look after, separated by commas; empty: all")
-    default_image: str = _setting("delaymq/broker:0.1.0", "image of brokers whose spec names none")
-    analytics_image: str = _setting(ReconcileSettings.analytics_image, "image of analytics whose spec names none")
-    analytics_role: str = _setting(ReconcileSettings.analytics_role, "role that lets a Spark driver make its executors")
+    namespaces: tuple[str, ...] = _setting((), "namespaces to serve, separated by commas; empty: all")
+    default_image: str = _setting("delaymq/broker:0.1.0", "default image of brokers")
+    analytics_image: str = _setting(ReconcileSettings.analytics_image, "default image of analytics")
+    analytics_role: str = _setting(
+        ReconcileSettings.analytics_role, ("role that allows a Spark driver to create its executors")
+    )
     analytics_role_kind: str = _setting(
         ReconcileSettings.analytics_role_kind, "kind of that role: ClusterRole or Role", choices=ROLE_KINDS
     )
-    namespace: str = _setting("", "the operator's own namespace; empty: the service account's, else `default`")
-    pod_name: str = _setting(
-        "", "the operator's own pod: holder of the lease, reporter of Events; empty: the host name"
-    )
+    namespace: str = _setting("", "namespace of the operator; empty: the service account's, else `default`")
+    pod_name: str = _setting("", "pod of the operator: holder of the Lease, reporter of Events; empty: the host name")
     cluster_domain: str = _setting(
-        ReconcileSettings.cluster_domain, "what follows the namespace in DNS names: svc, or svc.cluster.local"
+        ReconcileSettings.cluster_domain, "suffix after the namespace in DNS names: svc, or svc.cluster.local"
     )
     name_server_addresses: tuple[str, ...] = _setting(
         (),
-        "NameServers outside of their namespace that Brokers may name, separated by commas: host, host:port, *.shop,"
-        " 10.1.0.0/16",
+        "NameServers outside their namespace that Brokers may use, separated by commas: host, host:port, *.shop, "
+        "10.1.0.0/16",
     )
-    workers: int = _setting(8, "resources that are reconciled at a time", least=1)
+    workers: int = _setting(8, "number of resources reconciled concurrently", least=1)
     poll_interval_s: float = _setting(
-        ReconcileSettings.poll_interval_s, "how often settled brokers are asked how they are", least=0.1
+        ReconcileSettings.poll_interval_s, "interval between queries of settled brokers, seconds", least=0.1
     )
     progress_interval_s: float = _setting(
-        ReconcileSettings.progress_interval_s, "the same while something is going on", least=0.1
+        ReconcileSettings.progress_interval_s,
+        ("interval between queries while a change is in progress, seconds"),
+        least=0.1,
     )
     status_interval_s: float = _setting(
-        ReconcileSettings.status_interval_s, "how often figures in a status are renewed", least=1
+        ReconcileSettings.status_interval_s, "interval between updates of figures in a status, seconds", least=1
     )
-    resync_interval_s: float = _setting(600.0, "how often everything is looked at without cause", least=1)
+    resync_interval_s: float = _setting(600.0, "interval between reconciliations of every resource, seconds", least=1)
     withdraw_max_s: float = _setting(
-        ReconcileSettings.withdraw_max_s, "how long clients get to move their sends away; they read routes every 30 s"
+        ReconcileSettings.withdraw_max_s,
+        ("time for clients to redirect their sends, seconds; they read routes every 30 s"),
     )
-    quiet_s: float = _setting(ReconcileSettings.quiet_s, "a broker that got no sends for so long has none any more")
-    refuse_s: float = _setting(ReconcileSettings.refuse_s, "how long sends are refused before a broker is stopped")
+    quiet_s: float = _setting(
+        ReconcileSettings.quiet_s, ("time without sends after which a broker counts as drained, seconds")
+    )
+    refuse_s: float = _setting(
+        ReconcileSettings.refuse_s, ("time for which sends are rejected before a broker is stopped, seconds")
+    )
     drain_lease_s: float = _setting(
         ReconcileSettings.drain_lease_s,
-        "a drained broker takes sends again after so long without the operator",
+        "time without contact to the operator after which a drained broker accepts sends again, seconds",
         least=1,
     )
     event_interval_s: float = _setting(
-        ReconcileSettings.event_interval_s, "the same Event is not said again within this time"
+        ReconcileSettings.event_interval_s, "time within which the same Event is not repeated, seconds"
     )
     http_host: str = _setting("0.0.0.0", "address of /livez, /readyz and /metrics")
     http_port: int = _setting(8080, "port of /livez, /readyz and /metrics; 0: any free one", least=0)
-    lease: bool = _setting(True, "one replica is active, by a Lease; off: the only replica there is")
+    lease: bool = _setting(True, "elect one active replica by a Lease; false: this is the only replica")
     lease_name: str = _setting("delaymq-operator", "name of the Lease")
     lease_namespace: str = _setting("", "namespace of the Lease; empty: the operator's own")
-    lease_duration_s: float = _setting(15.0, "a lease that is not renewed for so long is free", least=3)
-    api_timeout_s: float = _setting(15.0, "how long an answer of the API server may take", least=1)
-    api_threads: int = _setting(8, "requests to the API server at a time", least=1)
+    lease_duration_s: float = _setting(15.0, "time after which a Lease that is not renewed expires, seconds", least=3)
+    api_timeout_s: float = _setting(15.0, "timeout of requests to the API server, seconds", least=1)
+    api_threads: int = _setting(8, "number of concurrent requests to the API server", least=1)
     kubeconfig: str = _setting(
-        "", "a kubeconfig file; empty: the pod's service account, else $KUBECONFIG or the default file"
+        "", "kubeconfig file; empty: the pod's service account, else $KUBECONFIG or the default file"
     )
-    kube_context: str = _setting("", "context of the kubeconfig; empty: its current one")
+    kube_context: str = _setting("", "context of the kubeconfig; empty: the current context")
     log_format: str = _setting("text", "text or json", choices=LOG_FORMATS)
     log_level: str = _setting("info", "debug, info, warning or error", choices=LOG_LEVELS)
 
@@ -101,15 +108,15 @@ class OperatorSettings:
         for one in fields(self):
             value, least, choices = getattr(self, one.name), one.metadata["least"], one.metadata["choices"]
             if isinstance(value, float) and not 0 <= value <= MAX_TIME_S:
-                raise SettingsError(f"{flag_of(one.name)} is a time of at most {MAX_TIME_S:g} s, not {value:g}")
+                raise SettingsError(f"{flag_of(one.name)} must be a time of at most {MAX_TIME_S:g} s, not {value:g}")
             if least is not None and value < least:
-                raise SettingsError(f"{flag_of(one.name)} is at least {least:g}, not {value:g}")
+                raise SettingsError(f"{flag_of(one.name)} must be at least {least:g}, not {value:g}")
             if choices and value not in choices:
                 raise SettingsError(f"{flag_of(one.name)} is {' or '.join(choices)}, not {value!r}")
         if self.drain_lease_s > MAX_DRAIN_LEASE_S:
-            raise SettingsError(f"--drain-lease-s is at most {MAX_DRAIN_LEASE_S:g}, not {self.drain_lease_s:g}")
+            raise SettingsError(f"--drain-lease-s must be at most {MAX_DRAIN_LEASE_S:g}, not {self.drain_lease_s:g}")
         if self.http_port > 65_535:
-            raise SettingsError(f"--http-port is at most 65535, not {self.http_port}")
+            raise SettingsError(f"--http-port must be at most 65535, not {self.http_port}")
 
 
 def flag_of(name: str) -> str:
@@ -150,24 +157,24 @@ def _value(where: str, text: str, hint: Any) -> Any:
     if hint is bool:
         word = text.lower()
         if word not in TRUE_WORDS | FALSE_WORDS:
-            raise SettingsError(f"{where} is true or false, not {text!r}")
+            raise SettingsError(f"{where} must be true or false, not {text!r}")
         return word in TRUE_WORDS
     try:
         return hint(text)
     except ValueError as error:
-        raise SettingsError(f"{where} is a number, not {text!r}") from error
+        raise SettingsError(f"{where} must be a number, not {text!r}") from error
 
 
 def _nearest(variable: str, known: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(variable, known, n=1)
-    return f": did you mean {near[0]}?" if near else ": --help lists what there is"
+    return f": did you mean {near[0]}?" if near else ": --help lists all settings"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="delaymq-operator",
-        description="Runs DelayMQ brokers on Kubernetes, as Broker, Topic and DelayLevelConfig resources say.",
-        epilog=f"Each flag is also a variable: --http-port is {variable_of('http_port')}.",
+        description="Run DelayMQ brokers on Kubernetes according to Broker, Topic and DelayLevelConfig resources.",
+        epilog=f"Each flag can also be set by an environment variable: --http-port is {variable_of('http_port')}.",
         allow_abbrev=False,
     )
     for one in fields(OperatorSettings):

@@ -99,7 +99,7 @@ def test_the_lease_of_one_that_died_is_taken_after_its_end(
         first, second = (Replica(api_server, namespace, name, clock) for name in ("first", "second"))
         await first.election.acquire()
         waiting = asyncio.create_task(second.election.acquire())
-        await until(lambda: "standing by: first is active" in caplog.text)
+        await until(lambda: "standby: first is active" in caplog.text)
         clock.now_s += DURATION_S - 0.1
         await asyncio.sleep(2 * DURATION_S / RENEWALS)  # what must not happen has this long
         assert not waiting.done()

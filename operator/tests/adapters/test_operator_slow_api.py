@@ -111,7 +111,7 @@ def test_a_stalled_server_is_given_up_with_a_sentence(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with an_api_server(tmp_path, stalled, timeout_s=0.5) as kube:
-            with pytest.raises(KubeError, match="no answer from the API server"):
+            with pytest.raises(KubeError, match="no response from the API server"):
                 await kube.get("Pod", "ns", "p")
 
     asyncio.run(scenario())
@@ -175,7 +175,9 @@ def test_a_server_that_is_gone_is_named_with_the_reason(tmp_path: Path) -> None:
         requests = ApiRequests(_credentials(tmp_path, port).load, threads=1, timeout_s=2, observe=lambda *_: None)
         with pytest.raises(KubeError) as caught:
             await ApiKube(requests, seen=lambda kind, found: None).get("Pod", "ns", "p")
-        assert caught.value.message == f"no answer from the API server at http://127.0.0.1:{port}: Connection refused"
+        assert caught.value.message == (
+            f"no response from the API server at http://127.0.0.1:{port}: Connection refused"
+        )
         requests.close()
 
     asyncio.run(scenario())

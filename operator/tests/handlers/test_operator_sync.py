@@ -60,5 +60,5 @@ def test_comparing_goes_on_after_an_object_that_nobody_can_handle(
 
     assert asyncio.run(compare()) >= 3
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
-        "comparing Broker with a list: a bug of the operator; again in a while"
+        "comparing the cache of Broker with a list failed, a bug in the operator; retrying later"
     ]

@@ -21,7 +21,7 @@ def test_other_amounts_are_not(one, other):
 
 @pytest.mark.parametrize("text", ["", "ten", "1 Gi", "1Gb", "--1", "9" * 65])
 def test_what_is_no_amount_says_what_to_write(text):
-    with pytest.raises(ValueError, match="write an amount such as"):
+    with pytest.raises(ValueError, match="use a value like"):
         parse_quantity(text)
 
 

@@ -212,7 +212,7 @@ def test_a_run_from_the_missing_spark_operator_to_the_figures_through_a_kill(
     assert cluster.names("SparkApplication") == []
     assert "demo-analytics" not in cluster.names("RoleBinding")
     until(cluster, operator, lambda: cluster.names("NetworkPolicy") == ["demo-broker", "demo-namesrv"])
-    for word in ("Traceback", "orbidden", "a bug of the operator"):
+    for word in ("Traceback", "orbidden", "a bug in the operator"):
         assert word not in operator.log_since(0)
 
 

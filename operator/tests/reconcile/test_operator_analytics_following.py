@@ -40,7 +40,7 @@ def failed(error: str) -> str | None:
             "driver container failed with ExitCode: 2,\nReason: Error",
             "driver container failed with ExitCode: 2, Reason: Error",
         ),
-        ("", "the Spark operator says SUBMISSION_FAILED"),
+        ("", "the Spark operator reports SUBMISSION_FAILED"),
     ],
 )
 def test_the_cause_is_found_in_what_spark_submit_says(error: str, message: str) -> None:

@@ -87,7 +87,7 @@ def test_a_result_that_was_deleted_fails_the_run():
     world.kube.remove("AnalyticsResult", "default", applications(world)[0])
     world.spark.last = "COMPLETED"
     world.run(lambda: ended(world))
-    assert "is not there any more" in group(world)["message"]
+    assert "no longer exists" in group(world)["message"]
 
 
 def test_what_was_skipped_and_a_report_that_is_left_out_are_told():

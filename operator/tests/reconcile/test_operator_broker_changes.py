@@ -301,7 +301,7 @@ def test_a_pod_template_that_cannot_be_noted_is_refused_with_its_size(world):
     world.change(podTemplate={"env": env})
     world.idle(2)
     assert world.reason("Degraded") == "InvalidSpec"
-    assert "200000 is the most: shorten env" in world.condition("Degraded")["message"]
+    assert "the maximum is 200000: shorten env" in world.condition("Degraded")["message"]
     assert world.failures == []
 
 
@@ -322,7 +322,7 @@ def test_a_broker_at_an_address_that_was_anothers_is_not_taken_for_that_one(worl
     first["status"]["podIP"] = second["status"]["podIP"]
     world.reconcile()
     assert world.reason("Degraded") == "BrokerUnreachable"
-    assert "there is demo-1" in world.condition("Degraded")["message"]
+    assert "is the address of demo-1" in world.condition("Degraded")["message"]
 
 
 def test_a_lost_secret_is_made_again(world):

@@ -57,7 +57,7 @@ def test_a_roll_says_which_pods_do_not_have_the_spec_yet_while_all_of_them_serve
     world.run(lambda: world.reason("Progressing") == "MovingWrites")
     assert (world.condition("Ready")["status"], world.reason("Ready")) == ("Unknown", "Rolling")
     assert world.condition("Ready")["message"] == (
-        "2 of 2 broker groups are ready, but the spec is not in force in 2 pods: demo-broker-0-0, demo-broker-1-0. "
+        "2 of 2 broker groups are ready, but the spec is not in effect in 2 pods: demo-broker-0-0, demo-broker-1-0. "
         "See the condition Progressing."
     )
 

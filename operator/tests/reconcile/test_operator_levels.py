@@ -69,11 +69,11 @@ def test_it_is_applied_when_all_that_use_it_run_with_it() -> None:
     use(world, "elsewhere", "other", runs="9s")
     key = world.add_levels("short", "1s", "2s")
     assert look(world, key).requeue_after_s == world.settings.progress_interval_s
-    assert world.condition(key) == ("False", "Applying", "Not yet in force in two (it is being told).")
+    assert world.condition(key) == ("False", "Applying", "Not yet in effect in two (the change is being sent to it).")
     assert world.status(key)["usedBy"] == ["one", "two"]
     world.kube.objects["Broker", NAMESPACE, "two"]["status"] = {"levels": "1s 2s"}
     look(world, key)
-    assert world.condition(key) == ("True", "Applied", "In force in one, two.")
+    assert world.condition(key) == ("True", "Applied", "In effect in one, two.")
     world.kube.requests.clear()
     world.later()
     look(world, key)
@@ -92,7 +92,7 @@ def test_why_a_broker_has_not_taken_it_is_said() -> None:
     key = world.add_levels("short", "1s")
     look(world, key)
     message = world.condition(key)[2]
-    for part in ("paused (it is paused)", "starting (it is not ready: Creating)", "wrong (its spec cannot be used)"):
+    for part in ("paused (it is paused)", "starting (it is not ready: Creating)", "wrong (its spec is invalid)"):
         assert part in message
 
 

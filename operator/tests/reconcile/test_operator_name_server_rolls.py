@@ -30,7 +30,7 @@ def test_an_image_that_does_not_run_stops_before_the_only_name_server(world):
     assert world.reason("Progressing") == "WaitingForPod"
     message = world.condition("Degraded")["message"]
     assert "ImagePullBackOff" in message
-    assert f"NameServer {ONE}, which runs unchanged" in message
+    assert f"a change for NameServer {ONE}; the NameServer and the brokers keep running" in message
     assert f"kubectl logs {TRIAL}" in message
 
 

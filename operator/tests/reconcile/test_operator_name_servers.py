@@ -84,7 +84,7 @@ def test_a_new_broker_with_name_servers_elsewhere_is_not_made_until_they_are_lis
     world.create(size=1, nameServers={"addresses": [THEIRS]})
     world.run(lambda: world.reason("Degraded") == "NameServerNotAllowed")
     message = world.condition("Degraded")["message"]
-    assert f"{THEIRS} is outside of namespace default" in message
+    assert f"{THEIRS} is outside namespace default" in message
     assert "nameServerAddresses" in message
     assert any("NameServerNotAllowed" in str(event) for event in world.kube.events)
     assert (world.reason("Ready"), world.reason("Stalled")) == ("InvalidSpec", "NameServerNotAllowed")
@@ -105,7 +105,7 @@ def test_a_broker_that_uses_them_already_goes_on_with_a_warning() -> None:
     before = world.pod_uids()
     world.settings = SETTINGS  # as after an upgrade
     world.run(lambda: world.reason("Degraded") == "NameServerNotListed")
-    assert "it stays because it is in use" in world.condition("Degraded")["message"]
+    assert "it is kept because it is in use" in world.condition("Degraded")["message"]
     world.run(lambda: world.settled)
     world.change(config={"fileReservedTime": "9"})
     world.run(lambda: world.settled)

@@ -133,7 +133,7 @@ def test_a_group_whose_broker_does_not_answer_stays_until_somebody_forces_it(wor
     world.change(size=1)
     world.idle(60)
     assert not gone(world)
-    assert "no answer within 5 s" in world.condition("ScaleInBlocked")["message"]
+    assert "no response within 5 s" in world.condition("ScaleInBlocked")["message"]
     world.annotate(force_scale_in="1")
     world.run(lambda: gone(world))
 

@@ -30,7 +30,7 @@ def degraded(world):
 def test_nothing_is_made_until_its_secrets_are_there(world):
     world.create(size=1, **SPEC)
     world.run(lambda: degraded(world) == "SecretMissing")
-    assert "There is no Secret rules" in world.condition("Degraded")["message"]
+    assert "Secret rules does not exist" in world.condition("Degraded")["message"]
     assert "plain_acl.yml" in world.condition("Degraded")["message"]
     put(world, "rules")
     world.run(lambda: "Secret certificate" in world.condition("Degraded")["message"])

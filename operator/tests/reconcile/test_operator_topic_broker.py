@@ -98,7 +98,7 @@ def test_what_is_in_a_queue_that_is_taken_away_stays_readable(tmp_path: Path) ->
             assert sent.code == ResponseCode.SUCCESS
             demo.world.kube.change("Topic", "orders", queues=1)
             await reconcile_topic(key, demo.world.world)
-            assert "stays readable" in demo.world.condition(key)[2]
+            assert "remain readable" in demo.world.condition(key)[2]
             pulled = await peer.pull("orders", 0, queue_id=3)
             assert pulled.code == ResponseCode.SUCCESS
             assert b"last" in pulled.body

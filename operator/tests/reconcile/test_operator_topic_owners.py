@@ -279,7 +279,7 @@ def test_a_broker_that_does_not_answer_is_waited_for() -> None:
     world.brokers.down.add(world.host(0))
     waiting = delete(world, key)
     assert waiting is not None
-    assert "does not answer" in waiting.message
+    assert "does not respond" in waiting.message
     world.brokers.down.clear()
     assert release(world, key) is None
 

@@ -92,7 +92,7 @@ def test_a_broker_that_does_not_answer_is_asked_less_and_less_often_for_all_topi
     settle(world, *keys)
     status, reason, message = world.condition(keys[-1])
     assert (status, reason) == ("False", "GroupsUnreachable")
-    assert "demo-1 (its broker does not answer (connection refused))" in message
+    assert "demo-1 (its broker does not respond (connection refused))" in message
     for _ in range(300):
         world.later(1)
         settle(world, *keys)

@@ -102,7 +102,7 @@ def test_a_kubernetes_that_takes_no_smaller_request_is_asked_once_and_the_broker
     assert patches(world) == 1
     told = [message for _, reason, message in world.kube.events if reason == "GrowthNotWithdrawn"]
     assert told == [
-        f"volume {CLAIM} of demo-0 still asks for 900Ti and has 10Gi: field can not be less than previous value"
+        f"volume {CLAIM} of demo-0 still requests 900Ti and has 10Gi: field can not be less than previous value"
     ]
 
 
@@ -161,8 +161,8 @@ def test_a_class_that_is_missing_is_named_and_can_be_corrected(delete_claim):
     world.idle(20)
     assert world.reason("Degraded") == "VolumeNotBound"
     assert world.condition("Degraded")["message"].startswith(
-        f"Volume {CLAIM} is not bound: storage class fsat: ProvisioningFailed: {NOT_FOUND}. Create what is missing, or "
-        "correct spec.storage: class and size can be changed while no volume of the Broker is bound."
+        f"Volume {CLAIM} is not bound: storage class fsat: ProvisioningFailed: {NOT_FOUND}. Create what is missing, "
+        "or correct spec.storage: its class and size can be changed while no volume of the Broker is bound."
     )
     old = claim_of(world)["metadata"]["uid"]
     assert world.status["groups"][0]["storage"] == {"requested": "10Gi"}

@@ -120,8 +120,8 @@ def test_a_pod_whose_volume_was_deleted_by_mistake_is_not_restarted(world):
     world.idle(60)
     assert world.pod_uids()["demo-broker-0-0"] == before["demo-broker-0-0"]
     assert world.reason("Degraded") == "VolumeBeingDeleted"
-    assert "Save what is in it" in world.condition("Degraded")["message"]
-    assert "volume store-demo-broker-0-0 would go with it" in world.condition("Progressing")["message"]
+    assert "Back up the volume" in world.condition("Degraded")["message"]
+    assert "volume store-demo-broker-0-0 would be deleted with it" in world.condition("Progressing")["message"]
 
 
 def test_a_volume_that_is_deleted_in_the_last_moment_keeps_its_pod(world):

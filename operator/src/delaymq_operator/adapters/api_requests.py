@@ -73,7 +73,7 @@ class ApiRequests:
             async with asyncio.timeout(deadline_s):
                 status, body = await loop.run_in_executor(self._executor, self._send, request)
         except TimeoutError as error:
-            message = f"the API server did not answer {request.method} {request.path} within {deadline_s:g} s"
+            message = f"the API server did not respond to {request.method} {request.path} within {deadline_s:g} s"
             raise KubeError(0, "Timeout", message) from error
         finally:
             self._observe(request, status)
@@ -111,7 +111,7 @@ class ApiRequests:
         client = self._connected()
         closed = None if request.verb in READS or request.kind == LEASE else self.fence()
         if closed is not None:
-            raise KubeError(0, "NotActive", f"{request.method} {request.path} is held back: {closed}")
+            raise KubeError(0, "NotActive", f"{request.method} {request.path} was not sent: {closed}")
         headers = {"Accept": "application/json", "User-Agent": USER_AGENT}
         if request.body is not None:
             headers["Content-Type"] = request.content_type
@@ -128,7 +128,7 @@ class ApiRequests:
             )
             data = answer.read()
         except (urllib3.exceptions.HTTPError, ApiException, OSError) as error:
-            message = f"no answer from the API server at {client.configuration.host}: {_plain(error)}"
+            message = f"no response from the API server at {client.configuration.host}: {_plain(error)}"
             raise KubeError(0, "Unreachable", message) from error
         if answer.status == 401:
             self.forget_credentials()

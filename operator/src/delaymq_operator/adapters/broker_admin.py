@@ -157,7 +157,7 @@ class HttpBrokerAdmin:
                 async with sent as answer:
                     content = await _read(answer, address)
         except TimeoutError as error:
-            raise BrokerUnreachable(address, f"no answer to {method} {path} within {self._timeout_s:g} s") from error
+            raise BrokerUnreachable(address, f"no response to {method} {path} within {self._timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise BrokerUnreachable(address, str(error) or type(error).__name__) from error
         if answer.status >= 300:
@@ -165,7 +165,7 @@ class HttpBrokerAdmin:
         try:
             return msgspec.json.decode(content, type=form)
         except msgspec.DecodeError as error:
-            message = f"the answer to {method} {path} cannot be read: {error}"
+            message = f"invalid response to {method} {path}: {error}"
             raise BrokerRefused(address, "bad_answer", message) from error
 
     def _http_session(self) -> aiohttp.ClientSession:
@@ -189,7 +189,7 @@ async def _read(answer: aiohttp.ClientResponse, address: str) -> bytes:
     async for chunk in answer.content.iter_chunked(64 * 1024):
         content += chunk
         if len(content) > MAX_RESPONSE_BYTES:
-            raise BrokerRefused(address, "bad_answer", f"its answer is longer than {MAX_RESPONSE_BYTES} bytes")
+            raise BrokerRefused(address, "bad_answer", f"its response is longer than {MAX_RESPONSE_BYTES} bytes")
     return bytes(content)
 
 
@@ -212,9 +212,9 @@ def _as_broker_errors(address: str, deadline_s: float) -> Iterator[None]:
     except RefusedError as error:
         raise BrokerRefused(error.address, str(error.code), error.remark or "no reason given") from error
     except TimeoutError as error:
-        raise BrokerUnreachable(address, f"no answer within {deadline_s:g} s") from error
+        raise BrokerUnreachable(address, f"no response within {deadline_s:g} s") from error
     except ClientError as error:
         named = getattr(error, "address", address)
-        raise BrokerUnreachable(named, str(error).removeprefix(f"no answer from {named}: ")) from error
+        raise BrokerUnreachable(named, str(error).removeprefix(f"no response from {named}: ")) from error
     except ValueError as error:
         raise BrokerRefused(address, "bad_request", str(error)) from error

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 SERVICE_ACCOUNT_PATH: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 NO_CLUSTER: Final = (
-    "no Kubernetes API server is configured: this is no pod with a service account, and there is no kubeconfig "
-    "(--kubeconfig, $KUBECONFIG or ~/.kube/config)"
+    "no Kubernetes API server is configured: run the operator in a pod with a service account, or provide a "
+    "kubeconfig (--kubeconfig, $KUBECONFIG or ~/.kube/config)"
 )
 
 

@@ -87,7 +87,7 @@ class Election:
             while not await self._renew():
                 if not self.active:
                     message = (
-                        f"the Lease {self._lease.namespace}/{self._lease.name} was lost: another replica takes over"
+                        f"the Lease {self._lease.namespace}/{self._lease.name} was lost: another replica is taking over"
                     )
                     raise LeaseLostError(message)
                 await asyncio.sleep(RETRY_S)
@@ -101,7 +101,7 @@ class Election:
         try:
             await self._put(self._object | {"spec": spec})
         except KubeError as error:
-            _logger.info("the Lease was not given back, the next replica waits for its end: %s", error)
+            _logger.info("the Lease could not be released, so the next replica waits until it expires: %s", error)
 
     async def _attempt(self) -> bool:
         asked_s = self._clock()
@@ -116,7 +116,7 @@ class Election:
                 self._observed = (seen, asked_s)
             stated_s = float(spec.get("leaseDurationSeconds") or self._duration_s)
             if asked_s < self._observed[1] + stated_s:
-                self._say(f"standing by: {holder} is active")
+                self._say(f"standby: {holder} is active")
                 return False
         return await self._take(found, asked_s)
 
@@ -192,7 +192,7 @@ class Election:
 
 def _advice(error: KubeError) -> str:
     if error.forbidden:
-        return f"{error.message}; the operator's role needs get, create and update of leases there"
+        return f"{error.message}; grant the operator's role get, create and update on leases there"
     if error.absent:
-        return f"{error.message}; does the namespace exist?"
+        return f"{error.message}; check that the namespace exists"
     return error.message

@@ -105,7 +105,7 @@ class ApiKube:
 
     def _saw(self, kind: str, found: Any) -> Manifest:
         if not isinstance(found, dict):
-            raise KubeError(0, "BadAnswer", f"the API server's answer about a {kind} is no object")
+            raise KubeError(0, "BadAnswer", f"the API server's response for a {kind} is not an object")
         self._seen(kind, found)
         return found
 
@@ -126,7 +126,7 @@ async def list_all(
         async with requests.listing:
             page = await requests.send(Request("list", kind, "GET", described.path(namespace, query=query)))
         if not isinstance(page, dict):
-            raise KubeError(0, "BadAnswer", f"the API server's list of {described.plural} is no object")
+            raise KubeError(0, "BadAnswer", f"the API server's list of {described.plural} is not an object")
         for item in page.get("items") or []:
             # Lists leave out what is the same for all.
             item.setdefault("kind", kind)
@@ -149,5 +149,5 @@ def _body(manifest: Manifest) -> Manifest:
 def _kind(name: str) -> Kind:
     kind = KINDS.get(name)
     if kind is None:
-        raise ValueError(f"kind {name} is not in adapters/kinds.py")
+        raise ValueError(f"kind {name} is not defined in adapters/kinds.py")
     return kind

@@ -154,7 +154,7 @@ class EventRecorder:
         except KubeError as error:
             if error.absent and absent_is_fine:
                 return False
-            _logger.warning("an Event %s could not be written: %s", same.reason, error)
+            _logger.warning("Event %s could not be written: %s", same.reason, error)
         return True
 
 

@@ -30,30 +30,32 @@ class Permission:
 SEEN: Final = ("get", "list", "watch")
 
 PERMISSIONS: Final[tuple[Permission, ...]] = (
-    Permission("delaymq.io", "brokers", SEEN, "read what is wanted"),
-    Permission("delaymq.io", "brokers/status", ("patch",), "say what is so"),
+    Permission("delaymq.io", "brokers", SEEN, "read the desired state"),
+    Permission("delaymq.io", "brokers/status", ("patch",), "report the observed state"),
     Permission(
         "delaymq.io",
         "brokers/finalizers",
         ("update",),
         "own objects with blockOwnerDeletion, which some clusters check (OwnerReferencesPermissionEnforcement)",
     ),
-    Permission("delaymq.io", "topics", (*SEEN, "patch"), "read what is wanted; patch: finalizer and progress"),
-    Permission("delaymq.io", "topics/status", ("patch",), "say what is so"),
+    Permission(
+        "delaymq.io", "topics", (*SEEN, "patch"), ("read the desired state; patch: finalizer and progress annotations")
+    ),
+    Permission("delaymq.io", "topics/status", ("patch",), "report the observed state"),
     Permission("delaymq.io", "delaylevelconfigs", (*SEEN, "patch"), "as with topics"),
-    Permission("delaymq.io", "delaylevelconfigs/status", ("patch",), "say what is so"),
+    Permission("delaymq.io", "delaylevelconfigs/status", ("patch",), "report the observed state"),
     Permission(
         "apps",
         "statefulsets",
         (*SEEN, "create", "patch", "delete"),
         "run brokers and NameServers; delete: scale-in, and growing volumes (pods are orphaned and adopted again)",
     ),
-    Permission("", "pods", ("list", "watch", "delete"), "see how they are; delete: restart one after the other"),
+    Permission("", "pods", ("list", "watch", "delete"), "observe their state; delete: rolling restarts"),
     Permission(
         "", "services", (*SEEN, "create", "patch", "delete"), "addresses of brokers and NameServers; delete: scale-in"
     ),
     Permission("", "configmaps", (*SEEN, "create", "patch"), "broker.conf"),
-    Permission("", "serviceaccounts", (*SEEN, "create", "patch"), "what pods of brokers run as; it may do nothing"),
+    Permission("", "serviceaccounts", (*SEEN, "create", "patch"), "identity of the broker pods, without permissions"),
     Permission(
         "",
         "persistentvolumeclaims",
@@ -64,7 +66,7 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "",
         "secrets",
         ("get", "create", "patch"),
-        "the token of brokers' HTTP, and those that a Broker names; never listed",
+        "the token of the brokers' HTTP API, and Secrets that a Broker names; never listed",
     ),
     Permission(
         "policy", "poddisruptionbudgets", (*SEEN, "create", "patch", "delete"), "one broker group down at a time"
@@ -73,31 +75,31 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "networking.k8s.io",
         "networkpolicies",
         (*SEEN, "create", "patch", "delete"),
-        "spec.networkPolicy; delete: it was switched off, or spec.analytics is gone",
+        "spec.networkPolicy; delete: it was disabled, or spec.analytics was removed",
     ),
     Permission(
         "sparkoperator.k8s.io",
         "sparkapplications",
         ("get", "list", "create", "delete"),
-        "a run's applications; delete: history, deadline. Never changed: that would run them anew",
+        "a run's applications; delete: history, deadline. Never changed, since a change would rerun them",
         analytics=True,
     ),
     Permission(
         "rbac.authorization.k8s.io",
         "rolebindings",
         ("get", "create", "patch", "delete"),
-        "let a Broker's Spark drivers make their executors; delete: spec.analytics is gone",
+        "allow a Broker's Spark drivers to create executors; delete: spec.analytics was removed",
         analytics=True,
     ),
     Permission(
         "rbac.authorization.k8s.io",
         "clusterroles",
         ("bind",),
-        "only the one that the setting analytics_role names, which has what the operator itself has not",
+        "only the role in the setting analytics_role, which contains permissions that the operator does not have",
         scope="all",
         analytics=True,
     ),
-    Permission("rbac.authorization.k8s.io", "roles", ("bind",), "the same of a Role", scope="listed", analytics=True),
+    Permission("rbac.authorization.k8s.io", "roles", ("bind",), "the same for a Role", scope="listed", analytics=True),
     Permission(
         "events.k8s.io",
         "events",
@@ -113,7 +115,11 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     ),
     Permission("delaymq.io", "delaylevelconfigs", ("get", "list", "patch"), "as with topics", scope="lasting"),
     Permission(
-        "delaymq.io", "brokers", ("get", "list"), "check whether they still use what is being deleted", scope="lasting"
+        "delaymq.io",
+        "brokers",
+        ("get", "list"),
+        ("check whether a resource that is being deleted is still in use"),
+        scope="lasting",
     ),
     Permission("coordination.k8s.io", "leases", ("get", "create", "update"), "one active replica", scope="own"),
 )

@@ -63,17 +63,17 @@ BROKER_CONF_KEY: Final = "broker.conf"
 
 # broker.conf keys that the operator sets itself, and what a user writes instead.
 OWNED_KEYS: Final = {
-    "brokerName": "it follows from the Broker's name and the group",
+    "brokerName": "it is derived from the Broker's name and the group",
     "brokerClusterName": "it is the Broker's name",
     "brokerId": "a group has one broker, the master",
     "brokerRole": "a group has one broker, the master",
     "listenPort": "use spec.external.brokerNodePort for clients outside the cluster",
-    "haListenPort": "there is no replication yet",
+    "haListenPort": "replication is not supported",
     "brokerIP1": "use spec.external.advertisedAddress for clients outside the cluster",
-    "brokerIP2": "there is no replication yet",
-    "listenHost": "use spec.networkPolicy to say who may connect",
-    "httpHost": "use spec.networkPolicy.allowMetricsFrom to say who may connect",
-    "httpPort": "the probes and the operator need it to be 8080",
+    "brokerIP2": "replication is not supported",
+    "listenHost": "use spec.networkPolicy to control who may connect",
+    "httpHost": "use spec.networkPolicy.allowMetricsFrom to control who may connect",
+    "httpPort": "the probes and the operator require 8080",
     "httpToken": "it is in the Secret <broker>-http-token",
     "namesrvAddr": "use spec.nameServers.addresses",
     "storePathRootDir": "use spec.storage",
@@ -81,13 +81,13 @@ OWNED_KEYS: Final = {
     "storePathConsumeQueue": "use spec.storage",
     "storePathIndex": "use spec.storage",
     "readOnlyCommitLogStorePaths": "use spec.storage",
-    "messageDelayLevel": "use spec.delayLevelConfigRef and a DelayLevelConfig's levels",
-    "delayLevelOverflow": "use spec.delayLevelConfigRef and a DelayLevelConfig's overflow",
+    "messageDelayLevel": "use spec.delayLevelConfigRef and the levels of a DelayLevelConfig",
+    "delayLevelOverflow": "use spec.delayLevelConfigRef and the overflow of a DelayLevelConfig",
     "flushDiskType": "use spec.flush",
     "aclEnable": "use spec.accessControl, which names a Secret with the rules and an account for the operator",
     "aclConfigPath": "use spec.accessControl, which names a Secret with the rules",
     "namesrvAccountFile": "use spec.accessControl: the account is in the Secret <name>-registration",
-    "brokerPermission": "the operator needs it to move writes away before a restart",
+    "brokerPermission": "the operator uses it to redirect writes before a restart",
 }
 
 

@@ -59,7 +59,7 @@ def metadata_of(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
     metadata = body.get("metadata") or {}
     for field in ("name", "namespace"):
         if not isinstance(metadata.get(field), str) or not metadata[field]:
-            raise SpecError(f"{kind}: metadata.{field} is missing: write it.")
+            raise SpecError(f"{kind}: metadata.{field} is missing: add it.")
     return {
         "name": metadata["name"],
         "namespace": metadata["namespace"],

@@ -157,7 +157,7 @@ class WatchCache:
     def _of(self, kind: str) -> dict[_Name, Manifest]:
         objects = self._objects.get(kind)
         if objects is None:
-            raise LookupError(f"{kind} objects are not watched: ask the API server (kube.get)")
+            raise LookupError(f"{kind} objects are not watched: query the API server (kube.get)")
         return objects
 
     def _concerns(self, kind: str, found: Manifest) -> bool:

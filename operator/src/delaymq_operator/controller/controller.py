@@ -116,7 +116,7 @@ class Controller:
         if workers:
             _, late = await asyncio.wait(workers, timeout=grace_s)
             for task in late:
-                _logger.info("%s did not end in time and is cancelled", task.get_name())
+                _logger.info("%s did not finish in time and is cancelled", task.get_name())
                 task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -239,11 +239,13 @@ class Controller:
 
     def _complain(self, key: Key, result: Result, error: Exception, again_s: float) -> None:
         if result is Result.CONFLICT:
-            _logger.debug("%s: %s; again in %.1f s", key, error, again_s)
+            _logger.debug("%s: %s; retrying in %.1f s", key, error, again_s)
         elif result is Result.TRANSIENT:
-            _logger.warning("%s: %s; again in %.0f s", key, str(error) or "it took too long", again_s)
+            _logger.warning("%s: %s; retrying in %.0f s", key, str(error) or "it timed out", again_s)
         else:
-            _logger.error("%s: a bug of the operator; again in %.0f s", key, again_s, exc_info=error)
+            _logger.error(
+                ("%s: unexpected error, a bug in the operator; retrying in %.0f s"), key, again_s, exc_info=error
+            )
 
     async def _resync(self) -> None:
         while True:

@@ -45,7 +45,7 @@ class Stranded:
         try:
             items, _ = await list_all(self._requests, kind, namespace)
         except KubeError as error:
-            _logger.debug("what is being deleted in namespace %s is not known: %s", namespace, error)
+            _logger.debug("resources being deleted in namespace %s could not be listed: %s", namespace, error)
             return []
         return [item for item in items if item["metadata"].get("deletionTimestamp") and _is_held(item)]
 
@@ -54,7 +54,7 @@ class Stranded:
             async with self._controller.alone(key):
                 waiting = await release(key)
             if waiting is not None:
-                _logger.info("%s is not released yet: %s", key, waiting.message)
+                _logger.info("finalizer of %s not removed yet: %s", key, waiting.message)
                 return
             body = await self._kube.get(*key)
             if body is None or not _is_held(body):
@@ -64,9 +64,9 @@ class Stranded:
             # With the version, since others change the list too.
             patch = {"metadata": {"finalizers": kept, "resourceVersion": metadata["resourceVersion"]}}
             await self._kube.patch(*key, patch)
-            _logger.info("%s is released, its namespace is not served", key)
+            _logger.info("removed the finalizer of %s, whose namespace is not served", key)
         except (KubeError, BrokerUnreachable, BrokerRefused, TimeoutError) as error:
-            _logger.info("%s cannot be released yet: %s", key, error)
+            _logger.info("finalizer of %s cannot be removed yet: %s", key, error)
 
 
 def _is_held(body: Manifest) -> bool:

@@ -145,7 +145,7 @@ class Serving:
             f"{count} {KINDS[kind].plural}" for kind, count in self._cache.counts(scope).items() if count
         )
         where = "the cluster" if scope is None else f"namespace {scope}"
-        _logger.info("%s has %s", where, counts or "no resources of DelayMQ yet")
+        _logger.info("%s has %s", where, counts or "DelayMQ resources were not listed yet")
         for key in self._keys(scope):
             self._controller.wake(key)
 
@@ -182,5 +182,5 @@ class Serving:
         if scope is None:
             self._repeats.warn(str(obstacle))
             return
-        hint = " (a namespace that is deleted takes the role with it)" if obstacle.forbidden else ""
+        hint = " (deleting a namespace also deletes the role in it)" if obstacle.forbidden else ""
         self._repeats.warn(f"namespace {scope} is not served: {obstacle}{hint}")

@@ -136,7 +136,9 @@ class CacheSync:
                 self._suspected.set()
             except Exception:
                 # Without this task nobody would see what the watches miss.
-                _logger.exception("comparing %s with a list: a bug of the operator; again in a while", kind)
+                _logger.exception(
+                    ("comparing the cache of %s with a list failed, a bug in the operator; retrying later"), kind
+                )
 
     def dead_watches(self) -> list[str]:
         """Kinds whose watch keeps missing what happens: the process is better started anew."""
@@ -155,7 +157,7 @@ class CacheSync:
                 self._lost(scope, Obstacle(error, kind))
         if missed:
             self._misses[kind] = self._misses.get(kind, 0) + 1
-            _logger.info("the watch of %s missed %d changes, a list told them", KINDS[kind].plural, missed)
+            _logger.info("the watch of %s missed %d changes, which a list revealed", KINDS[kind].plural, missed)
         else:
             self._misses.pop(kind, None)
 
@@ -185,9 +187,12 @@ def advice(error: KubeError, kind: str) -> str:
     what = f"{described.plural} ({described.api_version})"
     if error.absent:
         crds = "kubectl apply --server-side -f crds/"
-        return f"the API server does not know {what}: install the CRDs, for instance with `{crds}`; trying again"
+        return f"the API server does not recognise {what}: install the CRDs, for example with `{crds}`; retrying"
     if error.forbidden:
-        return f"{error.message}: the operator's role lacks this, compare it with the chart's; trying again"
+        return (
+            f"{error.message}: the operator's role lacks this permission, compare it with the role in the chart; "
+            "retrying"
+        )
     if error.status == 401:
-        return f"the API server does not accept the operator's token: {error.message}; trying again"
-    return f"{what} cannot be listed: {error.message}; trying again"
+        return f"the API server rejects the operator's token: {error.message}; retrying"
+    return f"{what} cannot be listed: {error.message}; retrying"

@@ -86,14 +86,14 @@ class KopfRunner:
             loop.set_exception_handler(handler)
         for task in ended:
             if not task.cancelled() and task.exception() is not None:
-                _logger.debug("while kopf stopped: %s", task.exception())
+                _logger.debug("error while kopf stopped: %s", task.exception())
         if late:
             _logger.info("kopf did not stop in time: %s", ", ".join(sorted(task.get_name() for task in late)))
         self._tasks = ()
 
 
 def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    _logger.debug("while kopf stopped: %s", context.get("message"))
+    _logger.debug("error while kopf stopped: %s", context.get("message"))
 
 
 def connection_info(credentials: Credentials) -> kopf.ConnectionInfo:

@@ -65,11 +65,11 @@ def _releaser(kind: str, controller: Controller, release: Release) -> Callable[.
             async with controller.alone(key):
                 waiting = await release(key)
         except (KubeError, BrokerUnreachable, BrokerRefused, TimeoutError) as error:
-            _logger.warning("%s cannot be let go of yet: %s; again in %.0f s", key, error, backoff_s)
+            _logger.warning("finalizer of %s cannot be removed yet: %s; retrying in %.0f s", key, error, backoff_s)
             raise kopf.TemporaryError(str(error), delay=backoff_s) from None
         if waiting is not None:
             delay_s = min(MAX_WAIT_S, max(waiting.requeue_after_s, FIRST_BACKOFF_S))
-            _logger.info("%s is not let go of yet: %s; again in %.0f s", key, waiting.message, delay_s)
+            _logger.info("finalizer of %s not removed yet: %s; retrying in %.0f s", key, waiting.message, delay_s)
             raise kopf.TemporaryError(waiting.message, delay=delay_s)
 
     return let_go

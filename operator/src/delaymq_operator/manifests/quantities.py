@@ -18,7 +18,7 @@ def parse_quantity(amount: Quantity) -> Decimal:
     """The amount as a number; ValueError when it is none."""
     text = str(amount).strip()
     if len(text) > _MAX_CHARS:
-        raise ValueError(f"{text[:_MAX_CHARS]!r} … is no quantity: write an amount such as 500m or 10Gi")
+        raise ValueError(f"{text[:_MAX_CHARS]!r} … is not a quantity: use a value like 500m or 10Gi")
     try:
         found = _SUFFIXED.fullmatch(text)
         if found is None:
@@ -28,7 +28,7 @@ def parse_quantity(amount: Quantity) -> Decimal:
             return Decimal(number) * _BINARY[suffix]
         return Decimal(number).scaleb(_DECIMAL[suffix])
     except InvalidOperation:
-        raise ValueError(f"{text!r} is no quantity: write an amount such as 500m or 10Gi") from None
+        raise ValueError(f"{text!r} is not a quantity: use a value like 500m or 10Gi") from None
 
 
 def same_quantity(one: object, other: object) -> bool:

@@ -94,7 +94,9 @@ def _state_text(kept: Registrations) -> str:
 
 
 def _rules(broker: Broker, kept: Registrations, unsigned: Collection[int]) -> str:
-    about = "# Written by delaymq-operator. Accounts of your own: namesrv_acl.yml in spec.accessControl's Secret."
+    about = (
+        "# Written by delaymq-operator. Add your own accounts to namesrv_acl.yml in the Secret of spec.accessControl."
+    )
     lines = [about, "accounts:"]
     for generation in sorted(kept.seeds, reverse=True):
         key, secret = _account(kept, generation, _ADMINISTRATOR, broker.name)

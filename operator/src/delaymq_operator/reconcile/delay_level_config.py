@@ -43,17 +43,17 @@ async def reconcile_levels(key: Key, ctx: ReconcileContext) -> Outcome:
     try:
         config = parse_delay_level_config(body)
     except SpecError as error:
-        report.ready("False", Reason.INVALID, f"{error} Brokers keep the table that they have.")
+        report.ready("False", Reason.INVALID, f"{error} Brokers keep their current table.")
         await report.write()
         return Outcome(None, wake)
     report.describe(config)
     missing = [sentence for broker in users if (sentence := _missing(broker, config)) is not None]
     if not users:
-        report.ready("True", Reason.NOT_USED, "It is valid. No Broker names it in spec.delayLevelConfigRef.")
+        report.ready("True", Reason.NOT_USED, "The table is valid. No Broker refers to it in spec.delayLevelConfigRef.")
     elif missing:
-        report.ready("False", Reason.APPLYING, f"Not yet in force in {_some(missing)}.")
+        report.ready("False", Reason.APPLYING, f"Not yet in effect in {_some(missing)}.")
     else:
-        report.ready("True", Reason.APPLIED, f"In force in {_some(_names(users))}.")
+        report.ready("True", Reason.APPLIED, f"In effect in {_some(_names(users))}.")
     await report.write()
     settings = ctx.settings
     return Outcome(settings.progress_interval_s if missing else settings.poll_interval_s, wake)
@@ -70,8 +70,8 @@ async def release_levels(key: Key, ctx: ReconcileContext) -> Waiting | None:
     report = _Reporter(body, ctx)
     report.used_by(users)
     message = (
-        f"It stays while Brokers use it: {_some(_names(users))}. Take spec.delayLevelConfigRef out of them, or name "
-        "another DelayLevelConfig there; it goes by itself then."
+        f"It cannot be deleted while Brokers use it: {_some(_names(users))}. Remove spec.delayLevelConfigRef from "
+        "them, or set it to another DelayLevelConfig; then it is deleted automatically."
     )
     if report.in_use("True", message):
         await ctx.kube.event(body, type="Warning", reason="StillUsed", message=message)
@@ -147,7 +147,7 @@ def _missing(body: Manifest, config: DelayLevelConfig) -> str | None:
     try:
         broker = parse_broker(body)
     except SpecError:
-        return f"{name} (its spec cannot be used)"
+        return f"{name} (its spec is invalid)"
     if broker.status.levels == config.spec.message_delay_level:
         return None
     if broker.spec.paused:
@@ -159,7 +159,7 @@ def _standing(broker: Broker) -> str:
     ready = find_condition(broker.status.conditions, ConditionType.READY)
     if ready is not None and ready.status != "True":
         return f"it is not ready: {ready.reason}"
-    return "it is being told"
+    return "the change is being sent to it"
 
 
 def _names(bodies: Iterable[Manifest]) -> list[str]:

@@ -115,7 +115,7 @@ class FakeBrokers:
             body = self.kube.objects.get(("Pod", self.namespace, name)) or {}
             if (body.get("status") or {}).get("podIP") == endpoint.host and name not in self.mute:
                 return name, broker
-        raise BrokerUnreachable(endpoint.host, "no answer within 5 s")
+        raise BrokerUnreachable(endpoint.host, "no response within 5 s")
 
     async def info(self, endpoint: Endpoint) -> About:
         _, broker = self._find(endpoint)

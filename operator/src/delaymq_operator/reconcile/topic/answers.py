@@ -23,7 +23,7 @@ def problem_of(server: str, error: BrokerUnreachable | BrokerRefused) -> str:
     """What is wrong with a server, as a part of a sentence."""
     if isinstance(error, BrokerRefused):
         return f"{server} refuses: {error.message.rstrip('.')}"
-    return f"{server} does not answer ({error.problem.rstrip('.')})"
+    return f"{server} does not respond ({error.problem.rstrip('.')})"
 
 
 class Answer(Generic[T]):

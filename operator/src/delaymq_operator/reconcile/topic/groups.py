@@ -109,7 +109,7 @@ class TopicInGroups:
 
 def _change(before: TopicConfig | None, after: TopicConfig) -> str:
     if before is None:
-        return f"made with {after.write_queues} queues"
+        return f"created with {after.write_queues} queues"
     changed = [
         f"{what} {was} → {now}"
         for what, was, now in (

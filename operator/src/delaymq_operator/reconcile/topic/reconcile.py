@@ -54,7 +54,7 @@ async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
     if not report.owned:
         # Said before anything is made, so that a deletion knows about it whatever happens in between.
         await report.say(
-            "False", Reason.CREATING, f"Topic {topic.topic_name} is being made.", topic_name=topic.topic_name
+            "False", Reason.CREATING, f"Topic {topic.topic_name} is being created.", topic_name=topic.topic_name
         )
     answers = ctx.memory.of(Key(BROKER_KIND, topic.namespace, broker.name), BrokerAnswers)
     found = await TopicInGroups(topic, answers, ctx).settle(await groups_of(broker, ctx))
@@ -76,7 +76,8 @@ def _refuse_system_topic(topic: Topic) -> None:
     of_a_group = topic.topic_name.startswith((RETRY_PREFIX, DLQ_PREFIX))
     if of_a_group or is_system_topic(topic.topic_name, broker, f"{broker}_REPLY_TOPIC", *own):
         raise SpecError(
-            f"spec.topicName: {topic.topic_name} is a topic of the broker's own: make a Topic with another topicName."
+            f"spec.topicName: {topic.topic_name} is a system topic of the broker: create a Topic with another "
+            "topicName."
         )
 
 
@@ -89,8 +90,9 @@ async def _is_somebody_elses(topic: Topic, body: Manifest, report: Reporter, ctx
     await report.say(
         "False",
         Reason.CONFLICT,
-        f"Topic {owner.name} is older and has the topic {topic.topic_name} of Broker {topic.spec.broker_ref.name}: "
-        f"delete this Topic, or delete {owner.name}, then this one takes the topic over with its messages.",
+        f"Topic {owner.name} is older and manages the topic {topic.topic_name} of Broker "
+        f"{topic.spec.broker_ref.name}: delete this Topic, or delete {owner.name}; this Topic then takes over the "
+        "topic and its messages.",
         topic_name="",
         groups=(),
     )
@@ -104,13 +106,13 @@ async def _usable_broker(topic: Topic, report: Reporter, ctx: ReconcileContext) 
         await report.say(
             "False",
             Reason.BROKER_MISSING,
-            f"There is no Broker {name} in namespace {topic.namespace}: make one, then the topic is made in it.",
+            f"Broker {name} does not exist in namespace {topic.namespace}: create it, and the topic is created on it.",
         )
         return None
     try:
         broker = ctx.memory.of(Key(BROKER_KIND, topic.namespace, name), ParsedBroker).of(body)
     except SpecError as error:
-        await report.say("False", Reason.GROUPS_UNREACHABLE, f"Broker {name} has a spec that cannot be used: {error}")
+        await report.say("False", Reason.GROUPS_UNREACHABLE, f"The spec of Broker {name} is invalid: {error}")
         return None
     if broker.deleting:
         await report.say("False", Reason.BROKER_MISSING, f"Broker {name} is being deleted.")
@@ -162,13 +164,16 @@ async def _conclude(
     ]
     where = ", ".join(f"{one.group.name} ({one.problem})" for one in lacking)
     if any(one.refused for one in lacking):
-        message = f"Topic {topic.topic_name} cannot be made as specified in {where}."
+        message = f"Topic {topic.topic_name} cannot be created as specified in {where}."
         verdict: _Verdict = "False", Reason.APPLY_FAILED, message
     elif lacking:
         seen = any(seen_in(broker.uid, group) for group in groups.values())
         starting = not seen and all(one.problem == NOT_READY for one in lacking)
         reason = Reason.CREATING if starting else Reason.GROUPS_UNREACHABLE
-        message = f"Topic {topic.topic_name} is not yet as specified in {where}: it follows when the broker is back."
+        message = (
+            f"Topic {topic.topic_name} does not yet match its spec in {where}: it is updated when the broker is "
+            "reachable again."
+        )
         verdict = "False", reason, message
     elif order_problems:
         message = f"The order setting of topic {topic.topic_name} is missing: {'; '.join(order_problems)}."
@@ -182,5 +187,5 @@ async def _conclude(
 def _all_is_well(topic: Topic, found: Sequence[Found], groups: dict[str, TopicGroupStatus]) -> str:
     names = [one.group.name for one in found if not one.group.leaving]
     kept = [name for name in names if groups[name].read_queues > groups[name].write_queues]
-    more = f" The read queues above are kept in {', '.join(kept)}: what is in them stays readable." if kept else ""
+    more = f" The surplus read queues are kept in {', '.join(kept)}: their messages remain readable." if kept else ""
     return f"Topic {topic.topic_name} is in {', '.join(names)}.{more}"

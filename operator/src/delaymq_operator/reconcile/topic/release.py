@@ -17,7 +17,7 @@ from delaymq_operator.reconcile.topic.order import settle_order
 from delaymq_operator.reconcile.topic.status import Reporter
 from delaymq_operator.reconcile.topic.targets import groups_of
 
-_WAY_OUT = "To leave it there, set spec.deletionPolicy to Retain."
+_WAY_OUT = "To keep it, set spec.deletionPolicy to Retain."
 
 
 async def release_topic(key: Key, ctx: ReconcileContext) -> Waiting | None:
@@ -55,9 +55,9 @@ async def _delete_from_broker(topic: Topic, report: Reporter, ctx: ReconcileCont
     try:
         broker = parse_broker(body)
     except SpecError as error:
-        return f"Broker {name} has a spec that cannot be used: {error}"
+        return f"the spec of Broker {name} is invalid: {error}"
     if broker.spec.paused:
-        return f"Broker {name} is paused, set its spec.paused to false"
+        return f"Broker {name} is paused; set its spec.paused to false"
     answers = ctx.memory.of(Key(BROKER_KIND, topic.namespace, name), BrokerAnswers)
     # A group that is not ready and in which it was never seen has nothing to delete.
     groups = [

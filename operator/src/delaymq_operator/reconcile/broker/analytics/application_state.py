@@ -31,8 +31,8 @@ MAX_ERROR_CHARS: Final = 100_000
 """An application may hold a million: more than this is not searched."""
 
 SILENT: Final = (
-    "the Spark operator does not look at it: does it run, and is this namespace among those that it watches "
-    "(spark.jobNamespaces of its chart)?"
+    "the Spark operator has not processed it: check that the Spark operator runs and watches this namespace "
+    "(spark.jobNamespaces of its chart)"
 )
 
 
@@ -55,14 +55,14 @@ def seen(application: Manifest, driver: Pod | None, now_ms: int, created_ms: int
     if state == COMPLETED:
         return Seen("Completed")
     if state in FAILED:
-        return Seen("Failed", error or f"the Spark operator says {state}")
+        return Seen("Failed", error or f"the Spark operator reports {state}")
     if state == "" and now_ms - created_ms >= SILENT_MS:
         return Seen("Submitted", SILENT, silent=True)
     if state in _BEFORE_RUNNING:
         return Seen("Submitted", driver.problem if driver is not None else None)
     if state in _RUNNING:
         return Seen("Running", _of_pods(status, driver, now_ms - created_ms))
-    return Seen("Running", f"the Spark operator says {one_line(state)}" + (f": {error}" if error else ""))
+    return Seen("Running", f"the Spark operator reports {one_line(state)}" + (f": {error}" if error else ""))
 
 
 def _of_pods(status: dict[str, Any], driver: Pod | None, age_ms: int) -> str | None:
@@ -71,7 +71,7 @@ def _of_pods(status: dict[str, Any], driver: Pod | None, age_ms: int) -> str | N
     executors = status.get("executorState") or {}
     waiting = sorted(name for name, state in executors.items() if state == "PENDING")
     if waiting and len(waiting) == len(executors) and age_ms >= NO_EXECUTOR_MS:
-        return f"no executor runs yet: see `kubectl describe pod {waiting[0]}`"
+        return f"no executor is running yet: see `kubectl describe pod {waiting[0]}`"
     return None
 
 

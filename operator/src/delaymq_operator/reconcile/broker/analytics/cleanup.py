@@ -66,7 +66,7 @@ async def remove_all(p: BrokerPass) -> None:
         if not error.forbidden:
             raise
         # What the operator may not see it has not made, or no longer; all of it goes with the Broker.
-        _logger.warning("what is left of the analytics of %s stays: %s", p.key, error.message)
+        _logger.warning("leftover analytics objects of %s could not be deleted: %s", p.key, error.message)
 
 
 async def _remove_binding(p: BrokerPass) -> None:

@@ -20,9 +20,9 @@ _VERDICTS: Final = (*_RUN_REASONS, Reason.RUN_SUCCEEDED, Reason.NO_RUN_YET)
 def missing(namespace: str) -> str:
     """That the Spark operator is not there, and how it comes."""
     return (
-        "The cluster knows no SparkApplications: install the Kubeflow Spark operator, for instance with `helm install "
-        f"spark-operator spark-operator/spark-operator --set 'spark.jobNamespaces={{{namespace}}}'`. Brokers need it "
-        "for analytics only; a run that is due waits for it."
+        "The cluster has no SparkApplication resource: install the Kubeflow Spark operator, for example with `helm "
+        f"install spark-operator spark-operator/spark-operator --set 'spark.jobNamespaces={{{namespace}}}'`. Brokers "
+        "need it for analytics only; runs that are due wait for it."
     )
 
 
@@ -88,13 +88,16 @@ def _goes_on(status: AnalyticsStatus, broker: str) -> str:
     if not current:
         return f"Run {status.run} begins."
     waits = f": {current[0].message}" if current[0].message else ""
-    return f"A run goes on: {current[0].application} is {current[0].state}{waits}."
+    return f"A run is in progress: {current[0].application} is {current[0].state}{waits}."
 
 
 def _next(status: AnalyticsStatus) -> str:
     if status.next_schedule_time is not None:
         return f"The first run is due at {status.next_schedule_time}."
-    return "Nothing was analysed yet: set spec.analytics.schedule, or the annotation delaymq.io/analyze to a new text."
+    return (
+        "Nothing has been analysed yet: set spec.analytics.schedule, or set the annotation delaymq.io/analyze to a "
+        "new value."
+    )
 
 
 def _sentence(message: str | None) -> str:

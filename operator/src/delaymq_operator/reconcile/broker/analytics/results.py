@@ -58,16 +58,17 @@ def result_of(config_map: Manifest | None, name: str) -> Result:
     text = ((config_map or {}).get("data") or {}).get(RESULT_STATUS_KEY)
     where = f"ConfigMap {name}"
     if not isinstance(text, str):
-        what = "is not there any more" if config_map is None else f"has no {RESULT_STATUS_KEY}"
-        raise ResultError(f"{where} {what}: the driver's log says how far it came")
+        what = "no longer exists" if config_map is None else f"has no {RESULT_STATUS_KEY}"
+        raise ResultError(f"{where} {what}: see the driver's log")
     if len(text) > MAX_STATUS_CHARS:
         raise ResultError(f"{RESULT_STATUS_KEY} in {where} is too long to be a result")
     try:
         version = msgspec.json.decode(text, type=_Version).format_version
         if version > FORMAT_VERSION:
             raise ResultError(
-                f"{RESULT_STATUS_KEY} in {where} has format version {version}, of a newer delaymq-spark; this operator "
-                f"reads {FORMAT_VERSION}: take a newer operator, or set spec.analytics.image to an older one"
+                f"{RESULT_STATUS_KEY} in {where} has format version {version}, written by a newer delaymq-spark; "
+                f"this operator reads {FORMAT_VERSION}: upgrade the operator, or set spec.analytics.image to an "
+                "older image"
             )
         found = msgspec.json.decode(text, type=Result)
     except (msgspec.DecodeError, UnicodeError) as error:

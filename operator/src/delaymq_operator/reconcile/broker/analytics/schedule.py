@@ -39,7 +39,7 @@ def next_time_ms(line: str, zone: str, after_ms: int) -> int:
     """The first time after `after_ms`. ScheduleError when the line or the zone is none, or it is never due."""
     found = next(_times(line, _zone(zone), _instant(after_ms)), None)
     if found is None:
-        raise ScheduleError(f"spec.analytics.schedule {line!r} is never due: write a day that there is")
+        raise ScheduleError(f"spec.analytics.schedule {line!r} is never due: use a date that exists")
     return _ms(found)
 
 
@@ -69,18 +69,18 @@ def _cron(line: str, start: datetime) -> CronSim:
     fields = MACROS.get(line.strip().lower(), line).split()
     what = f"spec.analytics.schedule {line[:MAX_LINE_CHARS]!r}"
     if len(line) > MAX_LINE_CHARS:
-        raise ScheduleError(f"{what} … is longer than {MAX_LINE_CHARS} characters: write a shorter one")
+        raise ScheduleError(f"{what} … is longer than {MAX_LINE_CHARS} characters: use a shorter schedule")
     if len(fields) != _FIELDS:
         macros = ", ".join(MACROS)
         raise ScheduleError(
-            f"{what} has {len(fields)} fields: write minute, hour, day, month and weekday, such as 0 3 * * *, or one "
+            f"{what} has {len(fields)} fields: use minute, hour, day, month and weekday, such as 0 3 * * *, or one "
             f"of {macros}"
         )
     try:
         return CronSim(" ".join(fields), start)
     except CronSimError as error:
         problem = str(error).removeprefix("Bad ")
-        raise ScheduleError(f"{what} cannot be read at the {problem}: write it as in 0 3 * * *") from error
+        raise ScheduleError(f"{what} has an invalid {problem}: use a value like 0 3 * * *") from error
 
 
 def _zone(name: str) -> tzinfo:
@@ -90,8 +90,8 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError) as error:
         # Of a folder of zones, a path out of them, and a zone that there is not.
-        what = f"spec.analytics.timeZone {name[:MAX_LINE_CHARS]!r} is no time zone"
-        raise ScheduleError(f"{what}: write one of IANA's names, such as Europe/Berlin") from error
+        what = f"spec.analytics.timeZone {name[:MAX_LINE_CHARS]!r} is not a time zone"
+        raise ScheduleError(f"{what}: use an IANA name, such as Europe/Berlin") from error
 
 
 def _instant(at_ms: int) -> datetime:

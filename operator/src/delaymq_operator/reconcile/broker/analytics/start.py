@@ -46,7 +46,7 @@ async def begin(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: Analyti
             waits = str(conflict)
         except KubeError as error:
             if error.invalid:
-                said = f"the API server refuses what spec.analytics asks for: {error.message}. Correct it there"
+                said = f"the API server rejects the settings in spec.analytics: {error.message}. Correct spec.analytics"
                 return failed(p, entry, Reason.RUN_FAILED, said)
             raise
     if not is_overdue(p, spec, entry):
@@ -54,7 +54,7 @@ async def begin(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: Analyti
     live = await _left_behind(p, entry.application or "")
     if live is not None:
         return _begun(entry, live)
-    said = f"it could not begin within {spec.deadline_seconds} s: {waits or entry.message or 'no operator ran'}"
+    said = f"it did not start within {spec.deadline_seconds} s: {waits or entry.message or 'no operator was running'}"
     return failed(p, entry, Reason.DEADLINE_EXCEEDED, said)
 
 
@@ -77,7 +77,7 @@ def _waits_for(p: BrokerPass, group: Group) -> str | None:
     """Why nothing is made now; None: it may be."""
     memory = p.memory.analytics
     if not p.may_change:
-        return "nothing is begun while spec.paused is true or the spec cannot be put in force"
+        return "no run starts while spec.paused is true or the spec is invalid"
     if not group.ready:
         return f"{group.name} is not ready"
     if memory.missing:
@@ -145,7 +145,7 @@ def _check_application(p: BrokerPass, live: Manifest) -> None:
     check_ours(p, live)
     if live["metadata"].get("deletionTimestamp"):
         name = live["metadata"]["name"]
-        raise NotOursError(f"SparkApplication {name} of a former run is still being removed", leftover=True)
+        raise NotOursError(f"SparkApplication {name} of a former run is still being deleted", leftover=True)
 
 
 async def _ensure_binding(p: BrokerPass) -> None:
@@ -157,8 +157,8 @@ async def _ensure_binding(p: BrokerPass) -> None:
         check_ours(p, live)
         if not covers(live.get("roleRef"), wanted["roleRef"]):
             raise NotOursError(
-                f"RoleBinding {name} binds another role than the operator's setting says, which cannot be changed: "
-                "delete it, and it is made anew"
+                f"RoleBinding {name} binds a different role from the operator's setting, and a binding's role cannot "
+                "be changed: delete it, and the operator creates it again"
             )
         if covers(live, wanted):
             return
@@ -178,5 +178,5 @@ async def _ensure_result(p: BrokerPass, application: Manifest) -> None:
         owners = ((live or {}).get("metadata") or {}).get("ownerReferences") or []
         if not any(owner.get("uid") == application["metadata"]["uid"] for owner in owners):
             leftover = any(owner.get("kind") == "SparkApplication" for owner in owners) or live is None
-            what = f"ConfigMap {name} is there already, but not made for this run: delete it"
+            what = f"ConfigMap {name} already exists but does not belong to this run: delete it"
             raise NotOursError(what, leftover=leftover) from error

@@ -48,7 +48,7 @@ async def run_analytics(p: BrokerPass) -> None:
             _try_later(p, error)
         except Exception as error:
             # Whatever it is, brokers are looked after all the same.
-            _logger.exception("the analytics of %s: a bug of the operator; again in a while", p.key)
+            _logger.exception("the analytics of %s failed, a bug in the operator; retrying later", p.key)
             _try_later(p, error)
     await _tell(p)
 
@@ -72,7 +72,7 @@ async def _advance(p: BrokerPass) -> None:
         invalid = None
     except ScheduleError as error:
         p.analytics.change(next_schedule_time=None)
-        invalid = Obstacle(Reason.INVALID_SCHEDULE, f"{error}. Runs on demand go on.")
+        invalid = Obstacle(Reason.INVALID_SCHEDULE, f"{error}. Runs on demand are still possible.")
     _follow_annotation(p)
     await drop_removed_groups(p)
     await continue_run(p, spec)
@@ -106,7 +106,7 @@ async def _note_due(p: BrokerPass, due_ms: int) -> None:
     status, due = p.analytics.known, timestamp_of_ms(due_ms)
     p.analytics.change(last_schedule_time=due)
     if status.state in GOING_ON:
-        what = f"the run of {due} is left out: run {status.run} still goes on"
+        what = f"the run of {due} is skipped: run {status.run} is still in progress"
         await p.event("Warning", "AnalyticsSkipped", what)
     else:
         _note_run(p, scheduled_token(due_ms / 1000))
@@ -137,8 +137,8 @@ def _kept_text(text: str) -> str:
 def _report_one_pod(p: BrokerPass, spec: AnalyticsSpec) -> None:
     claims = [group.claim["metadata"]["name"] for group in p.wanted_groups if group.claim and for_one_pod(group)]
     if spec.read == "Volume" and claims:
-        what = f"No other pod may have {', '.join(claims)} (ReadWriteOncePod)"
-        p.analytics.notes.append(f"{what}: such volumes are read through the broker's HTTP.")
+        what = f"No other pod may mount {', '.join(claims)} (ReadWriteOncePod)"
+        p.analytics.notes.append(f"{what}: such volumes are read through the broker's HTTP interface.")
 
 
 def _try_later(p: BrokerPass, error: Exception) -> None:
@@ -148,11 +148,14 @@ def _try_later(p: BrokerPass, error: Exception) -> None:
     memory.retry_ms = p.now_ms + int(after_s * 1000)
     p.again(after_s)
     if isinstance(error, KubeError) and error.forbidden:
-        said = f"The operator may not do what analytics need: {error.message}. Give it the right that the chart has."
+        said = (
+            f"The operator lacks a permission for analytics: {error.message}. Grant it the permissions of the role "
+            "in the chart."
+        )
         memory.obstacle = Obstacle(Reason.RUN_FAILED, said)
         p.analytics.obstacle = memory.obstacle
     elif isinstance(error, KubeError):
-        _logger.warning("the analytics of %s: %s; again in %.0f s", p.key, error, after_s)
+        _logger.warning("the analytics of %s: %s; retrying in %.0f s", p.key, error, after_s)
 
 
 async def _tell(p: BrokerPass) -> None:

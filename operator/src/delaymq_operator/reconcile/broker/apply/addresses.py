@@ -35,8 +35,8 @@ async def _ensure_group_service(p: BrokerPass, group: Group) -> Manifest:
     except KubeError as error:
         if not (error.invalid and had and group.service is None):
             raise
-        what = f"the address {had}, which {group.name} had, cannot be had again"
-        await p.event("Warning", "AddressChanged", f"{what}: it gets another one ({error.message})")
+        what = f"the previous address {had} of {group.name} is not available"
+        await p.event("Warning", "AddressChanged", f"{what}: the group gets another address ({error.message})")
         return await ensure(p, group_service(p.broker, group.index, None, port))
 
 
@@ -70,7 +70,7 @@ async def _ensure_external_service(p: BrokerPass, group: Group) -> bool:
         if wanted is None or not _is_taken_port(error):
             raise
         ports = ", ".join(str(port["port"]) for port in wanted["spec"]["ports"])
-        report_port_taken(p, f"{group.name} needs the node ports {ports}", "brokerNodePort", error)
+        report_port_taken(p, f"{group.name} requires the node ports {ports}", "brokerNodePort", error)
         return False
     return True
 
@@ -82,7 +82,7 @@ def _is_taken_port(error: KubeError) -> bool:
 def report_port_taken(p: BrokerPass, what: str, field: str, error: KubeError) -> None:
     """A node port belongs to another Service."""
     p.not_applied(
-        Reason.NODE_PORT_TAKEN, f"{what}: {error.message}. Set spec.external.{field} to other ports, or free these."
+        Reason.NODE_PORT_TAKEN, f"{what}: {error.message}. Set spec.external.{field} to other ports, or release these."
     )
     p.again(_NODE_PORT_LOOK_S)
 
@@ -104,8 +104,12 @@ def advertised_address(p: BrokerPass, group: Group) -> str | None:
 def _report_pending(p: BrokerPass, group: Group) -> None:
     what = f"The Service of {group.name} has no address yet"
     if p.broker.spec.external is not None:
-        what = f"The load balancer of {group.name} has no IP yet"
-    advice = "wait for it, or set spec.external.advertisedAddress to an IP" if p.broker.spec.external else "wait for it"
+        what = f"The load balancer of {group.name} has no IP address yet"
+    advice = (
+        ("wait for it, or set spec.external.advertisedAddress to an IP address")
+        if p.broker.spec.external
+        else "wait for it"
+    )
     p.not_applied(Reason.ADDRESS_PENDING, f"{what}: {advice}.")
     p.again(p.ctx.settings.progress_interval_s)
 
@@ -121,4 +125,4 @@ async def ensure_name_server_address(p: BrokerPass) -> None:
         if not _is_taken_port(error):
             raise
         port = wanted["spec"]["ports"][0].get("nodePort")
-        report_port_taken(p, f"the NameServers need the node port {port}", "nameServerNodePort", error)
+        report_port_taken(p, f"the NameServers require the node port {port}", "nameServerNodePort", error)

@@ -40,11 +40,11 @@ async def _give(p: BrokerPass, group: Group, changed: dict[str, str]) -> None:
         group.unreachable = str(error)
         return
     except BrokerRefused as error:
-        p.not_applied(Reason.APPLY_FAILED, f"{group.name} refuses settings: {error.message}. Correct spec.config.")
+        p.not_applied(Reason.APPLY_FAILED, f"{group.name} rejects settings: {error.message}. Correct spec.config.")
         return
     group.info = replace(group.info, settings={**group.info.settings, **changed})
     shown = sorted(changed)[:_SHOWN_KEYS]
     more = f" and {len(changed) - len(shown)} more" if len(changed) > len(shown) else ""
     await p.event(
-        "Normal", "SettingsChanged", f"{group.name} has new settings without a restart: {', '.join(shown)}{more}"
+        "Normal", "SettingsChanged", f"{group.name} applied new settings without a restart: {', '.join(shown)}{more}"
     )

@@ -70,8 +70,7 @@ async def ensure(p: BrokerPass, wanted: Manifest) -> Manifest:
 def _report_fought_over(p: BrokerPass, what: str) -> None:
     p.problem(
         Reason.APPLY_FAILED,
-        f"Something else changes {what} back each time that it is put right: look in its metadata.managedFields for "
-        "who does so, and stop it.",
+        f"Another client keeps reverting {what}: find it in metadata.managedFields, and stop it.",
     )
     p.again(_REPEAT_S)
 
@@ -91,9 +90,11 @@ def check_ours(p: BrokerPass, live: Manifest) -> None:
         if owner.get("uid") == p.broker.uid:
             continue
         if owner.get("kind") == BROKER_KIND and owner.get("name") == p.broker.name:
-            raise NotOursError(f"{what} is still being removed with the Broker of this name before", leftover=True)
+            raise NotOursError(
+                (f"{what} belongs to a previous Broker of this name and is still being deleted"), leftover=True
+            )
         raise NotOursError(
             f"{what} belongs to {owner.get('kind')} {owner.get('name')}: delete it, or give the Broker another name"
         )
     if not controllers and (metadata.get("labels") or {}).get(MANAGED_BY_LABEL) != MANAGED_BY_VALUE:
-        raise NotOursError(f"{what} is there already, but not made for this: delete it, or rename the Broker")
+        raise NotOursError(f"{what} already exists but does not belong to this Broker: delete it, or rename the Broker")

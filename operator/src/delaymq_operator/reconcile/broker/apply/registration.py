@@ -42,7 +42,7 @@ async def ensure_registrations(p: BrokerPass) -> None:
     if live is None or live.get("data") != manifest["data"]:
         await p.ctx.kube.apply(manifest)
         if wanted.newest != found.newest:
-            what = "NameServers know new accounts for registrations; brokers get them in 10 minutes"
+            what = "NameServers received new registration accounts; brokers receive them in 10 minutes"
             await p.event("Normal", "RegistrationRotated", what)
     p.memory.registrations, p.memory.unsigned = wanted, unsigned
 

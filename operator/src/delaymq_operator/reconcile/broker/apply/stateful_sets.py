@@ -187,5 +187,7 @@ async def drop_name_servers(p: BrokerPass) -> None:
         check_ours(p, live)
         await p.ctx.kube.delete("StatefulSet", p.namespace, live["metadata"]["name"], uid=live["metadata"]["uid"])
         await p.event(
-            "Normal", "NameServersRemoved", "all brokers use spec.nameServers.addresses: own ones are removed"
+            "Normal",
+            "NameServersRemoved",
+            ("all brokers use spec.nameServers.addresses: the operator's NameServers are deleted"),
         )

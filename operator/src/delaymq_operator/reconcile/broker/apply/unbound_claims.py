@@ -29,7 +29,7 @@ async def report_unbound_volumes(p: BrokerPass) -> None:
     is_any_bound = any(group.claim is not None and not is_unbound(group.claim) for group in p.groups)
     todo = "Create what is missing"
     if not is_any_bound:
-        todo += ", or correct spec.storage: class and size can be changed while no volume of the Broker is bound"
+        todo += ", or correct spec.storage: its class and size can be changed while no volume of the Broker is bound"
     for group in p.wanted_groups:
         claim = group.claim
         if claim is None or claim["metadata"].get("deletionTimestamp") or not is_unbound(claim):
@@ -52,7 +52,7 @@ async def _why_unbound(p: BrokerPass, claim: Manifest) -> str:
     if warning is not None:
         return f"storage class {chosen}: {warning.reason}: {warning.message.rstrip('.')}"
     if waited_ms >= p.ctx.settings.progress_deadline_s * 1000:
-        return f"storage class {chosen} has made none since {metadata['creationTimestamp']}"
+        return f"storage class {chosen} has provisioned no volume since {metadata['creationTimestamp']}"
     return ""
 
 
@@ -76,7 +76,7 @@ async def _replace(p: BrokerPass, group: Group, claim: Manifest) -> None:
     """One step: first the StatefulSet, which would make the claim again, then the claim. The pod, which never ran,
     stays and waits for the next one."""
     name = claim["metadata"]["name"]
-    p.progressing(Reason.CREATING, f"Volume {name}, which is not bound, is created again according to spec.storage.")
+    p.progressing(Reason.CREATING, f"Volume {name} is not bound and is recreated according to spec.storage.")
     group.is_remade = True
     labels = component_labels(p.broker, "broker")
     found = await p.ctx.kube.list("PersistentVolumeClaim", p.namespace, labels=labels)
@@ -96,7 +96,7 @@ async def _replace(p: BrokerPass, group: Group, claim: Manifest) -> None:
         await p.ctx.kube.delete(
             "PersistentVolumeClaim", p.namespace, name, uid=metadata["uid"], version=metadata["resourceVersion"]
         )
-        await p.event("Normal", "ReplacingVolume", f"volume {name}, which was never bound, is created again")
+        await p.event("Normal", "ReplacingVolume", f"volume {name} was never bound and is recreated")
 
 
 async def _delete_set(p: BrokerPass, group: Group, live: Manifest) -> None:

@@ -58,11 +58,11 @@ def _hold_what_uses(p: BrokerPass, group: Group, claim: Manifest) -> None:
     if group.pod is None or group.surplus or is_unbound(claim):
         return
     name = claim["metadata"]["name"]
-    group.hold = f"volume {name} would go with it"
+    group.hold = f"volume {name} would be deleted with it"
     p.problem(
         Reason.VOLUME_BEING_DELETED,
-        f"Volume {name} was deleted and goes, with its messages, when pod {group.pod.name} ends: the operator does not "
-        "restart it. Save what is in it; then delete the pod, and it gets an empty volume.",
+        f"Volume {name} was marked for deletion, and its messages are lost when pod {group.pod.name} stops: the "
+        "operator does not restart it. Back up the volume, then delete the pod; it gets an empty volume.",
     )
 
 
@@ -73,7 +73,7 @@ async def _ask_for_more(p: BrokerPass, group: Group, claim: Manifest, size: str)
     if done is None:
         p.problem(
             Reason.VOLUME_CANNOT_GROW,
-            f"Volume {name} stays at {requested(claim)}: {why}. Allow its storage class to expand volumes, or set "
+            f"Volume {name} remains at {requested(claim)}: {why}. Allow its storage class to expand volumes, or set "
             f"spec.storage.size back to {requested(claim)}.",
         )
         p.again(_REFUSED_RETRY_S)
@@ -92,10 +92,10 @@ async def _ask_for_less(p: BrokerPass, group: Group, claim: Manifest, size: str)
     name = claim["metadata"]["name"]
     done, why = await _ask(p, claim, size)
     if done is None:
-        what = f"volume {name} of {group.name} still asks for {requested(claim)} and has {capacity(claim)}: {why}"
+        what = f"volume {name} of {group.name} still requests {requested(claim)} and has {capacity(claim)}: {why}"
         await p.event("Warning", "GrowthNotWithdrawn", what)
         return claim
-    what = f"volume {name} of {group.name} asks for {size} instead of {requested(claim)}"
+    what = f"volume {name} of {group.name} requests {size} instead of {requested(claim)}"
     await p.event("Normal", "GrowthWithdrawn", what)
     return done
 
@@ -133,7 +133,7 @@ def _report_growing(p: BrokerPass, claim: Manifest) -> None:
     what = f"{what} ({'; '.join(said)})." if said else f"{what}."
     verdict = str((status.get("allocatedResourceStatuses") or {}).get("storage") or "")
     if verdict.endswith("Infeasible"):
-        advice = f"Its storage cannot have that size ({verdict}): set spec.storage.size back to {capacity(claim)}."
+        advice = f"The storage does not support that size ({verdict}): set spec.storage.size back to {capacity(claim)}."
         p.problem(Reason.VOLUME_CANNOT_GROW, f"{what} {advice}")
     else:
         p.progressing(Reason.GROWING_VOLUMES, what)
@@ -145,8 +145,8 @@ async def _make_set_anew(p: BrokerPass, group: Group, claim: Manifest, name: str
     What the pod was made from is kept with the volume first: else a newer operator that makes the new StatefulSet
     would restart the pod.
     """
-    group.hold = "its StatefulSet is made anew"
-    p.progressing(Reason.GROWING_VOLUMES, f"The StatefulSet of {group.name} is made anew around its pod.")
+    group.hold = "its StatefulSet is being recreated"
+    p.progressing(Reason.GROWING_VOLUMES, f"The StatefulSet of {group.name} is recreated without restarting its pod.")
     live = await p.ctx.kube.get("StatefulSet", p.namespace, name)
     if live is None or live["metadata"].get("deletionTimestamp") or not template_differs(live, p.broker.spec.storage):
         return

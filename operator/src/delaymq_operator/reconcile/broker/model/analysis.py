@@ -47,7 +47,7 @@ class Analysis:
     def known(self) -> AnalyticsStatus:
         """The status of analytics that are wanted."""
         if self.status is None:
-            raise RuntimeError("analytics that are not wanted have no status")
+            raise RuntimeError("there is no analytics status without spec.analytics")
         return self.status
 
     def change(self, **fields: object) -> None:

@@ -179,7 +179,7 @@ class BrokerPass:
     def changing(self) -> Context:
         """The context of steps that change something; they run only when there is one."""
         if self.manifest_context is None:
-            raise RuntimeError("a step that changes something ran though the spec cannot be put in force")
+            raise RuntimeError("a step that changes the cluster ran although the spec is invalid")
         return self.manifest_context
 
     @property

@@ -117,19 +117,19 @@ def _problem(name: str, status: dict[str, Any], deleted_at: str | None, now_ms: 
         if end_ms is None or now_ms - end_ms < _OVERDUE_MS:
             return None
         return (
-            f"Pod {name} should have ended at {deleted_at}: its node does not answer. If the node is gone for good, "
-            f"say so with `kubectl delete pod {name} --force`; never while it may still run"
+            f"Pod {name} should have stopped at {deleted_at}: its node does not respond. If the node is permanently "
+            f"lost, run `kubectl delete pod {name} --force`; never do so while the pod may still be running"
         )
     for each in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         state = each.get("state") or {}
         waiting = state.get("waiting") or {}
         if waiting.get("reason") in _BAD_WAITS:
             last = (each.get("lastState") or {}).get("terminated") or {}
-            ended = f"; it last ended with code {last['exitCode']} ({last.get('reason', '')})" if last else ""
+            ended = f"; it last exited with code {last['exitCode']} ({last.get('reason', '')})" if last else ""
             return f"Pod {name}: container {each.get('name')}: {_said(waiting)}{ended}"
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return f"Pod {name} finds no node: {_said(scheduled)}"
+        return f"Pod {name} cannot be scheduled: {_said(scheduled)}"
     return None
 
 

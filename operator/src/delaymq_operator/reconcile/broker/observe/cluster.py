@@ -76,7 +76,7 @@ async def _ask(p: BrokerPass, group: Group) -> None:
         info = await p.ctx.admin.info(group.endpoint)
         if info.broker_name != group.name:
             # Addresses of pods are given away again: what is asked of this one must not reach another.
-            _unreachable(p, group, f"at {group.endpoint.host} there is {info.broker_name}")
+            _unreachable(p, group, f"{group.endpoint.host} is the address of {info.broker_name}")
             return
         group.info = info
         p.memory.unreachable_since_ms.pop(group.index, None)

@@ -98,12 +98,12 @@ def verdict_text(name: str, resumed: ResumedStatus) -> str:
     levels += ", …" if len(resumed.corrected) > _MAX_NAMED else ""
     if resumed.verdict == "WentBack":
         return (
-            f"{name} resumed behind where it was: {levels}. Delayed messages in between may come again or be lost; "
-            "was its volume replaced or restored?"
+            f"{name} resumed behind its previous position: {levels}. Delayed messages in between may be delivered "
+            "again or lost; check whether its volume was replaced or restored."
         )
     if resumed.verdict == "Corrected":
         return (
-            f"{name} put delay offsets right from its log when it started: {levels}. After a kill this is how it "
-            "recovers (stale); nothing needs to be done."
+            f"{name} corrected delay offsets from its log when it started: {levels}. This is the normal recovery "
+            "after a kill (stale); no action is needed."
         )
-    return f"{name} resumed where it was."
+    return f"{name} resumed at its previous position."

@@ -48,13 +48,13 @@ async def check_spec(p: BrokerPass) -> None:
         return p.bad_spec(Reason.INVALID_SPEC, f"spec.storage.size: {error}.")
     size_bytes = len(json.dumps(msgspec.to_builtins(spec.pod_template)))
     if size_bytes > _MAX_POD_TEMPLATE_BYTES:
-        what = f"spec.podTemplate has {size_bytes} bytes as JSON, and {_MAX_POD_TEMPLATE_BYTES} is the most"
+        what = f"spec.podTemplate has {size_bytes} bytes as JSON, and the maximum is {_MAX_POD_TEMPLATE_BYTES}"
         return p.bad_spec(Reason.INVALID_SPEC, f"{what}: shorten env, annotations or affinity.")
     misplaced = sorted(from_environment(BrokerConfig, {entry.name: entry.value for entry in spec.pod_template.env}))
     if misplaced:
         what = f"spec.podTemplate.env sets {', '.join(misplaced)}"
         return p.bad_spec(
-            Reason.INVALID_CONFIG, f"{what}: use spec.config or the field for it, and remove the variable."
+            Reason.INVALID_CONFIG, f"{what}: use spec.config or the corresponding field, and remove the variable."
         )
     try:
         check_settings(broker_settings(spec, DelayTable()))
@@ -69,13 +69,16 @@ async def check_name_servers(p: BrokerPass) -> None:
     if p.spec_problem is not None or not foreign:
         return
     refused = refused_addresses(p.broker, p.ctx)
-    what = f"spec.nameServers.addresses: {', '.join(refused or foreign)} is outside of namespace {p.namespace}"
-    todo = "Have it listed in the operator's setting nameServerAddresses, or use NameServers of this namespace"
+    what = f"spec.nameServers.addresses: {', '.join(refused or foreign)} is outside namespace {p.namespace}"
+    todo = "Add it to the operator's setting nameServerAddresses, or use NameServers in this namespace"
     if refused:
-        said = f"{what} and not in the operator's list. {todo}; until then nothing is changed."
+        said = f"{what} and not in the operator's list. {todo}; until then, nothing is changed."
         p.bad_spec(Reason.NAME_SERVER_NOT_ALLOWED, said)
     else:
-        said = f"{what} and not in the operator's list; it stays because it is in use. {todo}: a new Broker is refused."
+        said = (
+            f"{what} and not in the operator's list; it is kept because it is in use. {todo}: a new Broker would be "
+            "rejected."
+        )
         p.problem(Reason.NAME_SERVER_NOT_LISTED, said)
 
 
@@ -90,17 +93,17 @@ async def find_levels(p: BrokerPass) -> None:
         return
     body = p.cached("DelayLevelConfig", reference.name)
     if body is None:
-        what = f"There is no DelayLevelConfig {reference.name} in namespace {p.namespace}"
+        what = f"DelayLevelConfig {reference.name} does not exist in namespace {p.namespace}"
         p.bad_spec(
             Reason.DELAY_LEVEL_CONFIG_MISSING,
-            f"{what}: create it, or correct spec.delayLevelConfigRef; until then nothing is changed.",
+            f"{what}: create it, or correct spec.delayLevelConfigRef; until then, nothing is changed.",
         )
         return
     try:
         levels = parse_delay_level_config(body).spec
     except SpecError as error:
-        what = f"DelayLevelConfig {reference.name} cannot be used: {error}"
-        p.bad_spec(Reason.DELAY_LEVEL_CONFIG_INVALID, f"{what} Until it is corrected nothing is changed.")
+        what = f"DelayLevelConfig {reference.name} is invalid: {error}"
+        p.bad_spec(Reason.DELAY_LEVEL_CONFIG_INVALID, f"{what} Until it is corrected, nothing is changed.")
         return
     p.delay = DelayTable(levels=levels.message_delay_level, overflow=levels.delay_level_overflow)
 
@@ -119,8 +122,8 @@ async def find_secrets(p: BrokerPass) -> None:
             p.again(_SECRET_LOOK_S)
             p.problem(
                 Reason.ACCOUNT_MISSING,
-                f"Secret {name} has no {ACCESS_KEY} and {SECRET_KEY}: put those of an account with admin: true there. "
-                "Without it the operator cannot change brokers or make Topics.",
+                f"Secret {name} has no {ACCESS_KEY} and {SECRET_KEY}: add those of an account with admin: true. "
+                "Without them, the operator cannot change brokers or create Topics.",
             )
 
 
@@ -135,5 +138,5 @@ async def _find_secret(p: BrokerPass, field: str, name: str, keys: Sequence[str]
     if seen.there:
         what, todo = f"Secret {name} has no {' and no '.join(missing)}", "add it"
     else:
-        what, todo = f"There is no Secret {name} in namespace {p.namespace}", f"create it with {' and '.join(keys)}"
-    p.bad_spec(Reason.SECRET_MISSING, f"{what}: {todo}, or correct {field}; until then nothing is changed.")
+        what, todo = f"Secret {name} does not exist in namespace {p.namespace}", f"create it with {' and '.join(keys)}"
+    p.bad_spec(Reason.SECRET_MISSING, f"{what}: {todo}, or correct {field}; until then, nothing is changed.")

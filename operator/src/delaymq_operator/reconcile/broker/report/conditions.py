@@ -30,11 +30,11 @@ def conditions_of(p: BrokerPass, groups: Sequence[GroupStatus]) -> tuple[Conditi
     if p.progress:
         conditions.set(ConditionType.PROGRESSING, "True", p.progress[0].reason, _joined(p.progress, p.progress[0]))
     else:
-        conditions.set(ConditionType.PROGRESSING, "False", Reason.SETTLED, "Nothing is being changed.")
+        conditions.set(ConditionType.PROGRESSING, "False", Reason.SETTLED, "No change is in progress.")
     if p.problems:
         conditions.set(ConditionType.DEGRADED, "True", p.problems[0].reason, _joined(p.problems))
     else:
-        conditions.set(ConditionType.DEGRADED, "False", Reason.AS_EXPECTED, "Nothing is wrong.")
+        conditions.set(ConditionType.DEGRADED, "False", Reason.AS_EXPECTED, "There are no problems.")
     stalled = stalled_of(p, find_condition(conditions.found, ConditionType.DEGRADED))
     conditions.set_note(ConditionType.RECONCILING, reconciling_of(p, ready, stalled))
     conditions.set_note(ConditionType.STALLED, stalled)
@@ -42,7 +42,7 @@ def conditions_of(p: BrokerPass, groups: Sequence[GroupStatus]) -> tuple[Conditi
     if p.manifest_context is not None:
         conditions.set(ConditionType.UP_TO_DATE, *_up_to_date(p))
     conditions.set_or_drop(ConditionType.SCALE_IN_BLOCKED, Reason.MESSAGES_REMAIN, " ".join(p.scale_in_blocked))
-    paused = "spec.paused is true: nothing is changed, whatever happens. Set it to false to go on."
+    paused = "spec.paused is true: the operator changes nothing. Set it to false to resume."
     conditions.set_or_drop(ConditionType.PAUSED, Reason.PAUSED_BY_SPEC, paused if p.broker.spec.paused else "")
     conditions.set_analytics(p)
     return conditions.found
@@ -90,20 +90,20 @@ def _scheduler_intact(groups: Sequence[GroupStatus]) -> tuple[ConditionStatus, R
         if found:
             return "False", reason, " ".join(found)
     if not resumed:
-        return "Unknown", Reason.NOT_YET_SEEN, "No broker has told its delay offsets yet."
-    return "True", Reason.INTACT, "Every scheduler resumed where it was."
+        return "Unknown", Reason.NOT_YET_SEEN, "No broker has reported its delay offsets yet."
+    return "True", Reason.INTACT, "Every scheduler resumed at its previous position."
 
 
 def _up_to_date(p: BrokerPass) -> tuple[ConditionStatus, Reason, str]:
     sets = [(group.name, group.set) for group in p.wanted_groups] + [("the NameServers", p.name_servers)]
     outdated = ", ".join(name for name, each in sets if each.outdated_operator)
     if not outdated:
-        return "True", Reason.CURRENT, "Pods are made as this operator makes them."
-    what = f"This operator would make pods differently, such as with another image: {outdated}"
+        return "True", Reason.CURRENT, "All pods match the pod template of this operator version."
+    what = f"This operator version uses a different pod template, such as another image: {outdated}"
     return (
         "False",
         Reason.OPERATOR_NEWER,
-        f"{what}. Nothing restarts by itself; to take it, change the annotation {RESTART_ANNOTATION}.",
+        f"{what}. Nothing restarts automatically; to apply it, change the annotation {RESTART_ANNOTATION}.",
     )
 
 

@@ -31,8 +31,8 @@ async def report_failures(p: BrokerPass) -> None:
         if group.unreachable is not None and group.ready:
             p.problem(
                 Reason.BROKER_UNREACHABLE,
-                f"{group.name} is ready but does not answer the operator: {group.unreachable}. Look for a network "
-                "policy between them.",
+                f"{group.name} is ready but does not respond to the operator: {group.unreachable}. Check the network "
+                "policies between them.",
             )
 
 
@@ -53,8 +53,14 @@ def report_conflict(p: BrokerPass, conflict: NotOursError) -> None:
 
 def report_refused(p: BrokerPass, error: KubeError) -> None:
     """The API server does not take an object."""
-    advice = "Give the operator the right to it" if error.forbidden else "Correct the field of the spec that it names"
-    p.not_applied(Reason.APPLY_FAILED, f"The API server refuses what the spec asks for: {error.message}. {advice}.")
+    advice = (
+        "Grant the operator this permission"
+        if error.forbidden
+        else ("Correct the field of the spec named in the message")
+    )
+    p.not_applied(
+        Reason.APPLY_FAILED, (f"The API server rejects an object derived from the spec: {error.message}. {advice}.")
+    )
 
 
 async def emit_events(p: BrokerPass) -> None:

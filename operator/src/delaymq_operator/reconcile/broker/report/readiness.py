@@ -77,7 +77,7 @@ def readiness_of(p: BrokerPass) -> Readiness:
         servers = sum(1 for pod in p.name_server_pods if pod.ready)
         if servers < p.broker.spec.name_servers.replicas:
             what = f"{servers} of {p.broker.spec.name_servers.replicas} NameServers are ready"
-            message = f"{what}; clients that know the brokers are not affected."
+            message = f"{what}; clients that are connected to the brokers are not affected."
             return Readiness("False", Reason.NAME_SERVERS_NOT_READY, message)
     if p.not_in_force:
         return Readiness("False", p.not_in_force[0].reason, f"{p.not_in_force[0].message} {goes_on}")
@@ -92,12 +92,12 @@ def _in_force(p: BrokerPass, counted: str) -> Readiness:
     old = [unit.pod_name for unit in units_of(p) if not unit.surplus and not unit.rolled_out]
     if old:
         named = ", ".join(old[:_MAX_NAMED]) + (" and others" if len(old) > _MAX_NAMED else "")
-        what = f"{counted}, but the spec is not in force in {len(old)} pod{'s' if len(old) > 1 else ''}"
+        what = f"{counted}, but the spec is not in effect in {len(old)} pod{('s' if len(old) > 1 else '')}"
         return Readiness("Unknown", Reason.ROLLING, f"{what}: {named}. See the condition Progressing.")
     silent = [group.name for group in p.wanted_groups if group.info is None or group.unreachable is not None]
     if silent and not _was_in_force(p):
         what = f"{counted}, but the settings could not be checked at {', '.join(silent[:_MAX_NAMED])}"
-        return Readiness("Unknown", Reason.BROKER_UNREACHABLE, f"{what}: it has not answered yet.")
+        return Readiness("Unknown", Reason.BROKER_UNREACHABLE, f"{what}: no response yet.")
     return Readiness("True", Reason.ALL_GROUPS_READY, f"{counted}.")
 
 

@@ -45,7 +45,7 @@ async def restart_outdated_pods(p: BrokerPass) -> None:
     p.rolling = is_rolling(action, units)
     match action:
         case Stop(unit):
-            message = f"Nothing else is restarted before pod {unit.pod_name} runs."
+            message = f"No other pod is restarted until pod {unit.pod_name} runs."
             p.progressing(Reason.WAITING_FOR_POD, message, again_s=_FAILING_LOOK_S)
         case Wait(unit):
             again_s = _FAILING_LOOK_S if unit.hold else None
@@ -121,18 +121,18 @@ def _reason_to_wait(p: BrokerPass, unit: Unit) -> Reason:
 
 def _waiting_for(unit: Unit) -> str:
     if unit.pod is None:
-        return f"Pod {unit.pod_name} is not there yet."
+        return f"Pod {unit.pod_name} does not exist yet."
     if unit.pod.terminating:
-        return f"Pod {unit.pod_name} is ending."
+        return f"Pod {unit.pod_name} is terminating."
     if not unit.ready:
         why = f": {'; '.join(unit.info.not_ready)}" if unit.info is not None and unit.info.not_ready else ""
         return f"Pod {unit.pod_name} is not ready yet{why}."
     if unit.settling:
-        return f"NameServer {unit.pod_name} has just become ready: brokers register their routes with it first."
+        return f"NameServer {unit.pod_name} has just become ready: waiting for brokers to register with it."
     if unit.unreachable_s:
-        return f"Pod {unit.pod_name} does not answer and cannot be asked to move writes away."
+        return f"Pod {unit.pod_name} does not respond and cannot redirect its writes."
     if unit.hold:
-        return f"Pod {unit.pod_name} is not restarted now: {unit.hold}."
+        return f"Restart of pod {unit.pod_name} is postponed: {unit.hold}."
     return f"The StatefulSet of pod {unit.pod_name} is being changed."
 
 
@@ -151,8 +151,8 @@ async def _let_help(p: BrokerPass, unit: Unit, helpers: Sequence[Unit]) -> None:
     helping = [group for group in p.groups if group.index in {helper.group for helper in helpers}]
     for group in helping:
         await ask_to_drain(p, group, "none")
-    who = f"{', '.join(group.name for group in helping)}, which is to be removed," if helping else "another group"
-    p.progressing(Reason.MOVING_WRITES, f"Pod {unit.pod_name} is restarted when {who} accepts writes again.")
+    who = f"{', '.join(group.name for group in helping)}, which will be removed," if helping else "another group"
+    p.progressing(Reason.MOVING_WRITES, f"Pod {unit.pod_name} is restarted once {who} accepts writes again.")
 
 
 async def _drain(p: BrokerPass, unit: Unit, mode: str) -> None:
@@ -160,11 +160,11 @@ async def _drain(p: BrokerPass, unit: Unit, mode: str) -> None:
     if group is None or group.info is None:
         return
     if await ask_to_drain(p, group, "refuse" if mode == "refuse" else "withdraw"):
-        p.progressing(Reason.MOVING_WRITES, f"Writes move away from {group.name} before its restart.")
+        p.progressing(Reason.MOVING_WRITES, f"Writes are redirected from {group.name} before its restart.")
         return
     most_s = p.ctx.settings.withdraw_max_s
-    what = f"{group.name} does not move its writes away: {group.unreachable}"
-    p.progressing(Reason.MOVING_WRITES, f"{what}. If that lasts for {most_s:g} s, it is restarted all the same.")
+    what = f"{group.name} does not redirect its writes: {group.unreachable}"
+    p.progressing(Reason.MOVING_WRITES, f"{what}. After {most_s:g} s, it is restarted nevertheless.")
 
 
 async def _restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> None:
@@ -180,7 +180,7 @@ async def _restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> None:
         if error.conflict:
             return
         raise
-    why = pod.problem or "it is made from an earlier state of the Broker's spec"
+    why = pod.problem or "it was created from an earlier version of the Broker's spec"
     await p.event("Normal", "Restarting", f"pod {pod.name} is restarted: {why}")
 
 

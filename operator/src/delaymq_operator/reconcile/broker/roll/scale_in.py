@@ -27,7 +27,9 @@ _SHOWN = 3
 
 def _override(p: BrokerPass) -> str:
     """It names the size, so that it does not hold for the next scale-in too."""
-    return f'To drop what is in it, annotate the Broker with {names.FORCE_SCALE_IN_ANNOTATION}="{p.broker.spec.size}".'
+    return (
+        f'To discard its contents, annotate the Broker with {names.FORCE_SCALE_IN_ANNOTATION}="{p.broker.spec.size}".'
+    )
 
 
 async def remove_surplus_groups(p: BrokerPass) -> None:
@@ -40,10 +42,10 @@ async def remove_surplus_groups(p: BrokerPass) -> None:
         return
     if p.rolling and not p.broker.force_scale_in:
         await _stand_by(p, surplus)
-        p.progressing(Reason.SCALING_IN, "Surplus groups are removed when the remaining groups have been restarted.")
+        p.progressing(Reason.SCALING_IN, "Surplus groups are removed after the remaining groups have been restarted.")
         return
     if p.broker.force_scale_in is False and not any(group.writable for group in p.wanted_groups):
-        p.progressing(Reason.SCALING_IN, "Groups are removed once one of those that stay takes writes.")
+        p.progressing(Reason.SCALING_IN, "Groups are removed once one of the remaining groups accepts writes.")
         return
     top = surplus[0]
     for group in surplus:
@@ -86,28 +88,30 @@ async def _may_go(p: BrokerPass, group: Group) -> bool:
     if p.broker.force_scale_in:
         return True
     if group.info is None or group.endpoint is None:
-        why = group.unreachable or (group.pod.problem if group.pod is not None else None) or "its pod does not run"
-        _blocked(p, f"{group.name} cannot be asked what is left in it: {why}. Help it to run. {_override(p)}")
+        why = group.unreachable or (group.pod.problem if group.pod is not None else None) or "its pod is not running"
+        _blocked(p, f"{group.name} cannot report what it still contains: {why}. Make its pod run. {_override(p)}")
         return False
     if not group.info.decommissioned and _drain_step(p, group.info) != "done":
         if group.unreachable is not None:
-            _blocked(p, f"{group.name} does not move its writes away: {group.unreachable}. {_override(p)}")
+            _blocked(p, f"{group.name} does not redirect its writes: {group.unreachable}. {_override(p)}")
         else:
-            p.progressing(Reason.SCALING_IN, f"Writes move away from {group.name} before it is removed.")
+            p.progressing(Reason.SCALING_IN, f"Writes are redirected from {group.name} before it is removed.")
         return False
     try:
         left = await p.ctx.admin.remaining(group.endpoint)
     except (BrokerUnreachable, BrokerRefused) as error:
-        _blocked(p, f"{group.name} did not say what is left in it: {error}. {_override(p)}")
+        _blocked(p, f"{group.name} did not report what it still contains: {error}. {_override(p)}")
         return False
     if left.pending_delays == 0 and left.unconsumed_messages == 0:
         # The address of a removed group answers nobody: who may still know it is refused, and so sends elsewhere.
         if group.info.decommissioned or held_s(group.info) >= ROUTES_S:
             return True
-        p.progressing(Reason.SCALING_IN, f"{group.name} is empty and is removed when clients no longer know it.")
+        p.progressing(
+            Reason.SCALING_IN, (f"{group.name} is empty and is removed once clients no longer have routes to it.")
+        )
         return False
-    what = f"{group.name} is read-only and still has {what_remains(left)}"
-    _blocked(p, f"{what}. It is removed when they are gone. {_override(p)}")
+    what = f"{group.name} is read-only and still contains {what_remains(left)}"
+    _blocked(p, f"{what}. It is removed once they are delivered and consumed. {_override(p)}")
     return False
 
 
@@ -115,11 +119,11 @@ def what_remains(left: Remaining) -> str:
     """In words."""
     parts = []
     if left.pending_delays:
-        parts.append(f"{left.pending_delays} delayed message{'s' if left.pending_delays > 1 else ''} to deliver")
+        parts.append(f"{left.pending_delays} delayed message{'s' if left.pending_delays > 1 else ''} not yet delivered")
     if left.unconsumed_messages:
         largest = [f"{each.messages} of {each.topic} by {each.group}" for each in left.unconsumed[:_SHOWN]]
         more = ", …" if len(left.unconsumed) > _SHOWN else ""
-        parts.append(f"{left.unconsumed_messages} not consumed ({', '.join(largest)}{more})")
+        parts.append(f"{left.unconsumed_messages} not yet consumed ({', '.join(largest)}{more})")
     return " and ".join(parts)
 
 
@@ -140,14 +144,14 @@ async def _remove(p: BrokerPass, group: Group) -> None:
             await p.ctx.admin.decommission(group.endpoint)
         except (BrokerUnreachable, BrokerRefused) as error:
             if not p.broker.force_scale_in:
-                _blocked(p, f"{group.name} could not be taken out of the routes: {error}. {_override(p)}")
+                _blocked(p, f"{group.name} could not be removed from the routes: {error}. {_override(p)}")
                 return
     if group.set.live is not None:
         metadata = group.set.live["metadata"]
         await p.ctx.kube.delete("StatefulSet", p.namespace, metadata["name"], uid=metadata["uid"])
         what = f"{group.name} is removed; its volume is {'deleted' if p.broker.spec.storage.delete_claim else 'kept'}"
         if p.broker.force_scale_in:
-            what += f"; take the annotation {names.FORCE_SCALE_IN_ANNOTATION} away before groups are added again"
+            what += f"; remove the annotation {names.FORCE_SCALE_IN_ANNOTATION} before adding groups again"
         await p.event("Normal", "RemovingGroup", what)
 
 
