@@ -29,7 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 TARGET = "configmap/shop/run-1"
-JAVA_NEEDED = "delaymq-spark: Spark did not start: it needs Java 17 or 21 (java on the path, or JAVA_HOME)"
+JAVA_NEEDED = "delaymq-spark: Spark did not start: install Java 17 or 21 (java on the PATH, or JAVA_HOME)"
 
 
 @pytest.fixture
@@ -87,13 +87,13 @@ def test_wrong_arguments_and_no_pod_end_before_anything_is_published(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def no_pod() -> ApiServer:
-        raise PublishError("--publish works in a pod only")
+        raise PublishError("--publish works only in a pod")
 
     assert cli.run(["report", "--store", str(store), "--publish", TARGET], cluster=no_pod) == 2
     assert cli.run(["report", "--store", str(store), "--publish", "secret/a/b"], cluster=no_pod) == 2
     assert cli.run(["traffic", "--store", str(store), "--publish", TARGET], cluster=no_pod) == 2
     told = capsys.readouterr().err
-    assert "in a pod only" in told
+    assert "only in a pod" in told
     assert "configmap/NAMESPACE/NAME" in told
 
 
@@ -110,8 +110,8 @@ def test_results_that_cannot_be_published_are_a_failure(
     [
         (KeyboardInterrupt(), 130, "interrupted"),
         (cli._Stopped(), 143, "SIGTERM"),
-        (Py4JNetworkError("Answer from Java side is empty"), 3, "it was stopped, or killed"),
-        (ConnectionRefusedError(111, "Connection refused"), 3, "it was stopped, or killed"),
+        (Py4JNetworkError("Answer from Java side is empty"), 3, "it was shut down, or killed"),
+        (ConnectionRefusedError(111, "Connection refused"), 3, "it was shut down, or killed"),
         (PySparkException("java.io.IOException: No space left on device"), 3, "the disk is full"),
         (OSError(28, "No space left on device", "/out/summary.json"), 3, "the disk is full"),
         (PySparkException("java.lang.OutOfMemoryError: Java heap space"), 3, "ran out of memory"),
@@ -148,7 +148,7 @@ def test_a_mistake_of_the_programs_own_keeps_its_trace_and_is_published(
     monkeypatch.setattr(pipeline, "run_job", fail)
     with FakeApiServer(tmp_path) as server, pytest.raises(KeyError):
         cli.run(["report", "--store", str(store), "--publish", TARGET], cluster=lambda: server.address)
-    assert "a mistake in delaymq-spark" in published(server)["error"]
+    assert "a bug in delaymq-spark" in published(server)["error"]
 
 
 def test_errors_of_others_are_not_taken_for_sparks() -> None:
@@ -172,7 +172,7 @@ def test_a_sigterm_whose_exception_was_lost_ends_the_run_before_its_next_step(
     monkeypatch.setattr(pipeline, "read_positions", lose_it)
     monkeypatch.setattr(pipeline, "Stages", lambda *_: SimpleNamespace(facts=fail))
     assert cli.run(["traffic", "--store", str(store)], is_stopping=lambda: told) == 143
-    assert "stopped before it was done (SIGTERM)" in capsys.readouterr().err
+    assert "stopped by SIGTERM before the analysis was complete" in capsys.readouterr().err
 
 
 def test_a_sigterm_within_a_finaliser_is_raised_outside_and_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,5 +218,5 @@ def test_sigterm_in_the_middle_of_spark_ends_it_soon_with_a_sentence(store: Path
             break
     _, told = process.communicate(timeout=120)
     assert process.returncode == 143
-    assert "stopped before it was done (SIGTERM)" in told
+    assert "stopped by SIGTERM before the analysis was complete" in told
     assert "Traceback" not in told

@@ -116,7 +116,7 @@ def test_results_in_the_store_are_refused_however_the_folder_is_written(
     monkeypatch.chdir(store)
     assert run(["report", "--store", str(store), "--out", out.format(store)]) == 2
     told = capsys.readouterr().err
-    assert f"is in the store {store}, which is never written to" in told
+    assert f"is inside the store {store}, which is read-only" in told
     assert told.count("\n") == 1
     assert [path.name for path in store.rglob("*")] == ["commitlog"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "store"]

@@ -31,7 +31,7 @@ def reported(spark: SparkSession, work: Workload, tmp_path_factory: pytest.TempP
     code = run(
         ["report", "--store", str(work.path), "--out", str(out), "--as-of", str(work.now_ms), "--keyed-topics", "State"]
     )
-    assert files_of(work.path) == before, "a store is never written to"
+    assert files_of(work.path) == before, "a store is which is read-only"
     return code, out
 
 
@@ -151,7 +151,7 @@ def test_an_empty_store_has_a_report_too_and_a_second_one_replaces_it(spark: Spa
         (["report"], "--store"),
         (["compact", "--store", "{}"], "compact"),
         (["report", "--store", "{}/nowhere"], "not a store"),
-        (["report", "--store", "{}", "--out", "{}/out"], "never written to"),
+        (["report", "--store", "{}", "--out", "{}/out"], "which is read-only"),
         (["delay", "--store", "{}", "--as-of", "tomorrow"], "--as-of"),
         (["delay", "--store", "{}", "--levels", "1x"], "--levels"),
         (["delay", "--store", "{}", "--min-dead-ratio", "2"], "--min-dead-ratio"),

@@ -57,9 +57,9 @@ def test_what_is_no_run_of_the_group_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (["--keep-runs", "0"], "--keep-runs is 0: give a number from 1 to 10000"),
-        (["--keep-runs", "3"], "needs --out with a name that ends in a hyphen and a word"),
-        (["--keep-runs", "3", "--out", "results"], "needs --out with a name"),
+        (["--keep-runs", "0"], "--keep-runs is 0: use a number from 1 to 10000"),
+        (["--keep-runs", "3"], "requires --out with a name that ends in a hyphen and a word"),
+        (["--keep-runs", "3", "--out", "results"], "requires --out with a name"),
     ],
 )
 def test_wrong_numbers_of_runs_are_told_in_a_sentence(more: list[str], told: str) -> None:
@@ -79,5 +79,5 @@ def test_a_directory_that_cannot_be_removed_does_not_fail_the_run(
     wanted = parse(["traffic", "--store", "/s", "--out", str(out), "--keep-runs", "1"], 0)
     cli._remove_old_runs(wanted)
     assert capsys.readouterr().err == (
-        f"delaymq-spark: older runs beside {out} could not all be removed: Permission denied\n"
+        f"delaymq-spark: some older runs next to {out} could not be removed: Permission denied\n"
     )

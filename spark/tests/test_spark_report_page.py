@@ -73,7 +73,7 @@ def test_an_empty_store_says_that_it_is() -> None:
     page, text = drawn(empty_summary())
     assert "<svg" not in page
     assert "The store is empty." in text
-    assert "There is no delayed message in this store." in text
+    assert "This store contains no delayed messages." in text
 
 
 def test_what_can_be_replayed_and_who_lags_is_on_the_page_and_in_the_terminal() -> None:
@@ -96,7 +96,7 @@ def test_one_message_is_not_counted_as_several() -> None:
     assert re.search(r": 1 message, .*, 1 topic, 1 segment$", lines(summary, None)[0])
     text = drawn(summary)[1]
     assert "1 message in 1 topic" in text
-    assert "in or behind 1 segment with messages still to come" in text
+    assert "in or behind 1 segment with pending messages" in text
 
 
 def test_a_bar_of_the_rate_covers_its_hour() -> None:
@@ -115,7 +115,7 @@ def test_a_store_without_delays_has_no_empty_pictures_of_them() -> None:
     summary = full_summary()
     summary["delay"] = empty_summary()["delay"]
     _, text = drawn(summary)
-    assert "There is no delayed message in this store." in text
+    assert "This store contains no delayed messages." in text
     assert "Promises" not in text
 
 
@@ -153,7 +153,7 @@ def test_what_was_skipped_stands_above_everything_else() -> None:
         }
     ]
     _, text = drawn(summary)
-    assert text.index("Parts of the store were skipped") < text.index("given back by the plan")
+    assert text.index("Parts of the store were skipped") < text.index("reclaimed by the plan")
     assert "lost at most" in text
 
 
@@ -161,7 +161,7 @@ def test_the_first_sentences_say_what_matters() -> None:
     summary = full_summary()
     summary["delay"] |= {"lost": 0, "early": 0, "duplicates": 0, "lossesCertain": True}
     told = " ".join(headline(summary))
-    assert "is dead; compaction would give back" in told
-    assert "90 delayed messages were delivered, 99 % at most 90 ms late, the worst 1.2 min." in told
-    assert "None was lost, early or twice." in told
+    assert "is dead; compaction would reclaim" in told
+    assert "90 delayed messages were delivered, 99 % at most 90 ms late, at worst 1.2 min." in told
+    assert "No message was lost, early or delivered twice." in told
     assert lines(summary, None)[0].startswith("/store: 30,000,000 messages")

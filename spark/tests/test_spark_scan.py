@@ -286,7 +286,7 @@ def test_a_file_that_is_deleted_or_cut_after_planning_is_told(tmp_path: Path) ->
     assert counts[1] == 10_000 // (found.parts[2].start and 3000 + 91 + 6 + 6)
     assert [(each.file, each.reason) for each in told] == [
         (str(files[0]), "the file was deleted meanwhile"),
-        (str(files[1]), "the file was cut while it was read"),
+        (str(files[1]), "the file was truncated while it was read"),
     ]
 
 

@@ -124,9 +124,9 @@ def test_pushed_filters_give_the_rows_that_spark_would_have_kept(spark: SparkSes
         ({"columns": "topic,boddy"}, "did you mean body?"),
         ({"column": "topic"}, "did you mean columns?"),
         ({"splitBytes": "lots"}, "such as 134217728 or 128m"),
-        ({"from": "yesterday"}, "give a time such as"),
-        ({"from": "2026-01-02", "until": "2026-01-01"}, "is not before until"),
-        ({"verify": "perhaps"}, "it is true or false"),
+        ({"from": "yesterday"}, "use a time such as"),
+        ({"from": "2026-01-02", "until": "2026-01-01"}, "is not earlier than until"),
+        ({"verify": "perhaps"}, "use true or false"),
         ({"delayLevels": "1s 5x"}, "delayLevels: messageDelayLevel, level 2"),
     ],
 )

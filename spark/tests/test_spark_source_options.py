@@ -33,7 +33,7 @@ def test_all_sizes_are_written_in_the_same_ways(text: str, expected: int) -> Non
 def test_a_size_that_cannot_be_meant_says_what_it_may_be(name: str, text: str) -> None:
     with pytest.raises(OptionError) as caught:
         parsed(**{name: text})
-    assert str(caught.value) == f"{name} is {text!r}: give at least 4096 bytes, such as 134217728 or 128m"
+    assert str(caught.value) == f"{name} is {text!r}: use at least 4096 bytes, such as 134217728 or 128m"
 
 
 def test_without_sizes_parts_have_the_usual_one_and_batches_no_bound() -> None:
@@ -63,9 +63,9 @@ def test_skipped_is_a_column_when_it_is_named_and_stands_last(text: str, expecte
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"columns": "topic,boddy"}, "columns: 'boddy' is no column: did you mean body?"),
-        ({"columns": "topic,skiped"}, "columns: 'skiped' is no column: did you mean skipped?"),
-        ({"maxBytePerTriger": "1m"}, "the option 'maxBytePerTriger' is not known: did you mean maxBytesPerTrigger?"),
+        ({"columns": "topic,boddy"}, "columns: unknown column 'boddy': did you mean body?"),
+        ({"columns": "topic,skiped"}, "columns: unknown column 'skiped': did you mean skipped?"),
+        ({"maxBytePerTriger": "1m"}, "unknown option 'maxBytePerTriger': did you mean maxBytesPerTrigger?"),
     ],
 )
 def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(options: dict[str, str], said: str) -> None:

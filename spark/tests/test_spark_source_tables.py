@@ -60,8 +60,8 @@ def test_a_table_keeps_its_options_in_the_schema(location: str, path: str) -> No
     ("options", "said"),
     [
         ({"path": "file:/var/store", "splitbyte": "16k"}, "did you mean splitBytes?"),
-        ({"path": "file:/var/store", "token": "hush"}, "a table does not keep a token"),
-        ({"path": "stores/a"}, "the LOCATION of a table is absolute"),
+        ({"path": "file:/var/store", "token": "hush"}, "a table cannot store a token"),
+        ({"path": "stores/a"}, "the LOCATION of a table must be absolute"),
         ({"path": "s3a://bucket/store"}, "the scheme s3a is not supported"),
         ({}, "the option `path` is missing"),
     ],
@@ -83,11 +83,11 @@ def test_a_table_with_columns_of_the_users_says_where_they_belong() -> None:
 @pytest.mark.parametrize(
     ("paths", "said"),
     [
-        ("/a,/b", "give load() one store or a list of several"),
-        ('{"a": 1}', "give load() one store or a list of several"),
-        ("[1]", "give load() one store or a list of several"),
+        ("/a,/b", "pass one store or a list of stores to load()"),
+        ('{"a": 1}', "pass one store or a list of stores to load()"),
+        ("[1]", "pass one store or a list of stores to load()"),
         ('["/a", "/a/"]', "/a is given twice"),
-        ("[]", "give load() one store or a list of several"),
+        ("[]", "pass one store or a list of stores to load()"),
         ('[""]', "the option `path` is missing"),
         ('["/a", "s3://b"]', "the scheme s3 is not supported"),
     ],
@@ -101,7 +101,7 @@ def test_several_paths_that_cannot_be_used_are_told(paths: str, said: str) -> No
 @core
 def test_a_stream_of_several_stores_is_refused() -> None:
     source = RocketMqStoreSource({"paths": '["/a", "/b"]'})
-    with pytest.raises(OptionError, match="a stream reads one store, and 2 are given: start a stream for each"):
+    with pytest.raises(OptionError, match="a stream reads one store, but 2 were given: start one stream per store"):
         source.streamReader(source.schema())
 
 

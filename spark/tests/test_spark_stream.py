@@ -183,7 +183,7 @@ def test_a_log_that_a_crash_cut_does_not_hold_the_stream_up(
     with caplog.at_level(logging.WARNING):
         lost, at = follow(reader, at)
     assert [offset for batch in lost for offset in batch] == []
-    assert "as after a crash that cut it" in caplog.text
+    assert "as after a crash that truncated it" in caplog.text
     broker.send(200)
     batches, _ = follow(reader, at)
     assert [offset for batch in batches for offset in batch] == broker.offsets[kept:]
@@ -230,7 +230,7 @@ def make_unreadable(broker: Broker) -> None:
         (remove_first, f"{SEGMENT_BYTES} bytes skipped: deleted before it was read"),
         (damage_first, "bytes skipped: "),
         (make_unreadable, f"{SEGMENT_BYTES} bytes skipped: cannot be read"),
-        (lambda broker: broker.lose_power(100), "bytes skipped: the log was cut before it was read"),
+        (lambda broker: broker.lose_power(100), "bytes skipped: the log was truncated before it was read"),
     ],
 )
 def test_what_cannot_be_read_fails_the_stream_unless_that_is_allowed(
@@ -244,7 +244,7 @@ def test_what_cannot_be_read_fails_the_stream_unless_that_is_allowed(
     with pytest.raises(DataLossError) as caught:
         offsets_between(strict, start, end)
     assert said in str(caught.value)
-    assert str(caught.value).endswith(": set the option failOnDataLoss to false to go on without it")
+    assert str(caught.value).endswith(": set the option failOnDataLoss to false to continue without it")
     kept = offsets_between(lax, start, end)
     assert 0 < len(kept) < 300
     assert set(kept) < set(broker.offsets) | {*range(end["offset"])}
@@ -256,7 +256,7 @@ def test_a_log_that_was_cut_behind_the_stream_fails_it(broker: Broker) -> None:
     _, at = follow(reader, reader.initialOffset())
     broker.lose_power(100)
     for each in (reader, reader_of(broker)):
-        with pytest.raises(DataLossError, match=rf"the log ended at offset {at['offset']} and ends at \d+ now"):
+        with pytest.raises(DataLossError, match=rf"the log ended at offset {at['offset']} and now ends at \d+"):
             each.latestOffset(at, each.getDefaultReadLimit())
 
 
@@ -264,7 +264,7 @@ def test_a_beginning_that_is_gone_fails_the_stream(broker: Broker) -> None:
     broker.send(300)
     remove_first(broker)
     assert reader_of(broker).initialOffset() == {"offset": SEGMENT_BYTES}
-    with pytest.raises(DataLossError, match="startingOffset 7 is no longer there: set the option failOnDataLoss"):
+    with pytest.raises(DataLossError, match="startingOffset 7 no longer exists: set the option failOnDataLoss"):
         reader_of(broker, startingOffset="7").initialOffset()
     lax = reader_of(broker, startingOffset="7", failOnDataLoss="false")
     assert lax.initialOffset() == {"offset": SEGMENT_BYTES}

@@ -37,7 +37,7 @@ def test_what_is_no_time_is_answered_with_one_that_is(text: str) -> None:
         parse_time_ms(text)
     with pytest.raises(OptionError, match=r"from is '.*': give a time such as 2026-01-31T08:00:00 \(UTC unless"):
         parse_options({"path": "/store", "from": text})
-    with pytest.raises(UsageError, match=r"--as-of is '.*': give a time such as 2026-01-31T08:00:00Z, or ms"):
+    with pytest.raises(UsageError, match=r"--as-of is '.*': use a time such as 2026-01-31T08:00:00Z, or ms since 1970"):
         parse(["delay", "--store", "/store", f"--as-of={text}"], 5)
 
 

@@ -98,7 +98,7 @@ def run(
             publish(server, wanted.publish, text, packed)
             print(f"published to {wanted.publish}", file=sys.stderr)
             if packed.omitted is not None:
-                print(f"delaymq-spark: left out: {packed.omitted}", file=sys.stderr)
+                print(f"delaymq-spark: omitted: {packed.omitted}", file=sys.stderr)
     except PublishError as error:
         return _say(str(error), EXIT_FAILED)
     except _FailedError as failure:
@@ -111,7 +111,7 @@ def run(
         return _say("stopped while the results were being published", code)
     except Exception as error:
         if server is not None:
-            text = f"{type(error).__name__}: {error}: a mistake in delaymq-spark; the driver's log has all of it"
+            text = f"{type(error).__name__}: {error}: a bug in delaymq-spark; see the driver's log for the stack trace"
             _publish_failure(server, wanted, started, text, EXIT_FAILED, now_ms())
         raise
     return _tell(wanted, result)
@@ -143,7 +143,7 @@ def _analyse(wanted: Wanted, started: _Started, is_stopping: Callable[[], bool])
     except KeyboardInterrupt as error:
         raise _FailedError("interrupted", EXIT_INTERRUPTED) from error
     except _Stopped as error:
-        raise _FailedError("stopped before it was done (SIGTERM)", EXIT_STOPPED) from error
+        raise _FailedError("stopped by SIGTERM before the analysis was complete", EXIT_STOPPED) from error
     except Exception as error:
         text = sentence_of(error)
         if text is None:
@@ -164,13 +164,13 @@ def _options(wanted: Wanted, started: _Started) -> JobOptions:
         list_segments(store)
     around = None if wanted.out is None else store_around(wanted.out, None if is_address(store) else store)
     if around is not None:
-        text = f"--out {wanted.out} is in the store {around}, which is never written to: give another directory"
+        text = f"--out {wanted.out} is inside the store {around}, which is read-only: use another directory"
         raise _FailedError(text, EXIT_USAGE)
     levels = wanted.levels or levels
     try:
         DelayLevels.parse(levels)
     except LevelTableError as error:
-        raise _FailedError(f"the broker's messageDelayLevel: {error}: give --levels", EXIT_USAGE) from error
+        raise _FailedError(f"the broker's messageDelayLevel is invalid: {error}: set --levels", EXIT_USAGE) from error
     try:
         from delaymq_spark.jobs.running import JobOptions
     except ModuleNotFoundError as error:
@@ -213,7 +213,7 @@ def _remove_old_runs(wanted: Wanted) -> None:
         removed = remove_old_runs(wanted.out, wanted.keep_runs)
     except OSError as error:
         # This run succeeded; the next one tries again.
-        text = f"older runs beside {wanted.out} could not all be removed: {error.strerror or error}"
+        text = f"some older runs next to {wanted.out} could not be removed: {error.strerror or error}"
         print(printable(f"delaymq-spark: {text}"), file=sys.stderr)
         return
     for path in removed:
@@ -233,7 +233,7 @@ def _tell(wanted: Wanted, result: Result) -> int:
         print(printable(f"delaymq-spark: skipped {each['file']}, {place}: {each['reason']}"), file=sys.stderr)
     more = summary["skippedCount"] - SHOWN_SKIPPED
     if more > 0:
-        print(f"delaymq-spark: skipped {more} parts more", file=sys.stderr)
+        print(f"delaymq-spark: skipped {more} more parts", file=sys.stderr)
     return EXIT_OK if summary["complete"] or wanted.skipped_ok else EXIT_SKIPPED
 
 

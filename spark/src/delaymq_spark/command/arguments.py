@@ -21,15 +21,15 @@ DEFAULT_OUT = "delaymq-report"
 DEFAULT_RETENTION_HOURS = 72
 MAX_KEPT_RUNS = 10_000
 JOBS = {
-    "report": "all of them, with an HTML report",
-    "compaction": "what is dead, why, and what compaction would give back",
-    "delay": "how punctual the delays were; losses and duplicates",
-    "traffic": "rates, sizes, hot keys, skew, retries and dead letters",
+    "report": "run all analyses and write an HTML report",
+    "compaction": "find dead data, its causes, and the space that compaction would reclaim",
+    "delay": "measure delivery lateness, losses and duplicates",
+    "traffic": "measure rates, sizes, hot keys, skew, retries and dead letters",
 }
 
 
-_RETENTION = f"{DEFAULT_RETENTION_HOURS}; of a URL what its broker says"
-_LEVELS = "RocketMQ's; of a URL what its broker says"
+_RETENTION = f"{DEFAULT_RETENTION_HOURS}; for a URL, the broker's value"
+_LEVELS = "RocketMQ's; for a URL, the broker's table"
 _MEMORY = re.compile(r"[1-9][0-9]{0,7}[kmgt]\Z", re.IGNORECASE)
 
 
@@ -75,13 +75,13 @@ def parse(argv: Sequence[str], now_ms: int) -> Wanted:
         except LevelTableError as error:
             raise UsageError(f"--levels: {error}") from error
     if not 0 <= given.min_dead_ratio <= 1:
-        raise UsageError(f"--min-dead-ratio is {given.min_dead_ratio}: give a number from 0 to 1")
+        raise UsageError(f"--min-dead-ratio is {given.min_dead_ratio}: use a number from 0 to 1")
     if given.retention_hours is not None and not 0 < given.retention_hours <= 87_600:
-        raise UsageError(f"--retention-hours is {given.retention_hours}: give a number above 0, at most 87600")
+        raise UsageError(f"--retention-hours is {given.retention_hours}: use a number above 0, at most 87600")
     if not 0 <= given.promise_p99_ms <= 86_400_000:
-        raise UsageError(f"--promise-p99-ms is {given.promise_p99_ms}: give a number from 0 to 86400000")
+        raise UsageError(f"--promise-p99-ms is {given.promise_p99_ms}: use a number from 0 to 86400000")
     if not _MEMORY.match(given.memory):
-        raise UsageError(f"--memory is {given.memory[:60]!r}: give a size such as 512m or 4g")
+        raise UsageError(f"--memory is {given.memory[:60]!r}: use a size such as 512m or 4g")
     target = _target(given.publish) if given.job == "report" else None
     out = given.out
     if out is None and given.job == "report" and target is None:
@@ -99,28 +99,34 @@ def parse(argv: Sequence[str], now_ms: int) -> Wanted:
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="delaymq-spark", description="What is in a broker's store. It is only read, never written.")
+    parser = _Parser(prog="delaymq-spark", description="Analyse a broker's store. The store is never modified.")
     jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True, parser_class=_Parser)
     for name, text in JOBS.items():
         job = jobs.add_parser(name, help=text, description=text)
-        job.add_argument("--store", required=True, metavar="PATH", help="the store's folder, or its broker's URL")
+        job.add_argument("--store", required=True, metavar="PATH", help="directory of the store, or URL of its broker")
         out = "nowhere"
         if name == "report":
-            out = f"{DEFAULT_OUT}; nowhere with --publish"
-            job.add_argument("--publish", metavar="TARGET", help="put results in configmap/NAMESPACE/NAME (in a pod)")
-        job.add_argument("--out", metavar="DIR", help=f"where results go (default: {out})")
-        kept = "with --out DIR/NAME-WORD: remove all but the newest N of DIR/NAME-* (default: keep all)"
+            out = f"{DEFAULT_OUT}; none with --publish"
+            job.add_argument(
+                "--publish", metavar="TARGET", help=("publish results to configmap/NAMESPACE/NAME (in a pod only)")
+            )
+        job.add_argument("--out", metavar="DIR", help=f"directory for results (default: {out})")
+        kept = "with --out DIR/NAME-WORD: delete all but the newest N directories DIR/NAME-* (default: keep all)"
         job.add_argument("--keep-runs", type=int, metavar="N", help=kept)
         job.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-        job.add_argument("--skipped-ok", action="store_true", help="exit with 0, not 1, when parts were skipped")
-        job.add_argument("--as-of", metavar="TIME", help="ISO time or ms since 1970 that counts as now (default: now)")
+        job.add_argument("--skipped-ok", action="store_true", help="exit with status 0, not 1, if parts were skipped")
+        job.add_argument("--as-of", metavar="TIME", help="reference time: ISO time or ms since 1970 (default: now)")
         job.add_argument("--retention-hours", type=float, metavar="H", help=f"fileReservedTime (default: {_RETENTION})")
-        job.add_argument("--keyed-topics", default="", metavar="T,T", help="where a newer KEYS replaces older; *: all")
-        job.add_argument("--min-dead-ratio", type=float, default=0.25, metavar="R", help="dead share to rewrite for")
-        job.add_argument("--promise-p99-ms", type=int, default=100, metavar="MS", help="lateness promised to 99 %%")
+        job.add_argument(
+            "--keyed-topics", default="", metavar="T,T", help=("topics where newer KEYS supersede older; *: all")
+        )
+        job.add_argument(
+            "--min-dead-ratio", type=float, default=0.25, metavar="R", help=("dead share at which to rewrite a segment")
+        )
+        job.add_argument("--promise-p99-ms", type=int, default=100, metavar="MS", help="promised lateness of 99 %%")
         job.add_argument("--levels", metavar="TABLE", help=f"messageDelayLevel (default: {_LEVELS})")
-        job.add_argument("--master", metavar="URL", help="Spark's master (default: this machine, all processors)")
-        job.add_argument("--memory", default="2g", metavar="SIZE", help="of Spark on this machine (default: 2g)")
+        job.add_argument("--master", metavar="URL", help="Spark master (default: this machine, all processors)")
+        job.add_argument("--memory", default="2g", metavar="SIZE", help="memory of Spark on this machine (default: 2g)")
     return parser
 
 
@@ -144,10 +150,10 @@ def _keep_runs(count: int | None, out: Path | None) -> int | None:
     if count is None:
         return None
     if not 1 <= count <= MAX_KEPT_RUNS:
-        raise UsageError(f"--keep-runs is {count}: give a number from 1 to {MAX_KEPT_RUNS}")
+        raise UsageError(f"--keep-runs is {count}: use a number from 1 to {MAX_KEPT_RUNS}")
     if out is None or prefix_of(out) is None:
         raise UsageError(
-            "--keep-runs needs --out with a name that ends in a hyphen and a word, such as results/orders-1"
+            "--keep-runs requires --out with a name that ends in a hyphen and a word, such as results/orders-1"
         )
     return count
 
@@ -158,4 +164,6 @@ def _time_ms(text: str | None, now_ms: int) -> int:
     try:
         return parse_time_ms(text)
     except ValueError:
-        raise UsageError(f"--as-of is {text[:60]!r}: give a time such as 2026-01-31T08:00:00Z, or ms") from None
+        raise UsageError(
+            f"--as-of is {text[:60]!r}: use a time such as 2026-01-31T08:00:00Z, or ms since 1970"
+        ) from None

@@ -7,13 +7,14 @@ import errno
 _MAX_TEXT = 500
 _KNOWN = (
     (("JAVA_GATEWAY_EXITED", "Java gateway", "JAVA_HOME is not set"),
-     "Spark did not start: it needs Java 17 or 21 (java on the path, or JAVA_HOME)"),
+     "Spark did not start: install Java 17 or 21 (java on the PATH, or JAVA_HOME)"),
     (("No space left on device", "Disk quota exceeded"),
-     "the disk is full: make room where --out is and in Spark's own folder (spark.local.dir, else /tmp)"),
-    (("OutOfMemoryError", "MemoryError"), "Spark ran out of memory: give it more, such as --memory 4g"),
+     "the disk is full: free space in the directory of --out and in Spark's local directory (spark.local.dir, else "
+     "/tmp)"),
+    (("OutOfMemoryError", "MemoryError"), "Spark ran out of memory: raise the limit, for example with --memory 4g"),
     (("Answer from Java side is empty", "Error while sending or receiving", "Connection reset by peer",
       "SparkContext was shut down", "stopped SparkContext", "while trying to connect to the Java server"),
-     "Spark ended in the middle of the work: it was stopped, or killed for want of memory"),
+     "Spark stopped unexpectedly: it was shut down, or killed because it ran out of memory"),
 )  # fmt: skip
 """Any of these in an error's text, and what it means; the first that fits."""
 
@@ -32,7 +33,7 @@ def sentence_of(error: Exception) -> str | None:
         if isinstance(error, ConnectionError):
             return _KNOWN[-1][1]
         if error.errno == errno.EACCES:
-            return f"{error.filename}: this user may not read or write it"
+            return f"{error.filename}: permission denied"
         return f"{error.filename or 'a file'}: {error.strerror or error}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # A traceback of a Python worker ends with what happened.

@@ -76,7 +76,7 @@ def parse_target(text: str) -> ConfigMapName:
     """`configmap/NAMESPACE/NAME`. ValueError."""
     match = _TARGET.match(text)
     if match is None:
-        raise ValueError(f"{text[:120]!r} is no target: give configmap/NAMESPACE/NAME")
+        raise ValueError(f"{text[:120]!r} is not a valid target: use configmap/NAMESPACE/NAME")
     return ConfigMapName(match["namespace"], match["name"])
 
 
@@ -84,9 +84,11 @@ def in_cluster(environ: Mapping[str, str] = os.environ, account: Path = SERVICE_
     """The API server of the pod that this runs in. PublishError outside of a pod."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise PublishError("--publish works in a pod only: KUBERNETES_SERVICE_HOST and _PORT name no API server")
+        raise PublishError(
+            "--publish works only in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set"
+        )
     if not (account / "token").exists():
-        raise PublishError(f"--publish needs the pod's service account: {account}/token is not there")
+        raise PublishError(f"--publish requires the pod's service account: {account}/token does not exist")
     return ApiServer(host.strip("[]"), int(port), account)
 
 
@@ -100,12 +102,12 @@ def pack(summary_text: str, page: str | None) -> Packed:
     if len(summary) <= room:
         return Packed(
             {SUMMARY: summary, REPORT: None},
-            f"the report takes {len(report or ''):,} bytes beside {len(summary):,} of the summary, {limit}:"
-            " write it to a volume with --out",
+            f"the report takes {len(report or ''):,} bytes in addition to {len(summary):,} of the summary, and "
+            f"{limit}: write it to a volume with --out",
         )
     return Packed(
         {SUMMARY: None, REPORT: None},
-        f"the summary alone takes {len(summary):,} bytes, {limit}: write it and the report to a volume with --out",
+        f"the summary alone takes {len(summary):,} bytes, and {limit}: write it and the report to a volume with --out",
     )
 
 
@@ -154,19 +156,19 @@ def _attempt(server: ApiServer, target: ConfigMapName, body: bytes, pause: float
     except ssl.SSLCertVerificationError as error:
         raise PublishError(f"the API server at {_place(server)} is not trusted: {error.verify_message}") from error
     except (OSError, http.client.HTTPException) as error:
-        return f"the API server at {_place(server)} did not answer: {error or type(error).__name__}", pause
+        return f"the API server at {_place(server)} did not respond: {error or type(error).__name__}", pause
     finally:
         connection.close()
     if code == 200:
         return None, 0
     if code == 404:
-        return f"it does not exist in its namespace ({said}): whoever starts the run makes it", pause
+        return f"it does not exist in its namespace ({said}): create it before starting the run", pause
     # 409: somebody else patched it in the same instant. 401: a token that was just replaced.
     if code in (401, 409, 429) or code >= 500:
         seconds = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else pause
-        return f"the API server answered {code} ({said})", max(pause, min(seconds, _MAX_PAUSE_SECONDS))
-    hint = ": the service account needs the verb patch on configmaps" if code == 403 else ""
-    raise PublishError(f"{target} was not published: the API server answered {code} ({said}){hint}")
+        return f"the API server responded with status {code} ({said})", max(pause, min(seconds, _MAX_PAUSE_SECONDS))
+    hint = ": grant the service account the verb patch on configmaps" if code == 403 else ""
+    raise PublishError(f"{target} was not published: the API server responded with status {code} ({said}){hint}")
 
 
 def _credentials(account: Path) -> tuple[str, ssl.SSLContext]:
@@ -175,7 +177,7 @@ def _credentials(account: Path) -> tuple[str, ssl.SSLContext]:
         with open(account / "token", "rb") as file:
             token = file.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
         if not token or not token.isprintable() or " " in token:
-            raise ValueError("token is no bearer token")
+            raise ValueError("token is not a bearer token")
         return token, ssl.create_default_context(cafile=str(account / "ca.crt"))
     except (OSError, ValueError) as error:
         raise PublishError(f"the service account's files in {account} cannot be used: {error}") from error

@@ -134,7 +134,10 @@ def _check_shared(out: Path, sections: Iterable[str]) -> None:
     for section in sections:
         part = out / f"{section}.parquet" / part_name(0)
         if not part.exists():
-            text = "executors wrote it elsewhere: --out must be on a file system that they share with the driver"
+            text = (
+                "the executors wrote it to another file system: --out must be on a file system that they share with "
+                "the driver"
+            )
             raise FileNotFoundError(errno.ENOENT, text, str(part))
 
 

@@ -174,7 +174,7 @@ class Planner:
         end = walk.reached
         torn = walk.torn_bytes
         if torn:
-            reason = "no whole record stands at the log's end"
+            reason = "the log does not end with a complete record"
             self.skipped.append(Skipped(info.path, end - info.base, end, torn, reason, at_end=True))
         if starts[-1] == info.base and not holds_records:
             return None  # a file that was cut to a few bytes is no end of a log

@@ -85,7 +85,7 @@ def _skipped(summary: dict[str, Any]) -> str:
         if not each["atEnd"]
     ]
     table = _table(("file", "byte", "skipped", "why"), rows)
-    title = "Parts of the store were skipped: all figures leave them out"
+    title = "Parts of the store were skipped and are excluded from all figures"
     return f"<div class='card warn'><h3>{title}</h3>{table}</div><p></p>"
 
 
@@ -94,12 +94,12 @@ def _bar(section: dict[str, Any]) -> str:
     pinning = sum(each["bytes"] for each in section["live"] if each["reason"] in ("pending", "half_pending", "lost"))
     parts = [
         ("live", section["liveBytes"] - pinning, "live"),
-        ("pin", pinning, "live: delays and transactions still to come"),
-        ("gain", section["reclaimableBytes"], "dead, given back by the plan"),
+        ("pin", pinning, "live: pending delays and transactions"),
+        ("gain", section["reclaimableBytes"], "dead, reclaimed by the plan"),
         (
             "rest",
             section["deadBytes"] - section["reclaimableBytes"],
-            "dead, in segments that stay as they are",
+            "dead, in segments that are kept",
         ),
     ]
     there = [(kind, count, text) for kind, count, text in parts if count > 0]
@@ -112,7 +112,7 @@ def _bar(section: dict[str, Any]) -> str:
 
 def _tiles(summary: dict[str, Any]) -> str:
     totals, compaction, delay = summary["totals"], summary["compaction"], summary["delay"]
-    coming = f"delays to come, {number(delay['overdue'])} overdue"
+    coming = f"pending delays, {number(delay['overdue'])} overdue"
     lost = "lost" if delay["lossesCertain"] else "lost at most (parts were skipped)"
     tiles = [
         (
@@ -146,19 +146,19 @@ def _compaction(section: dict[str, Any], drawn: dict[str, str]) -> str:
          moment(each["lastDue"]))
         for each in section["plan"][:SHOWN_SEGMENTS]
     ]  # fmt: skip
-    head = ("order", "segment", "action", "bytes", "given back", "replayable", "copied", "still to come", "last due")
+    head = ("order", "segment", "action", "bytes", "given back", "replayable", "copied", "pending", "last due")
     more = section["planSegments"] - len(rows)
     note = f"<p>… and {counted(more, 'segment')} more, in summary.json</p>" if more > 0 else ""
     pinned = (
-        f"<p>{size(section['pinnedBytes'])} of dead bytes stand in or behind {counted(len(section['pins']), 'segment')}"
-        " with messages still to come: deletion of whole segments from the front cannot reach them.</p>"
+        f"<p>{size(section['pinnedBytes'])} of dead data are in or behind {counted(len(section['pins']), 'segment')} "
+        "with pending messages: deleting whole segments from the front of the log cannot reclaim them.</p>"
         if section["pins"]
         else ""
     )
     kept = sum(each["keptBytes"] for each in section["plan"])
     proofs = (
-        f"<p>{size(kept)} of dead bytes are copies of delayed messages whose originals stay: without its copy, a"
-        " delivered message would count as lost.</p>"
+        f"<p>{size(kept)} of dead data are copies of delayed messages whose originals are kept: without its copy, a "
+        "delivered message would count as lost.</p>"
         if kept
         else ""
     )
@@ -183,7 +183,7 @@ def _compaction(section: dict[str, Any], drawn: dict[str, str]) -> str:
     unlisted = section["groupCount"] - len(groups)
     groups_note = f"<p>… and {number(unlisted)} more with less lag</p>" if unlisted > 0 else ""
     return _section(
-        "What is dead, and what compaction would give back",
+        "Dead data and reclaimable space",
         _card("Segments", drawn.get("segments"), wide=True),
         _card("Why", drawn.get("reasons")),
         _text("Dead bytes", _table(("", "bytes", "share"), dead)),
@@ -199,9 +199,9 @@ def _compaction(section: dict[str, Any], drawn: dict[str, str]) -> str:
 
 
 def _delay(section: dict[str, Any], drawn: dict[str, str]) -> str:
-    title = "How punctual the delays were"
+    title = "Delivery lateness"
     if not section["messages"]:
-        return _section(title, _text("", "<p>There is no delayed message in this store.</p>", wide=True))
+        return _section(title, _text("", "<p>This store contains no delayed messages.</p>", wide=True))
     promises = [
         (
             f"{each['name']} {duration(each['limit']) if each['name'].startswith('99') else ''}",
@@ -227,9 +227,9 @@ def _delay(section: dict[str, Any], drawn: dict[str, str]) -> str:
         _card("Lateness of delivered messages", drawn.get("lateness")),
         _card("By level", drawn.get("levels")),
         _card("By hour", drawn.get("hours")),
-        _card("Still to come, by when it is due", drawn.get("pending")),
-        _text("Topics, the latest first", _table(("topic", "messages", "to come", "p50", "p99", "max"), topics)),
-        _text("Messages that broke a promise", _table(heads, broken), wide=True) if broken else "",
+        _card("Pending messages by due time", drawn.get("pending")),
+        _text("Topics by lateness", _table(("topic", "messages", "to come", "p50", "p99", "max"), topics)),
+        _text("Messages that violate a guarantee", _table(heads, broken), wide=True) if broken else "",
     )
 
 
@@ -249,14 +249,14 @@ def _traffic(section: dict[str, Any], drawn: dict[str, str]) -> str:
     ]
     heads = ("topic", "messages", "bytes", "queues", "skew", "busiest hour")
     if not topics:
-        return _section("What came in", _text("", "<p>There is no message in this store.</p>", wide=True))
+        return _section("Traffic", _text("", "<p>This store contains no messages.</p>", wide=True))
     return _section(
-        "What came in",
+        "Traffic",
         _card("Rate", drawn.get("rate"), wide=True),
         _card("Topics by bytes", drawn.get("topics")),
-        _card("Sizes of bodies", drawn.get("sizes")),
-        _text("Topics (skew: fullest queue by the mean one)", _table(heads, topics), wide=True),
-        _text("Keys that many messages carry", _table(("key", "topic", "messages", "bytes"), keys)) if keys else "",
+        _card("Body sizes", drawn.get("sizes")),
+        _text("Topics (skew: fullest queue divided by the mean)", _table(heads, topics), wide=True),
+        _text("Most frequent keys", _table(("key", "topic", "messages", "bytes"), keys)) if keys else "",
         _text("Retries and dead letters", _table(("group", "retries", "dead letters", "bytes"), failures))
         if failures
         else "",

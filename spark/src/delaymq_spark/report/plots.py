@@ -97,7 +97,7 @@ def _segments(compaction: dict[str, Any]) -> Figure | None:
     bottom = [0.0] * len(groups)
     parts: tuple[tuple[str, str, Callable[[dict[str, Any]], int]], ...] = (
         ("live", LIVE, lambda s: s["liveBytes"] - s["pinningBytes"]),
-        ("live: delays and transactions still to come", PINNING, lambda s: s["pinningBytes"]),
+        ("live: pending delays and transactions", PINNING, lambda s: s["pinningBytes"]),
         ("dead", FREE, lambda s: s["deadBytes"]),
     )
     for label, colour, of in parts:
@@ -231,7 +231,7 @@ def _rate(traffic: dict[str, Any]) -> Figure | None:
         begins, [each["messages"] / 3600 for each in rows], width=_HOUR / timedelta(days=1), align="edge", color=QUIET
     )
     hours = [begin + _HOUR / 2 for begin in begins]
-    axes.set_ylabel("messages a second")
+    axes.set_ylabel("messages per second")
     sizes = axes.twinx()
     sizes.plot(hours, [each["bytes"] / 3600 for each in rows], color=PINNING, linewidth=1.2, marker=".")
     sizes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{size(value)}/s"))

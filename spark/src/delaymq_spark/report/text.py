@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import Any
 
 REASONS = {
-    "filler": "filler of a damaged place",
+    "filler": "filler over damaged bytes",
     "delivered": "delayed, delivered since",
     "withdrawn": "delayed, dropped or cancelled",
     "transaction_settled": "transaction settled",
-    "mark_obsolete": "mark of what is gone",
+    "mark_obsolete": "mark of a deleted message",
     "topic_deleted": "topic deleted",
     "consumed": "read by every group",
-    "superseded": "newer message with the same key",
-    "expired": "older than the retention",
-    "pending": "delayed, still to come",
+    "superseded": "superseded by a newer message",
+    "expired": "older than the retention time",
+    "pending": "delayed, pending",
     "lost": "delayed, lost",
     "half_pending": "transaction open",
     "operation_needed": "end of a transaction, still needed",
     "mark_needed": "mark, still needed",
-    "unread": "a group has yet to read it",
-    "retained": "kept for its time, no group reads it",
+    "unread": "not yet read by a group",
+    "retained": "within the retention time, read by no group",
 }
 SHOWN_GROUPS = 5
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -90,10 +90,10 @@ def headline(summary: dict[str, Any]) -> list[str]:
     ]
     if compaction["reclaimableBytes"]:
         copied = f" for {size(compaction['copiedBytes'])} copied" if compaction["copiedBytes"] else ", copying nothing"
-        found[-1] = f"{found[-1][:-1]}; compaction would give back {size(compaction['reclaimableBytes'])}{copied}."
+        found[-1] = f"{found[-1][:-1]}; compaction would reclaim {size(compaction['reclaimableBytes'])}{copied}."
     if delay["delivered"]:
         p99, worst = duration(delay["lateness"]["p99Ms"]), duration(delay["worstLatenessMs"])
-        late = f"99 % at most {p99} late, the worst {worst}"
+        late = f"99 % at most {p99} late, at worst {worst}"
         found.append(f"{number(delay['delivered'])} delayed messages were delivered, {late}.")
     broken = [
         f"{number(delay[name])} {word}"
@@ -107,7 +107,7 @@ def headline(summary: dict[str, Any]) -> list[str]:
     if broken:
         found.append(f"{', '.join(broken)}.")
     elif delay["messages"]:
-        found.append("None was lost, early or twice.")
+        found.append("No message was lost, early or delivered twice.")
     return found
 
 
@@ -120,9 +120,9 @@ def lines(summary: dict[str, Any], out: Path | None) -> list[str]:
     ]
     if compaction := summary.get("compaction"):
         found.append(
-            f"dead {size(compaction['deadBytes'])} ({share(compaction['deadBytes'], totals['bytes'])}), live"
-            f" {size(compaction['liveBytes'])}; the plan gives back {size(compaction['reclaimableBytes'])} for"
-            f" {size(compaction['copiedBytes'])} copied"
+            f"dead {size(compaction['deadBytes'])} ({share(compaction['deadBytes'], totals['bytes'])}), live "
+            f"{size(compaction['liveBytes'])}; the plan reclaims {size(compaction['reclaimableBytes'])} by copying "
+            f"{size(compaction['copiedBytes'])}"
         )
         found += [f"  {REASONS[each['reason']]}: {size(each['bytes'])}" for each in compaction["dead"]]
         if compaction["deadBytes"]:

@@ -132,7 +132,7 @@ def problem_at(window: Window, position: int, segment_end: int) -> str | None:
     if magic == BLANK_MAGIC and size == left:
         return ""
     if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= left:
-        return f"size {size} and magic {magic:#010x} are no record's" + _hint(magic)
+        return f"size {size} and magic {magic:#010x} do not form a record header" + _hint(magic)
     if size > available:
         return None
     offset = window.offset + position
@@ -141,8 +141,8 @@ def problem_at(window: Window, position: int, segment_end: int) -> str | None:
     except RecordError as error:
         return str(error)
     if record.physical_offset != offset:
-        return f"the record says that it stands at {record.physical_offset}"
-    return "a part of its properties was never written"
+        return f"the record states physical offset {record.physical_offset}"
+    return "part of its properties was never written"
 
 
 def _hint(magic: int) -> str:

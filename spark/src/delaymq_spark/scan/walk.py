@@ -87,17 +87,17 @@ class Walk:
     def _why_not_whole(self, window: Window, stop: int, position: int, end: int, *, short: bool) -> str | None:
         """Why the record at `position`, of which the window has a part, will not become whole; None: it may."""
         if short:
-            return "the file was cut while it was read"
+            return "the file was truncated while it was read"
         available = window.used_bytes - stop
         if available < PHYSICAL_OFFSET_AT + 8:
-            return "only a part of a record" if end - position <= available else None
+            return "incomplete record" if end - position <= available else None
         size = int(window.u4[stop])
         if int(window.i8[stop + PHYSICAL_OFFSET_AT]) != window.offset + stop:
-            return f"the record says that it stands at {int(window.i8[stop + PHYSICAL_OFFSET_AT])}"
+            return f"the record states physical offset {int(window.i8[stop + PHYSICAL_OFFSET_AT])}"
         if size > MAX_RECORD_BYTES:
-            return f"a record of {size} bytes is more than this program takes at once ({MAX_RECORD_BYTES})"
+            return f"a record of {size} bytes exceeds the maximum of {MAX_RECORD_BYTES}"
         if position + size > end:
-            return f"a record of {size} bytes reaches beyond offset {window.segment_base + end}"
+            return f"a record of {size} bytes extends beyond offset {window.segment_base + end}"
         return None
 
     def _skip(self, position: int, end: int, reason: str) -> None:

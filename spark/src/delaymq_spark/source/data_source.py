@@ -77,16 +77,20 @@ class RocketMqStoreSource(DataSource):
         """The streaming reader. OptionError for several stores."""
         options = self._options(schema)
         if len(options.paths) > 1:
-            raise OptionError(f"a stream reads one store, and {len(options.paths)} are given: start a stream for each")
+            raise OptionError(
+                f"a stream reads one store, but {len(options.paths)} were given: start one stream per store"
+            )
         return StoreStreamReader(options)
 
     def _options(self, schema: StructType) -> SourceOptions:
         for field in schema.fields:
             if field.name not in TYPES:
-                raise OptionError(f"the schema's {field.name[:60]!r} is no column: there are {', '.join(TYPES)}")
+                raise OptionError(f"the schema contains the unknown column {field.name[:60]!r}: use {', '.join(TYPES)}")
             if field.dataType != TYPES[field.name][0]:
                 expected = TYPES[field.name][0].simpleString()
-                raise OptionError(f"the schema has {field.name} as {field.dataType.simpleString()}: it is {expected}")
+                raise OptionError(
+                    f"the schema declares {field.name} as {field.dataType.simpleString()}: use {expected}"
+                )
         return replace(parse_options(read_options(self.options, schema)), columns=tuple(schema.fieldNames()))
 
 

@@ -73,12 +73,14 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     for name, value in options.items():
         if name.lower() not in known:
             near = difflib.get_close_matches(name.lower(), known, 1)
-            meant = f": did you mean {known[near[0]]}?" if near else f": there are {', '.join(_KNOWN)}"
-            raise OptionError(f"the option {name[:60]!r} is not known{meant}")
+            meant = f": did you mean {known[near[0]]}?" if near else f": use {', '.join(_KNOWN)}"
+            raise OptionError(f"unknown option {name[:60]!r}{meant}")
         given[known[name.lower()]] = str(value)
     from_ms, until_ms = _time_ms("from", given.get("from")), _time_ms("until", given.get("until"))
     if from_ms is not None and until_ms is not None and from_ms >= until_ms:
-        raise OptionError(f"from ({given['from']}) is not before until ({given['until']}): nothing would be read")
+        raise OptionError(
+            f"from ({given['from']}) is not earlier than until ({given['until']}): use an earlier time for from"
+        )
     limit = given.get("maxBytesPerTrigger", "")
     return SourceOptions(
         paths=_paths(given),
@@ -105,11 +107,11 @@ def _paths(given: Mapping[str, str]) -> tuple[StorePath, ...]:
         except (ValueError, RecursionError):
             stated = []
         if not isinstance(stated, list) or not stated or not all(isinstance(path, str) for path in stated):
-            raise OptionError(f"paths is {given['paths'][:60]!r}: give load() one store or a list of several")
+            raise OptionError(f"paths is {given['paths'][:60]!r}: pass one store or a list of stores to load()")
     found = [with_token(check_store_path(path), given.get("token")) for path in stated]
     for number, path in enumerate(found):
         if path in found[:number]:
-            raise OptionError(f"the store {path} is given twice: its rows would count twice")
+            raise OptionError(f"the store {path} is given twice, so its rows would count twice: give it once")
     return tuple(found)
 
 
@@ -125,8 +127,8 @@ def _columns(text: str | None) -> tuple[str, ...]:
             names.append(name)
         else:
             near = difflib.get_close_matches(name, TYPES, 1)
-            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(TYPES)}"
-            raise OptionError(f"columns: {name[:60]!r} is no column: {meant}")
+            meant = f"did you mean {near[0]}?" if near else f"use {', '.join(TYPES)}"
+            raise OptionError(f"columns: unknown column {name[:60]!r}: {meant}")
     of_records = tuple(name for name in dict.fromkeys(names) if name != SKIPPED)
     return (*of_records, SKIPPED) if SKIPPED in names else of_records
 
@@ -134,14 +136,14 @@ def _columns(text: str | None) -> tuple[str, ...]:
 def _boolean(name: str, text: str) -> bool:
     if text.strip().lower() in ("true", "false"):
         return text.strip().lower() == "true"
-    raise OptionError(f"{name} is {text[:60]!r}: it is true or false")
+    raise OptionError(f"{name} is {text[:60]!r}: use true or false")
 
 
 def _bytes(name: str, text: str, least: int) -> int:
     match = _SIZE.match(text.strip().lower())
     count = int(match[1]) * _UNITS.get(match[2], 0) if match is not None else 0
     if count < least:
-        raise OptionError(f"{name} is {text[:60]!r}: give at least {least} bytes, such as 134217728 or 128m")
+        raise OptionError(f"{name} is {text[:60]!r}: use at least {least} bytes, such as 134217728 or 128m")
     return count
 
 
@@ -153,7 +155,7 @@ def _time_ms(name: str, text: str | None) -> int | None:
         return parse_time_ms(word)
     except ValueError:
         raise OptionError(
-            f"{name} is {word[:60]!r}: give a time such as 2026-01-31T08:00:00 (UTC unless it says otherwise), or ms "
+            f"{name} is {word[:60]!r}: use a time such as 2026-01-31T08:00:00 (UTC unless it has an offset), or ms "
             "since 1970"
         ) from None
 
@@ -175,4 +177,4 @@ def _starting_offset(text: str) -> str:
     word = text.strip().lower()
     if word in ("earliest", "latest") or (word.isascii() and word.isdigit() and len(word) <= 19):
         return word
-    raise OptionError(f"startingOffset is {text[:60]!r}: it is earliest, latest, or the physical offset of a record")
+    raise OptionError(f"startingOffset is {text[:60]!r}: use earliest, latest, or the physical offset of a record")

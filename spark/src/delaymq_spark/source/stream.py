@@ -18,7 +18,7 @@ from delaymq_spark.source.partition import partitions_of, read_partition
 from delaymq_spark.source.read import log_skipped
 from delaymq_spark.store.segments import Skipped, list_segments
 
-_ADVICE: Final = "set the option failOnDataLoss to false to go on without it"
+_ADVICE: Final = "set the option failOnDataLoss to false to continue without it"
 _logger = logging.getLogger(__name__)
 
 
@@ -48,7 +48,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if wanted == "earliest":
             return {"offset": start}
         if int(wanted) < start:
-            self._lost(f"the log begins at offset {start}: startingOffset {wanted} is no longer there")
+            self._lost(f"the log starts at offset {start}: startingOffset {wanted} no longer exists")
         return {"offset": max(int(wanted), start)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -64,7 +64,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends. Below `start` when the log was cut and losses are allowed. DataLossError."""
         begin, end = start["offset"], self._log_end()
         if end < begin:
-            self._lost(f"the log ended at offset {begin} and ends at {end} now, as after a crash that cut it")
+            self._lost(f"the log ended at offset {begin} and now ends at {end}, as after a crash that truncated it")
             return {"offset": end}
         if self._target is not None:
             # A checkpoint may be further than a log that was cut before this start.
@@ -98,7 +98,9 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log_end = self._log_end()
         if log_end < behind:
             lost = behind - max(log_end, first)
-            skipped.append(Skipped(str(self._path), 0, max(log_end, first), lost, "the log was cut before it was read"))
+            skipped.append(
+                Skipped(str(self._path), 0, max(log_end, first), lost, ("the log was truncated before it was read"))
+            )
         for each in skipped:
             # What has no offset is no part of the log, such as a file that somebody put there.
             if each.offset >= 0 and not each.at_end:

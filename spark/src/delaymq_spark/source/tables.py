@@ -32,15 +32,15 @@ def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
     stated = {name.removeprefix(_STATED): value for name, value in options.items() if name.startswith(_STATED)}
     if "token" in stated:
         raise StorePathError(
-            "a table does not keep a token: leave it out, and set DELAYMQ_HTTP_TOKEN in the environment of the driver "
-            "and of all executors"
+            "a table cannot store a token: remove it, and set DELAYMQ_HTTP_TOKEN in the environment of the driver "
+            "and all executors"
         )
     if "path" in options:
         # Spark has qualified it, in the form of Hadoop's paths: nothing in it is escaped.
         path = options["path"]
         path = "/" + path[len("file:") :].lstrip("/") if path.lower().startswith("file:/") else check_store_path(path)
         if not (is_address(path) or os.path.isabs(path)):
-            raise StorePathError(f"{path[:200]}: the LOCATION of a table is absolute: give its whole path")
+            raise StorePathError(f"{path[:200]}: the LOCATION of a table must be absolute: use the full path")
         stated["path"] = path
     return stated
 
@@ -60,7 +60,8 @@ def read_options(given: Mapping[str, str], schema: StructType) -> dict[str, str]
     kept = next((field.metadata[_METADATA] for field in schema.fields if _METADATA in field.metadata), None)
     if kept is None:
         raise StorePathError(
-            "the option `path` is missing: give load() the folder of a broker's store, or http://HOST:PORT; create a "
-            "table without a list of columns, and name them in OPTIONS (columns '…'): else Spark forgets the path"
+            "the option `path` is missing: pass the directory of a broker's store, or http://HOST:PORT, to load(); "
+            "create a table without a list of columns, and name the columns in OPTIONS (columns '…'), since Spark "
+            "loses the path otherwise"
         )
     return {**json.loads(kept), **options}
