@@ -80,7 +80,9 @@ def test_a_delay_without_a_level_is_refused_with_the_levels_that_there_are(clust
     async def scenario(client: Client) -> None:
         await Admin(client).create_topic(topic, queues=1)
         async with Producer(client) as producer:
-            with pytest.raises(NoSuchDelayError, match=r"no delay of exactly 7s; it has: 1s 2s 1s 1s 3s 4s 10s 1h"):
+            with pytest.raises(
+                NoSuchDelayError, match=r"no delay level of exactly 7s; its levels are: 1s 2s 1s 1s 3s 4s 10s 1h"
+            ):
                 await producer.send(Message(topic=topic, body=b"x"), delay="7s")
         stats = await Admin(client).topic_stats(topic)
         assert [each.max_offset for each in stats.values()] == [0]

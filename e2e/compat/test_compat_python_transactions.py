@@ -214,7 +214,7 @@ def test_a_delay_is_refused_where_the_broker_would_lose_the_message(
             for message, delay in ((Message(topic=topic, body=b"delayed"), "1s"), (
                 Message(topic=topic, body=b"delayed", delay_level=1), None)):  # fmt: skip
                 if against == "real":
-                    with pytest.raises(NoSuchDelayError, match="is no DelayMQ"):
+                    with pytest.raises(NoSuchDelayError, match="is not DelayMQ"):
                         await producer.send_in_transaction(message, delay=delay)
                 else:
                     assert (await producer.send_in_transaction(message, delay=delay)).state is LocalState.ROLLBACK

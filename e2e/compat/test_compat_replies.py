@@ -136,7 +136,7 @@ def test_python_asks_python(cluster: Cluster, clients: Workbench) -> None:
                     assert not waiting.done()
                     await replier.send(reply_to(asked[1], b"hello!"))
                     assert (await waiting).body == b"hello!"
-                    with pytest.raises(ValueError, match="is no request"):
+                    with pytest.raises(ValueError, match="is not a request"):
                         await replier.reply(await waiting, b"a reply to a reply")
             gone = other.client_id
         async with Producer(client, new_name("Repliers")) as replier:

@@ -67,7 +67,7 @@ def test_an_account_that_may_not_is_told_what_it_lacks(standalone: Standalone) -
     assert "Need admin permission for request code=17, but accessKey=application is not" in done.err
     wrong = variables | {"DELAYMQ_SECRET_KEY": "something-else"}
     done = called("send", "T", "x", environment=standalone.environment | wrong)
-    assert "the secret key is not the one that the broker knows" in done.err
+    assert "the secret key does not match the broker's secret key" in done.err
     assert "something-else" not in done.err + done.out
 
 

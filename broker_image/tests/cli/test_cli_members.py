@@ -92,7 +92,9 @@ def test_whom_nobody_knows_is_not_asked(standalone: Standalone) -> None:
 
     nobody = ask("group", "member", "printers", "nobody@1")
     assert nobody.code == 1
-    assert "nobody@1 is no member of group printers now: `delaymq group members printers` lists them" in nobody.err
+    assert (
+        "nobody@1 is not a member of group printers: list the members with `delaymq group members printers`"
+    ) in nobody.err
     sent = json.loads(ask("send", "Printed", "x", "--json").out)
     gone = ask("message", "consume", sent["offsetMessageId"], "--group", "printers", "--member", "nobody@1")
     assert gone.code == 1

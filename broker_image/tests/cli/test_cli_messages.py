@@ -88,7 +88,7 @@ def test_a_rate_is_kept(ask: Ask) -> None:
         (("send", "T", "--lines", "/no/such/file"), 2, "cannot read"),
         (("send", "T", "x", "-p", "novalue"), 2, "use NAME=VALUE"),
         (("send", "T", "x", "-p", "KEYS=a"), 2, "property KEYS is reserved"),
-        (("send", "T", "x", "--key", "a b"), 2, "have no blanks"),
+        (("send", "T", "x", "--key", "a b"), 2, "contain spaces"),
         (("send", "T", "x", "--delay", "soon"), 2, "'soon' is not a delay"),
         (("send", "T", "x", "--delay", "3s"), 2, "it has: 1s 2s 5s"),
         (("send", "Bad!", "x"), 2, "illegal"),

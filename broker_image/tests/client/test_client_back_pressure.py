@@ -295,7 +295,7 @@ def test_an_ordered_queue_waits_as_long_as_its_handler_says() -> None:
 
 @pytest.mark.parametrize("level", [0, -2])
 def test_a_retry_has_a_level(level: int) -> None:
-    with pytest.raises(ValueError, match="a retry has a level from 1 on"):
+    with pytest.raises(ValueError, match="the delay level of a retry must be 1 or more"):
         Retry(level)
 
 

@@ -191,7 +191,7 @@ def test_a_second_start_is_refused_and_leaves_the_file_of_offsets_with_the_first
         async with running(broker) as (client, _):
             first = subscribed(client, ignored, options)
             async with first:
-                with pytest.raises(ValueError, match="is started already"):
+                with pytest.raises(ValueError, match="has already been started"):
                     await first.start()
             # The first one's end has left the file to others.
             async with PushConsumer(client, "G", ignored, options):

@@ -211,7 +211,7 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_stops_nobody(
         return [await offsets.load(queue) for queue in QUEUES]
 
     assert asyncio.run(save()) == [2, 2]
-    assert caplog.text.count("after a restart messages come again") == 1
+    assert caplog.text.count("messages will be repeated after a restart") == 1
 
 
 def test_offsets_that_could_not_be_written_are_written_by_the_next_save_though_none_has_changed(

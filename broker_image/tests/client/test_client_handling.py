@@ -50,7 +50,7 @@ def test_a_handler_is_anything_that_gives_a_coroutine(handler: object) -> None:
 
 @pytest.mark.parametrize("handler", [Callee().plain, lambda message: None])
 def test_a_plain_function_is_refused_with_what_to_do(handler: object) -> None:
-    with pytest.raises(TypeError, match=r"is a plain function: write `async def`, and `await asyncio.to_thread"):
+    with pytest.raises(TypeError, match=r"is a plain function: use `async def`, and `await asyncio.to_thread"):
         subscribed(Client(None), handler)
 
 
@@ -80,7 +80,7 @@ def test_an_answer_without_sense_counts_as_a_failure(caplog: pytest.LogCaptureFi
         assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
 
     run(scenario)
-    assert "a handler returns None, an Outcome, a Retry or a Suspend, not True" in caplog.text
+    assert "a handler must return None, an Outcome, a Retry or a Suspend, not True" in caplog.text
 
 
 @pytest.mark.parametrize("answer", [4, -1, True, "all"])
@@ -101,7 +101,7 @@ def test_a_batch_cannot_be_done_beyond_its_end(answer: object, caplog: pytest.Lo
         assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 3
 
     run(scenario)
-    assert f"how many are done, not {answer!r}" in caplog.text
+    assert f"the number of consumed messages, not {answer!r}" in caplog.text
 
 
 def test_a_cancellation_inside_a_handler_is_its_failure_and_ends_no_worker() -> None:
@@ -196,7 +196,7 @@ def test_what_takes_too_long_goes_back_and_its_late_success_is_ignored(caplog: p
 
     run(scenario)
     assert "message ID0 of T has been at its handler for more than 60 ms" in caplog.text
-    assert "the handler ended too late for message ID0 of T" in caplog.text
+    assert "the handler finished too late for message ID0 of T" in caplog.text
 
 
 def test_what_takes_too_long_is_still_its_handlers_while_no_broker_takes_it_back() -> None:
@@ -357,7 +357,7 @@ def test_a_closed_consumer_cannot_be_started_again() -> None:
             consumer = subscribed(client, Callee())
             async with consumer:
                 pass
-            with pytest.raises(ClosedError, match="make a new one"):
+            with pytest.raises(ClosedError, match="create a new one"):
                 await consumer.start()
 
     run(scenario)

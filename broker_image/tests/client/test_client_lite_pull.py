@@ -152,7 +152,7 @@ def test_iteration_ends_when_the_consumer_is_closed() -> None:
             await task
             with pytest.raises(ClosedError):
                 await consumer.poll()
-            with pytest.raises(ClosedError, match="make a new one"):
+            with pytest.raises(ClosedError, match="create a new one"):
                 await consumer.start()
 
     run(scenario)
@@ -205,7 +205,7 @@ def test_seeking_goes_back_and_forth(assigned: bool) -> None:
             assert bodies(await polled(consumer, 2)) == [b"49", b"new"]
             with pytest.raises(ValueError, match="not assigned to this consumer now"):
                 await consumer.seek(MessageQueue("broker-a", 1, "T"), 0)
-            with pytest.raises(ValueError, match="offsets begin at 0"):
+            with pytest.raises(ValueError, match="offsets start at 0"):
                 await consumer.seek(QUEUE, -1)
         assert broker.committed == 51
 
@@ -338,15 +338,15 @@ def test_subscribing_and_assigning_exclude_each_other_and_polling_needs_one() ->
     async def scenario() -> None:
         async with running(FakeBroker()) as (client, _):
             consumer = LitePullConsumer(client, "G")
-            with pytest.raises(ClosedError, match="not started"):
+            with pytest.raises(ClosedError, match="not been started"):
                 await consumer.poll()
             async with consumer:
                 with pytest.raises(ValueError, match="nothing to poll"):
                     await consumer.poll(1)
                 consumer.subscribe("T")
-                with pytest.raises(ValueError, match="has subscribed"):
+                with pytest.raises(ValueError, match="has subscriptions"):
                     consumer.assign([QUEUE])
-                with pytest.raises(ValueError, match="not negative"):
+                with pytest.raises(ValueError, match="not be negative"):
                     await consumer.poll(-1)
             other = LitePullConsumer(client, "H")
             other.assign([])
@@ -363,7 +363,7 @@ def test_one_task_polls_at_a_time_and_a_cancelled_poll_loses_nothing() -> None:
             await until(lambda: bool(consumer.assigned))
             waiting = asyncio.ensure_future(consumer.poll())
             await asyncio.sleep(0)
-            with pytest.raises(RuntimeError, match="another poll is under way"):
+            with pytest.raises(RuntimeError, match="another poll is in progress"):
                 await consumer.poll()
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)

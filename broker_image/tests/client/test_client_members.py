@@ -124,7 +124,7 @@ def test_stacks_show_where_tasks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
             assert lines.index("deep_inside") < lines.index("handle")
             monkeypatch.setattr(task_stacks, "MAX_TASKS", 2)
             shortened = (await info_of(broker, stacks="true")).jstack or ""
-            assert "tasks more" in shortened
+            assert "more tasks" in shortened
             assert len(shortened) < len(stacks)
 
     run(scenario)

@@ -116,7 +116,7 @@ def test_a_silent_broker_costs_the_timeout_and_no_more() -> None:
         async with running(broker) as (client, _), Producer(client) as producer:
             loop = asyncio.get_running_loop()
             began = loop.time()
-            with pytest.raises(SendError, match="did not answer"):
+            with pytest.raises(SendError, match="did not respond"):
                 await producer.send(MESSAGE, timeout_ms=300)
             assert loop.time() - began > 0.25
         assert len(broker.sent()) == 1
@@ -180,7 +180,9 @@ def test_a_delay_becomes_the_level_with_exactly_this_delay() -> None:
             # A level that was added meanwhile is found although the table is remembered.
             broker.settings = "messageDelayLevel=1s 5s 10s 7m\n"
             await producer.send(MESSAGE, delay="7m")
-            with pytest.raises(NoSuchDelayError, match="broker-a has no delay of exactly 3s; it has: 1s 5s 10s 7m"):
+            with pytest.raises(
+                NoSuchDelayError, match="broker-a has no delay level of exactly 3s; its levels are: 1s 5s 10s 7m"
+            ):
                 await producer.send(MESSAGE, delay="3s")
             with pytest.raises(NoSuchDelayError, match="is not a delay"):
                 await producer.send(MESSAGE, delay="soon")
@@ -257,7 +259,7 @@ def test_a_batch_travels_as_one_request() -> None:
     ("messages", "why"),
     [
         ([], "at least one"),
-        ([MESSAGE, Message(topic="U", body=b"")], "one topic"),
+        ([MESSAGE, Message(topic="U", body=b"")], "the same topic"),
         ([Message(topic="T", body=b"", delay_level=1)], "delayed"),
         ([Message(topic="%RETRY%G", body=b"")], "retry topic"),
         ([Message(topic="T", body=b"x" * 5_000_000)], "smaller batches"),
@@ -290,7 +292,7 @@ def test_a_closed_producer_refuses_and_has_said_goodbye() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _):
             producer = Producer(client, "P")
-            with pytest.raises(ClosedError, match="not started"):
+            with pytest.raises(ClosedError, match="not been started"):
                 await producer.send(MESSAGE)
             await producer.start()
             await producer.send(MESSAGE)
@@ -308,7 +310,7 @@ def test_a_peer_that_accepts_and_says_nothing_costs_no_more_than_the_timeout() -
         broker = FakeBroker()
         broker.scripts[RequestCode.HEART_BEAT] = lambda _: None
         async with running(broker) as (client, _), Producer(client) as producer:
-            with pytest.raises(SendError, match=r"did not answer within \d+ ms"):
+            with pytest.raises(SendError, match=r"did not respond within \d+ ms"):
                 await producer.send(MESSAGE, timeout_ms=200)
         assert broker.sent() == []
 

@@ -175,7 +175,7 @@ def test_a_client_has_one_consumer_of_a_group() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), subscribed(client, Collected()):
-            with pytest.raises(ValueError, match="make another Client"):
+            with pytest.raises(ValueError, match="create another Client"):
                 await subscribed(client, Collected()).start()
 
     run(scenario)

@@ -55,7 +55,7 @@ def test_an_id_that_was_not_found_while_a_broker_was_away_is_not_called_missing(
             await brokers[1].stop()
             unreachable = Unreachable()
             assert [each.body for each in await find_by_unique_id(client, "T", "ID0", unreachable)] == [b"1"]
-            assert "not searched because unreachable: b (no answer from 127.0.0.1:" in str(unreachable)
+            assert "not searched because unreachable: b (no response from 127.0.0.1:" in str(unreachable)
             with pytest.raises(CommandError, match="could not be reached: b ") as caught:
                 await find_by_unique_id(client, "T", "ID9", Unreachable())
             assert caught.value.exit_code == EXIT_UNREACHABLE
@@ -108,7 +108,7 @@ def test_what_waits_is_counted_at_every_broker_of_the_topic(monkeypatch: pytest.
             "leads to another broker",
             "no broker at http://10.0.0.4:8084",
             "HTTP API is disabled",
-            "no answer from",
+            "no response from",
         )
         assert all(reason in line for line, reason in zip(told[2:], reasons, strict=True))
 

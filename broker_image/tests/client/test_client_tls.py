@@ -101,9 +101,9 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
     nothing.write_text("nothing")
     for tls, said in (
         (TlsOptions(ca_path=nothing), "has no certificates in PEM"),
-        (TlsOptions(certificate_path=pair.certificate, key_path=other.key), "no certificate with its key"),
-        (TlsOptions(certificate_path=pair.certificate), "no certificate with its key"),
-        (TlsOptions(certificate_path=encrypted.certificate, key_path=encrypted.key), "another password"),
+        (TlsOptions(certificate_path=pair.certificate, key_path=other.key), "not a certificate and its key"),
+        (TlsOptions(certificate_path=pair.certificate), "not a certificate and its key"),
+        (TlsOptions(certificate_path=encrypted.certificate, key_path=encrypted.key), "a password other than"),
         (TlsOptions(certificate_path=tmp_path / "none"), "cannot be read"),
     ):
         with pytest.raises(TlsFilesError, match=said):

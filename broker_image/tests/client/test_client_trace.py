@@ -156,7 +156,7 @@ def test_traces_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: p
         assert len(traces_of(broker)) == 5
 
     run(scenario)
-    assert caplog.text.count("traces to RMQ_SYS_TRACE_TOPIC are dropped (5 wait already)") == 1
+    assert caplog.text.count("traces to RMQ_SYS_TRACE_TOPIC are dropped (5 are already waiting)") == 1
 
 
 def test_a_close_lets_the_traces_that_are_on_their_way_arrive_and_sends_those_behind_them(

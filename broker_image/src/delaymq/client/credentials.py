@@ -22,7 +22,7 @@ class Credentials:
     def __post_init__(self) -> None:
         for name in ("access_key", "secret_key"):
             if not getattr(self, name).strip():
-                raise ValueError(f"{name} is empty: write it as the broker's plain_acl.yml has it")
+                raise ValueError(f"{name} is empty: use the value in the broker's plain_acl.yml")
 
     async def sign_requests(self, connection: RemotingConnection, timeout_ms: int) -> str | None:
         """Has the requests of a new connection signed; the server's name, None where there is no challenge.

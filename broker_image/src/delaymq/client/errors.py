@@ -23,7 +23,7 @@ class UnreachableError(ClientError):
     """No connection to `address`, or it broke before the answer came."""
 
     def __init__(self, address: str, what: str) -> None:
-        super().__init__(f"no answer from {address}: {what}")
+        super().__init__(f"no response from {address}: {what}")
         self.address = address
 
 
@@ -31,7 +31,7 @@ class AnswerTimeoutError(ClientError):
     """The peer took longer than `timeout_ms`; what was asked may have been done nevertheless."""
 
     def __init__(self, address: str, timeout_ms: int) -> None:
-        super().__init__(f"{address} did not answer within {timeout_ms} ms")
+        super().__init__(f"{address} did not respond within {timeout_ms} ms")
         self.address = address
         self.timeout_ms = timeout_ms
 
@@ -40,7 +40,7 @@ class RefusedError(ClientError):
     """The peer answered with an error `code` and a `remark`."""
 
     def __init__(self, address: str, code: int, remark: str) -> None:
-        super().__init__(f"{address} refused: {remark or 'no reason given'} (response code {code})")
+        super().__init__(f"{address} rejected the request: {remark or 'no reason given'} (response code {code})")
         self.address = address
         self.code = code
         self.remark = remark
@@ -54,19 +54,19 @@ class AccessDeniedError(RefusedError):
         if "No accessKey is configured" in what:
             hint = "give the client an account: ClientOptions(credentials=Credentials(access_key, secret_key))"
         elif NEW_CHALLENGE in what:
-            hint = "the next request does so"
+            hint = "the next request does this automatically"
         elif "was sent before" in what:
-            hint = "somebody between here and the broker sends requests again"
+            hint = "a host between this client and the broker replays requests"
         elif "leave it out" in what:
-            hint = "the broker is older than this client: update it"
+            hint = "the broker is older than this client: upgrade it"
         elif "Check signature failed" in what:
-            hint = "the secret key is not the one that the broker knows for this access key"
+            hint = "the secret key does not match the broker's secret key for this access key"
         elif "second signature" in what:
-            hint = "connect with TLS, or to a broker whose version knows the second signature"
+            hint = "connect with TLS, or to a broker version that supports the second signature"
         elif "No acl config for" in what:
-            hint = "no rule file of the broker has this access key"
+            hint = "no account file of the broker contains this access key"
         else:
-            hint = "the account's rules on the broker do not permit it"
+            hint = "the account's rules on the broker do not permit this request"
         super().__init__(address, code, f"{what.partition(', org.apache.rocketmq.')[0]}; {hint}")
 
 
@@ -103,8 +103,8 @@ class NoReplyError(ClientError):
 
     def __init__(self, topic: str, timeout_ms: int) -> None:
         super().__init__(
-            f"the request was sent to {topic}, and no reply came within {timeout_ms} ms: see that a consumer of the"
-            " topic replies, or wait longer"
+            f"the request was sent to {topic}, but no reply arrived within {timeout_ms} ms: check that a consumer of "
+            "the topic replies, or use a longer timeout"
         )
         self.topic = topic
         self.timeout_ms = timeout_ms
@@ -118,7 +118,7 @@ class BadAnswerError(ClientError):
     """The peer's answer cannot be read."""
 
     def __init__(self, address: str, what: object) -> None:
-        super().__init__(f"the answer of {address} cannot be read: {what}")
+        super().__init__(f"invalid response from {address}: {what}")
         self.address = address
 
 

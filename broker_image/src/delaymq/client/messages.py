@@ -146,21 +146,23 @@ def outgoing_properties(message: Message, unique_id: str, delay_level: int = 0) 
     for name, value in properties.items():
         check_property(name, value)
         if name in _RESERVED or name.startswith(names.OWN_PREFIX):
-            raise IllegalMessageError(f"property {name} is reserved: use the message's own field, or another name")
+            raise IllegalMessageError(
+                f"property {name} is reserved: use the corresponding field of the message, or another name"
+            )
         if not is_storable(name, value):
-            raise IllegalMessageError(f"property {name!r}: name and value must not be empty or hold \\x01 or \\x02")
+            raise IllegalMessageError(f"property {name!r}: name and value must not be empty or contain \\x01 or \\x02")
     if message.tags:
         properties[names.TAGS] = _plain(message.tags, "the tag")
     if message.keys:
         for key in message.keys:
             if not key or KEY_SEPARATOR in key:
-                raise IllegalMessageError(f"key {key!r}: keys are not empty and have no blanks")
+                raise IllegalMessageError(f"key {key!r}: keys must not be empty or contain spaces")
         properties[names.KEYS] = _plain(KEY_SEPARATOR.join(message.keys), "a key")
     properties[names.UNIQUE_KEY] = unique_id
     properties[names.WAIT] = "true" if message.wait_stored else "false"
     level = delay_level or message.delay_level
     if level < 0:
-        raise IllegalMessageError(f"delay level {level}: a level is 0 (at once) or more")
+        raise IllegalMessageError(f"delay level {level}: a level must be 0 (no delay) or more")
     if level:
         properties[names.DELAY] = str(level)
     return properties
@@ -171,7 +173,9 @@ def properties_text(properties: dict[str, str]) -> str:
     text = format_properties(properties)
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
     if size > MAX_PROPERTIES_BYTES:
-        raise IllegalMessageError(f"{size} bytes of properties, at most {MAX_PROPERTIES_BYTES} fit: send fewer")
+        raise IllegalMessageError(
+            f"the properties have {size} bytes, and the maximum is {MAX_PROPERTIES_BYTES}: send fewer"
+        )
     return text
 
 
@@ -199,7 +203,7 @@ def decode_messages(
             size = _bytes_of_damaged(data, at)
             if size is None:
                 raise
-            _logger.error("a message from %s is damaged and is left out: %s", broker_name, error)
+            _logger.error("skipped a damaged message from %s: %s", broker_name, error)
             at += size
             continue
         message = received(record, broker_name, retry_topic)

@@ -110,7 +110,7 @@ class ProducerOptions:
         if len(self.fault_latencies_ms) != len(self.fault_pauses_ms):
             raise ValueError("fault_latencies_ms and fault_pauses_ms must have the same number of values")
         if list(self.fault_latencies_ms) != sorted(self.fault_latencies_ms) or min(self.fault_pauses_ms, default=0) < 0:
-            raise ValueError("fault_latencies_ms must be in ascending order, and fault_pauses_ms cannot be negative")
+            raise ValueError("fault_latencies_ms must be ascending, and fault_pauses_ms cannot be negative")
         _positive(self, "retries", "compress_above_bytes")
 
 
@@ -199,12 +199,12 @@ class PushConsumerOptions:
 
     def __post_init__(self) -> None:
         if self.max_reconsume_times < -1:
-            raise ValueError("max_reconsume_times is -1 (RocketMQ's defaults) or more")
+            raise ValueError("max_reconsume_times must be -1 (RocketMQ's defaults) or more")
         if self.consume_timestamp_ms < 0:
-            raise ValueError("consume_timestamp_ms is a time in ms since 1970, or 0 for half an hour ago")
+            raise ValueError("consume_timestamp_ms must be a time in ms since 1970, or 0 for half an hour ago")
         for name in ("max_cached_messages_of_topic", "max_cached_bytes_of_topic"):
             if getattr(self, name) != -1 and getattr(self, name) <= 0:
-                raise ValueError(f"{name} is -1 (no such limit) or more than 0, not {getattr(self, name)}")
+                raise ValueError(f"{name} must be -1 (no limit) or more than 0, not {getattr(self, name)}")
         _positive(
             self, "consume_timestamp_ms", "max_reconsume_times", "retry_delay_level", "max_cached_messages_of_topic",
             "max_cached_bytes_of_topic",
@@ -256,7 +256,7 @@ class LitePullOptions:
 
     def __post_init__(self) -> None:
         if self.consume_timestamp_ms < 0:
-            raise ValueError("consume_timestamp_ms is a time in ms since 1970, or 0 for half an hour ago")
+            raise ValueError("consume_timestamp_ms must be a time in ms since 1970, or 0 for half an hour ago")
         _positive(self, "consume_timestamp_ms")
 
 

@@ -31,7 +31,7 @@ class Subscription:
         if problem is not None:
             raise ValueError(problem)
         if self.is_sql and not self.expression.strip():
-            raise ValueError("the SQL92 expression is empty: write a condition such as price > 5")
+            raise ValueError("the SQL92 expression is empty: use a condition such as price > 5")
         is_all = self.is_sql or self.expression.strip() in ("", ALL)
         object.__setattr__(self, "tags", frozenset() if is_all else split_tags(self.expression))
 
@@ -62,7 +62,7 @@ def subscription_to(topic: str, tags: str, sql: str | None, version_ms: int) -> 
     if sql is None:
         return Subscription(topic, tags, version_ms)
     if tags != ALL:
-        raise ValueError("filter by tags or by sql, not both: in SQL92 tags are TAGS = 'TagA'")
+        raise ValueError("filter by tags or by sql, not both: in SQL92, filter tags with TAGS = 'TagA'")
     return Subscription(topic, sql, version_ms, SQL_TYPE)
 
 
@@ -70,5 +70,5 @@ def split_tags(expression: str) -> frozenset[str]:
     """The tags of `A || B`; ValueError when there is none."""
     tags = frozenset(word.strip() for word in expression.split("||")) - {""}
     if not tags:
-        raise ValueError(f"{expression!r} names no tag: write * for all, or tags such as TagA || TagB")
+        raise ValueError(f"{expression!r} contains no tag: use * for all, or tags such as TagA || TagB")
     return tags

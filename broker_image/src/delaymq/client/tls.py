@@ -64,9 +64,9 @@ class TlsOptions:
             context.load_cert_chain(certificate, key, give_password)
         except (ssl.SSLError, OSError, ValueError) as error:
             if asked:
-                raise TlsFilesError(f"{key} is encrypted, with another password than key_password") from error
+                raise TlsFilesError(f"{key} is encrypted with a password other than key_password") from error
             why = getattr(error, "reason", None) or error
-            raise TlsFilesError(f"{certificate} and {key} are no certificate with its key in PEM ({why})") from error
+            raise TlsFilesError(f"{certificate} and {key} are not a certificate and its key in PEM ({why})") from error
 
 
 class TlsFilesError(ClientError):

@@ -45,7 +45,7 @@ class AdminCalls:
             self._client.note_broker(name, address)
         if not found:
             where = "" if cluster is None else f" in cluster {cluster}"
-            raise ClientError(f"no broker is registered{where}: is one running, with this NameServer as namesrvAddr?")
+            raise ClientError(f"no broker is registered{where}: start a broker with this NameServer as its namesrvAddr")
         return found
 
     async def _consumers_at(self, address: str, group: str) -> ConsumerConnection | None:

@@ -33,7 +33,7 @@ class GroupConfig:
         if problem is not None:
             raise ValueError(problem)
         if self.retry_queues < 0:
-            raise ValueError(f"retry_queues is 0 or more, not {self.retry_queues}")
+            raise ValueError(f"retry_queues must be 0 or more, not {self.retry_queues}")
         return SubscriptionGroupConfig(
             group_name=self.group,
             consume_enable=self.consume,

@@ -54,4 +54,6 @@ class MemberCalls(AdminCalls):
             told = await self._consumers_at(address, group)
             if told is not None and any(each.client_id == client_id for each in told.connection_set):
                 return address
-        raise ClientError(f"{client_id} is no member of group {group} now: `delaymq group members {group}` lists them")
+        raise ClientError(
+            f"{client_id} is not a member of group {group}: list the members with `delaymq group members {group}`"
+        )

@@ -148,11 +148,11 @@ class MessageCalls(AdminCalls):
     ) -> list[ReceivedMessage]:
         """What `read` gives for each queue, in the order of store times; ValueError for too many or no queue."""
         if not 0 < count <= MAX_READ:
-            raise ValueError(f"1 to {MAX_READ} messages can be read at once, not {count}")
+            raise ValueError(f"1 to {MAX_READ} messages can be read in one call, not {count}")
         route = await self._client.route(topic, fresh=True)
         queues = [queue for queue in route.readable if queue_id is None or queue.queue_id == queue_id]
         if queue_id is not None and not queues:
-            raise ValueError(f"topic {topic} has no queue {queue_id} that can be read")
+            raise ValueError(f"topic {topic} has no readable queue {queue_id}")
         found: list[ReceivedMessage] = []
         for start in range(0, len(queues), QUEUES_AT_ONCE):
             some = await _all(read(queue) for queue in queues[start : start + QUEUES_AT_ONCE])

@@ -52,14 +52,14 @@ class ResetCalls(AdminCalls):
         if problem is not None:
             raise ValueError(problem)
         if at_ms < LATEST:
-            raise ValueError(f"{at_ms} is no time: write ms since the epoch, EARLIEST or LATEST")
+            raise ValueError(f"{at_ms} is not a valid time: use ms since the epoch, EARLIEST or LATEST")
         route = await self._client.route(topic, fresh=True)
         done: dict[MessageQueue, QueueReset] = {}
         told_members = False
         for broker_name in sorted(route.brokers):
             address = route.master(broker_name)
             if address is None:
-                raise ClientError(f"broker {broker_name} has no master now: its offsets cannot be set")
+                raise ClientError(f"broker {broker_name} has no master at present: its offsets cannot be set")
             before = await self._progress_on(address, group, topic)
             queues = [queue for queue in route.readable if queue.broker_name == broker_name]
             told = await self._tell_members(address, group, topic, at_ms, queues)
@@ -77,7 +77,7 @@ class ResetCalls(AdminCalls):
         """Has `group` go on in one queue at `offset`; a member that is there overwrites that with its next commit."""
         problem = group_problem(group)
         if problem is not None or offset < 0:
-            raise ValueError(problem or f"an offset is 0 or more, not {offset}")
+            raise ValueError(problem or f"an offset must be 0 or more, not {offset}")
         await QueueCalls(self._client, group).commit(queue, offset)
 
     async def _progress_on(self, address: str, group: str, topic: str) -> dict[MessageQueue, ConsumeOffset]:

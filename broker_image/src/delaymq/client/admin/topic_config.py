@@ -37,9 +37,9 @@ class TopicConfig:
             raise ValueError(problem)
         for name, count in (("write_queues", self.write_queues), ("read_queues", self.read_queues)):
             if count < 0:
-                raise ValueError(f"{name} is 0 or more, not {count}")
+                raise ValueError(f"{name} must be 0 or more, not {count}")
         if not 0 <= self.permission <= MAX_PERM:
-            raise ValueError(f"permission is 2 (write), 4 (read) or 6 (both), not {self.permission}")
+            raise ValueError(f"permission must be 2 (write), 4 (read) or 6 (both), not {self.permission}")
         return CreateTopicRequestHeader(
             topic=self.topic,
             default_topic=names.AUTO_CREATE_TOPIC,

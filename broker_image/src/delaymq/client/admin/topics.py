@@ -49,7 +49,7 @@ class TopicCalls(AdminCalls):
         ValueError for an illegal name or number, NoRouteError when no NameServer has heard of it in time.
         """
         if queues < 1:
-            raise ValueError(f"a topic has at least one queue, not {queues}")
+            raise ValueError(f"a topic must have at least one queue, not {queues}")
         config = TopicConfig(topic=topic, write_queues=queues, read_queues=queues, permission=perm)
         for address in (await self.masters(cluster)).values():
             await self.put_topic(address, config)

@@ -48,9 +48,9 @@ class GroupMember:
     async def _check_start(self) -> None:
         """Raises ClosedError after a close, ValueError after a start, RefusedError for SQL92 that a broker refuses."""
         if self._closed:
-            raise ClosedError(f"the consumer of {self.group} was closed: make a new one")
+            raise ClosedError(f"the consumer of {self.group} was closed: create a new one")
         if self._joined:
-            raise ValueError(f"the consumer of {self.group} is started already")
+            raise ValueError(f"the consumer of {self.group} has already been started")
         await check_expressions(self._client, self.group, self._subscriptions.values())
 
     # What the client asks of its members.

@@ -87,7 +87,7 @@ class LitePullConsumer(SeekingMember):
         All members of a group subscribe to the same. ValueError for an illegal topic or tags, or after `assign`.
         """
         if self._shares.assigned is not None:
-            raise ValueError("this consumer has assigned queues: make another one to subscribe")
+            raise ValueError("this consumer has assigned queues: create another consumer to subscribe")
         self._subscriptions[topic] = subscription_to(topic, tags, sql, now_ms())
         self._assignment.subscription_changed(topic)
 
@@ -102,7 +102,7 @@ class LitePullConsumer(SeekingMember):
         ValueError for an illegal topic or tags, or after `subscribe`.
         """
         if self._shares.assigned is None and self._subscriptions:
-            raise ValueError("this consumer has subscribed: make another one to assign queues")
+            raise ValueError("this consumer has subscriptions: create another consumer to assign queues")
         queues = frozenset(queues)
         wanted = {topic: Subscription(topic, tags, now_ms()) for topic in {queue.topic for queue in queues}}
         self._shares.assigned = queues
@@ -130,13 +130,18 @@ class LitePullConsumer(SeekingMember):
         refuse or cannot answer meanwhile is logged and tried again.
         """
         if max_messages <= 0 or timeout_ms < 0:
-            raise ValueError("max_messages is more than 0, and timeout_ms not negative")
+            raise ValueError("max_messages must be more than 0, and timeout_ms must not be negative")
         if not self._joined:
-            raise ClosedError("the consumer is not started or closed: use `async with LitePullConsumer(client, group)`")
+            raise ClosedError(
+                "the consumer has not been started or is closed: use `async with LitePullConsumer(client, group)`"
+            )
         if self._shares.assigned is None and not self._subscriptions:
             raise ValueError("there is nothing to poll: subscribe to a topic or assign queues first")
         if self._polls:
-            raise RuntimeError("another poll is under way: one task polls, since each poll ends what the last one gave")
+            raise RuntimeError(
+                "another poll is in progress: poll from one task only, since each poll completes the messages of "
+                "the previous one"
+            )
         self._polls = True
         try:
             return await self._poll(timeout_ms, max_messages)

@@ -210,7 +210,9 @@ class PushConsumer(_GroupConsumer):
     ) -> None:
         options = options or PushConsumerOptions()
         if options.batch > 1:
-            raise ValueError(f"batch={options.batch} is for a BatchPushConsumer, whose handler gets lists of messages")
+            raise ValueError(
+                f"batch={options.batch} requires a BatchPushConsumer, whose handler receives lists of messages"
+            )
         super().__init__(client, group, of_one(handler), options)
 
 

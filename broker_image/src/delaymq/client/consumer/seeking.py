@@ -24,9 +24,11 @@ class SeekingMember(GroupMember):
         the queue is not assigned to this consumer now.
         """
         if offset < 0:
-            raise ValueError(f"offset {offset}: offsets begin at 0")
+            raise ValueError(f"offset {offset} is invalid: offsets start at 0")
         if queue not in (self._shares.assigned or self.assigned):
-            raise ValueError(f"{queue} is not assigned to this consumer now: it has {self.assigned or 'no queue yet'}")
+            raise ValueError(
+                f"{queue} is not assigned to this consumer: its assigned queues are {self.assigned or 'none yet'}"
+            )
         self._offsets.seek(queue, offset)
         await self._assignment.reset({queue: offset})
 

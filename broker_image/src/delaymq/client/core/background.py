@@ -40,7 +40,7 @@ class Background:
                 try:
                     await work()
                 except Exception:
-                    _logger.exception("%s: periodic work failed, it is tried again", self._name)
+                    _logger.exception("%s: periodic task failed, retrying", self._name)
 
         return self.spawn(repeat())
 
@@ -59,7 +59,7 @@ class Background:
         if tasks:
             _, left = await asyncio.wait(tasks, timeout=CANCEL_LIMIT_S)
             if left:
-                _logger.error("%s: %d tasks ignore that they were cancelled and are left alone", self._name, len(left))
+                _logger.error("%s: %d tasks ignore their cancellation and are abandoned", self._name, len(left))
 
     async def _logged(self, work: Coroutine[Any, Any, None]) -> None:
         try:

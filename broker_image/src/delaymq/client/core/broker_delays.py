@@ -47,8 +47,8 @@ class BrokerDelays:
             return
         if SETTING_OF_OURS not in await self._settings(address):
             raise NoSuchDelayError(
-                f"the broker at {address} is no DelayMQ: it would lose a delayed transaction's message, send"
-                " it without one"
+                f"the broker at {address} is not DelayMQ and would lose the message of a delayed transaction: send "
+                "it without a delay or without a transaction"
             )
         self._delays_commits.add(address)
 

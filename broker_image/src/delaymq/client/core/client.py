@@ -49,7 +49,7 @@ class Client:
         self.name_servers = [word.strip() for word in words if word.strip()]
         if name_servers is not None and not self.name_servers:
             raise ValueError(
-                "name at least one NameServer, such as 127.0.0.1:9876, or None to ask given addresses only"
+                "give at least one NameServer, such as 127.0.0.1:9876, or None to use explicit broker addresses only"
             )
         self.options = options or ClientOptions()
         self.requests = PendingReplies()
@@ -133,11 +133,11 @@ class Client:
         if self._closing:  # those that are there are closed one by one, and nobody would close this one
             raise ClosedError("the client is closed")
         if not self.client_id:
-            raise ClosedError("the client is not started: use `async with Client(...)` or await start()")
+            raise ClosedError("the client has not been started: use `async with Client(...)` or await start()")
         data = member.consumer_data()
         if data is not None and any(group_of(other) == data.group_name for other in self.members):
             # Brokers tell members apart by the client's id.
-            raise ValueError(f"this client has a consumer of group {data.group_name}: make another Client for it")
+            raise ValueError(f"this client already has a consumer of group {data.group_name}: create another Client")
         if member not in self.members:
             self.members.append(member)
 
@@ -218,7 +218,7 @@ class Client:
             address = route.master(queue.broker_name) if to_write else route.reader(queue.broker_name, broker_id)
             if address is not None:
                 return address
-        raise NoRouteError(queue.topic, f"its route has no address of broker {queue.broker_name} now")
+        raise NoRouteError(queue.topic, f"its route has no address of broker {queue.broker_name} at present")
 
     # What the network tells.
 
@@ -227,7 +227,7 @@ class Client:
         names = self._routes.names_at(address)
         if not names or any(is_broker(server, name, address) for name in names):
             return None
-        return f"{server} answers there instead of broker {' or '.join(sorted(names))}"
+        return f"{server} responded there instead of broker {' or '.join(sorted(names))}"
 
     async def _connected(self, address: str, connection: RemotingConnection) -> None:
         # A broker that was restarted knows this client's groups again before the first request comes.

@@ -20,7 +20,7 @@ def table_of(settings: Mapping[str, str]) -> DelayLevels:
     try:
         return DelayLevels.parse(settings.get(TABLE_KEY, DEFAULT_LEVELS))
     except LevelTableError as error:
-        raise NoSuchDelayError(f"the broker's table of delays cannot be read: {error}") from error
+        raise NoSuchDelayError(f"the broker's delay level table is invalid: {error}") from error
 
 
 def delay_in_ms(delay: object) -> int:
@@ -35,12 +35,16 @@ def delay_in_ms(delay: object) -> int:
         try:
             length = timedelta(seconds=delay)
         except (OverflowError, ValueError) as error:  # too large, or not a number
-            raise NoSuchDelayError(f"{delay!r} s is no delay: {error}") from error
+            raise NoSuchDelayError(f"{delay!r} s is not a valid delay: {error}") from error
     if not isinstance(length, timedelta):
-        raise NoSuchDelayError(f"{delay!r} is no delay: give a text such as '5s', a number of seconds or a timedelta")
+        raise NoSuchDelayError(
+            f"{delay!r} is not a valid delay: use a string such as '5s', a number of seconds or a timedelta"
+        )
     delay_ms, rest = divmod(length, timedelta(milliseconds=1))
     if delay_ms <= 0 or rest:
-        raise NoSuchDelayError(f"{delay!r} is no delay: it must be more than 0 and whole milliseconds")
+        raise NoSuchDelayError(
+            f"{delay!r} is not a valid delay: it must be positive and a whole number of milliseconds"
+        )
     return delay_ms
 
 
@@ -53,6 +57,6 @@ def level_for(delay: Delay, levels: DelayLevels, broker_name: str) -> int:
         known = " ".join(delay_text(each_ms) for each_ms in levels.delays_ms)
         shown = delay if isinstance(delay, str) else delay_text(wanted_ms)
         raise NoSuchDelayError(
-            f"{broker_name} has no delay of exactly {shown}; it has: {known}."
-            f" Use one of these, or add {shown} to the broker's {TABLE_KEY}."
+            f"{broker_name} has no delay level of exactly {shown}; its levels are: {known}. Use one of these, or add "
+            f"{shown} to the broker's {TABLE_KEY}."
         ) from None

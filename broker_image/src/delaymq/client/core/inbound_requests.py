@@ -96,7 +96,7 @@ class InboundRequests:
             try:
                 answer = serve(self, connection, command)
             except RequestError as error:
-                _logger.warning("%s asks what cannot be read: %s", connection.remote_address, error.remark)
+                _logger.warning("invalid request from %s: %s", connection.remote_address, error.remark)
                 answer = Response(error.code, error.remark)
             if isinstance(answer, Response):
                 _reply(connection, command, answer)
@@ -108,7 +108,7 @@ class InboundRequests:
     ) -> None:
         if self._open >= MAX_OPEN_RESPONSES:
             answer.close()
-            remark = f"this client answers {MAX_OPEN_RESPONSES} such requests already: try again later"
+            remark = f"this client is already processing {MAX_OPEN_RESPONSES} such requests: retry later"
             _reply(connection, command, Response(ResponseCode.SYSTEM_BUSY, remark))
             return
         self._open += 1
@@ -171,7 +171,11 @@ class InboundRequests:
                 address = self._client.network.address_of(connection)
                 member.check(address, record, command.fields.get("bname", ""), header)
                 return None
-        _logger.debug("%s asks about a transaction of %s, which has no producer here", connection.remote_address, group)
+        _logger.debug(
+            ("%s requested a check of a transaction of %s, which has no producer in this client"),
+            connection.remote_address,
+            group,
+        )
         return None
 
     def _reply_pushed(self, connection: RemotingConnection, command: Command) -> Answer:
@@ -189,7 +193,7 @@ def _record(body: bytes) -> Record:
     try:
         return decode_record(body)
     except RecordError as error:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body is no message: {error}") from error
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body is not a message: {error}") from error
 
 
 def _no_such_group(group: str) -> Response:
@@ -203,7 +207,7 @@ def _reply(connection: RemotingConnection, command: Command, response: Response)
     try:
         data = encode_response(command, response)
     except ValueError as error:  # larger than a frame
-        data = encode_response(command, Response(ResponseCode.SYSTEM_ERROR, f"the answer cannot be sent: {error}"))
+        data = encode_response(command, Response(ResponseCode.SYSTEM_ERROR, f"the response cannot be sent: {error}"))
     connection.send(data)
 
 

@@ -59,5 +59,5 @@ class NameServers:
     def require(self) -> list[str]:
         """The addresses. Raises ClientError when there is none."""
         if not self.addresses:
-            raise ClientError("this client has no NameServers: make one with their addresses")
+            raise ClientError("this client has no NameServers: create a Client with their addresses")
         return self.addresses

@@ -170,7 +170,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of `host:port`, the host an IPv6 address in brackets if need be. Raises UnreachableError."""
     host, _, port = address.strip().rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
-        raise UnreachableError(address, "this is no address: write host:port, such as 127.0.0.1:9876")
+        raise UnreachableError(address, "this is not an address: use host:port, such as 127.0.0.1:9876")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

@@ -188,6 +188,6 @@ def _check_order(address: str, offset: int, messages: list[ReceivedMessage], nex
             return
     raise BadAnswerError(
         address,
-        f"a pull from offset {offset} brought offsets {[each.queue_offset for each in messages[:8]]}"
-        f" and goes on at {next_offset}",
+        f"a pull from offset {offset} returned offsets {[each.queue_offset for each in messages[:8]]} and next "
+        f"offset {next_offset}",
     )

@@ -36,8 +36,8 @@ def reply_to(request: ReceivedMessage, body: bytes) -> Message:
     missing = " and no ".join(name for name in needed if not properties.get(name))
     if missing:
         raise ValueError(
-            f"message {request.message_id} of {request.topic} is no request, since it has no property {missing}:"
-            " only what a producer's `request` has sent can be replied to"
+            f"message {request.message_id} of {request.topic} is not a request, since it has no property {missing}: "
+            "reply only to messages sent by a producer's `request`"
         )
     kept = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
     return Message(
@@ -68,7 +68,9 @@ class PendingReplies:
     def waiting(self) -> Iterator[tuple[str, asyncio.Future[Reply]]]:
         """A correlation id that is open as long as the context, and the future of its reply. ClientError: too many."""
         if len(self._open) >= MAX_OPEN_REQUESTS:
-            raise ClientError(f"{len(self._open)} requests of this client wait for replies: ask less at a time")
+            raise ClientError(
+                f"{len(self._open)} requests of this client are waiting for replies: send fewer requests concurrently"
+            )
         correlation_id = str(uuid.uuid4())
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._open[correlation_id] = reply
@@ -85,7 +87,7 @@ class PendingReplies:
         reply = self._open.get(properties.get(names.CORRELATION_ID, ""))
         if reply is None:
             # It came too late, or twice: the one who replied can do nothing about it.
-            _logger.info("a reply has no request that waits for it: message %s", properties.get(names.UNIQUE_KEY))
+            _logger.info("no request is waiting for the reply: message %s", properties.get(names.UNIQUE_KEY))
         elif not reply.done():
             properties[names.REPLY_ARRIVE_TIME] = str(now_ms())
             reply.set_result(Reply(header, properties, command.body))

@@ -21,7 +21,7 @@ def task_stacks() -> str:
         block = _block(task)
         characters += len(block)
         if number == MAX_TASKS or characters > MAX_CHARACTERS:
-            blocks.append(f"… and {len(tasks) - number} tasks more\n")
+            blocks.append(f"… and {len(tasks) - number} more tasks\n")
             break
         blocks.append(block)
     return "\n".join(blocks)

@@ -67,7 +67,7 @@ class InFlight:
         waiting, self._waiting = self._waiting, deque()
         for room, _ in waiting:
             if not room.done():
-                room.set_exception(ClosedError("the producer was closed while the send waited for room"))
+                room.set_exception(ClosedError("the producer was closed while the send waited for other sends"))
         if self._count:
             self._emptied = asyncio.Event()
             try:

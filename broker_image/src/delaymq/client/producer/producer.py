@@ -175,7 +175,7 @@ class Producer:
         """
         self._check(queue, ordering_key)
         if timeout_ms <= 0:
-            raise ValueError(f"a request needs time for its reply, not timeout_ms={timeout_ms}")
+            raise ValueError(f"timeout_ms of a request must be positive, not {timeout_ms}")
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         with self._client.requests.waiting() as (correlation_id, reply):
             own = {
@@ -214,7 +214,7 @@ class Producer:
                 route = await self._client.route_to_send(topic, self.options.new_topic_queues)
                 await self._client.heartbeat_to(route.addresses())
         except TimeoutError as error:
-            failed = ClientError("the brokers of its route did not answer in time")
+            failed = ClientError("the brokers of its route did not respond in time")
             raise SendError(topic, 0, failed) from error
         if len(self._introduced) < MAX_INTRODUCED:
             self._introduced.add(topic)
@@ -244,9 +244,9 @@ class Producer:
 
     def _check(self, queue: MessageQueue | None, ordering_key: str | None) -> None:
         if not self._started:
-            raise ClosedError("the producer is not started or closed: use `async with Producer(client)`")
+            raise ClosedError("the producer has not been started or is closed: use `async with Producer(client)`")
         if queue is not None and ordering_key is not None:
-            raise ValueError("give a queue or an ordering key, not both: the key chooses the queue")
+            raise ValueError("give a queue or an ordering key, not both: the key selects the queue")
 
     async def _send(
         self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, timeout_ms: int | None
@@ -277,7 +277,7 @@ class Producer:
                 await self._in_flight.enter(size_bytes)
         except TimeoutError:
             failed = ClientError(
-                f"{len(self._in_flight)} sends are under way and none made room within {limit_ms} ms:"
-                " send less at a time, or find out why the broker is slow"
+                f"{len(self._in_flight)} sends are in progress and none finished within {limit_ms} ms: send fewer "
+                "messages concurrently, or find out why the broker is slow"
             )
             raise SendError(topic, 0, failed) from failed

@@ -115,7 +115,7 @@ class TransactionProducer(Producer):
                     await self._idle.wait()
         except TimeoutError:
             _logger.warning(
-                "%d local transactions and %d checks of %s were open when it was closed: the broker asks again",
+                "%d local transactions and %d checks of %s were open when it was closed: the broker will check again",
                 self._executing, len(self._checks), self.group,
             )  # fmt: skip
         finally:
@@ -140,7 +140,7 @@ class TransactionProducer(Producer):
         """
         self._check(queue, ordering_key)
         if self._closing:
-            raise ClosedError("the producer is being closed: nothing new is begun")
+            raise ClosedError("the producer is being closed: no new transaction can start")
         deadline = asyncio.get_running_loop().time() + (timeout_ms or self.options.send_timeout_ms) / 1000
         delayed = delay is not None or message.delay_level > 0
         own = {names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: self.group}
@@ -212,7 +212,7 @@ class TransactionProducer(Producer):
             await self._end_transaction(address, header, sent.queue.broker_name, remark)
         except ClientError as error:
             # It has been executed: the caller must not take it for failed. The broker asks how it ended.
-            _logger.warning("the broker could not be told that %s is %s: %s", sent.message_id, state.name, error)
+            _logger.warning("the broker could not be notified that %s is %s: %s", sent.message_id, state.name, error)
 
     async def _address_of(self, queue: MessageQueue) -> str:
         """Where the half message is: NameServers may not know a topic yet that it has made."""
@@ -238,7 +238,9 @@ class TransactionProducer(Producer):
             self._trace(message.topic, message.tags, " ".join(message.keys), header, address, state)
             await self._end_transaction(address, header, message.queue.broker_name, remark)
         except ClientError as error:
-            _logger.warning("the broker could not be told how %s ended, it asks again: %s", asked.msg_id, error)
+            _logger.warning(
+                ("the broker could not be notified of the outcome of %s, it will check again: %s"), asked.msg_id, error
+            )
         finally:
             self._checks.discard((address, asked.commit_log_offset))
             self._idle.set()
@@ -247,7 +249,7 @@ class TransactionProducer(Producer):
         try:
             state: object = await self._listener.check(message)
         except Exception as error:
-            _logger.warning("it could not be checked how %s ended", message.message_id, exc_info=True)
+            _logger.warning("the outcome of %s could not be checked", message.message_id, exc_info=True)
             return LocalState.UNKNOWN, f"checkLocalTransactionState Exception: {_shown(error)}"
         return _known(state, message.message_id), None
 
@@ -272,7 +274,7 @@ class TransactionProducer(Producer):
 def _known(state: object, message_id: str) -> LocalState:
     if isinstance(state, LocalState):
         return state
-    _logger.warning("a listener answers with a LocalState, not %r: %s is UNKNOWN", state, message_id)
+    _logger.warning("a listener must return a LocalState, not %r: %s is UNKNOWN", state, message_id)
     return LocalState.UNKNOWN
 
 

@@ -23,12 +23,14 @@ MAX_BATCH_MESSAGES = 4_096
 def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
     """The body of a batch send. IllegalMessageError for what cannot be in one batch."""
     if not messages:
-        raise IllegalMessageError("a batch has at least one message")
+        raise IllegalMessageError("a batch must contain at least one message")
     topic, wait = messages[0].topic, messages[0].wait_stored
     entries = []
     for message, unique_id in zip(messages, unique_ids, strict=True):
         if message.topic != topic or message.wait_stored != wait:
-            raise IllegalMessageError("messages of one batch have one topic and one wait_stored: see split_batches")
+            raise IllegalMessageError(
+                "the messages of a batch must have the same topic and wait_stored: see split_batches"
+            )
         _check_batchable(message)
         properties = properties_text(outgoing_properties(message, unique_id))
         entries.append(BatchMessage(message.flag, message.body, properties.encode("utf-8", "surrogateescape")))
@@ -72,6 +74,6 @@ def batched_bytes(message: Message) -> int:
 
 def _check_batchable(message: Message) -> None:
     if message.topic.startswith(names.RETRY_PREFIX):
-        raise IllegalMessageError("messages to a retry topic cannot be in a batch: send them one by one")
+        raise IllegalMessageError("messages to a retry topic cannot be in a batch: send them individually")
     if message.delay_level or names.DELAY in message.properties:
-        raise IllegalMessageError("delayed messages cannot be in a batch: send them one by one")
+        raise IllegalMessageError("delayed messages cannot be in a batch: send them individually")

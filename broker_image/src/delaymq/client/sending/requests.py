@@ -56,11 +56,13 @@ def check_size(body: bytes, options: ProducerOptions, *, is_batch: bool = False)
     """IllegalMessageError for a body that no broker would take."""
     if len(body) > options.max_message_bytes:
         hint = (
-            "send smaller batches: split_batches makes them"
+            "send smaller batches, such as those of split_batches"
             if is_batch
             else "send less, or raise maxMessageSize on the broker and max_message_bytes here"
         )
-        raise IllegalMessageError(f"a body of {len(body)} bytes, at most {options.max_message_bytes} are sent: {hint}")
+        raise IllegalMessageError(
+            f"the body has {len(body)} bytes, and the maximum is {options.max_message_bytes}: {hint}"
+        )
 
 
 def compressed(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:

@@ -147,9 +147,7 @@ class Sender:
         queue = self._choose(attempts, route)
         address = route.master(queue.broker_name)
         if address is None:
-            raise NoRouteError(
-                outgoing.topic, f"its route has no broker {queue.broker_name} that can be written to: try again later"
-            )
+            raise NoRouteError(outgoing.topic, f"its route has no writable broker {queue.broker_name}: retry later")
         attempts.tried, attempts.address = queue, address
         if before is not None and before.broker_name == queue.broker_name:
             await asyncio.sleep(SAME_BROKER_PAUSE_MS * (attempts.number - 1) / 1000)
@@ -174,7 +172,7 @@ class Sender:
         if attempts.fixed is not None:
             return attempts.fixed
         if not route.writable:
-            raise NoRouteError(topic, "no broker of its route can be written to now")
+            raise NoRouteError(topic, "no broker of its route is writable at present")
         if attempts.ordering_key is not None:
             attempts.fixed = queue_for_key(route.writable, attempts.ordering_key)
             return attempts.fixed

@@ -88,7 +88,7 @@ class Tracer:
         await self._background.close()
         left = len(self._waiting) + self._on_their_way
         if left:
-            self._drop(left, "the last ones could not be sent in time")
+            self._drop(left, "the last traces could not be sent in time")
             self._waiting.clear()
 
     def cancel(self) -> None:
@@ -178,7 +178,7 @@ class Tracer:
 
     def _append(self, trace: Trace) -> None:
         if len(self._waiting) >= MAX_WAITING:
-            self._drop(1, f"{MAX_WAITING} wait already")
+            self._drop(1, f"{MAX_WAITING} are already waiting")
             return
         self._waiting.append(trace)
         if len(self._waiting) == 1:

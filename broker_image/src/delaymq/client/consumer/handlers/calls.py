@@ -86,7 +86,7 @@ class HandlerCalls:
             return done
         kept = run.kept
         if len(kept) < len(run.messages):
-            _logger.warning("the handler ended too late for %s, what it says is ignored", all_shown(run.messages))
+            _logger.warning("the handler finished too late for %s, its outcome is ignored", all_shown(run.messages))
         self._tally.consumed(message for place, message in kept if place < done)
         self._tally.failed(message for place, message in kept if place >= done)
         return done
@@ -102,5 +102,5 @@ class HandlerCalls:
 
 def all_shown(messages: Sequence[ReceivedMessage]) -> str:
     """The first message, and how many more there are."""
-    more = f" and {len(messages) - 1} more of its queue" if len(messages) > 1 else ""
+    more = f" and {len(messages) - 1} more from its queue" if len(messages) > 1 else ""
     return shown(messages[0]) + more

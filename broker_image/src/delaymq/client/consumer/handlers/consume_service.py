@@ -110,7 +110,7 @@ class ConsumeService:
         self._timers.clear()
         self._waiting.clear()
         if not await self.settle(None, timeout_ms):
-            _logger.warning("%d handlers still ran after %d ms and are cancelled", len(self._runs), timeout_ms)
+            _logger.warning("%d handlers were still running after %d ms and are cancelled", len(self._runs), timeout_ms)
 
     def _make_ready(self, reader: QueueReader) -> None:
         if reader not in self._is_ready and reader not in self._busy and self._waiting.get(reader):
@@ -135,7 +135,7 @@ class ConsumeService:
             try:
                 await (self._run_in_order if self._options.ordered else self._run)(run)
             except Exception:
-                _logger.exception("%s is tried again: what follows its handler failed", shown(run.messages[0]))
+                _logger.exception("%s will be retried: processing after its handler failed", shown(run.messages[0]))
                 self._again(reader, [message for _, message in run.kept], self._options.unsent_retry_ms)
             finally:
                 self._runs.discard(run)
@@ -164,7 +164,7 @@ class ConsumeService:
             if place < done:
                 run.reader.finish(message)
             elif self._retries is None:
-                _logger.warning("%s is dropped: in broadcasting nothing comes again", shown(message))
+                _logger.warning("%s is dropped: broadcasting consumers do not retry", shown(message))
                 run.reader.finish(message)
             elif run.reader.dropped:
                 continue  # whoever has the queue now gets it

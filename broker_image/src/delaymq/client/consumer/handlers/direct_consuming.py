@@ -35,7 +35,9 @@ async def consume_directly(
     except (SystemExit, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        _logger.warning("the handler failed on %s, which it was asked to consume", shown(message), exc_info=True)
+        _logger.warning(
+            ("the handler failed on %s, which was sent for direct consumption"), shown(message), exc_info=True
+        )
         result, remark = ConsumeResult.THROW_EXCEPTION, f"{type(error).__name__}: {error}"[:MAX_REMARK_CHARACTERS]
     spent_ms = int((loop.time() - began) * 1000)
     return ConsumeDirectlyResult(order=ordered, consume_result=result, remark=remark, spent_time_mills=spent_ms)

@@ -45,7 +45,7 @@ class Retries:
         try:
             await self._send_back(message, max_times, level)
         except ClientError as error:
-            _logger.info("%s could not be sent back (%s), its copy is sent", shown(message), error)
+            _logger.info("%s could not be sent back (%s), sending a copy instead", shown(message), error)
         else:
             return True
         try:
@@ -83,7 +83,7 @@ class Retries:
         properties[names.DELAY] = str(level or FIRST_RETRY_LEVEL + message.reconsume_times)
         route = await self._client.route(topic)
         if not route.writable:
-            raise ClientError(f"no broker takes {topic} now")
+            raise ClientError(f"no broker accepts messages to {topic} at present")
         queue = route.writable[message.queue_offset % len(route.writable)]
         address = await self._client.address_of(queue, to_write=True)
         command = send_command(

@@ -42,7 +42,7 @@ class HandlerTimeout:
             if not run.warned:
                 run.warned = True
                 _logger.warning(
-                    "%s has been at its handler for more than %d ms", all_shown(run.messages), self._limit_ms
+                    "the handler of %s has been running for more than %d ms", all_shown(run.messages), self._limit_ms
                 )
             if self._ordered:
                 continue  # its successors must not be handled before it

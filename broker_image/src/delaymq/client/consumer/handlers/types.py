@@ -33,7 +33,9 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.delay_level == 0 or self.delay_level < -1:
-            raise ValueError(f"a retry has a level from 1 on, or -1 for the dead letters, not {self.delay_level}")
+            raise ValueError(
+                f"the delay level of a retry must be 1 or more, or -1 for the dead-letter queue, not {self.delay_level}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ class Suspend:
     def __post_init__(self) -> None:
         if not MIN_SUSPEND_MS <= self.pause_ms <= MAX_SUSPEND_MS:
             raise ValueError(
-                f"a queue is suspended for {MIN_SUSPEND_MS} to {MAX_SUSPEND_MS} ms, not {self.pause_ms}: suspend it"
-                " again the next time"
+                f"a queue can be suspended for {MIN_SUSPEND_MS} to {MAX_SUSPEND_MS} ms, not {self.pause_ms}: for a "
+                "longer pause, suspend it repeatedly"
             )
 
 
@@ -73,7 +75,7 @@ def of_one(handler: Handler) -> Handle:
             return 0
         if isinstance(outcome, Again):
             return outcome
-        raise TypeError(f"a handler returns None, an Outcome, a Retry or a Suspend, not {outcome!r}")
+        raise TypeError(f"a handler must return None, an Outcome, a Retry or a Suspend, not {outcome!r}")
 
     return handle
 
@@ -93,8 +95,8 @@ def of_batch(handler: BatchHandler) -> Handle:
         if type(outcome) is int and 0 <= outcome <= len(messages):
             return outcome
         raise TypeError(
-            f"a handler of {len(messages)} messages returns None, an Outcome, a Retry, a Suspend or how many are done,"
-            f" not {outcome!r}"
+            f"a handler of {len(messages)} messages must return None, an Outcome, a Retry, a Suspend or the number "
+            f"of consumed messages, not {outcome!r}"
         )
 
     return handle
@@ -107,6 +109,6 @@ def _check(handler: object) -> None:
     if inspect.isroutine(plain) and not inspect.iscoroutinefunction(plain):
         # A blocking handler would stop heartbeats, lock renewals and all other handlers of this loop.
         raise TypeError(
-            f"the handler {plain.__qualname__} is a plain function: write `async def`,"
-            " and `await asyncio.to_thread(work, message)` for work that blocks"
+            f"the handler {plain.__qualname__} is a plain function: use `async def`, and `await "
+            "asyncio.to_thread(work, message)` for blocking work"
         )

@@ -29,8 +29,8 @@ class OffsetsInUseError(ClientError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(
-            f"another consumer keeps its offsets in {path}: in broadcasting each member needs a file of its own,"
-            " so give each Client an instance_name, or each consumer an offsets_path"
+            f"another consumer stores its offsets in {path}: each broadcasting member requires its own file, so give "
+            "each Client an instance_name, or each consumer an offsets_path"
         )
         self.path = path
 
@@ -40,7 +40,7 @@ def default_path(client_id: str, instance_name: str, group: str) -> Path:
     try:
         home = Path.home()
     except RuntimeError as error:
-        raise ClientError("there is no home folder to keep a member's offsets in: set HOME, or offsets_path") from error
+        raise ClientError("there is no home directory for a member's offsets: set HOME, or offsets_path") from error
     address = client_id.partition("@")[0]
     instance = (instance_name or DEFAULT_INSTANCE).replace("/", "_")
     return home / FOLDER / f"{address}@{instance}" / group / FILE_NAME
@@ -86,7 +86,11 @@ class FileOffsets:
         except OSError as error:
             # Tried again every few seconds: one line is enough.
             if not self._is_told:
-                _logger.warning("offsets not saved to %s, after a restart messages come again: %s", self._path, error)
+                _logger.warning(
+                    ("offsets could not be saved to %s, messages will be repeated after a restart: %s"),
+                    self._path,
+                    error,
+                )
             self._is_told = True
         else:
             self._is_told = False
@@ -115,7 +119,9 @@ class FileOffsets:
             raise OffsetsInUseError(self._path) from None
         except OSError as error:
             # Everybody gets every message anyway: to begin as a new member is better than not to begin.
-            _logger.warning("offsets cannot be kept in %s, after a restart messages come again: %s", self._path, error)
+            _logger.warning(
+                ("offsets cannot be stored in %s, messages will be repeated after a restart: %s"), self._path, error
+            )
             self.close()
             self._is_told = True
         self._offsets = self._written = _read(self._path)
@@ -133,7 +139,7 @@ def _read(path: Path) -> dict[MessageQueue, int]:
         except FileNotFoundError:
             continue
         except (OSError, RequestError) as error:
-            _logger.warning("offsets in %s cannot be read and are left aside: %s", each, error)
+            _logger.warning("offsets in %s cannot be read and are ignored: %s", each, error)
     return {}
 
 

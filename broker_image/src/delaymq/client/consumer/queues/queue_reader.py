@@ -216,7 +216,7 @@ class QueueReader:
     async def _correct(self, cached: ProcessQueue, result: PullResult) -> ProcessQueue:
         queue = self.queue
         _logger.warning(
-            "%s/%d of %s: offset %d is not in the queue any more, going on at %d (it has %d to %d)",
+            "%s/%d of %s: offset %d is no longer in the queue, continuing at %d (it contains %d to %d)",
             queue.topic, queue.queue_id, queue.broker_name,
             cached.pulled_to, result.next_offset, result.min_offset, result.max_offset,
         )  # fmt: skip

@@ -56,7 +56,12 @@ class QueueLocks:
                 body = self._request(held)
                 await self._client.request(address, request_command(RequestCode.UNLOCK_BATCH_MQ, body=body))
             except ClientError as error:
-                _logger.info("locks of %s at %s expire by themselves: %s", self._group, held[0].broker_name, error)
+                _logger.info(
+                    ("locks of %s at %s could not be released and will expire: %s"),
+                    self._group,
+                    held[0].broker_name,
+                    error,
+                )
 
     def _request(self, queues: list[MessageQueue]) -> bytes:
         request = LockRequest(consumer_group=self._group, client_id=self._client.client_id, mq_set=queues)

@@ -98,7 +98,7 @@ class RebalanceService:
             try:
                 settled = await self._round()
             except Exception:
-                _logger.exception("the shares of %s could not be worked out, it is tried again", self._group)
+                _logger.exception("rebalance of %s failed, retrying", self._group)
                 settled = False
             pause_ms = self._options.rebalance_interval_ms if settled else UNSETTLED_PAUSE_MS
             if self._takes.waits_for_locks:
@@ -138,7 +138,7 @@ class RebalanceService:
         # Tried again every second: one line is enough.
         quiet = isinstance(error, NoRouteError) or topic in self._unknown
         level = logging.DEBUG if quiet else logging.WARNING
-        _logger.log(level, "the share of %s is not known, what is read stays: %s", topic, error)
+        _logger.log(level, "the queues of %s could not be assigned anew, keeping the current ones: %s", topic, error)
         self._unknown.add(topic)
 
     async def _announce(self) -> None:
