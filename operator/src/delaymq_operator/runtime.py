@@ -25,9 +25,9 @@ from delaymq_operator.adapters.kube import ApiKube
 from delaymq_operator.adapters.kube_events import EventRecorder
 from delaymq_operator.controller.cache import WatchCache
 from delaymq_operator.controller.controller import RUN_TIMEOUT_S, Controller
-from delaymq_operator.controller.event_mapping import keys_to_wake
-from delaymq_operator.controller.finalizers import Stranded
-from delaymq_operator.controller.namespaces import Serving
+from delaymq_operator.controller.event_mapping import keys_to_enqueue
+from delaymq_operator.controller.finalizers import StrandedFinalizers
+from delaymq_operator.controller.namespaces import NamespaceServer
 from delaymq_operator.controller.sync import CacheSync, Lost, Scope
 from delaymq_operator.handlers.runner import KopfRunner
 from delaymq_operator.health import LoopLag, serve_health
@@ -107,7 +107,7 @@ class OperatorRuntime:
         self._stop = asyncio.Event()
         self._metrics.registry.register(StateCollector(self, self._cache))
 
-    def _make_serving(self, credentials: Credentials) -> Serving:
+    def _make_serving(self, credentials: Credentials) -> NamespaceServer:
         settings = self._settings
         releases = {kind: self._releaser(release) for kind, release in self._reconcilers.release.items()}
 
@@ -126,14 +126,14 @@ class OperatorRuntime:
                 own_signals=self._own_signals,
             )
 
-        return Serving(
+        return NamespaceServer(
             settings.namespaces,
             sync=sync,
             cache=self._cache,
             controller=self._controller,
             watches=watches,
             keys=self._keys,
-            left=Stranded(self._requests, self._ctx.kube, self._controller, releases),
+            left=StrandedFinalizers(self._requests, self._ctx.kube, self._controller, releases),
         )
 
     async def run(self) -> None:
@@ -270,9 +270,9 @@ class OperatorRuntime:
             self._serving.sync.suspect()
 
     def _changed(self, kind: str, before: Manifest | None, after: Manifest | None) -> None:
-        for key in keys_to_wake(kind, before, after, self._cache):
+        for key in keys_to_enqueue(kind, before, after, self._cache):
             if self._serving.serves(key.namespace):
-                self._controller.wake(key)
+                self._controller.enqueue(key)
 
     async def _reconcile(self, key: Key) -> Outcome:
         if not self._serving.serves(key.namespace):
@@ -285,10 +285,10 @@ class OperatorRuntime:
     def _releaser(
         self, release: Callable[[Key, ReconcileContext], Awaitable[Waiting | None]]
     ) -> Callable[[Key], Awaitable[Waiting | None]]:
-        async def let_go(key: Key) -> Waiting | None:
+        async def release_one(key: Key) -> Waiting | None:
             return await release(key, self._ctx)
 
-        return let_go
+        return release_one
 
     def _keys(self, scope: Scope) -> Iterator[Key]:
         for kind in OWN_KINDS:

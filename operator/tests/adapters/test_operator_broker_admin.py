@@ -17,7 +17,7 @@ from delaymq_operator.adapters.broker_admin import HttpBrokerAdmin
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.manifests import Registrations, registration_secret
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import Account, Endpoint, TopicConfig
+from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, TopicConfig
 from delaymq_testing.broker.harness import broker_config
 from delaymq_testing.running_server import BROKER_FIELDS, HOST, BrokerPeer, run, standalone, until
 from harness.ports import free_port
@@ -81,13 +81,13 @@ def test_a_broker_with_access_control_is_asked_by_an_account(tmp_path: Path) -> 
             wanted = TopicConfig(topic="orders", read_queues=4, write_queues=4)
             with pytest.raises(BrokerRefused, match="No accessKey is configured"):
                 await admin.put_topic(endpoint, wanted)
-            signing = replace(endpoint, account=Account(access_key="operators", secret_key="operators-secret"))
+            signing = replace(endpoint, account=AdminAccount(access_key="operators", secret_key="operators-secret"))
             await admin.put_topic(signing, wanted)
             await admin.set_settings(signing, {"fileReservedTime": "9"})
             assert (await admin.topics(signing))["orders"] == wanted
             await admin.delete_topic(signing, "orders")
             assert (await admin.info(endpoint)).ready  # HTTP goes by its token
-            other = replace(endpoint, account=Account(access_key="operators", secret_key="another-secret"))
+            other = replace(endpoint, account=AdminAccount(access_key="operators", secret_key="another-secret"))
             with pytest.raises(BrokerRefused, match="Check signature failed") as caught:
                 await admin.topics(other)
             assert "another-secret" not in str(caught.value)
@@ -178,7 +178,7 @@ def test_the_accounts_that_the_operator_makes_are_those_that_servers_want(tmp_pa
     rules, account = tmp_path / "namesrv_acl.yml", tmp_path / "account.yml"
     rules.write_text(texts["namesrv_acl.yml"])
     account.write_text(texts["group-0.yml"])
-    operators = Account(access_key=texts["accessKey"], secret_key=texts["secretKey"])
+    operators = AdminAccount(access_key=texts["accessKey"], secret_key=texts["secretKey"])
     namesrv = NamesrvConfig(listen_port=0, kv_config_path="", namesrv_acl_config_path=str(rules))
     named = {"broker_name": "demo-0", "namesrv_account_file": str(account)}
     server = Standalone(broker_config(tmp_path, **BROKER_FIELDS, **named), namesrv)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.controller.cache import WatchCache
-from delaymq_operator.controller.event_mapping import keys_to_wake
+from delaymq_operator.controller.event_mapping import keys_to_enqueue
 from delaymq_operator.manifests import AnalyticsRun, analytics_application
 from delaymq_operator.reconcile.context import Key
 
@@ -31,7 +31,7 @@ class Seen:
         self.cache = WatchCache(self._changed, namespaces=namespaces)
 
     def _changed(self, kind: str, before: Manifest | None, after: Manifest | None) -> None:
-        self.woken += keys_to_wake(kind, before, after, self.cache)
+        self.woken += keys_to_enqueue(kind, before, after, self.cache)
 
     def woken_by(self, *objects: Manifest) -> list[Key]:
         self.woken.clear()
@@ -205,11 +205,11 @@ def test_topics_for_one_name_are_found_without_looking_through_all_topics(seen: 
     topics = [an_object("Topic", f"t{n}", n, spec={"brokerRef": {"name": "demo"}}) for n in range(1, 4)]
     same = an_object("Topic", "same", 9, spec={"brokerRef": {"name": "demo"}, "topicName": "t2"})
     assert seen.cache.replace("Topic", None, [*topics, same], "9") == 4
-    assert seen.cache.rivals(same) == [topics[1]]
+    assert seen.cache.conflicting_topics(same) == [topics[1]]
     moved = an_object("Topic", "same", 10, spec={"brokerRef": {"name": "demo"}, "topicName": "t3"})
     seen.cache.put("Topic", moved)
-    assert seen.cache.rivals(topics[1]) == []
-    assert seen.cache.rivals(moved) == [topics[2]]
+    assert seen.cache.conflicting_topics(topics[1]) == []
+    assert seen.cache.conflicting_topics(moved) == [topics[2]]
     seen.cache.remove("Topic", topics[2])
-    assert seen.cache.rivals(moved) == []
+    assert seen.cache.conflicting_topics(moved) == []
     assert seen.woken[-1] == Key("Topic", "ns", "same")

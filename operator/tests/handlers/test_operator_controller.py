@@ -62,10 +62,10 @@ def test_many_wakes_are_one_run_and_one_more_when_it_went_on() -> None:
 
         controller, runs = started(loop, slow)
         for _ in range(100):
-            controller.wake(A)
+            controller.enqueue(A)
         await asyncio.sleep(5)
         for _ in range(100):
-            controller.wake(A)
+            controller.enqueue(A)
         await asyncio.sleep(100)
         assert len(runs.of(A)) == 2
         await controller.stop(0)
@@ -86,7 +86,7 @@ def test_a_key_is_never_run_twice_at_a_time() -> None:
 
         controller, runs = started(loop, slow, workers=8)
         for _ in range(200):
-            controller.wake(A)
+            controller.enqueue(A)
             await asyncio.sleep(0.05)
         assert runs.results[Result.ERROR] == 0
         assert len(runs.of(A)) > 5
@@ -109,7 +109,7 @@ def test_no_more_keys_run_at_a_time_than_there_are_workers() -> None:
 
         controller, runs = started(loop, slow, workers=3)
         for n in range(20):
-            controller.wake(Key("Topic", "ns", str(n)))
+            controller.enqueue(Key("Topic", "ns", str(n)))
         await asyncio.sleep(100)
         assert (most, len(runs.times_s)) == (3, 20)
         await controller.stop(0)
@@ -120,10 +120,10 @@ def test_no_more_keys_run_at_a_time_than_there_are_workers() -> None:
 def test_an_outcome_says_when_to_look_again_and_whom_to_wake() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async def next_one(key: Key) -> Outcome:
-            return Outcome(10.0, wake=(B,)) if key == A else Outcome()
+            return Outcome(10.0, enqueue=(B,)) if key == A else Outcome()
 
         controller, runs = started(loop, next_one)
-        controller.wake(A)
+        controller.enqueue(A)
         await asyncio.sleep(25)
         assert runs.of(A) == pytest.approx([0.0, 10.0, 20.0])
         assert len(runs.of(B)) == 3
@@ -138,7 +138,7 @@ def test_failures_are_tried_again_ever_later_up_to_a_limit() -> None:
             raise BrokerUnreachable("10.0.0.1:8080", "no answer")
 
         controller, runs = started(loop, failing)
-        controller.wake(A)
+        controller.enqueue(A)
         await asyncio.sleep(3_000)
         times_s = runs.of(A)
         gaps_s = [after - before for before, after in itertools.pairwise(times_s)]
@@ -156,7 +156,7 @@ def test_a_conflict_is_tried_again_at_once_and_a_lasting_one_is_not() -> None:
             raise KubeError(409, "Conflict", "it was changed")
 
         controller, runs = started(loop, conflict)
-        controller.wake(A)
+        controller.enqueue(A)
         await asyncio.sleep(1_000)
         times_s = runs.of(A)
         assert times_s[5] - times_s[0] < 2
@@ -172,11 +172,11 @@ def test_a_wake_shortens_the_wait_after_a_failure_and_never_makes_it_spin() -> N
             raise BrokerUnreachable("10.0.0.1:8080", "no answer")
 
         controller, runs = started(loop, failing)
-        controller.wake(A)
+        controller.enqueue(A)
         await asyncio.sleep(400)
         before = len(runs.of(A))
         for _ in range(1_000):
-            controller.wake(A)
+            controller.enqueue(A)
             await asyncio.sleep(0.1)
         assert 100 / WOKEN_BACKOFF_S - 2 <= len(runs.of(A)) - before <= 100 / WOKEN_BACKOFF_S + 1
         await controller.stop(0)
@@ -187,10 +187,10 @@ def test_a_wake_shortens_the_wait_after_a_failure_and_never_makes_it_spin() -> N
 def test_what_wakes_itself_is_slowed_down() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async def itself(key: Key) -> Outcome:
-            return Outcome(0.0, wake=(key,))
+            return Outcome(0.0, enqueue=(key,))
 
         controller, runs = started(loop, itself)
-        controller.wake(A)
+        controller.enqueue(A)
         await asyncio.sleep(10)
         assert len(runs.of(A)) <= 51
         await controller.stop(0)
@@ -210,7 +210,7 @@ def test_a_success_forgets_the_failures_before_it() -> None:
             return Outcome(100)
 
         controller, runs = started(loop, sometimes)
-        controller.wake(A)
+        controller.enqueue(A)
         await asyncio.sleep(200)
         assert runs.of(A) == pytest.approx([0, 1, 3, 7, 107, 108, 110, 114])
         await controller.stop(0)
@@ -226,8 +226,8 @@ def test_a_run_without_an_end_is_ended_and_the_worker_goes_on() -> None:
             return Outcome()
 
         controller, runs = started(loop, hanging, workers=1)
-        controller.wake(A)
-        controller.wake(B)
+        controller.enqueue(A)
+        controller.enqueue(B)
         await asyncio.sleep(RUN_TIMEOUT_S - 1)
         assert controller.longest_run_s() == pytest.approx(RUN_TIMEOUT_S - 1)
         assert runs.of(B) == []
@@ -244,7 +244,7 @@ def test_a_bug_is_logged_with_its_stack_and_tried_again_later(caplog: pytest.Log
             raise KeyError("spec")
 
         controller, runs = started(loop, broken)
-        controller.wake(A)
+        controller.enqueue(A)
         await asyncio.sleep(2.5)
         assert runs.results == {Result.ERROR: 2}
         await controller.stop(0)
@@ -273,7 +273,7 @@ def test_while_a_key_is_held_it_is_not_reconciled() -> None:
 
         controller, _ = started(loop, run)
         async with controller.alone(A):
-            controller.wake(A)
+            controller.enqueue(A)
             await asyncio.sleep(10)
             assert entered == []
         await asyncio.sleep(1)
@@ -287,7 +287,7 @@ def test_keys_that_are_gone_leave_nothing_behind() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         controller, _ = started(loop, done)
         for n in range(1_000):
-            controller.wake(Key("Topic", "ns", str(n)))
+            controller.enqueue(Key("Topic", "ns", str(n)))
         await asyncio.sleep(10)
         assert controller._states == {}
         await controller.stop(0)
@@ -307,14 +307,14 @@ def test_a_stop_lets_runs_end_for_a_while_and_begins_nothing_more() -> None:
         controller, runs = started(loop, slow, workers=2)
         waiting = Key("Broker", "ns", "waiting")
         for key in (A, B, waiting):
-            controller.wake(key)
+            controller.enqueue(key)
         await asyncio.sleep(1)
         began_s = loop.time()
         await controller.stop(5)
         assert loop.time() - began_s == pytest.approx(5)
         assert ended == [A]
         assert runs.of(waiting) == []
-        controller.wake(A)
+        controller.enqueue(A)
         await asyncio.sleep(100)
         assert len(runs.of(A)) == 1
 

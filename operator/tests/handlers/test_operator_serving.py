@@ -12,8 +12,8 @@ from delaymq_operator.controller import namespaces as serving
 from delaymq_operator.controller import sync
 from delaymq_operator.controller.cache import WatchCache
 from delaymq_operator.controller.controller import Controller
-from delaymq_operator.controller.finalizers import Stranded
-from delaymq_operator.controller.namespaces import Serving
+from delaymq_operator.controller.finalizers import StrandedFinalizers
+from delaymq_operator.controller.namespaces import NamespaceServer
 from delaymq_operator.controller.sync import CacheSync, Lost, Scope
 from delaymq_operator.reconcile.context import Key, Outcome, Waiting
 from delaymq_operator.reconcile.errors import KubeError
@@ -68,7 +68,7 @@ class Tenants:
         self.is_left = False
         self.cache = WatchCache(self._changed, namespaces=namespaces)
         self.controller = Controller(self._reconcile, self, workers=1, resync_s=1_000, known=list)
-        self.serving = Serving(
+        self.serving = NamespaceServer(
             namespaces,
             sync=self._sync,
             cache=self.cache,
@@ -261,7 +261,7 @@ def test_only_what_is_being_deleted_and_released_loses_the_finalizer(
         assert key == Key("Topic", "a", "orders")
         return waiting
 
-    stranded = Stranded(requests, kube, tenants.controller, {"Topic": release})
+    stranded = StrandedFinalizers(requests, kube, tenants.controller, {"Topic": release})
     held = "deletionTimestamp" in metadata and FINALIZER in metadata.get("finalizers", [FINALIZER])
     assert asyncio.run(stranded.any("a")) == held
     asyncio.run(stranded.release("a"))
@@ -279,7 +279,7 @@ def test_what_cannot_be_listed_or_released_is_no_error() -> None:
     async def release(key: Key) -> Waiting | None:
         raise KubeError(403, "Forbidden", "cannot get secrets")
 
-    stranded = Stranded(requests, kube, tenants.controller, {"Topic": release})
+    stranded = StrandedFinalizers(requests, kube, tenants.controller, {"Topic": release})
     asyncio.run(stranded.release("a"))
     requests.forbidden.add("a")
     asyncio.run(stranded.release("a"))

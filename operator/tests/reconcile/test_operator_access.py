@@ -8,14 +8,14 @@ import pytest
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.manifests import Context, GroupContext, broker_stateful_set
 from delaymq_operator.reconcile.broker.observe.cluster import broker_endpoint
-from delaymq_operator.reconcile.ports import Account
-from delaymq_operator.reconcile.secrets import MAX_AGE_MS, operator_account, seen_in
+from delaymq_operator.reconcile.ports import AdminAccount
+from delaymq_operator.reconcile.secrets import MAX_AGE_MS, operator_account, parse_secret
 from delaymq_operator.reconcile.topic.targets import groups_of
 from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 from delaymq_operator_testing.worlds.settled import settled
 from delaymq_operator_testing.worlds.topic import TopicWorld
 
-ACCOUNT = Account(access_key="operators", secret_key="operators-secret")
+ACCOUNT = AdminAccount(access_key="operators", secret_key="operators-secret")
 RULES = {"plain_acl.yml": "accounts: []"}
 
 
@@ -29,7 +29,7 @@ def put_secret(kube, **texts):
 
 
 def test_the_account_is_read_from_the_secret():
-    assert seen_in(encoded(accessKey="operators\n", secretKey="operators-secret")).account == ACCOUNT
+    assert parse_secret(encoded(accessKey="operators\n", secretKey="operators-secret")).account == ACCOUNT
     assert "operators-secret" not in repr(ACCOUNT)
 
 
@@ -47,7 +47,7 @@ def test_the_account_is_read_from_the_secret():
     ],
 )
 def test_what_is_no_account_is_none(secret):
-    assert seen_in(secret).account is None
+    assert parse_secret(secret).account is None
 
 
 def test_the_account_is_read_again_after_a_while_and_for_another_secret():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from delaymq_operator.reconcile.broker.analytics.application_state import MAX_MESSAGE_CHARS, seen
+from delaymq_operator.reconcile.broker.analytics.application_state import MAX_MESSAGE_CHARS, application_state
 
 SUBMITTED = """failed to submit spark application: failed to run spark-submit: WARNING: Using incubator modules
 26/11/21 10:40:02 INFO SparkKubernetesClientFactory: Auto-configuring K8S client using current context
@@ -22,7 +22,7 @@ WITHOUT_ANSWER = (
 
 def failed(error: str) -> str | None:
     status = {"applicationState": {"state": "SUBMISSION_FAILED", "errorMessage": error}}
-    found = seen({"status": status}, None, 0, 0)
+    found = application_state({"status": status}, None, 0, 0)
     assert found.state == "Failed"
     return found.message
 

@@ -17,8 +17,8 @@ from delaymq_operator.reconcile.broker.apply.compare import covers
         ({"tolerations": [{"key": "k", "operator": "Equal"}]}, {"tolerations": [{"key": "k"}]}),
     ],
 )
-def test_what_others_added_and_other_spellings_count_for_nothing(live, wanted):
-    assert covers(live, wanted)
+def test_what_others_added_and_other_spellings_count_for_nothing(live, desired):
+    assert covers(live, desired)
 
 
 @pytest.mark.parametrize(
@@ -37,5 +37,5 @@ def test_what_others_added_and_other_spellings_count_for_nothing(live, wanted):
         (None, {"a": 1}),
     ],
 )
-def test_a_difference_is_seen(live, wanted):
-    assert not covers(live, wanted)
+def test_a_difference_is_seen(live, desired):
+    assert not covers(live, desired)

@@ -102,10 +102,10 @@ def test_a_changed_table_wakes_all_that_use_it_once() -> None:
         use(world, name, "short", runs="1s")
     key = world.add_levels("short", "1s")
     users = (Key("Broker", NAMESPACE, "one"), Key("Broker", NAMESPACE, "two"))
-    assert look(world, key).wake == users
-    assert look(world, key).wake == ()
+    assert look(world, key).enqueue == users
+    assert look(world, key).enqueue == ()
     world.kube.change("DelayLevelConfig", "short", levels=["1s", "2s"])
-    assert look(world, key).wake == users
+    assert look(world, key).enqueue == users
     assert world.condition(key)[1] == "Applying"
 
 

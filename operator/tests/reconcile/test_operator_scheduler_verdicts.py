@@ -6,7 +6,7 @@ import pytest
 from delaymq.api_types.broker import About, Drain
 from delaymq.api_types.delay import Correction, Delay, DelayLevel
 from delaymq_operator.api.broker_status import GroupStatus, LevelStatus, ResumedStatus
-from delaymq_operator.reconcile.broker.model.memory import Seen
+from delaymq_operator.reconcile.broker.model.memory import SeenOffsets
 from delaymq_operator.reconcile.broker.observe.scheduler import judge
 from delaymq_operator_testing.fakes.world import FakeWorld
 from msgspec.structs import replace
@@ -58,12 +58,12 @@ STALE = Correction(level=1, from_offset=90, to_offset=100, reason="stale")
         (before({1: 100}), None, info({1: 40}), "WentBack", [(1, 100, 40, "went-back")]),
         (
             before({1: 30}),
-            Seen(boot_id="boot-1", offsets={1: 100}),
+            SeenOffsets(boot_id="boot-1", offsets={1: 100}),
             info({1: 40}),
             "WentBack",
             [(1, 100, 40, "went-back")],
         ),
-        (before({1: 100}), Seen(boot_id="boot-2", offsets={1: 999}), info({1: 100}), "Intact", []),
+        (before({1: 100}), SeenOffsets(boot_id="boot-2", offsets={1: 999}), info({1: 100}), "Intact", []),
         (before({1: 100, 7: 3}), None, info({1: 100}), "Intact", []),
         (
             before({1: 100, 7: 3}),

@@ -7,7 +7,7 @@ from delaymq_operator.api import SpecError, parse_topic
 from delaymq_operator.reconcile.context import Key, Outcome
 from delaymq_operator.reconcile.ports import TopicConfig
 from delaymq_operator.reconcile.topic import reconcile_topic
-from delaymq_operator.reconcile.topic.answers import ParsedBroker
+from delaymq_operator.reconcile.topic.shared_reads import ParsedBroker
 from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld
 from delaymq_operator_testing.worlds.topic_settling import run, settle
 

@@ -29,7 +29,7 @@ from delaymq.client import Admin, Client, ClientError, ClientOptions, Credential
 from delaymq.client import TopicConfig as ClientTopicConfig
 
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import Account, Endpoint, TopicConfig
+from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, TopicConfig
 
 if TYPE_CHECKING:
     import aiohttp
@@ -109,7 +109,7 @@ class HttpBrokerAdmin:
             await admin.delete_topic_on(address, topic)
 
     async def delete_route(
-        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: Account | None = None
+        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: AdminAccount | None = None
     ) -> None:
         """Takes a topic of one cluster out of the routes of all NameServers; an absent one is fine."""
         async with self._admin(*addresses, name_servers=addresses, account=account) as admin:
@@ -121,7 +121,7 @@ class HttpBrokerAdmin:
             return await admin.orders(address)
 
     async def put_order(
-        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: Account | None = None
+        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: AdminAccount | None = None
     ) -> None:
         """Sets or (None) removes a topic's order configuration on all NameServers."""
         async with self._admin(*addresses, name_servers=addresses, account=account) as admin:
@@ -134,7 +134,7 @@ class HttpBrokerAdmin:
 
     @asynccontextmanager
     async def _admin(
-        self, *asked: str, name_servers: tuple[str, ...] | None = None, account: Account | None = None
+        self, *asked: str, name_servers: tuple[str, ...] | None = None, account: AdminAccount | None = None
     ) -> AsyncIterator[Admin]:
         address = ", ".join(asked)
         # Opening a connection, and one request to each of `asked`, at once.
@@ -180,7 +180,7 @@ class HttpBrokerAdmin:
         return self._session
 
 
-def _signing(account: Account) -> Credentials:
+def _signing(account: AdminAccount) -> Credentials:
     return Credentials(account.access_key, account.secret_key)
 
 

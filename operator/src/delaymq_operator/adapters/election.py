@@ -77,7 +77,7 @@ class Election:
                     _logger.info("active: holding the Lease %s/%s", self._lease.namespace, self._lease.name)
                     return
             except KubeError as error:
-                self._say(f"waiting for the Lease {self._lease.namespace}/{self._lease.name}: {_advice(error)}")
+                self._log_once(f"waiting for the Lease {self._lease.namespace}/{self._lease.name}: {_advice(error)}")
             await asyncio.sleep(min(2.0, self._duration_s / RENEWALS))
 
     async def hold(self) -> None:
@@ -116,7 +116,7 @@ class Election:
                 self._observed = (seen, asked_s)
             stated_s = float(spec.get("leaseDurationSeconds") or self._duration_s)
             if asked_s < self._observed[1] + stated_s:
-                self._say(f"standby: {holder} is active")
+                self._log_once(f"standby: {holder} is active")
                 return False
         return await self._take(found, asked_s)
 
@@ -153,7 +153,7 @@ class Election:
         except KubeError as error:
             # Somebody wrote it: read it again, they may have taken it.
             self._object = None
-            self._say(f"the Lease could not be renewed: {error}")
+            self._log_once(f"the Lease could not be renewed: {error}")
             return False
         self._renewed_s = asked_s
         return True
@@ -182,7 +182,7 @@ class Election:
         written: Manifest = await self._requests.send(Request(verb, "Lease", method, path, lease))
         return written
 
-    def _say(self, sentence: str) -> None:
+    def _log_once(self, sentence: str) -> None:
         """Each sentence once, and again when it still holds after a while."""
         now_s = self._clock()
         if self._said is None or self._said[0] != sentence or now_s - self._said[1] >= REPEAT_SENTENCE_S:

@@ -101,7 +101,7 @@ class ApiKube:
     async def event(self, about: Manifest, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
         """Says something about an object; repeats are counted, not added. It never raises and never waits."""
         if self._events is not None:
-            self._events.say(about, type=type, reason=reason, message=message)
+            self._events.event(about, type=type, reason=reason, message=message)
 
     def _saw(self, kind: str, found: Any) -> Manifest:
         if not isinstance(found, dict):

@@ -32,7 +32,7 @@ CONTROLLER: Final = "delaymq.io/operator"
 _logger = logging.getLogger(__name__)
 
 
-class _Same(NamedTuple):
+class _EventKey(NamedTuple):
     uid: str
     type: str
     reason: str
@@ -40,7 +40,7 @@ class _Same(NamedTuple):
 
 
 @dataclass
-class _Said:
+class _WrittenEvent:
     namespace: str
     name: str
     count: int = 1
@@ -60,23 +60,23 @@ class EventRecorder:
         self._requests = requests
         self._instance = instance[:MAX_REASON_CHARS] or "delaymq-operator"
         self._clock = clock
-        self._said: OrderedDict[_Same, _Said] = OrderedDict()
+        self._said: OrderedDict[_EventKey, _WrittenEvent] = OrderedDict()
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
         self._writing: set[asyncio.Task[None]] = set()
         self.dropped = 0
         """Events that were not written, since there were too many."""
 
-    def say(self, about: Manifest, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
+    def event(self, about: Manifest, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
         """Needs a running loop; never raises for anything that the API server says."""
         uid = str(about["metadata"].get("uid") or about["metadata"]["name"])
-        same = _Same(uid, type, reason[:MAX_REASON_CHARS], _note(message))
+        same = _EventKey(uid, type, reason[:MAX_REASON_CHARS], _note(message))
         said = self._said.get(same)
         if said is None:
             if not self._allowed(uid):
                 self.dropped += 1
                 return
             namespace = about["metadata"].get("namespace") or "default"
-            said = _Said(namespace, f"{about['metadata']['name']}.{uuid4().hex[:16]}", written_s=self._clock())
+            said = _WrittenEvent(namespace, f"{about['metadata']['name']}.{uuid4().hex[:16]}", written_s=self._clock())
             self._said[same] = said
             if len(self._said) > MAX_REMEMBERED:
                 self._said.popitem(last=False)
@@ -113,7 +113,7 @@ class EventRecorder:
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
-    async def _add(self, about: Manifest, same: _Same, said: _Said) -> None:
+    async def _add(self, about: Manifest, same: _EventKey, said: _WrittenEvent) -> None:
         metadata = about["metadata"]
         event: Manifest = {
             "apiVersion": KINDS["Event"].api_version,
@@ -138,7 +138,7 @@ class EventRecorder:
         path = KINDS["Event"].path(said.namespace)
         await self._write(Request("create", "Event", "POST", path, event), same)
 
-    async def _count(self, about: Manifest, same: _Same, said: _Said) -> None:
+    async def _count(self, about: Manifest, same: _EventKey, said: _WrittenEvent) -> None:
         count = said.count
         series = {"series": {"count": count, "lastObservedTime": micro_time()}}
         path = KINDS["Event"].path(said.namespace, said.name)
@@ -148,7 +148,7 @@ class EventRecorder:
             said.name = f"{about['metadata']['name']}.{uuid4().hex[:16]}"
             await self._add(about, same, said)
 
-    async def _write(self, request: Request, same: _Same, *, absent_is_fine: bool = False) -> bool:
+    async def _write(self, request: Request, same: _EventKey, *, absent_is_fine: bool = False) -> bool:
         try:
             await self._requests.send(request)
         except KubeError as error:

@@ -58,7 +58,7 @@ class WatchCache:
             if labels.items() <= (found["metadata"].get("labels") or {}).items()
         ]
 
-    def rivals(self, topic: Manifest) -> list[Manifest]:
+    def conflicting_topics(self, topic: Manifest) -> list[Manifest]:
         """Other Topics that name the same topic of the same Broker. By an index: looking through thousands of Topics
         for each of thousands would hold the event loop up for longer than a lease lasts."""
         topics = self._objects["Topic"]

@@ -120,7 +120,7 @@ class Controller:
                 task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def wake(self, key: Key) -> None:
+    def enqueue(self, key: Key) -> None:
         """Something changed for `key`: it is run soon."""
         if self._stopping:
             return
@@ -201,8 +201,8 @@ class Controller:
             async with state.lock, asyncio.timeout(RUN_TIMEOUT_S):
                 outcome = await self._reconcile(key)
             result, state.failures, again_s = Result.DONE, 0, outcome.requeue_after_s
-            for other in outcome.wake:
-                self.wake(other)
+            for other in outcome.enqueue:
+                self.enqueue(other)
         except Exception as error:
             result = _result_of(error)
             state.failures += 1

@@ -13,13 +13,13 @@ from delaymq_operator.controller.cache import WatchCache
 from delaymq_operator.reconcile.context import Key
 from delaymq_operator.reconcile.ports import Manifest
 
-NOT_WISHES: Final = frozenset(
+KOPF_ANNOTATIONS: Final = frozenset(
     {"delaymq.io/kopf-managed", "delaymq.io/last-handled-configuration", "delaymq.io/release", "delaymq.io/touch-dummy"}
 )
 """Annotations that kopf writes."""
 
 
-def keys_to_wake(kind: str, before: Manifest | None, after: Manifest | None, cache: WatchCache) -> list[Key]:
+def keys_to_enqueue(kind: str, before: Manifest | None, after: Manifest | None, cache: WatchCache) -> list[Key]:
     """Keys in the order in which they should be looked at; none when nothing changed that anybody acts on."""
     found = after if after is not None else before
     if found is None:
@@ -27,7 +27,7 @@ def keys_to_wake(kind: str, before: Manifest | None, after: Manifest | None, cac
     route = OWN_ROUTES.get(kind)
     if route is not None:
         return route(before, after, found, cache)
-    if before is not None and after is not None and _substance(before) == _substance(after):
+    if before is not None and after is not None and _relevant_part(before) == _relevant_part(after):
         return []
     broker = (found["metadata"].get("labels") or {}).get(INSTANCE_LABEL)
     return [Key(BROKER, found["metadata"].get("namespace") or "", broker)] if broker else []
@@ -35,8 +35,8 @@ def keys_to_wake(kind: str, before: Manifest | None, after: Manifest | None, cac
 
 def _broker_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: WatchCache) -> list[Key]:
     namespace, name = found["metadata"].get("namespace") or "", found["metadata"]["name"]
-    keys = [Key(BROKER, namespace, name)] if _wish(before) != _wish(after) else []
-    if _wish(before) != _wish(after) or _standing(before) != _standing(after):
+    keys = [Key(BROKER, namespace, name)] if _desired_part(before) != _desired_part(after) else []
+    if _desired_part(before) != _desired_part(after) or _status_part(before) != _status_part(after):
         keys += [_key(TOPIC, topic) for topic in cache.all(TOPIC, namespace) if _named(topic, "brokerRef") == name]
         used = {_named(broker, "delayLevelConfigRef") for broker in (before, after) if broker is not None}
         keys += [_key(LEVELS, levels) for levels in cache.all(LEVELS, namespace) if levels["metadata"]["name"] in used]
@@ -44,15 +44,15 @@ def _broker_changed(before: Manifest | None, after: Manifest | None, found: Mani
 
 
 def _topic_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: WatchCache) -> list[Key]:
-    keys = [_key(TOPIC, found)] if _wish(before) != _wish(after) else []
+    keys = [_key(TOPIC, found)] if _desired_part(before) != _desired_part(after) else []
     if before is None or after is None:
         # Of two resources for one topic the older wins: the other one may have to begin, or to stop.
-        keys += [_key(TOPIC, other) for other in cache.rivals(found)]
+        keys += [_key(TOPIC, other) for other in cache.conflicting_topics(found)]
     return keys
 
 
 def _levels_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: WatchCache) -> list[Key]:
-    if _wish(before) == _wish(after):
+    if _desired_part(before) == _desired_part(after):
         return []
     name, namespace = found["metadata"]["name"], found["metadata"].get("namespace") or ""
     users = [broker for broker in cache.all(BROKER, namespace) if _named(broker, "delayLevelConfigRef") == name]
@@ -72,7 +72,7 @@ def _named(found: Manifest, field: str) -> str:
     return str(reference.get("name") or "")
 
 
-def _wish(found: Manifest | None) -> object:
+def _desired_part(found: Manifest | None) -> object:
     """What a person, or the end of an object, changes; our own status is not among it."""
     if found is None:
         return None
@@ -82,13 +82,13 @@ def _wish(found: Manifest | None) -> object:
         metadata.get("generation"),
         # The generation alone does not tell while a definition is being replaced: see the cache.
         found.get("spec"),
-        {key: text for key, text in (metadata.get("annotations") or {}).items() if key not in NOT_WISHES},
+        {key: text for key, text in (metadata.get("annotations") or {}).items() if key not in KOPF_ANNOTATIONS},
         metadata.get("labels") or {},
         metadata.get("deletionTimestamp"),
     )
 
 
-def _standing(broker: Manifest | None) -> object:
+def _status_part(broker: Manifest | None) -> object:
     """What others go by in a Broker's status: not its figures, which change all the time."""
     status = (broker or {}).get("status") or {}
     conditions = [(one.get("type"), one.get("status"), one.get("reason")) for one in status.get("conditions") or []]
@@ -99,7 +99,7 @@ def _standing(broker: Manifest | None) -> object:
     return status.get("size"), status.get("levels"), status.get("nameServers"), conditions, groups
 
 
-def _substance(found: Manifest) -> Manifest:
+def _relevant_part(found: Manifest) -> Manifest:
     metadata = {
         key: value for key, value in found["metadata"].items() if key not in ("resourceVersion", "managedFields")
     }

@@ -20,7 +20,7 @@ from delaymq_operator.reconcile.ports import Kube, Manifest
 _logger = logging.getLogger(__name__)
 
 
-class Stranded:
+class StrandedFinalizers:
     """Releases resources under deletion, as kopf does where the operator watches."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Stranded:
         """One attempt for everything that is being deleted there; never a KubeError."""
         for kind, release in self._releases.items():
             for body in await self._held(kind, namespace):
-                await self._let_go(Key(kind, namespace, body["metadata"]["name"]), release)
+                await self._release(Key(kind, namespace, body["metadata"]["name"]), release)
 
     async def _held(self, kind: str, namespace: str) -> list[Manifest]:
         try:
@@ -49,7 +49,7 @@ class Stranded:
             return []
         return [item for item in items if item["metadata"].get("deletionTimestamp") and _is_held(item)]
 
-    async def _let_go(self, key: Key, release: Release) -> None:
+    async def _release(self, key: Key, release: Release) -> None:
         try:
             async with self._controller.alone(key):
                 waiting = await release(key)

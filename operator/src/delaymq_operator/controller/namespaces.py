@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from delaymq_operator.adapters.kinds import KINDS
 from delaymq_operator.controller.cache import WatchCache
 from delaymq_operator.controller.controller import Controller
-from delaymq_operator.controller.sync import CacheSync, Lost, Obstacle, Repeats, Scope
+from delaymq_operator.controller.sync import CacheSync, Lost, Obstacle, Scope, WarningLimiter
 from delaymq_operator.reconcile.context import Key
 
 FIRST_RETRY_S: Final = 1.0
@@ -35,7 +35,7 @@ class Watches(Protocol):
         """Stops everything."""
 
 
-class Left(Protocol):
+class StrandedResources(Protocol):
     """Resources under deletion in a namespace that must not be listed."""
 
     async def any(self, namespace: str) -> bool:
@@ -45,7 +45,7 @@ class Left(Protocol):
         """One attempt to release it."""
 
 
-class Serving:
+class NamespaceServer:
     """Serves scopes. `left` is released at intervals in a scope that must not be listed."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Serving:
         controller: Controller,
         watches: Callable[[Scope], Watches],
         keys: Callable[[Scope], Iterable[Key]],
-        left: Left,
+        left: StrandedResources,
     ) -> None:
         self._scopes: tuple[Scope, ...] = namespaces or (None,)
         self._cache = cache
@@ -65,7 +65,7 @@ class Serving:
         self._watches = watches
         self._keys = keys
         self._left = left
-        self._repeats = Repeats()
+        self._repeats = WarningLimiter()
         self._lost: dict[Scope, asyncio.Event] = {scope: asyncio.Event() for scope in self._scopes}
         self._nothing = asyncio.Event()
         self.sync = sync(self._lose)
@@ -110,7 +110,7 @@ class Serving:
             try:
                 await self.sync.probe(scope)
             except Obstacle as obstacle:
-                self._say(scope, obstacle)
+                self._log_obstacle(scope, obstacle)
                 if obstacle.forbidden and scope is not None and await self._left.any(scope):
                     return True
             else:
@@ -136,7 +136,7 @@ class Serving:
         try:
             await self.sync.fill(scope)
         except Obstacle as obstacle:
-            self._say(scope, obstacle)
+            self._log_obstacle(scope, obstacle)
             return
         self.obstacles.pop(scope, None)
         self._lost[scope].clear()
@@ -147,7 +147,7 @@ class Serving:
         where = "the cluster" if scope is None else f"namespace {scope}"
         _logger.info("%s has %s", where, counts or "DelayMQ resources were not listed yet")
         for key in self._keys(scope):
-            self._controller.wake(key)
+            self._controller.enqueue(key)
 
     async def _watch(self, scope: Scope) -> None:
         """Until the scope is lost."""
@@ -174,10 +174,10 @@ class Serving:
             self.sync.empty(scope)
 
     def _lose(self, scope: Scope, obstacle: Obstacle) -> None:
-        self._say(scope, obstacle)
+        self._log_obstacle(scope, obstacle)
         self._lost[scope].set()
 
-    def _say(self, scope: Scope, obstacle: Obstacle) -> None:
+    def _log_obstacle(self, scope: Scope, obstacle: Obstacle) -> None:
         self.obstacles[scope] = obstacle
         if scope is None:
             self._repeats.warn(str(obstacle))

@@ -39,7 +39,7 @@ Lost = Callable[[Scope, "Obstacle"], None]
 _logger = logging.getLogger(__name__)
 
 
-class Repeats:
+class WarningLimiter:
     """Logs each sentence once, and again when it still holds after a while. `clock`: seconds that only grow."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,7 +79,7 @@ class CacheSync:
         self._clock = clock
         self._suspected = asyncio.Event()
         self._misses: dict[str, int] = {}
-        self._repeats = Repeats(clock)
+        self._repeats = WarningLimiter(clock)
         self._filled_s = float("inf")
         self._filled: set[Scope] = set()
 

@@ -58,7 +58,7 @@ def _watcher(kind: str, cache: WatchCache, listed: Listed) -> Callable[..., Awai
 
 
 def _releaser(kind: str, controller: Controller, release: Release) -> Callable[..., Awaitable[None]]:
-    async def let_go(namespace: str | None, name: str, retry: int, **_: Any) -> None:
+    async def release_resource(namespace: str | None, name: str, retry: int, **_: Any) -> None:
         key = Key(kind, namespace or "", name)
         backoff_s = min(MAX_WAIT_S, FIRST_BACKOFF_S * 2 ** min(retry, 10))
         try:
@@ -72,4 +72,4 @@ def _releaser(kind: str, controller: Controller, release: Release) -> Callable[.
             _logger.info("finalizer of %s not removed yet: %s; retrying in %.0f s", key, waiting.message, delay_s)
             raise kopf.TemporaryError(waiting.message, delay=delay_s)
 
-    return let_go
+    return release_resource

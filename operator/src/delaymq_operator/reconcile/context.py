@@ -29,7 +29,7 @@ class Outcome:
 
     requeue_after_s: float | None = None
     """When to look again though nothing is seen to change; None: only when something changes."""
-    wake: tuple[Key, ...] = ()
+    enqueue: tuple[Key, ...] = ()
     """Other resources that must look now."""
 
 

@@ -37,7 +37,7 @@ async def reconcile_levels(key: Key, ctx: ReconcileContext) -> Outcome:
         return Outcome()
     users = _users(key, ctx.cache.all(BROKER_KIND, key.namespace))
     changed = (body.get("status") or {}).get("observedGeneration") != body["metadata"].get("generation")
-    wake = tuple(Key(BROKER_KIND, key.namespace, broker["metadata"]["name"]) for broker in users) if changed else ()
+    enqueue = tuple(Key(BROKER_KIND, key.namespace, broker["metadata"]["name"]) for broker in users) if changed else ()
     report = _Reporter(body, ctx)
     report.used_by(users)
     try:
@@ -45,7 +45,7 @@ async def reconcile_levels(key: Key, ctx: ReconcileContext) -> Outcome:
     except SpecError as error:
         report.ready("False", Reason.INVALID, f"{error} Brokers keep their current table.")
         await report.write()
-        return Outcome(None, wake)
+        return Outcome(None, enqueue)
     report.describe(config)
     missing = [sentence for broker in users if (sentence := _missing(broker, config)) is not None]
     if not users:
@@ -56,7 +56,7 @@ async def reconcile_levels(key: Key, ctx: ReconcileContext) -> Outcome:
         report.ready("True", Reason.APPLIED, f"In effect in {_some(_names(users))}.")
     await report.write()
     settings = ctx.settings
-    return Outcome(settings.progress_interval_s if missing else settings.poll_interval_s, wake)
+    return Outcome(settings.progress_interval_s if missing else settings.poll_interval_s, enqueue)
 
 
 async def release_levels(key: Key, ctx: ReconcileContext) -> Waiting | None:
@@ -152,10 +152,10 @@ def _missing(body: Manifest, config: DelayLevelConfig) -> str | None:
         return None
     if broker.spec.paused:
         return f"{name} (it is paused)"
-    return f"{name} ({_standing(broker)})"
+    return f"{name} ({_usage_state(broker)})"
 
 
-def _standing(broker: Broker) -> str:
+def _usage_state(broker: Broker) -> str:
     ready = find_condition(broker.status.conditions, ConditionType.READY)
     if ready is not None and ready.status != "True":
         return f"it is not ready: {ready.reason}"

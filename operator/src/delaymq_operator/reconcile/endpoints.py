@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from delaymq_operator.api import names
-from delaymq_operator.reconcile.ports import Account, Endpoint, Kube
+from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, Kube
 
 _WORD = re.compile("[!-~]+")
 
@@ -40,7 +40,7 @@ def running_port(pod: Mapping[str, Any]) -> int | None:
     return None
 
 
-def broker_endpoint(pod_ip: str, listen_port: int, token: str, account: Account | None = None) -> Endpoint:
+def broker_endpoint(pod_ip: str, listen_port: int, token: str, account: AdminAccount | None = None) -> Endpoint:
     """A broker by its pod's address, which is right from the moment that the pod has one."""
     return Endpoint(
         host=pod_ip, broker_port=listen_port, http_port=names.BROKER_HTTP_PORT, token=token, account=account

@@ -77,7 +77,7 @@ class Cache(Protocol):
     def all(self, kind: str, namespace: str | None = None) -> list[Manifest]:
         """Objects of a kind, in one namespace or in all."""
 
-    def rivals(self, topic: Manifest) -> list[Manifest]:
+    def conflicting_topics(self, topic: Manifest) -> list[Manifest]:
         """Other Topics that name the same topic of the same Broker."""
 
     def labelled(self, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Manifest]:
@@ -85,7 +85,7 @@ class Cache(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class AdminAccount:
     """An administrator's account of brokers with access control."""
 
     access_key: str
@@ -100,7 +100,7 @@ class Endpoint:
     broker_port: int
     http_port: int
     token: str = field(repr=False)
-    account: Account | None = None
+    account: AdminAccount | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class BrokerAdmin(Protocol):
         """Deletes a topic on a broker; an absent one is fine."""
 
     async def delete_route(
-        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: Account | None = None
+        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: AdminAccount | None = None
     ) -> None:
         """Takes a topic of one cluster out of the routes of all NameServers (`host:port`); an absent one is fine.
 
@@ -157,6 +157,6 @@ class BrokerAdmin(Protocol):
         """The order configurations that one NameServer keeps (219, ORDER_TOPIC_CONFIG): topic → text."""
 
     async def put_order(
-        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: Account | None = None
+        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: AdminAccount | None = None
     ) -> None:
         """Sets or (None) removes a topic's order configuration on all NameServers."""

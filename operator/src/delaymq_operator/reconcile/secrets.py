@@ -16,7 +16,7 @@ from delaymq_operator.api import Broker
 from delaymq_operator.api.names import BROKER_KIND, registration_secret
 from delaymq_operator.manifests import registers
 from delaymq_operator.reconcile.context import Key, ReconcileContext
-from delaymq_operator.reconcile.ports import Account
+from delaymq_operator.reconcile.ports import AdminAccount
 
 ACCESS_KEY: Final = "accessKey"
 SECRET_KEY: Final = "secretKey"
@@ -26,35 +26,35 @@ _MAX_CHARACTERS: Final = 1_024
 
 
 @dataclass(frozen=True)
-class SeenSecret:
+class SecretContent:
     """A Secret as it was read."""
 
     there: bool = False
     keys: frozenset[str] = frozenset()
     """Those that are not empty."""
-    account: Account | None = None
+    account: AdminAccount | None = None
     """The operator's, if there is one."""
 
 
 @dataclass
-class RememberedSecrets:
+class SecretCache:
     """What was read last; kept under the Broker's key."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    seen: dict[str, tuple[int, SeenSecret]] = field(default_factory=dict)
+    seen: dict[str, tuple[int, SecretContent]] = field(default_factory=dict)
     """Name → when, and what."""
 
 
-async def look_at_secret(
+async def read_secret(
     broker: Broker, name: str, ctx: ReconcileContext, *, max_age_ms: int = MAX_AGE_MS
-) -> SeenSecret:
+) -> SecretContent:
     """A Secret of the Broker's namespace, as it was at most ``max_age_ms`` ago. KubeError."""
-    remembered = ctx.memory.of(Key(BROKER_KIND, broker.namespace, broker.name), RememberedSecrets)
+    remembered = ctx.memory.of(Key(BROKER_KIND, broker.namespace, broker.name), SecretCache)
     async with remembered.lock:
         now_ms = ctx.clock()
-        read_ms, seen = remembered.seen.get(name, (now_ms - max_age_ms, SeenSecret()))
+        read_ms, seen = remembered.seen.get(name, (now_ms - max_age_ms, SecretContent()))
         if not 0 <= now_ms - read_ms < max_age_ms:
-            seen = seen_in(await ctx.kube.get("Secret", broker.namespace, name))
+            seen = parse_secret(await ctx.kube.get("Secret", broker.namespace, name))
             named = {each.secret_name for each in (broker.spec.access_control, broker.spec.tls) if each is not None}
             named.add(registration_secret(broker.name))
             remembered.seen = {key: kept for key, kept in remembered.seen.items() if key in named}
@@ -62,27 +62,27 @@ async def look_at_secret(
         return seen
 
 
-async def operator_account(broker: Broker, ctx: ReconcileContext) -> Account | None:
+async def operator_account(broker: Broker, ctx: ReconcileContext) -> AdminAccount | None:
     """The account for the operator's requests; None without access control, and when the Secret has none. KubeError."""
     control = broker.spec.access_control
-    return None if control is None else (await look_at_secret(broker, control.secret_name, ctx)).account
+    return None if control is None else (await read_secret(broker, control.secret_name, ctx)).account
 
 
-async def name_server_account(broker: Broker, ctx: ReconcileContext) -> Account | None:
+async def name_server_account(broker: Broker, ctx: ReconcileContext) -> AdminAccount | None:
     """The account by which the operator changes own NameServers; None where nobody signs. KubeError."""
     if not registers(broker):
         return None
-    return (await look_at_secret(broker, registration_secret(broker.name), ctx)).account
+    return (await read_secret(broker, registration_secret(broker.name), ctx)).account
 
 
-def seen_in(secret: Mapping[str, Any] | None) -> SeenSecret:
+def parse_secret(secret: Mapping[str, Any] | None) -> SecretContent:
     """What there is to know of a Secret, or of none."""
     if secret is None:
-        return SeenSecret()
+        return SecretContent()
     data = secret.get("data") or {}
     access_key, secret_key = _text(data.get(ACCESS_KEY)), _text(data.get(SECRET_KEY))
-    account = Account(access_key=access_key, secret_key=secret_key) if access_key and secret_key else None
-    return SeenSecret(there=True, keys=frozenset(key for key, value in data.items() if value), account=account)
+    account = AdminAccount(access_key=access_key, secret_key=secret_key) if access_key and secret_key else None
+    return SecretContent(there=True, keys=frozenset(key for key, value in data.items() if value), account=account)
 
 
 def _text(encoded: object) -> str:

@@ -401,7 +401,7 @@ class FakeCache:
     def all(self, kind: str, namespace: str | None = None) -> list[Manifest]:
         return self.labelled(kind, namespace, {})
 
-    def rivals(self, topic: Manifest) -> list[Manifest]:
+    def conflicting_topics(self, topic: Manifest) -> list[Manifest]:
         others = self.all("Topic", topic["metadata"]["namespace"])
         return [
             other

@@ -15,7 +15,7 @@ from delaymq_operator.api.names import FINALIZER
 from delaymq_operator.api.topic import claim_of
 from delaymq_operator.reconcile.context import Key, ReconcileContext, ReconcileSettings
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
-from delaymq_operator.reconcile.ports import Account, BrokerAdmin, Cache, Endpoint, Kube, Manifest, TopicConfig
+from delaymq_operator.reconcile.ports import AdminAccount, BrokerAdmin, Cache, Endpoint, Kube, Manifest, TopicConfig
 
 from delaymq_operator_testing.trees import copied
 
@@ -125,7 +125,7 @@ class MemoryCache:
     def owned(self, kind: str, owner_uid: str) -> list[Manifest]:
         raise AssertionError("a Topic owns nothing")
 
-    def rivals(self, topic: Manifest) -> list[Manifest]:
+    def conflicting_topics(self, topic: Manifest) -> list[Manifest]:
         others = self.all("Topic", topic["metadata"]["namespace"])
         return [
             other
@@ -185,7 +185,7 @@ class MemoryBrokers:
         return dict(self.orders_by_address.get(address, {}))
 
     async def put_order(
-        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: Account | None = None
+        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: AdminAccount | None = None
     ) -> None:
         for address in addresses:
             self._at("put_order", address, topic, str(text))
@@ -195,7 +195,7 @@ class MemoryBrokers:
                 orders[topic] = text
 
     async def delete_route(
-        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: Account | None = None
+        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: AdminAccount | None = None
     ) -> None:
         for address in addresses:
             self._at("delete_route", address, topic, cluster)

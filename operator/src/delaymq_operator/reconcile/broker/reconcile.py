@@ -11,7 +11,7 @@ from delaymq_operator.api.broker_status import BrokerStatus
 from delaymq_operator.api.resource import status_of
 from delaymq_operator.reconcile.broker.analytics.step import run_analytics
 from delaymq_operator.reconcile.broker.apply.addresses import ensure_addresses, ensure_name_server_address
-from delaymq_operator.reconcile.broker.apply.broker_settings import give_settings
+from delaymq_operator.reconcile.broker.apply.broker_settings import apply_settings
 from delaymq_operator.reconcile.broker.apply.ensure import NotOursError
 from delaymq_operator.reconcile.broker.apply.registration import ensure_registrations
 from delaymq_operator.reconcile.broker.apply.stateful_sets import (
@@ -73,7 +73,7 @@ CHANGE: tuple[Step, ...] = (
     replace_unbound_volumes,
     ensure_group_sets,
     grow_volumes,
-    give_settings,
+    apply_settings,
     restart_outdated_pods,
     remove_surplus_groups,
     drop_name_servers,
@@ -95,24 +95,24 @@ async def reconcile_broker(key: Key, ctx: ReconcileContext) -> Outcome:
     if body is None or body["metadata"].get("deletionTimestamp"):
         ctx.memory.forget(key)
         return Outcome()
-    p = _begin(key, ctx, body)
-    await _take(OBSERVE, p)
+    p = _start_pass(key, ctx, body)
+    await _run_steps(OBSERVE, p)
     failure = await _change(p) if p.may_change else None
-    await _take(ANALYZE, p)
-    await _take(REPORT, p)
+    await _run_steps(ANALYZE, p)
+    await _run_steps(REPORT, p)
     if failure is not None:
         raise failure
-    return Outcome(requeue_after_s=_look_again_after_s(p))
+    return Outcome(requeue_after_s=_requeue_after_s(p))
 
 
-async def _take(steps: tuple[Step, ...], p: BrokerPass) -> None:
+async def _run_steps(steps: tuple[Step, ...], p: BrokerPass) -> None:
     for step in steps:
         await step(p)
         # A step of a large Broker computes for some ms: others get a turn before the next.
         await asyncio.sleep(0)
 
 
-def _begin(key: Key, ctx: ReconcileContext, body: dict[str, object]) -> BrokerPass:
+def _start_pass(key: Key, ctx: ReconcileContext, body: dict[str, object]) -> BrokerPass:
     broker, wrong = read_broker(body)
     memory = ctx.memory.of(key, BrokerMemory)
     if memory.uid != broker.uid:
@@ -121,7 +121,7 @@ def _begin(key: Key, ctx: ReconcileContext, body: dict[str, object]) -> BrokerPa
         memory.uid = broker.uid
     now_ms = ctx.clock()
     is_first = memory.seen_ms == 0
-    memory.look_at_clock(now_ms)
+    memory.observe_clock(now_ms)
     if memory.status is not None:
         # Values written by others are not trusted, and the cache may lag.
         broker = structs.replace(broker, status=status_of({"status": memory.status}, BrokerStatus))
@@ -137,7 +137,7 @@ async def _change(p: BrokerPass) -> KubeError | None:
     """The steps that change something. What the API server will not take is told in the status before it is tried
     again; for what passes by itself, the steps are simply tried again."""
     try:
-        await _take(CHANGE, p)
+        await _run_steps(CHANGE, p)
     except NotOursError as conflict:
         report_conflict(p, conflict)
     except KubeError as error:
@@ -148,9 +148,9 @@ async def _change(p: BrokerPass) -> KubeError | None:
     return None
 
 
-def _look_again_after_s(p: BrokerPass) -> float | None:
+def _requeue_after_s(p: BrokerPass) -> float | None:
     """A Broker that was never made and cannot be waits for another spec, or for what it asked to look for again; all
     else is looked at now and then."""
     if p.spec_problem is not None and not any(group.made or group.pod for group in p.groups):
-        return min(p.look_again_s, default=None)
-    return min([*p.look_again_s, p.ctx.settings.poll_interval_s])
+        return min(p.requeue_delays_s, default=None)
+    return min([*p.requeue_delays_s, p.ctx.settings.poll_interval_s])

@@ -8,7 +8,7 @@ from delaymq_operator.api import SpecError, Topic, parse_topic
 from delaymq_operator.reconcile.ports import Manifest
 
 
-def rivals(topic: Topic, bodies: Iterable[Manifest]) -> list[Topic]:
+def conflicting_topics(topic: Topic, bodies: Iterable[Manifest]) -> list[Topic]:
     """Those of the Topics in `bodies` that name the same topic of the same Broker, oldest first; not itself."""
     found = []
     for body in bodies:

@@ -20,7 +20,9 @@ PERMISSIONS: Final = {"ReadWrite": READ_WRITE, "ReadOnly": READ, "WriteOnly": WR
 _NAMES: Final[dict[int, PermissionSeen]] = {0: "None", READ: "ReadOnly", WRITE: "WriteOnly", READ_WRITE: "ReadWrite"}
 
 
-def wanted(name: str, spec: TopicSpec, existing: TopicConfig | None, elsewhere: TopicConfig | None) -> TopicConfig:
+def desired_config(
+    name: str, spec: TopicSpec, existing: TopicConfig | None, elsewhere: TopicConfig | None
+) -> TopicConfig:
     """The topic as it shall be on a broker that has it as `existing`; `elsewhere` is how another group has it.
 
     What the spec does not name stays as it is; a broker that does not have the topic yet gets it as others have it.

@@ -11,8 +11,8 @@ from delaymq_operator.api.topic import TopicGroupStatus
 from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import Endpoint, TopicConfig
-from delaymq_operator.reconcile.topic.answers import MAX_AGE_POLLS, Answer, BrokerAnswers, problem_of
-from delaymq_operator.reconcile.topic.desired import group_status, wanted
+from delaymq_operator.reconcile.topic.desired import desired_config, group_status
+from delaymq_operator.reconcile.topic.shared_reads import MAX_AGE_POLLS, SharedBrokerReads, SharedRead, problem_of
 from delaymq_operator.reconcile.topic.targets import Group
 
 NOT_READY = "its broker is not ready"
@@ -20,7 +20,7 @@ _BROKER = "its broker"
 
 
 @dataclass(frozen=True)
-class Found:
+class ObservedTopic:
     """The topic in one group after a pass."""
 
     group: Group
@@ -40,16 +40,16 @@ class Found:
 class TopicInGroups:
     """One topic on the brokers of one Broker, by answers that are shared with the Broker's other topics."""
 
-    def __init__(self, topic: Topic, answers: BrokerAnswers, ctx: ReconcileContext) -> None:
+    def __init__(self, topic: Topic, answers: SharedBrokerReads, ctx: ReconcileContext) -> None:
         self._topic = topic
         self._answers = answers
         self._ctx = ctx
 
-    async def settle(self, groups: Iterable[Group]) -> list[Found]:
+    async def reconcile(self, groups: Iterable[Group]) -> list[ObservedTopic]:
         """Makes the topic what the spec says in all these groups that can be reached."""
-        seen = await asyncio.gather(*(self._look(group) for group in groups))
+        seen = await asyncio.gather(*(self._observe(group) for group in groups))
         present = next((found.config for found in seen if found.config is not None), None)
-        return list(await asyncio.gather(*(self._settle(found, present) for found in seen)))
+        return list(await asyncio.gather(*(self._reconcile_group(found, present) for found in seen)))
 
     async def delete(self, group: Group) -> str | None:
         """Deletes the topic with its messages in a group; why it could not."""
@@ -65,9 +65,9 @@ class TopicInGroups:
                 answer.value.pop(self._topic.topic_name, None)
         return None
 
-    async def _look(self, group: Group) -> Found:
+    async def _observe(self, group: Group) -> ObservedTopic:
         if group.endpoint is None:
-            return Found(group, problem=NOT_READY)
+            return ObservedTopic(group, problem=NOT_READY)
         settings = self._ctx.settings
         try:
             configs = await self._topics(group, group.endpoint, settings.poll_interval_s * MAX_AGE_POLLS)
@@ -75,13 +75,13 @@ class TopicInGroups:
                 # Before it is made it is looked for again: a producer may have made it meanwhile, in its own way.
                 configs = await self._topics(group, group.endpoint, settings.progress_interval_s)
         except (BrokerUnreachable, BrokerRefused) as error:
-            return Found(group, problem=problem_of(_BROKER, error))
-        return Found(group, configs.get(self._topic.topic_name))
+            return ObservedTopic(group, problem=problem_of(_BROKER, error))
+        return ObservedTopic(group, configs.get(self._topic.topic_name))
 
-    async def _settle(self, found: Found, elsewhere: TopicConfig | None) -> Found:
+    async def _reconcile_group(self, found: ObservedTopic, elsewhere: TopicConfig | None) -> ObservedTopic:
         if found.problem is not None or found.group.endpoint is None or (found.group.leaving):
             return found
-        config = wanted(self._topic.topic_name, self._topic.spec, found.config, elsewhere)
+        config = desired_config(self._topic.topic_name, self._topic.spec, found.config, elsewhere)
         if config == found.config:
             return found
         answer = self._answer(found.group, found.group.endpoint)
@@ -90,20 +90,20 @@ class TopicInGroups:
                 await self._ctx.admin.put_topic(found.group.endpoint, config)
             except BrokerUnreachable as error:
                 answer.note_failure(error, self._ctx.clock())
-                return Found(found.group, problem=problem_of(_BROKER, error))
+                return ObservedTopic(found.group, problem=problem_of(_BROKER, error))
             except BrokerRefused as error:
-                return Found(found.group, found.config, problem=problem_of(_BROKER, error), refused=True)
+                return ObservedTopic(found.group, found.config, problem=problem_of(_BROKER, error), refused=True)
             if answer.value is not None:
                 answer.value[config.topic] = config
-        return Found(found.group, config, change=_change(found.config, config))
+        return ObservedTopic(found.group, config, change=_change(found.config, config))
 
     async def _topics(self, group: Group, endpoint: Endpoint, max_age_s: float) -> dict[str, TopicConfig]:
-        async def ask() -> dict[str, TopicConfig]:
+        async def read_topics() -> dict[str, TopicConfig]:
             return dict(await self._ctx.admin.topics(endpoint))
 
-        return await self._answer(group, endpoint).get(ask, self._ctx.clock, max_age_ms=max_age_s * 1000)
+        return await self._answer(group, endpoint).get(read_topics, self._ctx.clock, max_age_ms=max_age_s * 1000)
 
-    def _answer(self, group: Group, endpoint: Endpoint) -> Answer[dict[str, TopicConfig]]:
+    def _answer(self, group: Group, endpoint: Endpoint) -> SharedRead[dict[str, TopicConfig]]:
         return self._answers.topics_of(group.name, endpoint)
 
 

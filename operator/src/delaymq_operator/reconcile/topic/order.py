@@ -10,12 +10,12 @@ from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.name_servers import name_servers_of
 from delaymq_operator.reconcile.secrets import name_server_account
-from delaymq_operator.reconcile.topic.answers import MAX_AGE_POLLS, BrokerAnswers, problem_of
 from delaymq_operator.reconcile.topic.desired import order_text
+from delaymq_operator.reconcile.topic.shared_reads import MAX_AGE_POLLS, SharedBrokerReads, problem_of
 
 
-async def settle_order(
-    topic: Topic, broker: Broker, answers: BrokerAnswers, ctx: ReconcileContext, queues: Mapping[str, int] | None
+async def ensure_order(
+    topic: Topic, broker: Broker, answers: SharedBrokerReads, ctx: ReconcileContext, queues: Mapping[str, int] | None
 ) -> list[str]:
     """Has every NameServer say that the topic is ordered, with `queues` by broker name, or (None) that it is not.
 
@@ -23,20 +23,25 @@ async def settle_order(
     asked each poll.
     """
     own = queues or {}
-    told = (_settle(address, topic, broker, answers, ctx, own) for address in name_servers_of(broker, ctx))
+    told = (_ensure(address, topic, broker, answers, ctx, own) for address in name_servers_of(broker, ctx))
     return [problem for problem in await asyncio.gather(*told) if problem is not None]
 
 
-async def _settle(
-    address: str, topic: Topic, broker: Broker, answers: BrokerAnswers, ctx: ReconcileContext, queues: Mapping[str, int]
+async def _ensure(
+    address: str,
+    topic: Topic,
+    broker: Broker,
+    answers: SharedBrokerReads,
+    ctx: ReconcileContext,
+    queues: Mapping[str, int],
 ) -> str | None:
-    async def ask() -> dict[str, str]:
+    async def read_orders() -> dict[str, str]:
         return dict(await ctx.admin.orders(address))
 
     answer = answers.orders_of(address)
     max_age_ms = ctx.settings.poll_interval_s * MAX_AGE_POLLS * 1000
     try:
-        orders = await answer.get(ask, ctx.clock, max_age_ms=max_age_ms)
+        orders = await answer.get(read_orders, ctx.clock, max_age_ms=max_age_ms)
     except (BrokerUnreachable, BrokerRefused) as error:
         return problem_of(f"NameServer {address}", error)
     present = orders.get(topic.topic_name)

@@ -12,11 +12,11 @@ from delaymq_operator.api.names import BROKER_KIND, FINALIZER, MAX_SIZE, rocketm
 from delaymq_operator.api.topic import TopicGroupStatus
 from delaymq_operator.reconcile.context import Key, Outcome, ReconcileContext
 from delaymq_operator.reconcile.ports import Manifest
-from delaymq_operator.reconcile.topic.answers import BrokerAnswers, ParsedBroker
-from delaymq_operator.reconcile.topic.conflicts import age, rivals
+from delaymq_operator.reconcile.topic.conflicts import age, conflicting_topics
 from delaymq_operator.reconcile.topic.desired import satisfied, seen_in
-from delaymq_operator.reconcile.topic.groups import NOT_READY, Found, TopicInGroups
-from delaymq_operator.reconcile.topic.order import settle_order
+from delaymq_operator.reconcile.topic.groups import NOT_READY, ObservedTopic, TopicInGroups
+from delaymq_operator.reconcile.topic.order import ensure_order
+from delaymq_operator.reconcile.topic.shared_reads import ParsedBroker, SharedBrokerReads
 from delaymq_operator.reconcile.topic.status import Reporter
 from delaymq_operator.reconcile.topic.targets import groups_of
 
@@ -39,10 +39,10 @@ async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
         topic = parse_topic(body)
         _refuse_system_topic(topic)
     except SpecError as error:
-        await report.say("False", Reason.INVALID_SPEC, str(error))
+        await report.set_ready("False", Reason.INVALID_SPEC, str(error))
         return Outcome()
     later = Outcome(ctx.settings.poll_interval_s)
-    if await _is_somebody_elses(topic, body, report, ctx):
+    if await _belongs_to_other(topic, body, report, ctx):
         return later
     broker = await _usable_broker(topic, report, ctx)
     if broker is None:
@@ -53,17 +53,17 @@ async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
     repairing = report.observed_generation == topic.generation
     if not report.owned:
         # Said before anything is made, so that a deletion knows about it whatever happens in between.
-        await report.say(
+        await report.set_ready(
             "False", Reason.CREATING, f"Topic {topic.topic_name} is being created.", topic_name=topic.topic_name
         )
-    answers = ctx.memory.of(Key(BROKER_KIND, topic.namespace, broker.name), BrokerAnswers)
-    found = await TopicInGroups(topic, answers, ctx).settle(await groups_of(broker, ctx))
+    answers = ctx.memory.of(Key(BROKER_KIND, topic.namespace, broker.name), SharedBrokerReads)
+    found = await TopicInGroups(topic, answers, ctx).reconcile(await groups_of(broker, ctx))
     groups = _last_seen(found, broker, report)
     order_problems: list[str] = []
-    queues = {one.group.name: groups[one.group.name].write_queues for one in found if _shall_have_it(one, groups)}
+    queues = {one.group.name: groups[one.group.name].write_queues for one in found if _desired_groups(one, groups)}
     if topic.spec.order is not None and queues:
-        order_problems = await settle_order(topic, broker, answers, ctx, queues if topic.spec.order else None)
-    await _tell_changes(found, report, repairing=repairing)
+        order_problems = await ensure_order(topic, broker, answers, ctx, queues if topic.spec.order else None)
+    await _report_changes(found, report, repairing=repairing)
     await _conclude(topic, broker, found, groups, order_problems, report)
     # What a broker refuses now it is likely to refuse again in a moment.
     return Outcome(ctx.settings.status_interval_s) if any(one.refused for one in found) else later
@@ -81,13 +81,13 @@ def _refuse_system_topic(topic: Topic) -> None:
         )
 
 
-async def _is_somebody_elses(topic: Topic, body: Manifest, report: Reporter, ctx: ReconcileContext) -> bool:
-    named = rivals(topic, ctx.cache.rivals(body))
+async def _belongs_to_other(topic: Topic, body: Manifest, report: Reporter, ctx: ReconcileContext) -> bool:
+    named = conflicting_topics(topic, ctx.cache.conflicting_topics(body))
     older = [other for other in named if not other.deleting and age(other) < age(topic)]
     if not older:
         return False
     owner = older[0]
-    await report.say(
+    await report.set_ready(
         "False",
         Reason.CONFLICT,
         f"Topic {owner.name} is older and manages the topic {topic.topic_name} of Broker "
@@ -103,7 +103,7 @@ async def _usable_broker(topic: Topic, report: Reporter, ctx: ReconcileContext) 
     name = topic.spec.broker_ref.name
     body = ctx.cache.get(BROKER_KIND, topic.namespace, name)
     if body is None:
-        await report.say(
+        await report.set_ready(
             "False",
             Reason.BROKER_MISSING,
             f"Broker {name} does not exist in namespace {topic.namespace}: create it, and the topic is created on it.",
@@ -112,13 +112,15 @@ async def _usable_broker(topic: Topic, report: Reporter, ctx: ReconcileContext) 
     try:
         broker = ctx.memory.of(Key(BROKER_KIND, topic.namespace, name), ParsedBroker).of(body)
     except SpecError as error:
-        await report.say("False", Reason.GROUPS_UNREACHABLE, f"The spec of Broker {name} is invalid: {error}")
+        await report.set_ready(
+            "False", Reason.GROUPS_UNREACHABLE, f"The spec of Broker {name} is invalid: {error}"
+        )
         return None
     if broker.deleting:
-        await report.say("False", Reason.BROKER_MISSING, f"Broker {name} is being deleted.")
+        await report.set_ready("False", Reason.BROKER_MISSING, f"Broker {name} is being deleted.")
         return None
     if broker.spec.paused:
-        await report.say(
+        await report.set_ready(
             "False",
             Reason.BROKER_PAUSED,
             f"Broker {name} is paused: nothing is changed until its spec.paused is false.",
@@ -127,7 +129,7 @@ async def _usable_broker(topic: Topic, report: Reporter, ctx: ReconcileContext) 
     return broker
 
 
-def _last_seen(found: Sequence[Found], broker: Broker, report: Reporter) -> dict[str, TopicGroupStatus]:
+def _last_seen(found: Sequence[ObservedTopic], broker: Broker, report: Reporter) -> dict[str, TopicGroupStatus]:
     """Group name → the topic there: as it is, or as it was when its broker was last reached."""
     seen = {
         one.group.name: one.status(broker.uid) or (report.group(one.group.name) if one.problem else None)
@@ -136,11 +138,11 @@ def _last_seen(found: Sequence[Found], broker: Broker, report: Reporter) -> dict
     return {name: status for name, status in seen.items() if status is not None}
 
 
-def _shall_have_it(found: Found, groups: dict[str, TopicGroupStatus]) -> bool:
+def _desired_groups(found: ObservedTopic, groups: dict[str, TopicGroupStatus]) -> bool:
     return not found.group.leaving and found.group.name in groups
 
 
-async def _tell_changes(found: Sequence[Found], report: Reporter, *, repairing: bool) -> None:
+async def _report_changes(found: Sequence[ObservedTopic], report: Reporter, *, repairing: bool) -> None:
     changes = [f"{one.group.name}: {one.change}" for one in found if one.change is not None]
     if changes:
         reason = "PutRight" if repairing else "Applied"
@@ -150,7 +152,7 @@ async def _tell_changes(found: Sequence[Found], report: Reporter, *, repairing: 
 async def _conclude(
     topic: Topic,
     broker: Broker,
-    found: Sequence[Found],
+    found: Sequence[ObservedTopic],
     groups: dict[str, TopicGroupStatus],
     order_problems: Sequence[str],
     report: Reporter,
@@ -181,10 +183,10 @@ async def _conclude(
     else:
         verdict = "True", Reason.IN_EVERY_GROUP, _all_is_well(topic, found, groups)
     # The name too, though it was said before: somebody may have changed it.
-    await report.say(*verdict, topic_name=topic.topic_name, groups=groups.values())
+    await report.set_ready(*verdict, topic_name=topic.topic_name, groups=groups.values())
 
 
-def _all_is_well(topic: Topic, found: Sequence[Found], groups: dict[str, TopicGroupStatus]) -> str:
+def _all_is_well(topic: Topic, found: Sequence[ObservedTopic], groups: dict[str, TopicGroupStatus]) -> str:
     names = [one.group.name for one in found if not one.group.leaving]
     kept = [name for name in names if groups[name].read_queues > groups[name].write_queues]
     more = f" The surplus read queues are kept in {', '.join(kept)}: their messages remain readable." if kept else ""

@@ -10,10 +10,10 @@ from delaymq_operator.reconcile.context import Key, ReconcileContext, Waiting
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.name_servers import name_servers_of
 from delaymq_operator.reconcile.secrets import name_server_account
-from delaymq_operator.reconcile.topic.answers import BrokerAnswers
-from delaymq_operator.reconcile.topic.conflicts import rivals
+from delaymq_operator.reconcile.topic.conflicts import conflicting_topics
 from delaymq_operator.reconcile.topic.groups import TopicInGroups
-from delaymq_operator.reconcile.topic.order import settle_order
+from delaymq_operator.reconcile.topic.order import ensure_order
+from delaymq_operator.reconcile.topic.shared_reads import SharedBrokerReads
 from delaymq_operator.reconcile.topic.status import Reporter
 from delaymq_operator.reconcile.topic.targets import groups_of
 
@@ -36,14 +36,14 @@ async def release_topic(key: Key, ctx: ReconcileContext) -> Waiting | None:
         return None
     if not report.owned or topic.spec.deletion_policy == "Retain":
         return None
-    others = rivals(topic, await ctx.kube.list(TOPIC_KIND, topic.namespace))
+    others = conflicting_topics(topic, await ctx.kube.list(TOPIC_KIND, topic.namespace))
     if any(not other.deleting for other in others):
         return None
     problem = await _delete_from_broker(topic, report, ctx)
     if problem is None:
         return None
     message = f"Topic {topic.topic_name} cannot be deleted yet: {problem}. {_WAY_OUT}"
-    await report.say("False", Reason.DELETING, message)
+    await report.set_ready("False", Reason.DELETING, message)
     return Waiting(message, ctx.settings.poll_interval_s)
 
 
@@ -58,7 +58,7 @@ async def _delete_from_broker(topic: Topic, report: Reporter, ctx: ReconcileCont
         return f"the spec of Broker {name} is invalid: {error}"
     if broker.spec.paused:
         return f"Broker {name} is paused; set its spec.paused to false"
-    answers = ctx.memory.of(Key(BROKER_KIND, topic.namespace, name), BrokerAnswers)
+    answers = ctx.memory.of(Key(BROKER_KIND, topic.namespace, name), SharedBrokerReads)
     # A group that is not ready and in which it was never seen has nothing to delete.
     groups = [
         group
@@ -74,10 +74,10 @@ async def _delete_from_broker(topic: Topic, report: Reporter, ctx: ReconcileCont
 
 
 async def _delete_from_name_servers(
-    topic: Topic, broker: Broker, answers: BrokerAnswers, ctx: ReconcileContext
+    topic: Topic, broker: Broker, answers: SharedBrokerReads, ctx: ReconcileContext
 ) -> list[str]:
     """After the brokers: one that still had the topic would bring its route back."""
-    problems = await settle_order(topic, broker, answers, ctx, None)
+    problems = await ensure_order(topic, broker, answers, ctx, None)
     account = await name_server_account(broker, ctx)
     for address in name_servers_of(broker, ctx):
         try:

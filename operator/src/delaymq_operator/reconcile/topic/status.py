@@ -20,7 +20,7 @@ _QUIET = frozenset({Reason.IN_EVERY_GROUP, Reason.CREATING, Reason.BROKER_PAUSED
 
 
 class Reporter:
-    """The status of one Topic during one pass: `say` writes it, and an Event when the reason is another one."""
+    """The status of one Topic during one pass: `set_ready` writes it, and an Event when the reason is another one."""
 
     def __init__(self, body: Manifest, ctx: ReconcileContext) -> None:
         self._body = body
@@ -41,7 +41,7 @@ class Reporter:
         """The topic as last seen in a group."""
         return next((group for group in self.status.groups if group.name == name), None)
 
-    async def say(
+    async def set_ready(
         self,
         status: ConditionStatus,
         reason: Reason,

@@ -9,7 +9,7 @@ from delaymq_operator.api.names import group_pod, rocketmq_broker_name
 from delaymq_operator.manifests import listen_port
 from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.endpoints import broker_endpoint, running_port
-from delaymq_operator.reconcile.ports import Account, Endpoint
+from delaymq_operator.reconcile.ports import AdminAccount, Endpoint
 from delaymq_operator.reconcile.secrets import operator_account
 
 # Topics are asked for over RocketMQ's protocol, which knows no token.
@@ -42,7 +42,7 @@ async def groups_of(broker: Broker, ctx: ReconcileContext) -> list[Group]:
     ]
 
 
-def _endpoint(broker: Broker, number: int, ctx: ReconcileContext, account: Account | None) -> Endpoint | None:
+def _endpoint(broker: Broker, number: int, ctx: ReconcileContext, account: AdminAccount | None) -> Endpoint | None:
     pod = ctx.cache.get("Pod", broker.namespace, group_pod(broker.name, number)) or {}
     address = (pod.get("status") or {}).get("podIP")
     port = running_port(pod) or listen_port(broker.spec, number)

@@ -37,7 +37,7 @@ SILENT: Final = (
 
 
 @dataclass(frozen=True)
-class Seen:
+class ApplicationState:
     """An application at a moment."""
 
     state: Literal["Submitted", "Running", "Completed", "Failed"]
@@ -47,22 +47,22 @@ class Seen:
     """The Spark operator does not do anything about it."""
 
 
-def seen(application: Manifest, driver: Pod | None, now_ms: int, created_ms: int) -> Seen:
+def application_state(application: Manifest, driver: Pod | None, now_ms: int, created_ms: int) -> ApplicationState:
     """What is to be said of an application; `driver` is its driver's pod."""
     status = application.get("status") or {}
     told = status.get("applicationState") or {}
     state, error = str(told.get("state") or ""), _cause(told.get("errorMessage"))
     if state == COMPLETED:
-        return Seen("Completed")
+        return ApplicationState("Completed")
     if state in FAILED:
-        return Seen("Failed", error or f"the Spark operator reports {state}")
+        return ApplicationState("Failed", error or f"the Spark operator reports {state}")
     if state == "" and now_ms - created_ms >= SILENT_MS:
-        return Seen("Submitted", SILENT, silent=True)
+        return ApplicationState("Submitted", SILENT, silent=True)
     if state in _BEFORE_RUNNING:
-        return Seen("Submitted", driver.problem if driver is not None else None)
+        return ApplicationState("Submitted", driver.problem if driver is not None else None)
     if state in _RUNNING:
-        return Seen("Running", _of_pods(status, driver, now_ms - created_ms))
-    return Seen("Running", f"the Spark operator reports {one_line(state)}" + (f": {error}" if error else ""))
+        return ApplicationState("Running", _of_pods(status, driver, now_ms - created_ms))
+    return ApplicationState("Running", f"the Spark operator reports {one_line(state)}" + (f": {error}" if error else ""))
 
 
 def _of_pods(status: dict[str, Any], driver: Pod | None, age_ms: int) -> str | None:

@@ -23,7 +23,7 @@ MISSING_RETRY_S: Final = 60.0
 _logger = logging.getLogger(__name__)
 
 
-async def tidy(p: BrokerPass, spec: AnalyticsSpec) -> None:
+async def clean_up(p: BrokerPass, spec: AnalyticsSpec) -> None:
     """Keeps the history within its limits: one list after the operator's start, after each run, and for other limits.
     The same list tells whether there are SparkApplications at all."""
     status, memory = p.analytics.known, p.memory.analytics
@@ -32,17 +32,17 @@ async def tidy(p: BrokerPass, spec: AnalyticsSpec) -> None:
     is_written = written is not None and (written.run, written.state) == (status.run, status.state)
     # Somebody who was told to install the Spark operator shall see that this was all.
     is_to_ask = memory.missing and p.now_ms - memory.missing_ms >= int(MISSING_RETRY_S * 1000)
-    if status.state in GOING_ON or not is_written or (memory.tidied == state and not is_to_ask):
+    if status.state in GOING_ON or not is_written or (memory.cleaned_up == state and not is_to_ask):
         # What a run found is in the status before anything of it may go.
         return
     found = await list_applications(p)
     if found is not None and p.may_change:
-        await _tidy(p, spec, found)
+        await _clean_up(p, spec, found)
     # Only now: what the API server refused to remove is tried again.
-    memory.tidied = state
+    memory.cleaned_up = state
 
 
-async def _tidy(p: BrokerPass, spec: AnalyticsSpec, found: list[Manifest]) -> None:
+async def _clean_up(p: BrokerPass, spec: AnalyticsSpec, found: list[Manifest]) -> None:
     status = p.analytics.known
     removed = {each["metadata"]["name"] for each in to_remove(found, status, spec)}
     for application in found:

@@ -46,7 +46,7 @@ async def succeeded(p: BrokerPass, entry: AnalyticsGroupStatus) -> AnalyticsGrou
     return with_figures(ended, result, name if has_report(config_map) else None)
 
 
-async def told_failure(p: BrokerPass, entry: AnalyticsGroupStatus, message: str) -> AnalyticsGroupStatus:
+async def report_failure(p: BrokerPass, entry: AnalyticsGroupStatus, message: str) -> AnalyticsGroupStatus:
     """Its driver failed: the sentence in the result, if it could write one, says more than the Spark operator."""
     name = entry.application or ""
     config_map = await p.ctx.kube.get("AnalyticsResult", p.namespace, name)

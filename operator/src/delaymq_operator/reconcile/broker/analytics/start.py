@@ -83,7 +83,7 @@ def _waits_for(p: BrokerPass, group: Group) -> str | None:
     if memory.missing:
         rest_ms = memory.missing_ms + int(MISSING_RETRY_S * 1000) - p.now_ms
         if rest_ms > 0:
-            p.again(rest_ms / 1000)
+            p.requeue(rest_ms / 1000)
             return "the Spark operator is not installed"
     return None
 
@@ -93,8 +93,8 @@ async def _make(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: Analyti
     if spec.service_account_name is None:
         await ensure(p, analytics_service_account(p.broker))
         await _ensure_binding(p)
-    wanted = analytics_application(p.broker, spec, _run(p, spec, group))
-    application = await _ensure_application(p, wanted)
+    desired = analytics_application(p.broker, spec, _run(p, spec, group))
+    application = await _ensure_application(p, desired)
     if application is None:
         return structs.replace(entry, message="the Spark operator is not installed")
     await _ensure_result(p, application)
@@ -118,16 +118,16 @@ def for_one_pod(group: Group) -> bool:
     return _ONE_POD in (((group.claim or {}).get("spec") or {}).get("accessModes") or [])
 
 
-async def _ensure_application(p: BrokerPass, wanted: Manifest) -> Manifest | None:
+async def _ensure_application(p: BrokerPass, desired: Manifest) -> Manifest | None:
     """The application, made now or there already; None when the API server knows no such kind. It is never applied:
     another spec would make the Spark operator run it anew."""
-    memory, name = p.memory.analytics, wanted["metadata"]["name"]
+    memory, name = p.memory.analytics, desired["metadata"]["name"]
     try:
-        made = await p.ctx.kube.create(wanted)
+        made = await p.ctx.kube.create(desired)
     except KubeError as error:
         if error.absent:
             memory.missing, memory.missing_ms = True, p.now_ms
-            p.again(MISSING_RETRY_S)
+            p.requeue(MISSING_RETRY_S)
             return None
         memory.missing = False
         if not error.conflict:
@@ -150,27 +150,27 @@ def _check_application(p: BrokerPass, live: Manifest) -> None:
 
 async def _ensure_binding(p: BrokerPass) -> None:
     settings = p.ctx.settings
-    wanted = analytics_role_binding(p.broker, settings.analytics_role, settings.analytics_role_kind)
-    name = wanted["metadata"]["name"]
+    desired = analytics_role_binding(p.broker, settings.analytics_role, settings.analytics_role_kind)
+    name = desired["metadata"]["name"]
     live = await p.ctx.kube.get("RoleBinding", p.namespace, name)
     if live is not None:
         check_ours(p, live)
-        if not covers(live.get("roleRef"), wanted["roleRef"]):
+        if not covers(live.get("roleRef"), desired["roleRef"]):
             raise NotOursError(
                 f"RoleBinding {name} binds a different role from the operator's setting, and a binding's role cannot "
                 "be changed: delete it, and the operator creates it again"
             )
-        if covers(live, wanted):
+        if covers(live, desired):
             return
-    await p.ctx.kube.apply(wanted)
+    await p.ctx.kube.apply(desired)
 
 
 async def _ensure_result(p: BrokerPass, application: Manifest) -> None:
     """The driver waits a minute for it."""
-    wanted = analytics_result(p.broker, application)
-    name = wanted["metadata"]["name"]
+    desired = analytics_result(p.broker, application)
+    name = desired["metadata"]["name"]
     try:
-        await p.ctx.kube.create(wanted)
+        await p.ctx.kube.create(desired)
     except KubeError as error:
         if not error.conflict:
             raise

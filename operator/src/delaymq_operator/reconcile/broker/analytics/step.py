@@ -11,7 +11,7 @@ from delaymq_operator.api.conditions import ConditionType, Reason, find_conditio
 from delaymq_operator.api.resource import ms_of_timestamp, timestamp_of_ms
 from delaymq_operator.manifests.hashes import short_hash
 from delaymq_operator.reconcile.broker.analytics import reporting
-from delaymq_operator.reconcile.broker.analytics.cleanup import remove_all, tidy
+from delaymq_operator.reconcile.broker.analytics.cleanup import clean_up, remove_all
 from delaymq_operator.reconcile.broker.analytics.schedule import ScheduleError, latest_time_ms, next_time_ms
 from delaymq_operator.reconcile.broker.analytics.start import for_one_pod
 from delaymq_operator.reconcile.broker.analytics.track import continue_run, drop_removed_groups
@@ -37,7 +37,7 @@ async def run_analytics(p: BrokerPass) -> None:
     memory = p.memory.analytics
     wait_ms = memory.retry_ms - p.now_ms
     if wait_ms > 0:
-        p.again(wait_ms / 1000)
+        p.requeue(wait_ms / 1000)
         p.analytics.obstacle = memory.obstacle
     else:
         memory.obstacle = None
@@ -50,7 +50,7 @@ async def run_analytics(p: BrokerPass) -> None:
             # Whatever it is, brokers are looked after all the same.
             _logger.exception("the analytics of %s failed, a bug in the operator; retrying later", p.key)
             _try_later(p, error)
-    await _tell(p)
+    await _report_verdict(p)
 
 
 async def _advance(p: BrokerPass) -> None:
@@ -59,12 +59,12 @@ async def _advance(p: BrokerPass) -> None:
         if p.analytics.status is not None and p.may_change:
             await remove_all(p)
             p.analytics.status = None
-            p.memory.analytics.tidied = None
+            p.memory.analytics.cleaned_up = None
             p.memory.analytics.missing = False
         return
     if p.analytics.status is None:
         p.analytics.status = AnalyticsStatus(since=timestamp_of_ms(p.now_ms))
-        p.again(p.ctx.settings.progress_interval_s)
+        p.requeue(p.ctx.settings.progress_interval_s)
     _report_one_pod(p, spec)
     await keep_policy(p)
     try:
@@ -76,7 +76,7 @@ async def _advance(p: BrokerPass) -> None:
     _follow_annotation(p)
     await drop_removed_groups(p)
     await continue_run(p, spec)
-    await tidy(p, spec)
+    await clean_up(p, spec)
     p.analytics.obstacle = p.analytics.obstacle or invalid
 
 
@@ -99,7 +99,7 @@ async def _follow_schedule(p: BrokerPass, spec: AnalyticsSpec) -> None:
         if latest_ms is not None and latest_ms > (last_ms or 0):
             await _note_due(p, latest_ms)
     p.analytics.change(next_schedule_time=timestamp_of_ms(next_ms))
-    p.again(max(0.0, (next_ms - p.now_ms) / 1000))
+    p.requeue(max(0.0, (next_ms - p.now_ms) / 1000))
 
 
 async def _note_due(p: BrokerPass, due_ms: int) -> None:
@@ -125,7 +125,7 @@ def _follow_annotation(p: BrokerPass) -> None:
 def _note_run(p: BrokerPass, token: str) -> None:
     """It is made from the next pass on, when the status says so."""
     p.analytics.change(run=token, state="Starting")
-    p.again(p.ctx.settings.progress_interval_s)
+    p.requeue(p.ctx.settings.progress_interval_s)
 
 
 def _kept_text(text: str) -> str:
@@ -135,7 +135,7 @@ def _kept_text(text: str) -> str:
 
 
 def _report_one_pod(p: BrokerPass, spec: AnalyticsSpec) -> None:
-    claims = [group.claim["metadata"]["name"] for group in p.wanted_groups if group.claim and for_one_pod(group)]
+    claims = [group.claim["metadata"]["name"] for group in p.desired_groups if group.claim and for_one_pod(group)]
     if spec.read == "Volume" and claims:
         what = f"No other pod may mount {', '.join(claims)} (ReadWriteOncePod)"
         p.analytics.notes.append(f"{what}: such volumes are read through the broker's HTTP interface.")
@@ -146,7 +146,7 @@ def _try_later(p: BrokerPass, error: Exception) -> None:
     memory.failures += 1
     after_s = min(MAX_BACKOFF_S, 2.0 ** min(memory.failures - 1, _MAX_EXPONENT))
     memory.retry_ms = p.now_ms + int(after_s * 1000)
-    p.again(after_s)
+    p.requeue(after_s)
     if isinstance(error, KubeError) and error.forbidden:
         said = (
             f"The operator lacks a permission for analytics: {error.message}. Grant it the permissions of the role "
@@ -158,7 +158,7 @@ def _try_later(p: BrokerPass, error: Exception) -> None:
         _logger.warning("the analytics of %s: %s; retrying in %.0f s", p.key, error, after_s)
 
 
-async def _tell(p: BrokerPass) -> None:
+async def _report_verdict(p: BrokerPass) -> None:
     if p.analytics.status is None:
         return
     if p.memory.analytics.missing:

@@ -11,14 +11,19 @@ from delaymq_operator.api.analytics_names import analytics_application, driver_p
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.resource import timestamp_of_ms
 from delaymq_operator.reconcile.broker.analytics import reporting
-from delaymq_operator.reconcile.broker.analytics.application_state import SILENT, SILENT_MS, Seen, seen
+from delaymq_operator.reconcile.broker.analytics.application_state import (
+    SILENT,
+    SILENT_MS,
+    ApplicationState,
+    application_state,
+)
 from delaymq_operator.reconcile.broker.analytics.cleanup import remove_application
 from delaymq_operator.reconcile.broker.analytics.finish import (
     failed,
     is_overdue,
+    report_failure,
     started_ms,
     succeeded,
-    told_failure,
 )
 from delaymq_operator.reconcile.broker.analytics.start import begin
 from delaymq_operator.reconcile.broker.model.analysis import GOING_ON
@@ -37,9 +42,9 @@ async def continue_run(p: BrokerPass, spec: AnalyticsSpec) -> None:
     if status.state not in GOING_ON:
         return
     if written is None or written.run != status.run:
-        p.again(p.ctx.settings.progress_interval_s)
+        p.requeue(p.ctx.settings.progress_interval_s)
         return
-    groups = p.wanted_groups
+    groups = p.desired_groups
     for group in groups:
         entry = _entry(p, group)
         if _is_of_run(p, entry) and entry.state not in GOING_ON:
@@ -52,7 +57,7 @@ async def continue_run(p: BrokerPass, spec: AnalyticsSpec) -> None:
         if p.memory.analytics.missing or group is groups[-1]:
             # For want of the Spark operator the other groups would wait as long, one after the other.
             break
-        p.again(p.ctx.settings.progress_interval_s)
+        p.requeue(p.ctx.settings.progress_interval_s)
         return
     await _finish(p)
 
@@ -60,7 +65,7 @@ async def continue_run(p: BrokerPass, spec: AnalyticsSpec) -> None:
 async def _step(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: AnalyticsGroupStatus) -> AnalyticsGroupStatus:
     settings = p.ctx.settings
     if not _is_of_run(p, entry):
-        p.again(settings.progress_interval_s)
+        p.requeue(settings.progress_interval_s)
         name = analytics_application(p.broker.name, group.index, p.analytics.known.run or "")
         return structs.replace(
             entry,
@@ -72,12 +77,12 @@ async def _step(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: Analyti
         )
     rest_s = (started_ms(entry, p.now_ms) - p.now_ms) / 1000 + spec.deadline_seconds
     if rest_s > 0:
-        p.again(rest_s)
+        p.requeue(rest_s)
     if entry.state == "Starting":
-        p.again(_LOOK_S)
+        p.requeue(_LOOK_S)
         entry = await begin(p, spec, group, entry)
         if entry.state == "Submitted":
-            p.again(settings.progress_interval_s)
+            p.requeue(settings.progress_interval_s)
         return entry
     return await _follow(p, spec, entry)
 
@@ -95,28 +100,28 @@ async def _follow(p: BrokerPass, spec: AnalyticsSpec, entry: AnalyticsGroupStatu
         return failed(p, entry, Reason.RUN_FAILED, f"SparkApplication {name} was deleted while it ran")
     body = p.cached("Pod", driver_pod(name))
     driver = Pod.of(body, p.now_ms) if body is not None else None
-    found = seen(application, driver, p.now_ms, started_ms(entry, p.now_ms))
+    found = application_state(application, driver, p.now_ms, started_ms(entry, p.now_ms))
     if found.state == "Completed":
         return await succeeded(p, entry)
     if found.state == "Failed":
-        return await told_failure(p, entry, found.message or "it failed")
+        return await report_failure(p, entry, found.message or "it failed")
     if overdue:
         await remove_application(p, name, application["metadata"]["uid"])
         last = f"; at last: {found.message}" if found.message else ""
         return failed(p, entry, Reason.DEADLINE_EXCEEDED, f"{deadline} and was ended{last}")
-    _look_again(p, entry, found, body)
+    _requeue(p, entry, found, body)
     return structs.replace(entry, state=found.state, message=found.message)
 
 
-def _look_again(p: BrokerPass, entry: AnalyticsGroupStatus, found: Seen, driver: object) -> None:
+def _requeue(p: BrokerPass, entry: AnalyticsGroupStatus, found: ApplicationState, driver: object) -> None:
     progress_s = p.ctx.settings.progress_interval_s
     if found.silent:
         p.analytics.hinder(Reason.SPARK_OPERATOR_SILENT, f"SparkApplication {entry.application}: {SILENT}")
     works = found.state == "Running" and not _has_ended(driver)
     is_new = p.now_ms - started_ms(entry, p.now_ms) < SILENT_MS
-    p.again(progress_s if is_new and not works else max(progress_s, _LOOK_S))
+    p.requeue(progress_s if is_new and not works else max(progress_s, _LOOK_S))
     if _has_ended(driver):
-        p.again(progress_s)
+        p.requeue(progress_s)
 
 
 def _has_ended(driver: object) -> bool:
@@ -135,9 +140,9 @@ def _is_of_run(p: BrokerPass, entry: AnalyticsGroupStatus) -> bool:
 
 async def drop_removed_groups(p: BrokerPass) -> None:
     """A group that shall go is analysed no longer, and nothing more is told of it."""
-    wanted = {group.index for group in p.wanted_groups}
+    desired = {group.index for group in p.desired_groups}
     for entry in p.analytics.known.groups:
-        if entry.group in wanted:
+        if entry.group in desired:
             continue
         if entry.state in GOING_ON and entry.application is not None:
             if not p.may_change:

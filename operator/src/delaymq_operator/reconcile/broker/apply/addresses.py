@@ -63,13 +63,13 @@ async def _remember_address(p: BrokerPass, group: Group) -> None:
 
 async def _ensure_external_service(p: BrokerPass, group: Group) -> bool:
     """False when its node ports are another's."""
-    wanted = group_external_service(p.broker, group.index)
+    desired = group_external_service(p.broker, group.index)
     try:
-        group.external = None if wanted is None else await ensure(p, wanted)
+        group.external = None if desired is None else await ensure(p, desired)
     except KubeError as error:
-        if wanted is None or not _is_taken_port(error):
+        if desired is None or not _is_taken_port(error):
             raise
-        ports = ", ".join(str(port["port"]) for port in wanted["spec"]["ports"])
+        ports = ", ".join(str(port["port"]) for port in desired["spec"]["ports"])
         report_port_taken(p, f"{group.name} requires the node ports {ports}", "brokerNodePort", error)
         return False
     return True
@@ -84,7 +84,7 @@ def report_port_taken(p: BrokerPass, what: str, field: str, error: KubeError) ->
     p.not_applied(
         Reason.NODE_PORT_TAKEN, f"{what}: {error.message}. Set spec.external.{field} to other ports, or release these."
     )
-    p.again(_NODE_PORT_LOOK_S)
+    p.requeue(_NODE_PORT_LOOK_S)
 
 
 def ingress_ip(service: Manifest | None) -> str | None:
@@ -111,18 +111,18 @@ def _report_pending(p: BrokerPass, group: Group) -> None:
         else "wait for it"
     )
     p.not_applied(Reason.ADDRESS_PENDING, f"{what}: {advice}.")
-    p.again(p.ctx.settings.progress_interval_s)
+    p.requeue(p.ctx.settings.progress_interval_s)
 
 
 async def ensure_name_server_address(p: BrokerPass) -> None:
     """The Service by which clients outside find the NameServers."""
-    wanted = name_server_external_service(p.broker)
-    if wanted is None:
+    desired = name_server_external_service(p.broker)
+    if desired is None:
         return
     try:
-        await ensure(p, wanted)
+        await ensure(p, desired)
     except KubeError as error:
         if not _is_taken_port(error):
             raise
-        port = wanted["spec"]["ports"][0].get("nodePort")
+        port = desired["spec"]["ports"][0].get("nodePort")
         report_port_taken(p, f"the NameServers require the node port {port}", "nameServerNodePort", error)

@@ -14,24 +14,24 @@ from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 _SHOWN_KEYS = 5
 
 
-def settings_to_change(wanted: Mapping[str, str], running: Mapping[str, str]) -> dict[str, str]:
+def changed_settings(desired: Mapping[str, str], running: Mapping[str, str]) -> dict[str, str]:
     """Those that differ. A key that the running broker does not know waits for its next image."""
-    return {key: value for key, value in wanted.items() if key in running and not _same(value, running[key])}
+    return {key: value for key, value in desired.items() if key in running and not _same(value, running[key])}
 
 
 def _same(one: str, other: str) -> bool:
     return one.split() == other.split()
 
 
-async def give_settings(p: BrokerPass) -> None:
+async def apply_settings(p: BrokerPass) -> None:
     """Every broker that answers has them; a key that was taken out of the spec goes back to its default."""
-    wanted = hot_settings(broker_settings(p.broker.spec, p.delay))
+    desired = hot_settings(broker_settings(p.broker.spec, p.delay))
     for group in p.groups:
         if group.info is not None and group.endpoint is not None:
-            await _give(p, group, settings_to_change(wanted, group.info.settings))
+            await _apply(p, group, changed_settings(desired, group.info.settings))
 
 
-async def _give(p: BrokerPass, group: Group, changed: dict[str, str]) -> None:
+async def _apply(p: BrokerPass, group: Group, changed: dict[str, str]) -> None:
     if not changed or group.endpoint is None or group.info is None:
         return
     try:

@@ -14,29 +14,29 @@ _AMOUNT_FIELDS = frozenset({"sizeLimit"})
 _LIST_KEYS = ("name", "mountPath", "uid")
 
 
-def covers(live: object, wanted: object, *, amounts: bool = False) -> bool:
-    """Whether all of `wanted` is in `live`. Nothing, and what is empty, is in everything."""
-    if wanted is None or wanted in ("", {}, []):
+def covers(live: object, desired: object, *, amounts: bool = False) -> bool:
+    """Whether all of `desired` is in `live`. Nothing, and what is empty, is in everything."""
+    if desired is None or desired in ("", {}, []):
         return True
-    if isinstance(wanted, dict):
+    if isinstance(desired, dict):
         return isinstance(live, dict) and all(
             covers(
                 live.get(key),
                 value,
                 amounts=key in _AMOUNTS if isinstance(value, dict) else amounts or key in _AMOUNT_FIELDS,
             )
-            for key, value in wanted.items()
+            for key, value in desired.items()
         )
-    if isinstance(wanted, (list, tuple)):
-        return isinstance(live, (list, tuple)) and _covers_list(live, wanted)
-    if isinstance(wanted, bool) or isinstance(live, bool):
-        return live is wanted
-    return live == wanted or (amounts and same_quantity(live, wanted))
+    if isinstance(desired, (list, tuple)):
+        return isinstance(live, (list, tuple)) and _covers_list(live, desired)
+    if isinstance(desired, bool) or isinstance(live, bool):
+        return live is desired
+    return live == desired or (amounts and same_quantity(live, desired))
 
 
-def _covers_list(live: Sequence[Any], wanted: Sequence[Any]) -> bool:
+def _covers_list(live: Sequence[Any], desired: Sequence[Any]) -> bool:
     for key in _LIST_KEYS:
-        if all(isinstance(element, dict) and key in element for element in wanted):
+        if all(isinstance(element, dict) and key in element for element in desired):
             found = {element[key]: element for element in live if isinstance(element, dict) and key in element}
-            return all(covers(found.get(element[key]), element) for element in wanted)
-    return len(live) == len(wanted) and all(covers(one, other) for one, other in zip(live, wanted, strict=True))
+            return all(covers(found.get(element[key]), element) for element in desired)
+    return len(live) == len(desired) and all(covers(one, other) for one, other in zip(live, desired, strict=True))

@@ -28,17 +28,17 @@ class NotOursError(Exception):
         """It belongs to an earlier Broker of the same name and goes with it."""
 
 
-async def ensure(p: BrokerPass, wanted: Manifest) -> Manifest:
-    """The object as it is, applied if it differs from `wanted`. NotOursError, KubeError.
+async def ensure(p: BrokerPass, desired: Manifest) -> Manifest:
+    """The object as it is, applied if it differs from `desired`. NotOursError, KubeError.
 
     An object that is being deleted is left alone and returned. An object that stays different though it was applied
     (something else writes the same field) is not applied again before it changes.
     """
     # A Broker may have a hundred objects: others get a turn between two of them.
     await asyncio.sleep(0)
-    kind, name = wanted["kind"], wanted["metadata"]["name"]
-    wanted_digest = digest(wanted)
-    wanted = _with_digest(wanted, wanted_digest)
+    kind, name = desired["kind"], desired["metadata"]["name"]
+    wanted_digest = digest(desired)
+    desired = _with_digest(desired, wanted_digest)
     last = p.memory.applied.get((kind, name))
     live = p.cached(kind, name)
     if live is None:
@@ -46,7 +46,7 @@ async def ensure(p: BrokerPass, wanted: Manifest) -> Manifest:
         live = await p.ctx.kube.get(kind, p.namespace, name)
     if live is not None:
         check_ours(p, live)
-        if live["metadata"].get("deletionTimestamp") or covers(live, wanted):
+        if live["metadata"].get("deletionTimestamp") or covers(live, desired):
             return live
     version = live["metadata"].get("resourceVersion", "") if live is not None else ""
     if live is not None and last is not None and last.digest == wanted_digest:
@@ -60,7 +60,7 @@ async def ensure(p: BrokerPass, wanted: Manifest) -> Manifest:
             _report_fought_over(p, f"{kind} {name}")
             return live
         repeated = 0
-    done = await p.ctx.kube.apply(wanted)
+    done = await p.ctx.kube.apply(desired)
     p.memory.applied[kind, name] = Applied(
         digest=wanted_digest, seen_version=version, result=done, at_ms=p.now_ms, repeated=repeated
     )
@@ -72,13 +72,13 @@ def _report_fought_over(p: BrokerPass, what: str) -> None:
         Reason.APPLY_FAILED,
         f"Another client keeps reverting {what}: find it in metadata.managedFields, and stop it.",
     )
-    p.again(_REPEAT_S)
+    p.requeue(_REPEAT_S)
 
 
-def _with_digest(wanted: Manifest, wanted_digest: str) -> Manifest:
-    metadata = wanted["metadata"]
+def _with_digest(desired: Manifest, wanted_digest: str) -> Manifest:
+    metadata = desired["metadata"]
     annotations = {**metadata.get("annotations", {}), MANIFEST_ANNOTATION: wanted_digest}
-    return {**wanted, "metadata": {**metadata, "annotations": annotations}}
+    return {**desired, "metadata": {**metadata, "annotations": annotations}}
 
 
 def check_ours(p: BrokerPass, live: Manifest) -> None:

@@ -27,24 +27,24 @@ async def ensure_registrations(p: BrokerPass) -> None:
         return
     kept = p.memory.registrations
     unsigned = tuple(group.index for group in p.groups if _does_not_sign(p, group))
-    wanted = _rotated(p, kept) if kept is not None else None
+    desired = _rotated(p, kept) if kept is not None else None
     # A pod that does not become ready may wait for the Secret.
-    all_ready = all(group.ready for group in p.wanted_groups)
-    if all_ready and wanted is not None and (wanted, unsigned) == (kept, p.memory.unsigned):
+    all_ready = all(group.ready for group in p.desired_groups)
+    if all_ready and desired is not None and (desired, unsigned) == (kept, p.memory.unsigned):
         return
     live = await p.ctx.kube.get("Secret", p.namespace, names.registration_secret(p.broker.name))
     if live is not None:
         check_ours(p, live)
     # A Secret that was deleted is made again as it was: pods have its files.
     found = read_registrations(live) or kept or _first(p)
-    wanted = _rotated(p, found)
-    manifest = rendered(p.broker, wanted, unsigned)
+    desired = _rotated(p, found)
+    manifest = rendered(p.broker, desired, unsigned)
     if live is None or live.get("data") != manifest["data"]:
         await p.ctx.kube.apply(manifest)
-        if wanted.newest != found.newest:
+        if desired.newest != found.newest:
             what = "NameServers received new registration accounts; brokers receive them in 10 minutes"
             await p.event("Normal", "RegistrationRotated", what)
-    p.memory.registrations, p.memory.unsigned = wanted, unsigned
+    p.memory.registrations, p.memory.unsigned = desired, unsigned
 
 
 def _first(p: BrokerPass) -> Registrations:
@@ -57,12 +57,12 @@ def _rotated(p: BrokerPass, kept: Registrations) -> Registrations:
     if kept.given != kept.newest:
         waited_ms = p.now_ms - kept.since_ms
         if 0 <= waited_ms < KNOWN_AFTER_MS:
-            p.again((KNOWN_AFTER_MS - waited_ms) / 1000)
+            p.requeue((KNOWN_AFTER_MS - waited_ms) / 1000)
             return kept
         return replace(kept, given=kept.newest)
     if p.broker.rotate_annotation == kept.rotation:
         return kept
-    p.again(KNOWN_AFTER_MS / 1000)
+    p.requeue(KNOWN_AFTER_MS / 1000)
     newest = kept.newest + 1
     seeds = {kept.given: kept.seeds[kept.given], newest: secrets.token_urlsafe(_SEED_BYTES)}
     rotation = p.broker.rotate_annotation

@@ -86,18 +86,18 @@ def made_from(live: Manifest | None) -> Made | None:
     )
 
 
-def _keep_immutable(wanted: Manifest, live: Manifest) -> None:
+def _keep_immutable(desired: Manifest, live: Manifest) -> None:
     """The API server refuses changes of these; volumes grow by a new StatefulSet (volumes.py)."""
     for key in _IMMUTABLE:
         if key in live:
-            wanted[key] = live[key]
-    if "volumeClaimTemplates" not in wanted:
+            desired[key] = live[key]
+    if "volumeClaimTemplates" not in desired:
         return
     claims = copy.deepcopy(live.get("volumeClaimTemplates") or [])
     for claim in claims:
         claim.pop("status", None)
         claim.get("metadata", {}).pop("creationTimestamp", None)
-    wanted["volumeClaimTemplates"] = claims
+    desired["volumeClaimTemplates"] = claims
 
 
 def kept_text(owner_uid: str, made: Made) -> str:
@@ -145,13 +145,13 @@ async def _ensure_group_set(p: BrokerPass, group: Group, address: str) -> None:
     claim = group.claim
     if live is None:
         live = await p.ctx.kube.get("StatefulSet", p.namespace, f"{p.broker.name}-broker-{group.index}")
-    wanted = GroupContext(
+    desired = GroupContext(
         group=group.index,
         advertised_address=address,
         storage_size=p.broker.spec.storage.size,
         admin_needs_tls=_admin_needs_tls(p),
     )
-    decision = decide(broker_stateful_set(p.broker, p.changing, wanted), live, kept_by(claim, p.broker.uid))
+    decision = decide(broker_stateful_set(p.broker, p.changing, desired), live, kept_by(claim, p.broker.uid))
     group.set.live = await ensure(p, decision.manifest)
     group.set.outdated_operator = decision.outdated_operator
     if group.set.live["metadata"].get("deletionTimestamp"):
@@ -166,11 +166,11 @@ def _admin_needs_tls(p: BrokerPass) -> bool:
 
 async def _ensure_retention(p: BrokerPass, group: Group) -> None:
     """Whether the volume goes with it is as the spec says now, also where nothing else may change."""
-    live, wanted = group.set.live, volume_retention(p.broker)
-    if live is None or live["metadata"].get("deletionTimestamp") or covers(live["spec"].get(VOLUME_RETENTION), wanted):
+    live, desired = group.set.live, volume_retention(p.broker)
+    if live is None or live["metadata"].get("deletionTimestamp") or covers(live["spec"].get(VOLUME_RETENTION), desired):
         return
     check_ours(p, live)
-    patch = {"spec": {VOLUME_RETENTION: wanted}}
+    patch = {"spec": {VOLUME_RETENTION: desired}}
     group.set.live = await p.ctx.kube.patch("StatefulSet", p.namespace, live["metadata"]["name"], patch)
 
 
@@ -181,7 +181,7 @@ async def drop_name_servers(p: BrokerPass) -> None:
         return
     current = all(
         group.set.settled and group.ready and group.pod is not None and group.pod.revision == group.set.revision
-        for group in p.wanted_groups
+        for group in p.desired_groups
     )
     if current:
         check_ours(p, live)

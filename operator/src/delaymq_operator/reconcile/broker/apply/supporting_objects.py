@@ -48,10 +48,10 @@ def _may_change(p: BrokerPass, token: str) -> None:
 async def ensure_supporting_objects(p: BrokerPass) -> None:
     """They are as wanted, and none is there that is not."""
     ports = {group.pod.port for group in p.groups if group.pod is not None and group.pod.port is not None}
-    wanted = supporting_objects(p.broker, p.changing, [group.index for group in p.groups], ports)
-    for manifest in wanted:
+    desired = supporting_objects(p.broker, p.changing, [group.index for group in p.groups], ports)
+    for manifest in desired:
         await ensure(p, manifest)
-    keep = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in wanted}
+    keep = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in desired}
     if p.broker.spec.external is not None and p.own_name_servers:
         keep.add(("Service", names.namesrv_external_service(p.broker.name)))
     for group in p.groups:

@@ -30,7 +30,7 @@ async def report_unbound_volumes(p: BrokerPass) -> None:
     todo = "Create what is missing"
     if not is_any_bound:
         todo += ", or correct spec.storage: its class and size can be changed while no volume of the Broker is bound"
-    for group in p.wanted_groups:
+    for group in p.desired_groups:
         claim = group.claim
         if claim is None or claim["metadata"].get("deletionTimestamp") or not is_unbound(claim):
             continue
@@ -58,7 +58,7 @@ async def _why_unbound(p: BrokerPass, claim: Manifest) -> str:
 
 async def replace_unbound_volumes(p: BrokerPass) -> None:
     """What was made from another size or class than the spec has now, and has no volume yet, is made anew."""
-    for group in p.wanted_groups:
+    for group in p.desired_groups:
         live, claim = group.set.live, group.claim
         is_other_set = live is not None and template_differs(live, p.broker.spec.storage)
         if claim is None:

@@ -40,9 +40,9 @@ async def grow_volumes(p: BrokerPass) -> None:
         if group.surplus or is_unbound(claim):
             continue
         if is_smaller(requested(claim), size):
-            claim = await _ask_for_more(p, group, claim, size)
+            claim = await _request_growth(p, group, claim, size)
         elif is_smaller(capacity(claim), str(requested(claim))):
-            claim = await _ask_for_less(p, group, claim, least_request(claim, size))
+            claim = await _request_reduction(p, group, claim, least_request(claim, size))
         group.claim = claim
         if is_smaller(requested(claim), size):
             continue
@@ -66,31 +66,31 @@ def _hold_what_uses(p: BrokerPass, group: Group, claim: Manifest) -> None:
     )
 
 
-async def _ask_for_more(p: BrokerPass, group: Group, claim: Manifest, size: str) -> Manifest:
+async def _request_growth(p: BrokerPass, group: Group, claim: Manifest, size: str) -> Manifest:
     """The claim after it was asked to grow; as it was when the API server refuses."""
     name = claim["metadata"]["name"]
-    done, why = await _ask(p, claim, size)
+    done, why = await _patch_request(p, claim, size)
     if done is None:
         p.problem(
             Reason.VOLUME_CANNOT_GROW,
             f"Volume {name} remains at {requested(claim)}: {why}. Allow its storage class to expand volumes, or set "
             f"spec.storage.size back to {requested(claim)}.",
         )
-        p.again(_REFUSED_RETRY_S)
+        p.requeue(_REFUSED_RETRY_S)
         return claim
     await p.event("Normal", "GrowingVolume", f"volume {name} of {group.name} grows from {requested(claim)} to {size}")
     p.progressing(Reason.GROWING_VOLUMES, f"Volume {name} grows to {size}.")
     return done
 
 
-async def _ask_for_less(p: BrokerPass, group: Group, claim: Manifest, size: str) -> Manifest:
+async def _request_reduction(p: BrokerPass, group: Group, claim: Manifest, size: str) -> Manifest:
     """A claim that asks for more than it has, and than the spec wants, stops doing so: its storage may try for ever,
     and quotas count what it asks for. Kubernetes before 1.32 refuses; that harms nothing."""
     asked = (claim["metadata"].get("annotations") or {}).get(ASKED_ANNOTATION)
     if not same_quantity(asked, requested(claim)) or not is_smaller(size, str(requested(claim))):
         return claim
     name = claim["metadata"]["name"]
-    done, why = await _ask(p, claim, size)
+    done, why = await _patch_request(p, claim, size)
     if done is None:
         what = f"volume {name} of {group.name} still requests {requested(claim)} and has {capacity(claim)}: {why}"
         await p.event("Warning", "GrowthNotWithdrawn", what)
@@ -100,7 +100,7 @@ async def _ask_for_less(p: BrokerPass, group: Group, claim: Manifest, size: str)
     return done
 
 
-async def _ask(p: BrokerPass, claim: Manifest, size: str) -> tuple[Manifest | None, str]:
+async def _patch_request(p: BrokerPass, claim: Manifest, size: str) -> tuple[Manifest | None, str]:
     """The claim with another size, or why not; a refusal is remembered for some minutes."""
     name = claim["metadata"]["name"]
     refused_ms, why = p.memory.growth_refused_ms.get((name, size), (None, ""))

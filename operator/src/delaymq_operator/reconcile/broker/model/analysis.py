@@ -76,7 +76,7 @@ class AnalyticsMemory:
     """The API server knew no SparkApplications."""
     missing_ms: int = 0
     """When it was last asked."""
-    tidied: tuple[object, ...] | None = None
+    cleaned_up: tuple[object, ...] | None = None
     """For which run and limits the history was looked through."""
     failures: int = 0
     """Passes, one after the other, in which the API server said no."""

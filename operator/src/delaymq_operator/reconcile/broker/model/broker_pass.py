@@ -46,7 +46,7 @@ class LatePod:
 
 
 @dataclass
-class Set:
+class ObservedSet:
     """A StatefulSet and what is to become of it."""
 
     live: Manifest | None = None
@@ -92,7 +92,7 @@ class Group:
     external: Manifest | None
     claim: Manifest | None
     pod: Pod | None
-    set: Set
+    set: ObservedSet
     endpoint: Endpoint | None = None
     info: About | None = None
     unreachable: str | None = None
@@ -142,11 +142,11 @@ class BrokerPass:
     delay: DelayTable = field(default_factory=DelayTable)
     """The levels that brokers shall have."""
     groups: list[Group] = field(default_factory=list)
-    name_servers: Set = field(default_factory=Set)
+    name_servers: ObservedSet = field(default_factory=ObservedSet)
     name_server_pods: list[Pod] = field(default_factory=list)
     late_pods: dict[str, LatePod] = field(default_factory=dict)
     """By name; not those that began to start a moment ago."""
-    warnings_looked_for: int = 0
+    event_lookups: int = 0
     """Requests for Events in this pass."""
     is_first: bool = False
     """Whether this is the operator's first pass over this Broker."""
@@ -162,7 +162,7 @@ class BrokerPass:
     analytics: Analysis = field(default_factory=lambda: Analysis(status=None))
     status: BrokerStatus = field(default_factory=BrokerStatus)
     """What is told at the end."""
-    look_again_s: list[float] = field(default_factory=list)
+    requeue_delays_s: list[float] = field(default_factory=list)
     """Times at which somebody wants to look again; the shortest counts."""
 
     @property
@@ -171,7 +171,7 @@ class BrokerPass:
         return self.spec_problem is None and not self.broker.spec.paused
 
     @property
-    def wanted_groups(self) -> list[Group]:
+    def desired_groups(self) -> list[Group]:
         """Those that shall stay."""
         return [group for group in self.groups if not group.surplus]
 
@@ -212,11 +212,11 @@ class BrokerPass:
         settings = self.ctx.settings
         again_s = settings.progress_interval_s if again_s is None else again_s
         # A drain that may be going on must not end for want of a renewal.
-        self.look_again_s.append(min(again_s, settings.drain_lease_s / _OBSERVATIONS_PER_LEASE))
+        self.requeue_delays_s.append(min(again_s, settings.drain_lease_s / _OBSERVATIONS_PER_LEASE))
 
-    def again(self, after_s: float) -> None:
+    def requeue(self, after_s: float) -> None:
         """Look again, at the latest then."""
-        self.look_again_s.append(after_s)
+        self.requeue_delays_s.append(after_s)
 
     async def event(self, type_: EventType, reason: str, message: str) -> None:
         """An Event about the Broker, unless the same was said lately."""

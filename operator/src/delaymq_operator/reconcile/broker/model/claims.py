@@ -36,9 +36,9 @@ def is_unbound(claim: Manifest) -> bool:
     return phase == "Pending" and capacity(claim) is None and not (claim.get("spec") or {}).get("volumeName")
 
 
-def is_smaller(amount: str | None, wanted: str) -> bool:
+def is_smaller(amount: str | None, desired: str) -> bool:
     """Whether an amount is known, and below another."""
-    return amount is not None and parse_quantity(amount) < parse_quantity(wanted)
+    return amount is not None and parse_quantity(amount) < parse_quantity(desired)
 
 
 def least_request(claim: Manifest, size: str) -> str:

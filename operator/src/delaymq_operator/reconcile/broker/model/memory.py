@@ -27,7 +27,7 @@ class Applied:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SeenOffsets:
     """A group's scheduler when it was last seen."""
 
     boot_id: str
@@ -55,7 +55,7 @@ class BrokerMemory:
     unsigned: tuple[int, ...] = ()
     """Groups whose pods did not sign then."""
     applied: dict[tuple[str, str], Applied] = field(default_factory=dict)
-    seen: dict[int, Seen] = field(default_factory=dict)
+    seen: dict[int, SeenOffsets] = field(default_factory=dict)
     resumed: dict[int, ResumedStatus] = field(default_factory=dict)
     """What was said of each group's last start, so that it is said once even before the status shows it."""
     unreachable_since_ms: dict[int, int] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class BrokerMemory:
     seen_ms: int = 0
     """When the last pass was."""
 
-    def look_at_clock(self, now_ms: int) -> None:
+    def observe_clock(self, now_ms: int) -> None:
         """After the clock was set back nothing waits until it is as late again."""
         if now_ms < self.seen_ms:
             self.unreachable_since_ms.clear()

@@ -7,7 +7,7 @@ import asyncio
 from delaymq_operator.api import names
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.manifests import component_labels, listen_port
-from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group, Set
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group, ObservedSet
 from delaymq_operator.reconcile.broker.model.pods import Pod
 from delaymq_operator.reconcile.endpoints import broker_endpoint, read_token
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
@@ -22,7 +22,7 @@ async def observe_cluster(p: BrokerPass) -> None:
         p.groups = [group for group in p.groups if group.made]
         for group in p.groups:
             group.surplus = False
-    p.name_servers = Set(live=p.cached("StatefulSet", names.namesrv_objects(p.broker.name)))
+    p.name_servers = ObservedSet(live=p.cached("StatefulSet", names.namesrv_objects(p.broker.name)))
     found = p.ctx.cache.labelled("Pod", p.namespace, component_labels(p.broker, "namesrv"))
     p.name_server_pods = sorted((Pod.of(body, p.now_ms) for body in found), key=lambda pod: (len(pod.name), pod.name))
 
@@ -48,7 +48,7 @@ def _group(p: BrokerPass, index: int) -> Group:
         external=p.cached("Service", names.group_external_service(name, index)),
         claim=p.cached("PersistentVolumeClaim", names.group_claim(name, index)),
         pod=Pod.of(pod, p.now_ms) if pod is not None else None,
-        set=Set(live=p.cached("StatefulSet", names.group_object(name, index))),
+        set=ObservedSet(live=p.cached("StatefulSet", names.group_object(name, index))),
     )
 
 
@@ -66,10 +66,10 @@ async def observe_brokers(p: BrokerPass) -> None:
         if group.pod is not None and group.pod.ip and not group.pod.terminating:
             port = group.pod.port or listen_port(p.broker.spec, group.index)
             group.endpoint = broker_endpoint(group.pod.ip, port, p.memory.token, account)
-    await asyncio.gather(*(_ask(p, group) for group in running))
+    await asyncio.gather(*(_observe_broker(p, group) for group in running))
 
 
-async def _ask(p: BrokerPass, group: Group) -> None:
+async def _observe_broker(p: BrokerPass, group: Group) -> None:
     if group.endpoint is None:
         return
     try:

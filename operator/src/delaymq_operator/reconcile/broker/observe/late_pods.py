@@ -44,7 +44,7 @@ async def find_late_pods(p: BrokerPass) -> None:
         p.late_pods[name] = LatePod(
             name=name,
             since_ms=since_ms,
-            what=_what(name, live["metadata"]["name"], pod, group, since_ms),
+            what=_describe(name, live["metadata"]["name"], pod, group, since_ms),
             warning=f"Last warning: {warning.reason}: {warning.message}" if warning is not None else "",
             cannot_be_made=pod is None and warning is not None and warning.reason == _FAILED_CREATE,
             has_problem=pod is not None and pod.problem is not None,
@@ -60,7 +60,7 @@ def _places(p: BrokerPass) -> Iterator[tuple[str, Manifest, Pod | None, Group | 
         for ordinal in range(p.name_servers.live["spec"].get("replicas", 1)):
             name = names.namesrv_pod(p.broker.name, ordinal)
             yield name, p.name_servers.live, pods.get(name), None
-    for group in p.wanted_groups:
+    for group in p.desired_groups:
         if group.set.live is not None and group.set.live["spec"].get("replicas", 1):
             yield names.group_pod(p.broker.name, group.index), group.set.live, group.pod, group
 
@@ -74,7 +74,7 @@ def _missing_since(p: BrokerPass, name: str) -> int:
     return p.memory.missing_since_ms.setdefault(name, start_ms)
 
 
-def _what(name: str, stateful_set: str, pod: Pod | None, group: Group | None, since_ms: int) -> str:
+def _describe(name: str, stateful_set: str, pod: Pod | None, group: Group | None, since_ms: int) -> str:
     since = timestamp_of_ms(since_ms)
     if pod is None:
         return f"Pod {name} has not existed since {since}; see `kubectl describe statefulset {stateful_set}`"
@@ -87,11 +87,9 @@ async def last_warning(p: BrokerPass, name: str, uid: str) -> LastWarning | None
     """The newest Warning Event about an object; what was found is kept for some seconds. None also when Events may
     not be read."""
     looked_ms, found = p.memory.warnings.get(uid, (None, None))
-    if (
-        looked_ms is not None and p.now_ms - looked_ms < _EVENTS_REPEAT_MS
-    ) or p.warnings_looked_for >= _MAX_EVENT_LOOKUPS:
+    if (looked_ms is not None and p.now_ms - looked_ms < _EVENTS_REPEAT_MS) or p.event_lookups >= _MAX_EVENT_LOOKUPS:
         return found
-    p.warnings_looked_for += 1
+    p.event_lookups += 1
     try:
         fields = {"regarding.name": name, "type": "Warning"}
         events = await p.ctx.kube.list("Event", p.namespace, fields=fields)

@@ -9,7 +9,7 @@ from delaymq.api_types.broker import About
 from delaymq_operator.api.broker_status import CorrectedLevel, GroupStatus, ResumedStatus
 from delaymq_operator.api.resource import timestamp_of_ms
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
-from delaymq_operator.reconcile.broker.model.memory import Seen
+from delaymq_operator.reconcile.broker.model.memory import SeenOffsets
 
 WENT_BACK = "went-back"
 OTHER_STORE = "other-store"
@@ -18,7 +18,7 @@ MAX_REPORTED = 100
 _MAX_NAMED = 5
 
 
-def judge(before: GroupStatus | None, seen: Seen | None, info: About, now_ms: int) -> ResumedStatus:
+def judge(before: GroupStatus | None, seen: SeenOffsets | None, info: About, now_ms: int) -> ResumedStatus:
     """What this start of the broker resumed with; for a start that was judged already, what was said then.
 
     Positions only ever rise. So one that is lower than it was seen to be went back: what lies between is handed over
@@ -52,7 +52,7 @@ def judge(before: GroupStatus | None, seen: Seen | None, info: About, now_ms: in
     )
 
 
-def _last_offsets(before: GroupStatus | None, seen: Seen | None, info: About) -> Mapping[int, int]:
+def _last_offsets(before: GroupStatus | None, seen: SeenOffsets | None, info: About) -> Mapping[int, int]:
     last = {level.level: level.offset for level in before.delay} if before is not None else {}
     if seen is not None and seen.boot_id != info.boot_id:
         last = {
@@ -75,14 +75,14 @@ async def judge_schedulers(p: BrokerPass) -> None:
             group.resumed = judge(before.get(group.index), p.memory.seen.get(group.index), info, p.now_ms)
             earlier = before.get(group.index)
             if earlier is None or earlier.resumed != group.resumed:
-                await _tell(p, group, group.resumed)
+                await _report_verdict(p, group, group.resumed)
             p.memory.resumed[group.index] = group.resumed
-        p.memory.seen[group.index] = Seen(
+        p.memory.seen[group.index] = SeenOffsets(
             boot_id=info.boot_id, offsets={level.level: level.offset for level in info.delay.levels}
         )
 
 
-async def _tell(p: BrokerPass, group: Group, resumed: ResumedStatus) -> None:
+async def _report_verdict(p: BrokerPass, group: Group, resumed: ResumedStatus) -> None:
     if resumed.verdict == "WentBack":
         await p.event("Warning", "SchedulerWentBack", verdict_text(group.name, resumed))
     elif resumed.verdict == "Corrected":

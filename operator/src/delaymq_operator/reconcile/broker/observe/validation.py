@@ -19,7 +19,7 @@ from delaymq_operator.manifests import RULES_KEY, DelayTable, broker_settings, c
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Note
 from delaymq_operator.reconcile.name_servers import foreign_addresses, refused_addresses
 from delaymq_operator.reconcile.ports import Manifest
-from delaymq_operator.reconcile.secrets import ACCESS_KEY, SECRET_KEY, look_at_secret
+from delaymq_operator.reconcile.secrets import ACCESS_KEY, SECRET_KEY, read_secret
 
 _MAX_POD_TEMPLATE_BYTES: Final = 200_000
 """What pods are made from is noted in an annotation, and an object may have 256 KiB of these."""
@@ -118,8 +118,8 @@ async def find_secrets(p: BrokerPass) -> None:
         await _find_secret(p, "spec.tls", spec.tls.secret_name, ("tls.crt", "tls.key"))
     if spec.access_control is not None and p.spec_problem is None:
         name = spec.access_control.secret_name
-        if (await look_at_secret(p.broker, name, p.ctx)).account is None:
-            p.again(_SECRET_LOOK_S)
+        if (await read_secret(p.broker, name, p.ctx)).account is None:
+            p.requeue(_SECRET_LOOK_S)
             p.problem(
                 Reason.ACCOUNT_MISSING,
                 f"Secret {name} has no {ACCESS_KEY} and {SECRET_KEY}: add those of an account with admin: true. "
@@ -130,11 +130,11 @@ async def find_secrets(p: BrokerPass) -> None:
 async def _find_secret(p: BrokerPass, field: str, name: str, keys: Sequence[str]) -> None:
     if p.spec_problem is not None:
         return
-    seen = await look_at_secret(p.broker, name, p.ctx)
+    seen = await read_secret(p.broker, name, p.ctx)
     missing = [key for key in keys if key not in seen.keys]
     if not missing:
         return
-    p.again(_SECRET_LOOK_S)
+    p.requeue(_SECRET_LOOK_S)
     if seen.there:
         what, todo = f"Secret {name} has no {' and no '.join(missing)}", "add it"
     else:

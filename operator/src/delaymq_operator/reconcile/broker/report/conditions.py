@@ -95,7 +95,7 @@ def _scheduler_intact(groups: Sequence[GroupStatus]) -> tuple[ConditionStatus, R
 
 
 def _up_to_date(p: BrokerPass) -> tuple[ConditionStatus, Reason, str]:
-    sets = [(group.name, group.set) for group in p.wanted_groups] + [("the NameServers", p.name_servers)]
+    sets = [(group.name, group.set) for group in p.desired_groups] + [("the NameServers", p.name_servers)]
     outdated = ", ".join(name for name, each in sets if each.outdated_operator)
     if not outdated:
         return "True", Reason.CURRENT, "All pods match the pod template of this operator version."

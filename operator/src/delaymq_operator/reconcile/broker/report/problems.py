@@ -15,7 +15,7 @@ _CONFLICT_LOOK_S = 30.0
 
 async def report_failures(p: BrokerPass) -> None:
     """Pods that do not run, and brokers that do not answer though their pods are ready."""
-    pods = [*p.name_server_pods, *(group.pod for group in p.wanted_groups)]
+    pods = [*p.name_server_pods, *(group.pod for group in p.desired_groups)]
     for pod in pods:
         if pod is not None and pod.problem is not None:
             p.problem(
@@ -48,7 +48,7 @@ def report_conflict(p: BrokerPass, conflict: NotOursError) -> None:
         p.not_in_force.append(p.progress[-1])
     else:
         p.not_applied(Reason.NAME_CONFLICT, f"{conflict}.")
-        p.again(_CONFLICT_LOOK_S)
+        p.requeue(_CONFLICT_LOOK_S)
 
 
 def report_refused(p: BrokerPass, error: KubeError) -> None:

@@ -59,14 +59,14 @@ class Readiness(NamedTuple):
 
 def readiness_of(p: BrokerPass) -> Readiness:
     """True when all pods run the spec and serve. Unknown: they serve, but not all run it."""
-    wanted = p.wanted_groups
-    ready = sum(1 for group in wanted if group.ready)
-    counted = f"{ready} of {len(wanted)} broker groups {'is' if ready == 1 else 'are'} ready"
-    goes_on = f"The running pods are unchanged: {counted}." if wanted else ""
+    desired = p.desired_groups
+    ready = sum(1 for group in desired if group.ready)
+    counted = f"{ready} of {len(desired)} broker groups {'is' if ready == 1 else 'are'} ready"
+    goes_on = f"The running pods are unchanged: {counted}." if desired else ""
     if p.problems and p.problems[0].reason in SPEC_REASONS:
         return Readiness("False", Reason.INVALID_SPEC, f"{p.problems[0].message} {goes_on}".rstrip())
-    if ready < len(wanted):
-        missing = ", ".join(group.name for group in wanted if not group.ready)
+    if ready < len(desired):
+        missing = ", ".join(group.name for group in desired if not group.ready)
         was_ready = find_condition(p.broker.status.conditions, ConditionType.READY)
         never = not p.broker.status.ready_groups and (was_ready is None or was_ready.reason in _NEVER_READY)
         reason = Reason.CREATING if never else Reason.GROUPS_NOT_READY
@@ -94,7 +94,7 @@ def _in_force(p: BrokerPass, counted: str) -> Readiness:
         named = ", ".join(old[:_MAX_NAMED]) + (" and others" if len(old) > _MAX_NAMED else "")
         what = f"{counted}, but the spec is not in effect in {len(old)} pod{('s' if len(old) > 1 else '')}"
         return Readiness("Unknown", Reason.ROLLING, f"{what}: {named}. See the condition Progressing.")
-    silent = [group.name for group in p.wanted_groups if group.info is None or group.unreachable is not None]
+    silent = [group.name for group in p.desired_groups if group.info is None or group.unreachable is not None]
     if silent and not _was_in_force(p):
         what = f"{counted}, but the settings could not be checked at {', '.join(silent[:_MAX_NAMED])}"
         return Readiness("Unknown", Reason.BROKER_UNREACHABLE, f"{what}: no response yet.")
@@ -118,7 +118,7 @@ def stalled_of(p: BrokerPass, degraded: Condition | None) -> Note | None:
         return None
     left_s = p.ctx.settings.progress_deadline_s - (p.now_ms - since_ms) / 1000
     if left_s > 0:
-        p.again(left_s)
+        p.requeue(left_s)
         return None
     return waited_for
 

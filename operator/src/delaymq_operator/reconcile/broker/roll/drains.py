@@ -47,7 +47,7 @@ def next_drain_step(info: About, settings: ReconcileSettings, *, other_known: bo
     return "done" if held_s(info) >= settings.refuse_s else "refuse"
 
 
-async def ask_to_drain(p: BrokerPass, group: Group, mode: DrainMode) -> bool:
+async def request_drain(p: BrokerPass, group: Group, mode: DrainMode) -> bool:
     """Begins, renews or ends a drain. False when the broker could not be asked; then its lease decides."""
     if group.endpoint is None:
         return False

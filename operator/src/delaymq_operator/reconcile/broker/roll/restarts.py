@@ -9,9 +9,9 @@ from delaymq_operator.api import names
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.manifests import component_labels
 from delaymq_operator.reconcile.broker.apply.stateful_sets import made_from
-from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Set
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, ObservedSet
 from delaymq_operator.reconcile.broker.model.pods import Pod
-from delaymq_operator.reconcile.broker.roll.drains import ask_to_drain
+from delaymq_operator.reconcile.broker.roll.drains import request_drain
 from delaymq_operator.reconcile.broker.roll.strategy import (
     Action,
     Drain,
@@ -55,7 +55,7 @@ async def restart_outdated_pods(p: BrokerPass) -> None:
         case Drain(unit, mode):
             await _drain(p, unit, mode)
         case HelpOut(unit, helpers):
-            await _let_help(p, unit, helpers)
+            await _restore_helpers(p, unit, helpers)
         case TryOut(unit):
             p.rolling = await try_out(p, unit.pod_name) and p.rolling
         case Restart(unit):
@@ -108,7 +108,7 @@ def _is_settling(p: BrokerPass, pod: Pod | None) -> bool:
     return since_ms is not None and abs(p.now_ms - since_ms) < ROUTE_PROPAGATION_S * 1000
 
 
-def _revision(found: Set) -> str | None:
+def _revision(found: ObservedSet) -> str | None:
     return found.revision if found.settled else None
 
 
@@ -142,15 +142,15 @@ async def _end_other_drains(p: BrokerPass, action: Action) -> None:
     # Time that was given in vain counts for this restart only.
     since_ms = p.memory.undrained_since_ms
     p.memory.undrained_since_ms = {group: at_ms for group, at_ms in since_ms.items() if group == turn}
-    for group in p.wanted_groups:
+    for group in p.desired_groups:
         if group.index != turn and group.info is not None and group.info.drain.mode != "none":
-            await ask_to_drain(p, group, "none")
+            await request_drain(p, group, "none")
 
 
-async def _let_help(p: BrokerPass, unit: Unit, helpers: Sequence[Unit]) -> None:
+async def _restore_helpers(p: BrokerPass, unit: Unit, helpers: Sequence[Unit]) -> None:
     helping = [group for group in p.groups if group.index in {helper.group for helper in helpers}]
     for group in helping:
-        await ask_to_drain(p, group, "none")
+        await request_drain(p, group, "none")
     who = f"{', '.join(group.name for group in helping)}, which will be removed," if helping else "another group"
     p.progressing(Reason.MOVING_WRITES, f"Pod {unit.pod_name} is restarted once {who} accepts writes again.")
 
@@ -159,7 +159,7 @@ async def _drain(p: BrokerPass, unit: Unit, mode: str) -> None:
     group = p.group_of(lambda group: group.index == unit.group)
     if group is None or group.info is None:
         return
-    if await ask_to_drain(p, group, "refuse" if mode == "refuse" else "withdraw"):
+    if await request_drain(p, group, "refuse" if mode == "refuse" else "withdraw"):
         p.progressing(Reason.MOVING_WRITES, f"Writes are redirected from {group.name} before its restart.")
         return
     most_s = p.ctx.settings.withdraw_max_s
@@ -195,7 +195,7 @@ async def _still_to_restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> Pod
     ):
         return None
     live = await kube.get("StatefulSet", p.namespace, unit.stateful_set)
-    current = Set(live=live)
+    current = ObservedSet(live=live)
     if live is None or not current.settled or not _same_inputs(p, unit, live):
         return None
     if unit.group is not None and await _would_lose_volume(p, unit.group):

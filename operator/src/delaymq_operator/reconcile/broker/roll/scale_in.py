@@ -15,10 +15,10 @@ from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Grou
 from delaymq_operator.reconcile.broker.roll.drains import (
     ROUTES_S,
     DrainStep,
-    ask_to_drain,
     held_s,
     is_known,
     next_drain_step,
+    request_drain,
 )
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 
@@ -44,7 +44,7 @@ async def remove_surplus_groups(p: BrokerPass) -> None:
         await _stand_by(p, surplus)
         p.progressing(Reason.SCALING_IN, "Surplus groups are removed after the remaining groups have been restarted.")
         return
-    if p.broker.force_scale_in is False and not any(group.writable for group in p.wanted_groups):
+    if p.broker.force_scale_in is False and not any(group.writable for group in p.desired_groups):
         p.progressing(Reason.SCALING_IN, "Groups are removed once one of the remaining groups accepts writes.")
         return
     top = surplus[0]
@@ -60,11 +60,11 @@ async def remove_surplus_groups(p: BrokerPass) -> None:
 
 async def _stand_by(p: BrokerPass, surplus: Sequence[Group]) -> None:
     """A group whose writes have moved away takes again what still comes; two that refuse leave a send no way out."""
-    if not any(group.writable for group in p.wanted_groups):
+    if not any(group.writable for group in p.desired_groups):
         return
     for group in surplus:
         if group.info is not None and not group.info.decommissioned and group.info.drain.mode != "none":
-            await ask_to_drain(p, group, "withdraw")
+            await request_drain(p, group, "withdraw")
 
 
 async def _move_writes_away(p: BrokerPass, group: Group, *, is_top: bool) -> None:
@@ -75,11 +75,11 @@ async def _move_writes_away(p: BrokerPass, group: Group, *, is_top: bool) -> Non
     if group.info is None or group.info.decommissioned:
         return
     step = _drain_step(p, group.info) if is_top else "withdraw"
-    await ask_to_drain(p, group, "refuse" if step == "done" else step)
+    await request_drain(p, group, "refuse" if step == "done" else step)
 
 
 def _drain_step(p: BrokerPass, info: About) -> DrainStep:
-    other_known = any(group.info is not None and is_known(group.info) for group in p.wanted_groups)
+    other_known = any(group.info is not None and is_known(group.info) for group in p.desired_groups)
     return next_drain_step(info, p.ctx.settings, other_known=other_known)
 
 
@@ -110,12 +110,12 @@ async def _may_go(p: BrokerPass, group: Group) -> bool:
             Reason.SCALING_IN, (f"{group.name} is empty and is removed once clients no longer have routes to it.")
         )
         return False
-    what = f"{group.name} is read-only and still contains {what_remains(left)}"
+    what = f"{group.name} is read-only and still contains {describe_remaining(left)}"
     _blocked(p, f"{what}. It is removed once they are delivered and consumed. {_override(p)}")
     return False
 
 
-def what_remains(left: Remaining) -> str:
+def describe_remaining(left: Remaining) -> str:
     """In words."""
     parts = []
     if left.pending_delays:

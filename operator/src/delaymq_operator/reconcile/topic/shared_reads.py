@@ -26,7 +26,7 @@ def problem_of(server: str, error: BrokerUnreachable | BrokerRefused) -> str:
     return f"{server} does not respond ({error.problem.rstrip('.')})"
 
 
-class Answer(Generic[T]):
+class SharedRead(Generic[T]):
     """What one server answered last. After a failure it is left alone for a while, longer each time.
 
     `lock` is held while it is asked or changed, so that an answer is never older than a change that was made.
@@ -90,20 +90,20 @@ class ParsedBroker:
         return self._parsed
 
 
-class BrokerAnswers:
+class SharedBrokerReads:
     """The shared answers of one Broker's servers; kept under the Broker's key."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, tuple[Endpoint, Answer[dict[str, TopicConfig]]]] = {}
-        self._orders: dict[str, Answer[dict[str, str]]] = {}
+        self._topics: dict[str, tuple[Endpoint, SharedRead[dict[str, TopicConfig]]]] = {}
+        self._orders: dict[str, SharedRead[dict[str, str]]] = {}
 
-    def topics_of(self, group_name: str, endpoint: Endpoint) -> Answer[dict[str, TopicConfig]]:
+    def topics_of(self, group_name: str, endpoint: Endpoint) -> SharedRead[dict[str, TopicConfig]]:
         """The topics of one group's broker; a pod at a new address starts afresh."""
         held = self._topics.get(group_name)
         if held is None or held[0] != endpoint:
-            held = self._topics[group_name] = endpoint, Answer()
+            held = self._topics[group_name] = endpoint, SharedRead()
         return held[1]
 
-    def orders_of(self, address: str) -> Answer[dict[str, str]]:
+    def orders_of(self, address: str) -> SharedRead[dict[str, str]]:
         """The order settings of one NameServer."""
-        return self._orders.setdefault(address, Answer())
+        return self._orders.setdefault(address, SharedRead())
