@@ -145,7 +145,7 @@ def test_a_connection_whose_challenge_ended_is_made_anew(tmp_path: Path) -> None
 
 
 def test_with_tls_rocketmqs_signature_administers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delaymq.server.requests.sessions.is_loopback", lambda host: False)
+    monkeypatch.setattr("delaymq.server.requests.client_session.is_loopback", lambda host: False)
     monkeypatch.setattr("delaymq.transport.signing.challenge_in", lambda answer: None)  # as an older client
     authority = Authority(tmp_path)
     pair = authority.issue("127.0.0.1")
