@@ -3,7 +3,7 @@
 from delaymq_operator.api.topic import BrokerRef, TopicGroupStatus, TopicSpec
 from delaymq_operator.reconcile.topic.desired import order_text, satisfied
 from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld
-from delaymq_operator_testing.worlds.topic_settling import settle
+from delaymq_operator_testing.worlds.topic_reconciling import settle
 from msgspec import structs
 
 

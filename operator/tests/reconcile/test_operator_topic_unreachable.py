@@ -2,7 +2,7 @@
 
 from delaymq_operator_testing.trees import copied
 from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld
-from delaymq_operator_testing.worlds.topic_settling import settle
+from delaymq_operator_testing.worlds.topic_reconciling import settle
 
 
 def test_a_broker_that_restarts_is_no_reason_to_say_that_the_topic_is_gone() -> None:

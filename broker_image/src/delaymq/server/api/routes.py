@@ -117,7 +117,12 @@ ROUTES: Final[tuple[Route, ...]] = (
         refusals=(409,),
     ),
     post(
-        *("/api/v1/delay/resume", "Resume deliveries, with a policy for overdue messages", DelayHttp.resume, DeliveryState),
+        *(
+            "/api/v1/delay/resume",
+            "Resume deliveries, with a policy for overdue messages",
+            DelayHttp.resume,
+            DeliveryState,
+        ),
         body=Resume,
         status=202,
         refusals=(409,),

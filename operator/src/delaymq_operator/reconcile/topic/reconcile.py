@@ -112,9 +112,7 @@ async def _usable_broker(topic: Topic, report: Reporter, ctx: ReconcileContext) 
     try:
         broker = ctx.memory.of(Key(BROKER_KIND, topic.namespace, name), ParsedBroker).of(body)
     except SpecError as error:
-        await report.set_ready(
-            "False", Reason.GROUPS_UNREACHABLE, f"The spec of Broker {name} is invalid: {error}"
-        )
+        await report.set_ready("False", Reason.GROUPS_UNREACHABLE, f"The spec of Broker {name} is invalid: {error}")
         return None
     if broker.deleting:
         await report.set_ready("False", Reason.BROKER_MISSING, f"Broker {name} is being deleted.")

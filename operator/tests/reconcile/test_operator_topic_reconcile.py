@@ -9,7 +9,7 @@ from delaymq_operator.reconcile.ports import TopicConfig
 from delaymq_operator.reconcile.topic import reconcile_topic
 from delaymq_operator.reconcile.topic.shared_reads import ParsedBroker
 from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld
-from delaymq_operator_testing.worlds.topic_settling import run, settle
+from delaymq_operator_testing.worlds.topic_reconciling import run, settle
 
 
 def test_a_new_topic_is_made_on_every_group_with_eight_queues() -> None:
