@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from delaymq.http_client import AnswerCutError, AnswerTooLargeError, HttpClient, NotSentError
+from delaymq.http_client import AnswerCutError, AnswerTooLargeError, HttpClient, NotSentError, Pace
 from delaymq.http_client.response import MAX_ERROR_BYTES
 
 
@@ -115,22 +115,23 @@ def test_who_does_not_ask_for_a_proxy_gets_none(kept: Kept, monkeypatch: pytest.
     assert kept.paths == []
 
 
-class Waits:
+class Waits(Pace):
     """A pace that keeps what it was asked and told."""
 
     def __init__(self) -> None:
+        super().__init__(10.0)
         self.addresses: list[int] = []
         self.bytes: list[int] = []
         self.is_over = False
 
     def connect_s(self, addresses: int) -> float:
         self.addresses.append(addresses)
-        return 10.0
+        return super().connect_s(addresses)
 
     def wait_s(self) -> float:
         if self.is_over:
             raise TimeoutError
-        return 10.0
+        return super().wait_s()
 
     def note_bytes(self, count: int) -> None:
         self.bytes.append(count)

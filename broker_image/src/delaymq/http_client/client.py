@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from delaymq.api_types.base import Problem
-from delaymq.http_client.response import AnswerTooLargeError, FixedPace, Pace, Response, problem_of
+from delaymq.http_client.response import AnswerTooLargeError, Pace, Response, problem_of
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
@@ -60,7 +60,7 @@ class HttpClient:
         self.url = url
         self._parts = parts = urlsplit(url)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._pace = FixedPace(timeout_s) if isinstance(timeout_s, int | float) else timeout_s
+        self._pace = timeout_s if isinstance(timeout_s, Pace) else Pace(timeout_s)
         self._max_answer_bytes = max_answer_bytes
         self._keeps_connection = keeps_connection
         self._connection: http.client.HTTPConnection | None = None

@@ -3,9 +3,8 @@
 import http.client
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import msgspec
 
@@ -23,35 +22,25 @@ class AnswerCutError(OSError):
     """The connection ended before the body did."""
 
 
-class Pace(Protocol):
-    """Time limits of a client, determined before each wait. A method raises TimeoutError when no time is left."""
+class Pace:
+    """Time limits of a client, determined before each wait; here the same for all waits.
+
+    A method raises TimeoutError when no time is left.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
 
     def connect_s(self, addresses: int) -> float:
-        """Longest wait for the connection to each of `addresses` addresses, in seconds."""
+        """Return the longest wait for the connection to each of `addresses` addresses, in seconds."""
+        return self.seconds
 
     def wait_s(self) -> float:
-        """Longest wait for the next bytes, in seconds."""
+        """Return the longest wait for the next bytes, in seconds."""
+        return self.seconds
 
     def note_bytes(self, count: int) -> None:
         """Record that `count` bytes of a body have arrived."""
-
-
-@dataclass(frozen=True)
-class FixedPace:
-    """The same limit for each wait."""
-
-    timeout_s: float
-
-    def connect_s(self, addresses: int) -> float:
-        """See Pace."""
-        return self.timeout_s
-
-    def wait_s(self) -> float:
-        """See Pace."""
-        return self.timeout_s
-
-    def note_bytes(self, count: int) -> None:
-        """See Pace."""
 
 
 def problem_of(body: bytes) -> Problem:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from delaymq.http_client import Pace
+
 CONNECT_TIMEOUT_S: Final = 10.0
 ANSWER_TIMEOUT_S: Final = 45.0
 """Longest wait for the next bytes: a cold disk under load responds late, a vanished broker never."""
@@ -14,12 +16,12 @@ PROGRESS_BYTES: Final = 65_536
 """Number of bytes that renew the patience."""
 
 
-class Patience:
-    """Longest time without progress: over all tries of a request, and within each of them. See delaymq's Pace."""
+class Patience(Pace):
+    """Longest time without progress: over all tries of a request, and within each of them."""
 
     def __init__(self, seconds: float) -> None:
         """`seconds`: longest time until PROGRESS_BYTES more have arrived."""
-        self.seconds = seconds
+        super().__init__(seconds)
         self._fresh_bytes = 0
         self._late_at: float | None = None
         self.renew()
@@ -44,15 +46,15 @@ class Patience:
             self._until = max(self._until, time.monotonic() + self.seconds)
 
     def left_s(self) -> float:
-        """Time left for another try, in seconds."""
+        """Return the time left for another try, in seconds."""
         return self._give_up_at - time.monotonic()
 
     def connect_s(self, addresses: int) -> float:
-        """Longest wait for each of `addresses` addresses, in seconds. TimeoutError when no time is left."""
+        """Return the longest wait for each of `addresses` addresses, in seconds. TimeoutError when no time is left."""
         return min(CONNECT_TIMEOUT_S, self.wait_s() / max(addresses, 1))
 
     def wait_s(self) -> float:
-        """Longest wait for the next bytes, in seconds. TimeoutError when no time is left."""
+        """Return the longest wait for the next bytes, in seconds. TimeoutError when no time is left."""
         ends_at = self._until if self._late_at is None else min(self._until, self._late_at)
         left_s = min(ANSWER_TIMEOUT_S, ends_at - time.monotonic())
         if left_s <= 0:
