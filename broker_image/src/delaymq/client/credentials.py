@@ -1,4 +1,4 @@
-"""An account that signs a client's requests, for brokers with access control (RocketMQ: AclClientRPCHook)."""
+"""Accounts that sign a client's requests, for brokers with access control (RocketMQ: AclClientRPCHook)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from delaymq.transport import RemotingConnection
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An access key and its secret, as the broker's plain_acl.yml has them. The secret is never sent, or shown."""
+    """An access key and its secret key, as in the broker's plain_acl.yml. The secret key is never sent or shown."""
 
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str | None = field(default=None, repr=False, kw_only=True)
-    """Sent and signed with each request, where somebody before the broker asks for one."""
+    """Token sent and signed with each request, for proxies that require one."""
     rocketmq_signature: bool = field(default=True, kw_only=True)
-    """Whether requests to servers that give no challenge have RocketMQ's signature. False: they have none, so that no
-    server, whatever it says, gets a signature that counts elsewhere."""
+    """Whether requests to servers without a challenge carry RocketMQ's signature. False: they carry none, so no
+    server obtains a signature that is valid elsewhere.
+    """
 
     def __post_init__(self) -> None:
         for name in ("access_key", "secret_key"):
@@ -25,9 +26,9 @@ class Credentials:
                 raise ValueError(f"{name} is empty: use the value in the broker's plain_acl.yml")
 
     async def sign_requests(self, connection: RemotingConnection, timeout_ms: int) -> str | None:
-        """Has the requests of a new connection signed; the server's name, None where there is no challenge.
+        """Set up signing for a new connection; return the server's name, or None if it sends no challenge.
 
-        TransportError when the connection ends.
+        TransportError if the connection ends.
         """
         from delaymq.transport.signing import sign_requests  # who does not sign does not load what it takes
 

@@ -1,4 +1,4 @@
-"""Errors of the client. Every error tells what to do; none carries another library's exceptions."""
+"""Errors of the client. Every message states what to do; no error exposes another library's exceptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from delaymq.protocol.credential_fields import NEW_CHALLENGE
 from delaymq.protocol.errors import RequestError
 
 ACCESS_REFUSAL: Final = "org.apache.rocketmq.acl.common.AclException:"
-"""How the remark of a refusal by access control begins, with RocketMQ's broker and with ours."""
+"""Prefix of the remark when access control rejects a request, in RocketMQ's broker and in DelayMQ."""
 
 
 class ClientError(Exception):
@@ -20,7 +20,7 @@ class ClientError(Exception):
 
 
 class UnreachableError(ClientError):
-    """No connection to `address`, or it broke before the answer came."""
+    """There is no connection to `address`, or it broke before the response arrived."""
 
     def __init__(self, address: str, what: str) -> None:
         super().__init__(f"no response from {address}: {what}")
@@ -28,7 +28,7 @@ class UnreachableError(ClientError):
 
 
 class AnswerTimeoutError(ClientError):
-    """The peer took longer than `timeout_ms`; what was asked may have been done nevertheless."""
+    """The peer did not respond within `timeout_ms`; the request may have been executed nevertheless."""
 
     def __init__(self, address: str, timeout_ms: int) -> None:
         super().__init__(f"{address} did not respond within {timeout_ms} ms")
@@ -37,7 +37,7 @@ class AnswerTimeoutError(ClientError):
 
 
 class RefusedError(ClientError):
-    """The peer answered with an error `code` and a `remark`."""
+    """The peer responded with an error `code` and a `remark`."""
 
     def __init__(self, address: str, code: int, remark: str) -> None:
         super().__init__(f"{address} rejected the request: {remark or 'no reason given'} (response code {code})")
@@ -47,7 +47,9 @@ class RefusedError(ClientError):
 
 
 class AccessDeniedError(RefusedError):
-    """The broker's access control said no: no or other credentials, or an account that may not do this."""
+    """The broker's access control rejected the request: missing or wrong credentials, or an account without
+    permission.
+    """
 
     def __init__(self, address: str, code: int, remark: str) -> None:
         what = remark.removeprefix(ACCESS_REFUSAL).strip()
@@ -71,7 +73,7 @@ class AccessDeniedError(RefusedError):
 
 
 def refusal(address: str, answer: Command) -> RefusedError:
-    """The error for an answer whose code says no."""
+    """Return the error for a response whose code indicates a failure."""
     remark = answer.remark or ""
     kind = AccessDeniedError if remark.startswith(ACCESS_REFUSAL) else RefusedError
     return kind(address, answer.code, remark)
@@ -99,7 +101,7 @@ class SendError(ClientError):
 
 
 class NoReplyError(ClientError):
-    """A request was sent, and nobody replied within `timeout_ms`; somebody may do what it asked for all the same."""
+    """A request was sent, but no reply arrived within `timeout_ms`; a consumer may have processed it nevertheless."""
 
     def __init__(self, topic: str, timeout_ms: int) -> None:
         super().__init__(
@@ -115,7 +117,7 @@ class ClosedError(ClientError):
 
 
 class BadAnswerError(ClientError):
-    """The peer's answer cannot be read."""
+    """The peer's response is invalid."""
 
     def __init__(self, address: str, what: object) -> None:
         super().__init__(f"invalid response from {address}: {what}")
@@ -124,7 +126,7 @@ class BadAnswerError(ClientError):
 
 @contextmanager
 def reading_answer(address: str) -> Iterator[None]:
-    """Turns what reading an answer raises into BadAnswerError."""
+    """Convert errors raised while a response is decoded into BadAnswerError."""
     try:
         yield
     except RequestError as error:

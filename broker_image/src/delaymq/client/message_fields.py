@@ -1,4 +1,4 @@
-"""Values of a message's fields as callers give them: normalized, or refused with a sentence."""
+"""Validation and normalisation of message fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from delaymq.message.errors import IllegalMessageError
 
 SHOWN_CHARACTERS: Final = 60
-"""Of a refused value, in the error."""
+"""Maximum number of characters of an invalid value shown in an error."""
 _KINDS: Final[Mapping[str, tuple[type, str]]] = {
     "topic": (str, "a string"),
     "tags": (str, "a string: a message has one tag"),
@@ -19,7 +19,7 @@ _KINDS: Final[Mapping[str, tuple[type, str]]] = {
 
 
 def checked_body(body: object) -> bytes:
-    """The body as bytes; IllegalMessageError for anything that is not bytes already."""
+    """Return the body as bytes. IllegalMessageError for any other type."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, bytearray | memoryview):
@@ -29,7 +29,7 @@ def checked_body(body: object) -> bytes:
 
 
 def checked_keys(keys: object) -> tuple[str, ...]:
-    """Keys as a tuple; a string is one key. IllegalMessageError for anything but strings."""
+    """Return the keys as a tuple; a string is one key. IllegalMessageError for anything but strings."""
     if isinstance(keys, str):
         return (keys,) if keys else ()
     if not isinstance(keys, tuple | list | set | frozenset):
@@ -41,7 +41,7 @@ def checked_keys(keys: object) -> tuple[str, ...]:
 
 
 def check_kinds(message: object) -> None:
-    """Raises IllegalMessageError when another field of `message` has a value of the wrong type."""
+    """Raise IllegalMessageError if another field of `message` has a value of the wrong type."""
     for name, (kind, words) in _KINDS.items():
         value = getattr(message, name)
         if not isinstance(value, kind):
@@ -49,7 +49,7 @@ def check_kinds(message: object) -> None:
 
 
 def check_property(name: object, value: object) -> None:
-    """Raises IllegalMessageError when the name or the value of a property is not a string."""
+    """Raise IllegalMessageError if the name or the value of a property is not a string."""
     if not isinstance(name, str):
         raise IllegalMessageError(f"names of properties must be strings, not {_shown(name)}")
     if not isinstance(value, str):

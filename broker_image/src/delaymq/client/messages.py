@@ -1,4 +1,4 @@
-"""Messages as producers make them and consumers get them."""
+"""Messages as sent by producers and received by consumers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from delaymq.protocol.bodies import MessageQueue
 _logger = logging.getLogger(__name__)
 
 INFLATED_HERE_BYTES: Final = 8 * 1024
-"""Compressed bodies of more bytes than this, in one answer, are inflated in a thread: 8 KiB may become 8 MiB."""
+"""Size in bytes above which the compressed bodies of a response are decompressed in a thread: 8 KiB can expand to 8
+MiB.
+"""
 KEY_SEPARATOR: Final = " "
 # What only brokers and this client may set.
 _RESERVED: Final = frozenset(
@@ -40,22 +42,24 @@ _RESERVED: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """A message to send. IllegalMessageError, a ValueError, for a field that has a value of the wrong type."""
+    """A message to send. A field of the wrong type raises IllegalMessageError, a ValueError."""
 
     topic: str
     body: bytes
     """A bytearray or memoryview is copied."""
     tags: str = ""
-    """One tag, by which consumers can choose."""
+    """A single tag, by which consumers can filter."""
     keys: Sequence[str] = ()
-    """Keys by which it can be found, without blanks, as a tuple. A string is one key."""
+    """Keys by which the message can be searched, without spaces, as a tuple. A string is one key."""
     properties: dict[str, str] = field(default_factory=dict)
     delay_level: int = 0
-    """0: at once. The broker's table says what the others mean; `delay=` of a send finds the level."""
+    """Delay level; 0: no delay. The broker's table defines the levels; `delay=` of a send finds the level of a
+    delay.
+    """
     wait_stored: bool = True
-    """Whether the answer waits for the disk, where the broker flushes synchronously."""
+    """Whether the response waits until the message is on disk, if the broker flushes synchronously."""
     flag: int = 0
-    """For the application; brokers keep it and do not look at it."""
+    """Free for the application; brokers store it unchanged."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -64,7 +68,9 @@ class Message:
 
 
 class SendStatus(IntEnum):
-    """How a send ended that the broker has in its log; all but OK: it may be lost if the machine fails now."""
+    """Result of a send whose message is in the broker's log; with any value but OK, it may be lost if the machine
+    fails.
+    """
 
     OK = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -73,40 +79,42 @@ class SendStatus(IntEnum):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """Where a message went. For a batch ids are joined by commas and `queue_offset` is the first one's."""
+    """Location of a sent message. For a batch, IDs are joined by commas, and `queue_offset` is that of the first
+    message.
+    """
 
     status: SendStatus
     message_id: str
-    """The unique id, given by the producer."""
+    """Unique ID assigned by the producer."""
     offset_message_id: str
-    """The id by which the broker finds it in its log; of a delayed message that is its waiting record."""
+    """ID by which the broker finds the message in its log; for a delayed message, that of the pending record."""
     queue: MessageQueue
     queue_offset: int
     region: str = ""
-    """The broker's (its regionId)."""
+    """Region of the broker (its regionId)."""
     trace_on: bool = True
-    """Whether the broker wants sends to be traced."""
+    """Whether the broker requests that sends be traced."""
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it was taken from a queue."""
+    """A message received from a queue."""
 
     topic: str
-    """For a retry the topic that it was first sent to."""
+    """Topic of the message; for a retry, the topic to which it was first sent."""
     body: bytes
-    """As it was sent; a compressed one that cannot be read is given as it is stored."""
+    """Body as sent; a compressed body that cannot be decompressed is returned as stored."""
     queue: MessageQueue
-    """Where it was taken from: for a retry a queue of the group's retry topic."""
+    """Queue from which it was received; for a retry, a queue of the group's retry topic."""
     queue_offset: int
     physical_offset: int
     message_id: str
-    """The unique id of the producer, or the offset message id if there is none."""
+    """Unique ID assigned by the producer, or the offset message ID if there is none."""
     offset_message_id: str
     properties: dict[str, str]
     born_timestamp_ms: int
-    """When it was sent, by the producer's clock."""
+    """Time of the send, by the producer's clock."""
     store_timestamp_ms: int
-    """When this record was written, by the broker's clock; for a delayed one when it was handed over."""
+    """Time when this record was written, by the broker's clock; for a delayed message, the time of its delivery."""
     reconsume_times: int
     flag: int = 0
     sys_flag: int = 0
@@ -121,24 +129,24 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def delay_level(self) -> int:
-        """0 if it was not delayed."""
+        """Delay level of the message; 0 if it was not delayed."""
         text = self.properties.get(names.DELAY, "0")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
     @property
     def due_ms(self) -> int | None:
-        """When it was due, where the broker tells it; None otherwise."""
+        """Due time of a delayed message in ms since 1970, if the broker provides it; otherwise None."""
         text = self.properties.get(names.DUE, "")
         head = text.partition(":")[0]
         return int(head) if len(text) == DUE_WIDTH and head.isascii() and head.isdigit() else None
 
 
 _topic_problem = lru_cache(maxsize=1_024)(topic_problem)
-"""Each send asks, mostly for the same few topics."""
+"""Cached, since each send validates its topic and topics are few."""
 
 
 def outgoing_properties(message: Message, unique_id: str, delay_level: int = 0) -> dict[str, str]:
-    """The properties that travel with `message`; IllegalMessageError when something in it cannot."""
+    """Return the properties sent with `message`. IllegalMessageError if one of its fields is invalid."""
     problem = _topic_problem(message.topic)
     if problem is not None:
         raise IllegalMessageError(problem)
@@ -169,7 +177,7 @@ def outgoing_properties(message: Message, unique_id: str, delay_level: int = 0) 
 
 
 def properties_text(properties: dict[str, str]) -> str:
-    """The form in which they travel; IllegalMessageError when no record can hold them."""
+    """Return the encoded properties. IllegalMessageError if no record can contain them."""
     text = format_properties(properties)
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
     if size > MAX_PROPERTIES_BYTES:
@@ -188,11 +196,11 @@ def _plain(text: str, what: str) -> str:
 def decode_messages(
     data: bytes, broker_name: str, *, retry_topic: str = "", enough_bytes: int = sys.maxsize
 ) -> list[ReceivedMessage]:
-    """The messages of a pull's or a query's body; messages in `retry_topic` show the topic that they came from. The
-    last one is that with which their bodies have `enough_bytes`.
+    """Return the messages in the body of a pull or query response.
 
-    A record that was damaged on the broker's disk is left out: it will not get better, and must not hold up all behind
-    it. RecordError when it cannot even be told where it ends.
+    Messages in `retry_topic` have their original topic. Decoding stops after the message with which the bodies have
+    `enough_bytes`. A record that is damaged on the broker's disk is skipped, since it would block all messages after
+    it. RecordError if the end of such a record cannot be determined.
     """
     messages: list[ReceivedMessage] = []
     at = taken_bytes = 0
@@ -214,7 +222,9 @@ def decode_messages(
 
 
 def compressed_bytes(data: bytes) -> int:
-    """How many bytes of a pull's body are records whose bodies are compressed; what cannot be read counts as none."""
+    """Return the number of bytes of records with compressed bodies in a pull response; unreadable records count as
+    0.
+    """
     total = at = 0
     while at + FIXED_BYTES <= len(data):
         size = int.from_bytes(data[at : at + 4], "big", signed=True)
@@ -227,7 +237,7 @@ def compressed_bytes(data: bytes) -> int:
 
 
 def _bytes_of_damaged(data: bytes, at: int) -> int | None:
-    """The size of the record at `at`, if its head still tells it and another record or the end follows."""
+    """Return the size of the damaged record at `at`, if its header states it and another record or the end follows."""
     if len(data) - at < FIXED_BYTES:
         return None
     size, magic = SIZE_AND_MAGIC.unpack_from(data, at)
@@ -240,14 +250,14 @@ def _bytes_of_damaged(data: bytes, at: int) -> int | None:
 
 
 async def received_beside(record: Record, broker_name: str, retry_topic: str = "") -> ReceivedMessage:
-    """As `received`, without holding up the loop for a large body that is compressed."""
+    """Return `received(record)` without blocking the event loop for a large compressed body."""
     if record.sys_flag & flags.COMPRESSED and len(record.body) > INFLATED_HERE_BYTES:
         return await asyncio.to_thread(received, record, broker_name, retry_topic)
     return received(record, broker_name, retry_topic)
 
 
 def received(record: Record, broker_name: str, retry_topic: str = "") -> ReceivedMessage:
-    """`record` as a consumer sees it."""
+    """Return `record` as consumers receive it."""
     properties = record.properties
     body = record.body
     if record.sys_flag & flags.COMPRESSED:

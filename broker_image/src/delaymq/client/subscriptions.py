@@ -1,4 +1,4 @@
-"""Which messages of a topic a consumer wants: tags by name, `*`, or an SQL92 expression over properties."""
+"""Subscriptions of consumers: tags by name, `*`, or an SQL92 expression over properties."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ SQL_TYPE = "SQL92"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A topic and what is wanted of it. Brokers filter by hashes of tags, `accepts` by the tags themselves; SQL92 is
-    the broker's alone."""
+    """A topic and a filter. Brokers filter by hashes of tags, `accepts` by the tags themselves; SQL92 is evaluated
+    by the broker only.
+    """
 
     topic: str
     expression: str = ALL
     """`*`, or tags such as `TagA || TagB`; or SQL92."""
     version_ms: int = 0
-    """When it was made: brokers keep the newest of a group."""
+    """Creation time: brokers keep the newest subscription of a group."""
     expression_type: str = TAG_TYPE
     tags: frozenset[str] = field(init=False)
 
@@ -37,15 +38,15 @@ class Subscription:
 
     @property
     def is_sql(self) -> bool:
-        """Whether the expression is SQL92."""
+        """Return whether the expression is SQL92."""
         return self.expression_type == SQL_TYPE
 
     def accepts(self, tags: str) -> bool:
-        """Whether a message with these tags is wanted."""
+        """Return whether a message with these tags matches."""
         return not self.tags or tags in self.tags
 
     def data(self) -> SubscriptionData:
-        """What heartbeats tell of it."""
+        """Return the subscription as sent in heartbeats."""
         ordered = sorted(self.tags)
         return SubscriptionData(
             topic=self.topic,
@@ -58,7 +59,7 @@ class Subscription:
 
 
 def subscription_to(topic: str, tags: str, sql: str | None, version_ms: int) -> Subscription:
-    """A subscription by tags, or by SQL92 where that is given; ValueError for both, or an illegal one."""
+    """Return a subscription by tags, or by SQL92 if given. ValueError if both are given or one is illegal."""
     if sql is None:
         return Subscription(topic, tags, version_ms)
     if tags != ALL:
@@ -67,7 +68,7 @@ def subscription_to(topic: str, tags: str, sql: str | None, version_ms: int) -> 
 
 
 def split_tags(expression: str) -> frozenset[str]:
-    """The tags of `A || B`; ValueError when there is none."""
+    """Return the tags of `A || B`. ValueError if there is none."""
     tags = frozenset(word.strip() for word in expression.split("||")) - {""}
     if not tags:
         raise ValueError(f"{expression!r} contains no tag: use * for all, or tags such as TagA || TagB")

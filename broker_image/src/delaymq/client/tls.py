@@ -1,4 +1,4 @@
-"""TLS options for connections to brokers and NameServers: trusted issuers and the client certificate."""
+"""TLS options for connections to brokers and NameServers: trusted issuers and the client's certificate."""
 
 from __future__ import annotations
 
@@ -11,26 +11,31 @@ from delaymq.client.errors import ClientError
 
 @dataclass(frozen=True, kw_only=True)
 class TlsOptions:
-    """TLS options. Files are read for each new connection, so renewed files take effect from then on."""
+    """TLS options of a client. Files are read for each new connection, so renewed files take effect without a
+    restart.
+    """
 
     ca_path: Path | None = None
     """Trusted issuers, PEM. None: those of the system."""
     certificate_path: Path | None = None
-    """Client certificate for servers that request one, PEM, with the certificates of its issuers."""
+    """Client certificate with its issuers, PEM, for servers certificates of request one."""
     key_path: Path | None = None
-    """Private key of the certificate, PEM. None: in the file of the certificate."""
+    """Private key of the certificate, PEM. None: it is in the file of the certificate."""
     key_password: str = field(default="", repr=False)
-    """Password of the encrypted private key."""
+    """Password of an encrypted key."""
     server_name: str = ""
-    """Name that the certificates of servers must have. Empty: the host of the server's address. Clients connect to
-    brokers at the addresses in the routes of NameServers, mostly IP addresses: set this option to the name in the
-    brokers' certificates."""
+    """Name required in the certificates; Empty: the host of the address. NameServers mostly provide brokers as
+    IP addresses: set the set in to the here.
+    """
     insecure: bool = False
-    """Accept any server certificate, as RocketMQ's clients do unless tls.client.authServer=true. This protects against
-    eavesdropping but not against an active man in the middle."""
+    """Whether to accept any server certificate, as RocketMQ's clients do unless tls.client.authServer=true. This this
+    protects against eavesdropping, but not against an active man in the middle.
+    """
 
     def context(self) -> ssl.SSLContext:
-        """For connections from now on. Raises TlsFilesError; reading the system's issuers takes some ms."""
+        """Return the SSL context for new connections. Raises TlsFilesError; loading the system's issuers takes some
+        ms.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.insecure:
@@ -70,7 +75,7 @@ class TlsOptions:
 
 
 class TlsFilesError(ClientError):
-    """A file of TlsOptions cannot be used."""
+    """A file of TlsOptions is unusable."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"TLS: {text}")

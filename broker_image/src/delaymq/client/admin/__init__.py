@@ -1,7 +1,8 @@
-"""What operators ask: topics, groups, messages, brokers.
+"""Administration of topics, groups, messages and brokers.
 
-Here: `Admin`, whose methods stand by subject in the modules beside. Not here: sending and consuming. Invariant: every
-request is one that RocketMQ 4.9's brokers and NameServers serve, so all of it works against them too.
+Here: `Admin`, whose methods are grouped by subject in the other modules of this package. Not here: sending and
+consuming. Invariant: all requests are served by RocketMQ 4.9's brokers and NameServers, so every method works with
+them too.
 """
 
 from typing import Self
@@ -18,13 +19,13 @@ __all__ = ["EARLIEST", "LATEST", "ORDER_NAMESPACE", "Admin", "GroupMembers", "Qu
 
 
 class Admin(GroupCalls, MemberCalls, ResetCalls, MessageCalls, BrokerCalls, AccessCalls):
-    """Requests of an administrator over a client's connections; it needs no start and no close of its own.
+    """Administrative requests over a client's connections; it needs no start or close.
 
-    Errors are the client's; RefusedError when a broker or NameServer says no.
+    Raises the errors of the client; RefusedError if a broker or NameServer rejects a request.
     """
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Connections are the client's."""
+        """Do nothing: the connections belong to the client."""

@@ -1,5 +1,5 @@
-"""Consumers: push, lite pull, and pull.
+"""Push, lite pull and pull consumers.
 
-Here: the public classes and what they share; their parts are in the rooms below. Invariant: an offset is committed only
-when all messages before it are done.
+Here: the public classes and what they share; their parts are in the subpackages. Invariant: an offset is committed
+only after all messages before it have been consumed.
 """

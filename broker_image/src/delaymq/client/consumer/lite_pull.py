@@ -1,4 +1,4 @@
-"""Consuming by polls: messages are pulled ahead within limits, the caller takes them when it is ready."""
+"""Consumption by polling: messages are prefetched within limits, and the caller takes them when it is ready."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ POLLED = "CONSUME_ACTIVELY"
 
 
 class LitePullConsumer(SeekingMember):
-    """A member of a group that is polled. One task polls; the others may call everything else.
+    """A consumer that is polled. One task polls; other tasks may call every other method concurrently.
 
-    Either `subscribe`: the group's members share the topics' queues, and they move when members come and go. Or
-    `assign`: exactly these queues, whoever else reads them.
+    Call either `subscribe`, and the members of the group share the topics' queues by rebalancing, or `assign`, and
+    exactly these queues are read, regardless of other members.
 
         consumer = LitePullConsumer(client, "group")
         consumer.subscribe("Topic", "TagA || TagB")
         async with consumer:
             async for message in consumer: ...
 
-    A message counts as done when the next one is asked for (by `poll`, `async for`, `commit` or a close without an
-    error), and only what is done is committed: after a crash messages come again, and none is skipped.
+    A message counts as consumed when the next one is requested (by `poll`, `async for`, `commit` or a close without an
+    error). Only offsets of consumed messages are committed: after a crash messages are repeated, and none is skipped.
     """
 
     def __init__(self, client: Client, group: str, options: LitePullOptions | None = None) -> None:
@@ -81,10 +81,12 @@ class LitePullConsumer(SeekingMember):
     # What is read.
 
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
-        """Takes part in reading `topic`, before or after the start: messages with one of these tags (`A || B`, `*`).
+        """Subscribe to messages of `topic` with one of these tags (`A || B`, `*` for all), before or after the
+        start.
 
-        With `sql` those whose properties fulfil an SQL92 condition, where the broker has enablePropertyFilter=true.
-        All members of a group subscribe to the same. ValueError for an illegal topic or tags, or after `assign`.
+        With `sql`, receives messages whose properties match an SQL92 expression; the broker must have
+        enablePropertyFilter=true. All members of a group must have the same subscriptions. ValueError for an illegal
+        topic or tags, or after `assign`.
         """
         if self._shares.assigned is not None:
             raise ValueError("this consumer has assigned queues: create another consumer to subscribe")
@@ -92,12 +94,12 @@ class LitePullConsumer(SeekingMember):
         self._assignment.subscription_changed(topic)
 
     def unsubscribe(self, topic: str) -> None:
-        """Reads `topic` no more."""
+        """Unsubscribe from `topic`."""
         if self._subscriptions.pop(topic, None) is not None:
             self._assignment.subscription_changed(topic)
 
     def assign(self, queues: Iterable[MessageQueue], tags: str = ALL) -> None:
-        """Reads exactly `queues` from now on, before or after the start, whatever the group's other members read.
+        """Read exactly `queues`, before or after the start, regardless of other members of the group.
 
         ValueError for an illegal topic or tags, or after `subscribe`.
         """
@@ -116,7 +118,7 @@ class LitePullConsumer(SeekingMember):
         self._assignment.rebalance_soon()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The topic's queues that can be read. Raises NoRouteError."""
+        """Return the readable queues of a topic. Raises NoRouteError."""
         return (await self._client.route(topic)).readable
 
     # Messages.
@@ -124,10 +126,11 @@ class LitePullConsumer(SeekingMember):
     async def poll(
         self, timeout_ms: int = POLL_TIMEOUT_MS, *, max_messages: int = POLL_MESSAGES
     ) -> list[ReceivedMessage]:
-        """The next messages, at least one unless none comes within `timeout_ms` (0: what is there) or it is closed.
+        """Return the next messages: at least one, unless none arrives within `timeout_ms` or the consumer is closed.
 
-        Those of the poll before count as done. Of one queue they are in its order; queues take turns. What brokers
-        refuse or cannot answer meanwhile is logged and tried again.
+        With `timeout_ms` 0, it returns messages that are already available. The messages of the previous poll count
+        as consumed. Messages of a queue are in order, and queues take turns. Errors from brokers are logged, and the
+        request is retried.
         """
         if max_messages <= 0 or timeout_ms < 0:
             raise ValueError("max_messages must be more than 0, and timeout_ms must not be negative")
@@ -149,29 +152,29 @@ class LitePullConsumer(SeekingMember):
             self._polls = False
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Message by message until the consumer is closed."""
+        """Iterate over messages until the consumer is closed."""
         return self._messages()
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Polls give nothing of `queues` and nothing more is pulled from them, until `resume`."""
+        """Pause `queues` until `resume`: polls return none of their messages, and no more are pulled."""
         self._buffer.paused |= set(queues)
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Ends the pause of `queues`."""
+        """Resume `queues`."""
         self._buffer.paused -= set(queues)
         self._wake()
 
     @property
     def paused(self) -> frozenset[MessageQueue]:
-        """The queues that are paused."""
+        """Return the paused queues."""
         return frozenset(self._buffer.paused)
 
     # From start to end.
 
     async def start(self) -> None:
-        """Joins the group; messages can be polled as soon as the queues are shared out.
+        """Join the group; messages can be polled as soon as queues are assigned.
 
-        Raises ClosedError after a close, RefusedError when a broker does not take an SQL92 expression.
+        Raises ClosedError after a close, RefusedError if a broker rejects an SQL92 expression.
         """
         await self._check_start()
         await self._client.join(self)
@@ -181,7 +184,7 @@ class LitePullConsumer(SeekingMember):
         self._assignment.start()
 
     async def close(self) -> None:
-        """Commits what was polled (with auto commit) and leaves the group. A poll that waits returns nothing."""
+        """Commit the polled messages (with auto commit) and leave the group. A waiting poll returns no messages."""
         await self._close(finish=True)
 
     # What the client asks of its members.
@@ -190,7 +193,7 @@ class LitePullConsumer(SeekingMember):
         return self._consumer_data(POLLED, MessageModel.CLUSTERING, self.options.consume_from)
 
     def running_info(self) -> ConsumerRunningInfo:
-        """What it does now, for an administrator."""
+        """Return the current state for an administrator."""
         return running_info(
             name_servers=self._client.name_servers,
             consume_type=POLLED,

@@ -1,4 +1,6 @@
-"""Consuming with a handler: shares queues within its group, pulls ahead, retries what failed, commits what is done."""
+"""Consumption with a handler: shares queues within the group, prefetches, retries failed messages and commits
+offsets.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ PUSHED: Final = "CONSUME_PASSIVELY"
 
 
 class _GroupConsumer(GroupMember):
-    """What consumers with a handler have in common."""
+    """Base of consumers with a handler."""
 
     def __init__(self, client: Client, group: str, handle: Handle, options: PushConsumerOptions) -> None:
         super().__init__(client, group, "consumer")
@@ -71,10 +73,12 @@ class _GroupConsumer(GroupMember):
         await self.close()
 
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
-        """Takes messages of `topic` with one of these tags (`TagA || TagB`, `*` for all), before or after the start.
+        """Subscribe to messages of `topic` with one of these tags (`TagA || TagB`, `*` for all), before or after the
+        start.
 
-        With `sql` those whose properties fulfil an SQL92 condition, where the broker has enablePropertyFilter=true.
-        All members of a group subscribe to the same. ValueError for an illegal topic or tags.
+        With `sql`, receives messages whose properties match an SQL92 expression; the broker must have
+        enablePropertyFilter=true. All members of a group must have the same subscriptions. ValueError for an illegal
+        topic or tags.
         """
         self._subscriptions[topic] = subscription_to(topic, tags, sql, now_ms())
         if topic != self.retry_topic:  # its messages count for the topics that they came from
@@ -82,12 +86,12 @@ class _GroupConsumer(GroupMember):
         self._assignment.subscription_changed(topic)
 
     def unsubscribe(self, topic: str) -> None:
-        """Takes no more messages of `topic`."""
+        """Unsubscribe from `topic`."""
         self._subscriptions.pop(topic, None)
         self._assignment.subscription_changed(topic)
 
     def stats(self) -> ConsumerStats:
-        """This moment's figures."""
+        """Return the current statistics."""
         queues = tuple(
             QueueStats(
                 queue=reader.queue,
@@ -100,10 +104,10 @@ class _GroupConsumer(GroupMember):
         return ConsumerStats(topics=self._tally.topics(), queues=queues, running=self._handling.running)
 
     async def start(self) -> None:
-        """Joins the group; messages come as soon as it has its share of the queues.
+        """Join the group; messages arrive as soon as queues are assigned.
 
-        Raises ClosedError after a close, OffsetsInUseError when another broadcasting consumer has the same file,
-        RefusedError when a broker does not take an SQL92 expression.
+        Raises ClosedError after a close, OffsetsInUseError if another broadcasting consumer uses the same offset
+        file, RefusedError if a broker rejects an SQL92 expression.
         """
         await self._check_start()
         if self._file is not None:
@@ -124,7 +128,7 @@ class _GroupConsumer(GroupMember):
         self._assignment.start()
 
     async def close(self) -> None:
-        """Waits for handlers that run, commits what is done and leaves the group."""
+        """Wait for running handlers, commit offsets and leave the group."""
         if not self._joined:
             return
         self._joined = False
@@ -148,7 +152,7 @@ class _GroupConsumer(GroupMember):
         await unregister(self._client, self._subscriptions, consumer_group=self.group)
 
     async def commit(self) -> None:
-        """Saves the offsets now; it happens by itself every commit_interval_ms and at close."""
+        """Commit the offsets immediately; otherwise they are committed every commit_interval_ms and at close."""
         await self._assignment.commit()
 
     def _wake(self) -> None:
@@ -165,11 +169,11 @@ class _GroupConsumer(GroupMember):
         return self._consumer_data(PUSHED, self.options.model, self.options.consume_from)
 
     def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
-        """Goes on at these offsets, as an administrator wants it."""
+        """Continue at these offsets, as requested by an administrator."""
         self._background.spawn(self._assignment.reset(offsets))
 
     def running_info(self) -> ConsumerRunningInfo:
-        """What it does now, for an administrator."""
+        """Return the current state for an administrator."""
         ordered = self.options.ordered
         return running_info(
             name_servers=self._client.name_servers,
@@ -187,7 +191,7 @@ class _GroupConsumer(GroupMember):
         )
 
     async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
-        """Calls the handler for a message that an administrator chose; nothing of it is retried or committed."""
+        """Call the handler with a message that an administrator selected; it is neither retried nor committed."""
         options = self.options
         return await consume_directly(
             self._handle, message, ordered=options.ordered, timeout_ms=options.consume_timeout_ms
@@ -195,10 +199,10 @@ class _GroupConsumer(GroupMember):
 
 
 class PushConsumer(_GroupConsumer):
-    """A member of a consumer group: `handler` gets each message of the subscribed topics, at least once in the group.
+    """A consumer whose `handler` receives each message of the subscribed topics, at least once per group.
 
-    The handler is a coroutine function. When it returns, the message is done. When it raises or returns
-    Outcome.RETRY, the message comes again later (clustering) or is dropped with a log line (broadcasting).
+    The handler is a coroutine function. If it returns, the message is consumed. If it raises or returns
+    Outcome.RETRY, the message is redelivered later (clustering) or is dropped with a log line (broadcasting).
 
         consumer = PushConsumer(client, "group", handler)
         consumer.subscribe("Topic", "TagA || TagB")
@@ -217,10 +221,10 @@ class PushConsumer(_GroupConsumer):
 
 
 class BatchPushConsumer(_GroupConsumer):
-    """As PushConsumer, but the handler gets a list of 1 to `options.batch` messages of one queue, in its order.
+    """A PushConsumer whose handler receives a list of 1 to `options.batch` messages of one queue, in order.
 
-    When it returns None, all are done. When it returns a number n, the first n are done and the others come again.
-    When it raises or returns Outcome.RETRY, all come again.
+    If it returns None, all are consumed. If it returns a number n, the first n are consumed and the others are
+    redelivered. If it raises or returns Outcome.RETRY, all are redelivered.
     """
 
     def __init__(self, client: Client, group: str, handler: BatchHandler, options: PushConsumerOptions) -> None:

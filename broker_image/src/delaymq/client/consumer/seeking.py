@@ -12,16 +12,17 @@ from delaymq.protocol.bodies import MessageQueue
 
 
 class SeekingMember(GroupMember):
-    """A member whose caller may choose where it goes on."""
+    """A consumer whose caller can choose the offsets at which it continues."""
 
     _offsets: SeekableOffsets
     _shares: ShareOrAssignment
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Goes on at `offset` of `queue`; what was pulled of it is dropped. It is committed as any other progress.
+        """Continue at `offset` of `queue`, and discard its prefetched messages. The offset is committed like any
+        other progress.
 
-        An offset that the queue does not have any more, or not yet, becomes the nearest that it has. ValueError when
-        the queue is not assigned to this consumer now.
+        An offset outside the queue is replaced by the nearest one in it. ValueError if the queue is not assigned to
+        this consumer.
         """
         if offset < 0:
             raise ValueError(f"offset {offset} is invalid: offsets start at 0")
@@ -33,24 +34,32 @@ class SeekingMember(GroupMember):
         await self._assignment.reset({queue: offset})
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Goes on at the oldest message of `queue`. Errors as `seek`, and ClientError when it cannot be asked."""
+        """Continue at the oldest message of `queue`. Errors as `seek`, and ClientError if the broker cannot be
+        queried.
+        """
         await self.seek(queue, await self._calls.min_offset(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Goes on at the next message that comes to `queue`. Errors as `seek_to_begin`."""
+        """Continue at the next new message of `queue`. Errors as `seek_to_begin`."""
         await self.seek(queue, await self._calls.max_offset(queue))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at `timestamp_ms` (since 1970) or later. Raises ClientError."""
+        """Return the offset of the first message stored at `timestamp_ms` (ms since 1970) or later. Raises
+        ClientError.
+        """
         return await self._calls.offset_at(queue, timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's offset at the broker: the next message to consume; None when there is none. ClientError."""
+        """Return the group's offset on the broker (the next message to consume), or None if there is none. Raises
+        ClientError.
+        """
         return await self._calls.committed_offset(queue)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Stores `offsets` (the next messages to consume), or those behind all that was polled so far, which then
-        counts as done. Raises ClientError when a broker does not take one; the others are stored all the same.
+        """Commit `offsets` (the next messages to consume), or the offsets after all messages polled so far.
+
+        Without `offsets`, all polled messages count as consumed. Raises ClientError if a broker rejects an offset;
+        the other offsets are committed nevertheless.
         """
         if offsets is None:
             self._finish_taken()
@@ -63,7 +72,7 @@ class SeekingMember(GroupMember):
                 raise result
 
     def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
-        """Goes on at these offsets, as an administrator wants it."""
+        """Continue at these offsets, as requested by an administrator."""
         self._background.spawn(self._reset(offsets))
 
     async def _reset(self, offsets: dict[MessageQueue, int]) -> None:
@@ -76,5 +85,5 @@ class SeekingMember(GroupMember):
         await self._assignment.reset(offsets)
 
     def _finish_taken(self) -> None:
-        """All that was polled is done."""
+        """Mark all polled messages as consumed."""
         raise NotImplementedError

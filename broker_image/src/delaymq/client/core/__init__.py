@@ -1,5 +1,5 @@
-"""The client that producers, consumers and the admin share.
+"""Client core shared by producers, consumers and the admin.
 
-Here: connections, NameServers, routes, heartbeats, requests in both directions. Not here: what sends and consumers
-add. Invariants: no other room is imported; every request ends by its timeout.
+Here: connections, NameServers, routes, heartbeats, requests in both directions. Not here: the parts specific to
+sending and consuming. Invariants: no other subpackage is imported; every request ends by its timeout.
 """

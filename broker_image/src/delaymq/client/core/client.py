@@ -1,4 +1,4 @@
-"""The client: what its producers and consumers share. Its members and their heartbeats, connections, and requests."""
+"""The client: the connections, requests and heartbeats that its producers and consumers share."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ from delaymq.protocol.credential_fields import is_broker
 from delaymq.transport import RemotingConnection, TransportError
 
 CLOSE_LIMIT_S: Final = 60.0
-"""How long a close waits for the closes of members that others have begun; each has limits of its own."""
+"""Time in seconds that a close waits for members that are already closing; each member has its own limits."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Client:
-    """Use as `async with Client("127.0.0.1:9876") as client:`; all members end with it.
+    """Connections, routes and heartbeats of producers and consumers.
 
-    `name_servers`: `host:port`, several joined by `;` or as a sequence. None: there are none, and only `request` and
-    what names an address can be used.
+    Use as `async with Client("127.0.0.1:9876") as client:`; closing it closes all members. `name_servers`:
+    `host:port`, several joined by `;` or as a sequence. None: there are no NameServers, and only `request` and methods
+    that take an address work.
     """
 
     def __init__(self, name_servers: str | Sequence[str] | None, options: ClientOptions | None = None) -> None:
@@ -53,7 +54,7 @@ class Client:
             )
         self.options = options or ClientOptions()
         self.requests = PendingReplies()
-        """Of all producers here: those that wait for their replies."""
+        """Requests of all producers that are waiting for replies."""
         self._serving = InboundRequests(self)
         self.network = Network(
             self._serving.requests_received,
@@ -70,7 +71,7 @@ class Client:
         self.closed = False
         self._closing = False
         self.members: list[Member] = []
-        """Those that were started and are not closed."""
+        """Members that were started and are not closed."""
         self._left = asyncio.Event()
         self._routes = RouteCache(self._name_servers, self.background)
         # Each is the method itself: the first is called with every send.
@@ -90,7 +91,7 @@ class Client:
         await self.close()
 
     async def start(self) -> None:
-        """Makes the client's id and starts its periodic work. No peer is needed yet."""
+        """Create the client ID and start the periodic tasks. No server needs to be reachable yet."""
         address = await own_address(self.name_servers, self.options.connect_timeout_ms)
         instance = self.options.instance_name or f"{os.getpid()}#{time.monotonic_ns()}"
         self.client_id = f"{address}@{instance}"
@@ -99,7 +100,7 @@ class Client:
         self.background.every(self.options.heartbeat_interval_ms, self.heartbeat)
 
     async def close(self) -> None:
-        """Closes all members, then the connections."""
+        """Close all members, then the connections."""
         if self.closed:
             return
         self._closing = True
@@ -129,7 +130,7 @@ class Client:
     # Members.
 
     async def join(self, member: Member) -> None:
-        """Tells brokers about a new member, and about it again as long as it stays."""
+        """Register a new member with the brokers, by heartbeats that continue until it leaves."""
         if self._closing:  # those that are there are closed one by one, and nobody would close this one
             raise ClosedError("the client is closed")
         if not self.client_id:
@@ -142,13 +143,13 @@ class Client:
             self.members.append(member)
 
     def leave(self, member: Member) -> None:
-        """The member is not told about any more."""
+        """Remove the member from the heartbeats."""
         if member in self.members:
             self.members.remove(member)
         self._left.set()
 
     async def _all_left(self) -> None:
-        """Waits for members whose close was begun by others and is under way: they still need the connections."""
+        """Wait for members that are already closing, since they still need the connections."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_LIMIT_S):
                 while self.members:
@@ -156,23 +157,23 @@ class Client:
                     await self._left.wait()
 
     async def _end_members(self) -> None:
-        """Ends what members do beside their callers, without the time that a close gives it."""
+        """Stop the background work of members without waiting for a regular close."""
         for member in list(self.members):
             with suppress(Exception):  # TimeoutError is one
                 async with asyncio.timeout(0):
                     await member.close()
 
     def has_producer(self, group: str) -> bool:
-        """Whether a producer of this group is a member."""
+        """Return whether a producer of this group is a member."""
         return any(data.group_name == group for each in self.members if (data := each.producer_data()) is not None)
 
     async def heartbeat(self) -> None:
-        """Tells every broker of the members' topics which groups are here; failures are logged."""
+        """Send the members' groups to every broker of their topics; failures are logged."""
         topics = {topic for member in self.members for topic in member.topics()}
         await self.heartbeat_to(sorted(self.known_addresses(topics)))
 
     async def heartbeat_to(self, addresses: Iterable[str]) -> None:
-        """The same for brokers at these addresses."""
+        """Send the heartbeat to the brokers at these addresses."""
         await asyncio.gather(*(self._heartbeat_to(address) for address in addresses))
 
     async def _heartbeat_to(self, address: str) -> None:
@@ -200,19 +201,21 @@ class Client:
     # Requests.
 
     async def request_name_server(self, command: Command, *, unless_all: int | None = None) -> Command:
-        """The first NameServer's answer that has code 0 (errors and `unless_all` as NameServers.ask)."""
+        """Return the first response of a NameServer with code 0 (errors and `unless_all` as NameServers.ask)."""
         return await self._name_servers.request(command, unless_all=unless_all)
 
     def require_name_servers(self) -> list[str]:
-        """The NameServers' addresses. Raises ClientError when this client has none."""
+        """Return the NameServers' addresses. Raises ClientError if this client has none."""
         return self._name_servers.require()
 
     async def request(self, address: str, command: Command, timeout_ms: int | None = None) -> Command:
-        """The answer with code 0 (errors as Network.ask)."""
+        """Return the response with code 0 (errors as Network.ask)."""
         return await self.network.request(address, command, timeout_ms or self.options.request_timeout_ms)
 
     async def address_of(self, queue: MessageQueue, *, to_write: bool = False, broker_id: int = MASTER_ID) -> str:
-        """The address that serves a queue, to read if possible that of the broker's `broker_id`. NoRouteError."""
+        """Return the address that serves a queue, if possible that of the broker with `broker_id`. Raises
+        NoRouteError.
+        """
         for fresh in (False, True):
             route = await self.route(queue.topic, fresh=fresh)
             address = route.master(queue.broker_name) if to_write else route.reader(queue.broker_name, broker_id)

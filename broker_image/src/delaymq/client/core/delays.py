@@ -1,4 +1,6 @@
-"""From a delay (`5s`, a number of seconds, a timedelta) to the level that a broker has for exactly this delay."""
+"""Conversion of a delay (`5s`, a number of seconds, a timedelta) to the broker's delay level of exactly this
+duration.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels, delay_text, parse_delay_ms
 
 Delay: TypeAlias = str | int | float | timedelta
-"""A text such as `5s` or `1m`, a number of seconds, or a timedelta."""
+"""A string such as `5s` or `1m`, a number of seconds, or a timedelta."""
 TABLE_KEY = "messageDelayLevel"
 
 
 def table_of(settings: Mapping[str, str]) -> DelayLevels:
-    """The level table in a broker's settings; NoSuchDelayError when the broker has one that cannot be read."""
+    """Return the delay level table from a broker's settings. NoSuchDelayError if it is invalid."""
     try:
         return DelayLevels.parse(settings.get(TABLE_KEY, DEFAULT_LEVELS))
     except LevelTableError as error:
@@ -24,7 +26,7 @@ def table_of(settings: Mapping[str, str]) -> DelayLevels:
 
 
 def delay_in_ms(delay: object) -> int:
-    """Milliseconds of a `Delay`; NoSuchDelayError says what is wrong with it."""
+    """Return a `Delay` in milliseconds. NoSuchDelayError if it is invalid."""
     if isinstance(delay, str):
         try:
             return parse_delay_ms(delay)
@@ -49,7 +51,9 @@ def delay_in_ms(delay: object) -> int:
 
 
 def level_for(delay: Delay, levels: DelayLevels, broker_name: str) -> int:
-    """The lowest level with exactly this delay; NoSuchDelayError lists the broker's delays when there is none."""
+    """Return the lowest level with exactly this delay. NoSuchDelayError, which lists the broker's delays, if there
+    is none.
+    """
     wanted_ms = delay_in_ms(delay)
     try:
         return levels.delays_ms.index(wanted_ms) + 1

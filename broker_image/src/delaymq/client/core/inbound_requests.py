@@ -1,4 +1,4 @@
-"""What brokers ask of a client, and how it is answered."""
+"""Requests from brokers to a client, and their responses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from delaymq.protocol.headers import (
 from delaymq.transport import RemotingConnection
 
 MAX_OPEN_RESPONSES: Final = 100
-"""Questions at a time whose answers wait for a handler: a broker must not start as many handlers as it likes."""
+"""Maximum number of concurrent requests that wait for a handler; it limits the handlers that a broker can start."""
 
 _logger = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 """Producers, with and without transactions.
 
 Here: the public classes and their limits on sends in flight. Not here: how a send reaches a broker (sending/).
-Invariant: it knows no consumer.
+Invariant: consumers are not imported.
 """

@@ -32,7 +32,7 @@ from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
 
 DEFAULT_GROUP = "delaymq-producer"
 MAX_INTRODUCED = 10_000
-"""Topics that are remembered as asked before; beyond, each request is preceded by a heartbeat."""
+"""Maximum number of topics remembered from earlier requests; for others, each request is preceded by a heartbeat."""
 
 __all__ = ["Producer", "unregister"]
 
@@ -40,11 +40,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Producer:
-    """Sends messages of one producer group; safe to use from many tasks. Use as `async with Producer(client) as p:`.
+    """Sends messages of one producer group.
 
-    A send gives up after its timeout, all its attempts taken together, and is never repeated after it: what was not
-    answered may be stored. When `max_unanswered_sends` are under way further ones wait, within their own timeouts.
-    Cancelling a send leaves nothing behind, but cannot take back what has gone out.
+    Use as `async with Producer(client) as p:`; it can be shared by many tasks. A send ends after its timeout,
+    including all its attempts, and is not repeated afterwards: a message without a response may be stored. If
+    `max_unanswered_sends` are in progress, further sends wait, within their own timeouts. Cancelling a send leaves
+    nothing behind, but does not revoke a request that was already sent.
     """
 
     def __init__(self, client: Client, group: str = DEFAULT_GROUP, options: ProducerOptions | None = None) -> None:
@@ -61,7 +62,7 @@ class Producer:
             self._tracer = Tracer(client, group, "PRODUCE", self.options.trace_topic)
         self._started = False
         self._introduced: set[str] = set()
-        """Topics whose brokers know this producer, as long as their connections last."""
+        """Topics whose brokers have this producer registered, as long as their connections last."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -71,15 +72,16 @@ class Producer:
         await self.close()
 
     async def start(self) -> None:
-        """Joins the client; brokers hear of the group with the first send to each."""
+        """Join the client; the group is registered with each broker at the first send to it."""
         await self._client.join(self)
         if self._tracer is not None:
             self._tracer.start()
         self._started = True
 
     async def close(self) -> None:
-        """Waits for the sends that are under way, at most the send timeout, and tells the brokers that the group is
-        gone from here. Sends that come later, or still wait for their turn, raise ClosedError.
+        """Wait for sends in progress, at most the send timeout, and unregister the group from the brokers.
+
+        Sends that start later, or are still waiting, raise ClosedError.
         """
         if not self._started:
             return
@@ -104,16 +106,16 @@ class Producer:
         ordering_key: str | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Sends and waits for the broker's answer.
+        """Send a message and wait for the broker's response.
 
-        `delay`, such as `5s`, a number of seconds or a timedelta, must be one of the broker's levels; it goes before
-        `message.delay_level`.
-        `ordering_key`: messages of one key go to one queue as long as the topic's queues stay the same, also when
-        attempts fail; they keep their order when each is awaited before the next is sent.
+        `delay`, such as `5s`, a number of seconds or a timedelta, must be one of the broker's levels; it takes
+        precedence over `message.delay_level`. `ordering_key`: messages with the same key go to the same queue, even
+        after failed attempts, as long as the topic's queues do not change; they keep their order if each send is
+        awaited before the next.
 
-        Raises SendError when all attempts failed, RefusedError for what no attempt can cure, NoSuchDelayError,
-        IllegalMessageError, NoRouteError, ClosedError. After a timeout the message may be stored: another send may
-        double it.
+        Raises SendError if all attempts failed, RefusedError for errors that a retry cannot resolve,
+        NoSuchDelayError, IllegalMessageError, NoRouteError, ClosedError. After a timeout the message may be stored,
+        and sending it again may duplicate it.
         """
         self._check(queue, ordering_key)
         outgoing = await outgoing_message(message, delay, self._client.unique_ids, self.options)
@@ -127,9 +129,9 @@ class Producer:
         ordering_key: str | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Sends messages of one topic in one request: all are stored in one queue, or none. Errors as `send`.
+        """Send messages of one topic in one request: either all are stored, in one queue, or none. Errors as `send`.
 
-        `split_batches` makes batches that are small enough out of any number of messages.
+        `split_batches` divides any number of messages into batches of permitted size.
         """
         self._check(queue, ordering_key)
         outgoing = outgoing_batch(messages, self._client.unique_ids, self.options)
@@ -143,9 +145,10 @@ class Producer:
         queue: MessageQueue | None = None,
         ordering_key: str | None = None,
     ) -> str:
-        """Sends without waiting for an answer; whether it was stored is not known. The unique id. Errors as `send`.
+        """Send a message without waiting for a response, and return its unique ID. Errors as `send`.
 
-        Waits while the broker does not read what it was sent, at most the send timeout.
+        Whether it was stored is unknown. Waits while the broker does not read the connection, at most the send
+        timeout.
         """
         self._check(queue, ordering_key)
         outgoing = await outgoing_message(message, delay, self._client.unique_ids, self.options)
@@ -169,9 +172,10 @@ class Producer:
         queue: MessageQueue | None = None,
         ordering_key: str | None = None,
     ) -> ReceivedMessage:
-        """Sends and waits until a consumer of the topic replies (`reply`); the first reply counts.
+        """Send a message and wait until a consumer of the topic replies (`reply`); the first reply is returned.
 
-        `timeout_ms` is for all of it. Raises NoReplyError when it was sent and nobody replied, otherwise as `send`.
+        `timeout_ms` covers the whole call. Raises NoReplyError if the request was sent and no reply arrived,
+        otherwise as `send`.
         """
         self._check(queue, ordering_key)
         if timeout_ms <= 0:
@@ -198,15 +202,15 @@ class Producer:
         return await reply_message(pushed)
 
     async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_ms: int | None = None) -> SendResult:
-        """Sends `body` as the reply to a request, from its consumer's handler for example.
+        """Send `body` as the reply to a request, for example from its consumer's handler.
 
-        Raises ValueError for a message that is no request, otherwise as `send`; SendError also when the producer that
-        asked is gone or has given up its connection.
+        Raises ValueError if the message is not a request, otherwise as `send`; also SendError if the requesting
+        producer has disconnected.
         """
         return await self.send(reply_to(request, body), timeout_ms=timeout_ms)
 
     async def _introduce(self, topic: str, deadline: float) -> None:
-        """Brokers push replies and ask about transactions where they know a producer: from its first heartbeat on."""
+        """Register this producer with brokers by a heartbeat, which replies and transaction checks require."""
         if topic in self._introduced:
             return
         try:
@@ -220,7 +224,7 @@ class Producer:
             self._introduced.add(topic)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that can be sent to. Raises NoRouteError, or ClientError when no NameServer answers."""
+        """Return the writable queues of a topic. Raises NoRouteError, or ClientError if no NameServer responds."""
         return (await self._client.route_to_send(topic, self.options.new_topic_queues)).writable
 
     # What the client asks of its members.
@@ -235,10 +239,10 @@ class Producer:
         return self._delivery.topics
 
     def membership_changed(self) -> None:
-        """Producers need no members."""
+        """Do nothing: producers are not rebalanced."""
 
     def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
-        """Producers have no offsets."""
+        """Do nothing: producers have no offsets."""
 
     # Inside.
 

@@ -1,4 +1,4 @@
-"""Transactional sends: a half message, the caller's local transaction, and then commit or rollback."""
+"""Transactional sends: a half message, the caller's local transaction, then commit or rollback."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LocalState(Enum):
-    """How a local transaction ended. UNKNOWN: the broker asks again."""
+    """Outcome of a local transaction. UNKNOWN: the broker checks again."""
 
     COMMIT = flags.TRANSACTION_COMMIT
     ROLLBACK = flags.TRANSACTION_ROLLBACK
@@ -44,31 +44,33 @@ _TRACED_STATES: Final = {
     LocalState.ROLLBACK: "ROLLBACK_MESSAGE",
     LocalState.UNKNOWN: "UNKNOW",
 }
-"""As RocketMQ's readers of traces know them."""
+"""Names used by RocketMQ's trace readers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalfMessage(Message):
-    """A message that is in the broker and that no consumer sees yet."""
+    """A message stored by the broker and not yet visible to consumers."""
 
     message_id: str
-    """Its unique id; a check asks with the same one."""
+    """Unique ID of the message; a check has the same one."""
 
 
 class TransactionListener(Protocol):
-    """The caller's side. What raises counts as UNKNOWN: the broker asks again later."""
+    """Executes and checks local transactions. An exception counts as UNKNOWN: the broker checks again later."""
 
     async def execute(self, message: HalfMessage, arg: object) -> LocalState:
-        """Runs the local transaction, and leaves a trace of it by which `check` knows how it ended."""
+        """Run the local transaction, and record its outcome so that `check` can determine it."""
         ...
 
     async def check(self, message: ReceivedMessage) -> LocalState:
-        """How the local transaction of this message ended. It may be one of another process of the group."""
+        """Return the outcome of this message's local transaction, which may have run in another process of the
+        group.
+        """
         ...
 
 
 class TransactionResult(msgspec.Struct, frozen=True):
-    """Where the half message went, and what the broker was told then."""
+    """Location of the half message, and the outcome that was reported to the broker."""
 
     sent: SendResult
     state: LocalState
@@ -78,7 +80,7 @@ class TransactionProducer(Producer):
     """Sends messages that consumers see only when a local transaction has succeeded. Use as
     `async with TransactionProducer(client, "group", listener) as producer:`.
 
-    The producers of a group answer for each other's transactions, so they all have the same listener.
+    The producers of a group check each other's transactions, so they all have the same listener.
     """
 
     options: TransactionOptions
@@ -95,15 +97,15 @@ class TransactionProducer(Producer):
         self._background = Background(f"transactions of {group}")
         self._check_slots = asyncio.Semaphore(self.options.check_concurrency)
         self._checks: set[tuple[str, int]] = set()
-        """Address of the broker and offset of the half message, of what is being checked."""
+        """Transactions being checked, by broker address and offset of the half message."""
         self._closing = False
         self._executing = 0
         self._idle = asyncio.Event()
 
     async def close(self) -> None:
-        """Waits for local transactions and checks that are under way, at most `close_timeout_ms`, then as a producer.
+        """Wait for local transactions and checks in progress, at most `close_timeout_ms`, then close as a producer.
 
-        What is open after that the broker asks another producer of the group about.
+        The broker checks transactions that are still open with another producer of the group.
         """
         if not self._started:
             return
@@ -132,11 +134,13 @@ class TransactionProducer(Producer):
         ordering_key: str | None = None,
         timeout_ms: int | None = None,
     ) -> TransactionResult:
-        """Sends `message` as a half one, has the listener execute the local transaction, and tells the broker its end.
+        """Send `message` as a half message, let the listener execute the local transaction, and report its outcome
+        to the broker.
 
-        A `delay` counts from the commit; only DelayMQ can do that: with other brokers it is refused. `timeout_ms` is
-        that of the half message; errors as `send`, and then nothing was executed. When the broker took the message but
-        could not flush or replicate it, nothing is executed either: it is rolled back.
+        A `delay` counts from the commit; only DelayMQ supports this, and with other brokers it is rejected.
+        `timeout_ms` applies to the half message; errors as `send`, in which case nothing was executed. If the broker
+        stored the message but could not flush or replicate it, nothing is executed either, and the message is rolled
+        back.
         """
         self._check(queue, ordering_key)
         if self._closing:
@@ -167,7 +171,9 @@ class TransactionProducer(Producer):
     # What brokers ask.
 
     def check(self, address: str, half: Record, broker_name: str, header: CheckTransactionStateRequestHeader) -> None:
-        """Asks the listener beside the caller and tells the broker. Too many at a time are dropped: they come again."""
+        """Check a transaction in the background and report the outcome. Checks above the limit are dropped; the
+        broker repeats them.
+        """
         key = address, header.commit_log_offset
         if self._closing or not self._started or key in self._checks:
             return
@@ -215,7 +221,9 @@ class TransactionProducer(Producer):
             _logger.warning("the broker could not be notified that %s is %s: %s", sent.message_id, state.name, error)
 
     async def _address_of(self, queue: MessageQueue) -> str:
-        """Where the half message is: NameServers may not know a topic yet that it has made."""
+        """Return the address of the half message's broker: NameServers may not yet have a topic that the broker has
+        just created.
+        """
         route = await self._client.route_to_send(queue.topic, self.options.new_topic_queues)
         return route.master(queue.broker_name) or await self._client.address_of(queue, to_write=True)
 

@@ -1,4 +1,4 @@
-"""What a push consumer calls for messages: what handlers may be and what they may answer."""
+"""Handlers of push consumers and their outcomes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from delaymq.client.messages import ReceivedMessage
 
 MIN_SUSPEND_MS: Final = 10
 MAX_SUSPEND_MS: Final = 30_000
-"""RocketMQ's limits: a queue that is suspended for longer could not be told from one that hangs."""
+"""RocketMQ's limits; a queue suspended for longer could not be distinguished from a stuck one."""
 
 
 class Outcome(Enum):
-    """What a handler says about what it got; None counts as DONE."""
+    """Outcome of a handler call; None counts as DONE."""
 
     DONE = "done"
     RETRY = "retry"
@@ -24,9 +24,10 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What is not done comes again after the delay of a level of the broker's; -1: it becomes a dead letter at once.
+    """Redeliver the remaining messages after the delay of a delay level; -1: move them to the dead-letter queue
+    immediately.
 
-    Of an ordered consumer and in broadcasting it counts as Outcome.RETRY.
+    For ordered and broadcasting consumers it counts as Outcome.RETRY.
     """
 
     delay_level: int
@@ -40,9 +41,9 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """What is not done comes again after a pause, and an ordered consumer's queue waits for so long.
+    """Redeliver the remaining messages after a pause, during which an ordered consumer's queue is suspended.
 
-    Of a consumer that is not ordered it counts as Outcome.RETRY.
+    For consumers that are not ordered it counts as Outcome.RETRY.
     """
 
     pause_ms: int
@@ -58,13 +59,15 @@ class Suspend:
 Again = Retry | Suspend
 Handler = Callable[[ReceivedMessage], Awaitable[Outcome | Again | None]]
 BatchHandler = Callable[[list[ReceivedMessage]], Awaitable[Outcome | Again | int | None]]
-"""Gets messages of one queue, in its order. A number says how many of them, from the first on, are done."""
+"""Receives messages of one queue in order. A returned number n means that the first n are consumed."""
 Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[int | Again]]
-"""Both kinds in one form: how many messages from the first on are done, or how all of them come again."""
+"""Common form of both kinds: returns the number of leading messages that are consumed, or how to redeliver all of
+them.
+"""
 
 
 def of_one(handler: Handler) -> Handle:
-    """Calls `handler` for the only message. TypeError for what cannot be a handler."""
+    """Return a function that calls `handler` with a single message. TypeError if it cannot be a handler."""
     _check(handler)
 
     async def handle(messages: Sequence[ReceivedMessage]) -> int | Again:
@@ -81,7 +84,7 @@ def of_one(handler: Handler) -> Handle:
 
 
 def of_batch(handler: BatchHandler) -> Handle:
-    """Calls `handler` for all messages. TypeError for what cannot be a handler."""
+    """Return a function that calls `handler` with all messages. TypeError if it cannot be a handler."""
     _check(handler)
 
     async def handle(messages: Sequence[ReceivedMessage]) -> int | Again:
