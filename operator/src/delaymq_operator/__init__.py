@@ -1,6 +1,6 @@
-"""The operator: it makes a cluster into what Broker, Topic and DelayLevelConfig resources say.
+"""The operator: it reconciles Broker, Topic and DelayLevelConfig resources with the objects of the cluster.
 
-`api` holds the typed resources, `manifests` the objects made for a Broker, `reconcile` what is done about a difference.
-None of them knows kopf or a Kubernetes client. `adapters` use the client, `handlers` use kopf, `controller` decides
-when a resource is reconciled, and `main` puts the parts together.
+`api` contains the typed resources, `manifests` the objects created for a Broker, `reconcile` the handling of
+differences. None of them imports kopf or a Kubernetes client. `adapters` use the client, `handlers` use kopf,
+`controller` decides when a resource is reconciled, and `main` connects the parts.
 """

@@ -1,8 +1,9 @@
 """The asyncio client, for DelayMQ and for RocketMQ 4.9 brokers.
 
 Here: a `Client` (connections, routes, heartbeats) and its members `Producer`, `PushConsumer`, `LitePullConsumer`,
-`PullConsumer`, and `Admin`. Not here: sockets and frames (transport/, protocol/), the broker's side. Invariants: every
-wait has a limit; a cancelled call leaves nothing behind; an offset is committed only after all messages before it have been consumed.
+`PullConsumer`, and `Admin`. Not here: sockets and frames (transport/, protocol/), and the broker's side. Invariants:
+every wait has a limit; a cancelled call leaves nothing behind; an offset is committed only after all messages before
+it have been consumed.
 
     async with Client("127.0.0.1:9876") as client, Producer(client) as producer:
         await producer.send(Message(topic="Greetings", body=b"hello"), delay="5s")

@@ -1,4 +1,6 @@
-"""JSON requests to the API server: the synchronous client in a few threads, for which the event loop never waits."""
+"""JSON requests to the API server by the synchronous client, run in a few threads so that they never block the event
+loop.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ from delaymq_operator.adapters.credentials import Loader, authorization
 from delaymq_operator.reconcile.errors import KubeError
 
 MAX_ERROR_CHARS: Final = 500
-"""Of an answer that is not the API server's own: a proxy's page belongs in no condition."""
+"""Maximum length of an error text that does not come from the API server itself, such as a proxy's error page."""
 CONNECT_TIMEOUT_S: Final = 5.0
 WAITING_FACTOR: Final = 3.0
-"""A request gives up after this many timeouts, also if it waits for a thread, or its answer comes in drops."""
+"""Multiple of the timeout after which a request fails, even if it waits for a thread or its response arrives slowly."""
 USER_AGENT: Final = "delaymq-operator"
 MERGE_PATCH: Final = "application/merge-patch+json"
 
@@ -30,7 +32,7 @@ _decoder = msgspec.json.Decoder()
 
 @dataclass(frozen=True)
 class Request:
-    """One request; `path` has its query. `verb` and `kind` are what access rules and metrics call it."""
+    """A request; `path` includes the query. `verb` and `kind` are the names used in access rules and metrics."""
 
     verb: str
     kind: str
@@ -41,21 +43,21 @@ class Request:
 
 
 Observer = Callable[[Request, int], None]
-"""Told of every request with its status; 0: there was no answer."""
+"""Called for every request with its status; 0: there was no response."""
 Fence = Callable[[], str | None]
-"""Why nothing may be changed now (another replica is active, perhaps), or None."""
+"""Return why no change is permitted at present (for example, because another replica is active), or None."""
 READS: Final = ("get", "list")
 LEASE: Final = "Lease"
-"""Whoever wants to become active has to write it before."""
+"""Excluded from the fence, since a replica writes the Lease before it becomes active."""
 
 
 class ApiRequests:
-    """Requests with a deadline, a few at a time. Thread-safe credentials; `close` ends the threads."""
+    """Sends requests with a deadline and limited concurrency. Credentials are thread-safe; `close` ends the threads."""
 
     def __init__(self, load: Loader, *, threads: int, timeout_s: float, observe: Observer) -> None:
         self.fence: Fence = _open
         self.listing = asyncio.Lock()
-        """Held by whoever asks for a page of a list."""
+        """Held while a page of a list is requested."""
         self._load = load
         self._threads = threads
         self._timeout_s = timeout_s
@@ -65,7 +67,9 @@ class ApiRequests:
         self._client: Any = None
 
     async def send(self, request: Request) -> Any:
-        """The decoded answer, None if it is empty. KubeError for every answer of 400 and above, and for none (0)."""
+        """Return the decoded response, or None if it is empty. KubeError for status 400 and above, and without a
+        response (0).
+        """
         loop = asyncio.get_running_loop()
         deadline_s = self._timeout_s * WAITING_FACTOR
         status = 0
@@ -82,13 +86,13 @@ class ApiRequests:
         return body
 
     def close(self) -> None:
-        """Requests that did not begin are dropped; the others end within their timeout, in the background."""
+        """Drop requests that have not started; the others end within their timeout, in the background."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         if self._client is not None:
             self._client.rest_client.pool_manager.clear()
 
     def forget_credentials(self) -> None:
-        """The next request reads them anew."""
+        """Make the next request reload the credentials."""
         with self._lock:
             self._client = None
 
@@ -136,7 +140,7 @@ class ApiRequests:
 
 
 def micro_time() -> str:
-    """Now as the API server's MicroTime."""
+    """Return the current time as a MicroTime of the API server."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -161,7 +165,7 @@ def _refusal(request: Request, status: int, body: Any) -> KubeError:
 
 
 def _plain(error: BaseException) -> str:
-    """What a person needs of an error of the HTTP library: the system's word for it, if there is one."""
+    """Return the readable cause of an error of the HTTP library: the operating system's message, if there is one."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

@@ -1,7 +1,8 @@
-"""The port `BrokerAdmin`: brokers' HTTP by aiohttp, their remoting and that of NameServers by the client.
+"""Implementation of the port `BrokerAdmin`: brokers' HTTP by aiohttp, remoting of brokers and NameServers by the
+client.
 
-Connections end with the call: an address may be another pod's the next time, and a connection to a node that is gone
-says nothing about it.
+Connections end with each call, since an address can belong to another pod the next time, and since an open connection
+to a lost node reports no failure.
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S: Final = 2.0
 TIMEOUT_S: Final = 5.0
 MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
-"""Of one HTTP answer; 1,000 delay levels are 300 KB."""
+"""Maximum size of an HTTP response; 1,000 delay levels take 300 KB."""
 MAX_CONCURRENT_REQUESTS: Final = 32
-"""Calls that go on: hundreds of brokers that do not answer must not use up what the process may open."""
+"""Maximum number of concurrent calls, so that hundreds of unresponsive brokers do not exhaust the process's file
+descriptors.
+"""
 
 T = TypeVar("T")
 
 
 class HttpBrokerAdmin:
-    """Use within a running loop; `close` at the end."""
+    """Administers brokers by HTTP and remoting. Create it within a running loop, and call `close` at the end."""
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -56,54 +59,58 @@ class HttpBrokerAdmin:
         self._options = ClientOptions(request_timeout_ms=timeout_ms, connect_timeout_ms=connect_ms)
 
     async def close(self) -> None:
-        """Ends what is open."""
+        """Close all connections."""
         if self._session is not None:
             await self._session.close()
 
     # HTTP.
 
     async def info(self, endpoint: Endpoint) -> About:
-        """State, settings and delays of a broker."""
+        """Return the state, settings and delays of a broker."""
         return await self._http(endpoint, "GET", "/api/v1/broker", About)
 
     async def remaining(self, endpoint: Endpoint) -> Remaining:
-        """What is still undelivered or unconsumed."""
+        """Return the numbers of undelivered and unconsumed messages."""
         return await self._http(endpoint, "GET", "/api/v1/remaining", Remaining)
 
     async def drain(self, endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> Drain:
-        """withdraw: routes say read-only; refuse: sends are also refused; none: as usual. It ends with the lease."""
+        """Set the drain mode: withdraw (routes declare the broker read-only), refuse (sends are rejected as well) or
+        none.
+
+        The mode ends when its lease expires.
+        """
         change: DrainChange = NoDrain()
         if mode != "none":
             change = Withdraw(lease_ms=lease_ms) if mode == "withdraw" else Refuse(lease_ms=lease_ms)
         return await self._http(endpoint, "POST", "/api/v1/drain", Drain, change)
 
     async def decommission(self, endpoint: Endpoint) -> None:
-        """Takes the broker out of the routes for good."""
+        """Remove the broker from the routes permanently."""
         await self._http(endpoint, "POST", "/api/v1/decommission", Decommissioned)
 
     # Remoting.
 
     async def set_settings(self, endpoint: Endpoint, settings: Mapping[str, str]) -> None:
-        """Changes hot configuration keys of a running broker (request code 25)."""
+        """Change settings of a running broker (request code 25)."""
         address = _address(endpoint.host, endpoint.broker_port)
         async with self._admin(address, account=endpoint.account) as admin:
             await admin.update_broker_config(address, dict(settings))
 
     async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
-        """All topics of a broker by name."""
+        """Return all topics of a broker by name."""
         address = _address(endpoint.host, endpoint.broker_port)
         async with self._admin(address, account=endpoint.account) as admin:
             found = await admin.topic_configs(address)
         return {name: TopicConfig(**asdict(one) | {"topic": name}) for name, one in found.items()}
 
     async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
-        """Creates or changes a topic on a broker."""
+        """Create or change a topic on a broker."""
         address = _address(endpoint.host, endpoint.broker_port)
         async with self._admin(address, account=endpoint.account) as admin:
             await admin.put_topic(address, ClientTopicConfig(**asdict(config)))
 
     async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
-        """Deletes a topic on a broker; an absent one is fine."""
+        """Delete a topic on a broker; an absent topic is not an error."""
         address = _address(endpoint.host, endpoint.broker_port)
         async with self._admin(address, account=endpoint.account) as admin:
             await admin.delete_topic_on(address, topic)
@@ -111,19 +118,19 @@ class HttpBrokerAdmin:
     async def delete_route(
         self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: AdminAccount | None = None
     ) -> None:
-        """Takes a topic of one cluster out of the routes of all NameServers; an absent one is fine."""
+        """Remove a topic of a cluster from the routes of all NameServers; an absent topic is not an error."""
         async with self._admin(*addresses, name_servers=addresses, account=account) as admin:
             await admin.delete_route(topic, cluster=cluster)
 
     async def orders(self, address: str) -> Mapping[str, str]:
-        """The order configurations that one NameServer keeps: topic → text."""
+        """Return the order configurations of a NameServer: topic → text."""
         async with self._admin(address) as admin:
             return await admin.orders(address)
 
     async def put_order(
         self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: AdminAccount | None = None
     ) -> None:
-        """Sets or (None) removes a topic's order configuration on all NameServers."""
+        """Set or (None) remove a topic's order configuration on all NameServers."""
         async with self._admin(*addresses, name_servers=addresses, account=account) as admin:
             if text is None:
                 await admin.delete_order(topic)

@@ -1,4 +1,4 @@
-"""How the API server is reached, for our own requests and for kopf's watches: a service account or a kubeconfig."""
+"""Access to the API server by a service account or a kubeconfig, for the operator's own requests and kopf's watches."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NO_CLUSTER: Final = (
 
 @dataclass(frozen=True)
 class Credentials:
-    """Where to look for credentials; `load` reads them anew, so that a rotated token is seen."""
+    """Source of credentials; `load` reads them again, so that a rotated token takes effect."""
 
     kubeconfig: str = ""
     context: str = ""
 
     def load(self) -> Configuration:
-        """Address and credentials now. KubeError (status 0) with a sentence when there are none."""
+        """Return the current address and credentials. KubeError (status 0) with an explanation if there are none."""
         # Half a second of imports, needed by nobody who asks for --help.
         from kubernetes import config
         from kubernetes.client import Configuration
@@ -52,12 +52,12 @@ class Credentials:
 
 
 def in_cluster() -> bool:
-    """Whether this is a pod that has a service account."""
+    """Return whether this is a pod with a service account."""
     return "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT_PATH / "token").is_file()
 
 
 def own_namespace() -> str:
-    """The namespace of the pod, or empty."""
+    """Return the namespace of the pod, or an empty string."""
     try:
         return (SERVICE_ACCOUNT_PATH / "namespace").read_text().strip()
     except OSError:
@@ -65,7 +65,7 @@ def own_namespace() -> str:
 
 
 def authorization(loaded: Configuration) -> str | None:
-    """The Authorization header; for a service account's token the file is read again every minute."""
+    """Return the Authorization header; a service account's token file is read again every minute."""
     token = loaded.get_api_key_with_prefix("BearerToken")
     if token is None and loaded.username:
         return loaded.get_basic_auth_token()

@@ -1,6 +1,6 @@
-"""One active replica, by a Lease: who holds it renews it in time, who lost it changes nothing any more and ends.
+"""Leader election by a Lease: the holder renews it in time; a replica that loses it makes no more changes and exits.
 
-The library's own election sleeps without an end, dies of a refused connection and never gives a lease back.
+The election of the client library sleeps indefinitely, fails on a refused connection and never releases a Lease.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
 RENEWALS: Final = 3
-"""In each duration of the lease."""
+"""Number of renewals per lease duration."""
 RETRY_S: Final = 1.0
 GIVE_UP: Final = 2 / 3
-"""Without a renewal for this part of the duration the holder stops, before anybody else may begin."""
+"""Part of the lease duration after which a holder without a renewal stops, before another replica can start."""
 REPEAT_SENTENCE_S: Final = 300.0
 RELEASED_DURATION_S: Final = 1
 
@@ -29,12 +29,12 @@ _logger = logging.getLogger(__name__)
 
 
 class LeaseLostError(Exception):
-    """Another replica may be active from now on: this process has to end."""
+    """Another replica may be active: this process has to exit."""
 
 
 @dataclass(frozen=True)
 class LeaseName:
-    """Which Lease, and by which name this replica holds it."""
+    """The Lease, and the identity under which this replica holds it."""
 
     namespace: str
     name: str
@@ -42,7 +42,7 @@ class LeaseName:
 
 
 class Election:
-    """`acquire`, then `hold` as long as this replica is active, then `release`. `clock`: seconds that only grow."""
+    """Call `acquire`, then `hold` while this replica is active, then `release`. `clock`: monotonic seconds."""
 
     def __init__(
         self, requests: ApiRequests, lease: LeaseName, *, duration_s: float, clock: Callable[[], float] = time.monotonic
@@ -60,17 +60,17 @@ class Election:
 
     @property
     def active(self) -> bool:
-        """Whether the lease is certainly still ours."""
+        """Return whether this replica certainly holds the Lease."""
         return self._renewed_s is not None and self._clock() < self._renewed_s + self._duration_s * GIVE_UP
 
     def fence(self) -> str | None:
-        """Why nothing may be changed now, or None."""
+        """Return why no change is permitted at present, or None."""
         if self.active:
             return None
         return f"this replica does not hold the Lease {self._lease.namespace}/{self._lease.name}"
 
     async def acquire(self) -> None:
-        """Returns when this replica is active; it waits and tries without end, and says why."""
+        """Wait until this replica is active, retrying indefinitely and logging the reason."""
         while True:
             try:
                 if await self._attempt():
@@ -81,7 +81,7 @@ class Election:
             await asyncio.sleep(min(2.0, self._duration_s / RENEWALS))
 
     async def hold(self) -> None:
-        """Renews the lease until it is lost: LeaseLostError."""
+        """Renew the Lease until it is lost, then raise LeaseLostError."""
         while True:
             await asyncio.sleep(self._duration_s / RENEWALS)
             while not await self._renew():
@@ -93,7 +93,7 @@ class Election:
                 await asyncio.sleep(RETRY_S)
 
     async def release(self) -> None:
-        """Gives the lease back, so that the next replica need not wait for its end; failing is harmless."""
+        """Release the Lease, so that the next replica need not wait for its expiry. A failure is harmless."""
         if not self.active or self._object is None:
             return
         self._renewed_s = None
@@ -139,7 +139,7 @@ class Election:
         return True
 
     async def _renew(self) -> bool:
-        """False when it did not work now; the lease may still be ours."""
+        """Renew the Lease once; return False on failure, in which case it may still be held."""
         asked_s = self._clock()
         try:
             if self._object is None:
@@ -183,7 +183,7 @@ class Election:
         return written
 
     def _log_once(self, sentence: str) -> None:
-        """Each sentence once, and again when it still holds after a while."""
+        """Log each message once, and repeat it if it still applies after a while."""
         now_s = self._clock()
         if self._said is None or self._said[0] != sentence or now_s - self._said[1] >= REPEAT_SENTENCE_S:
             self._said = (sentence, now_s)

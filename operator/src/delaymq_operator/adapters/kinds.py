@@ -1,4 +1,4 @@
-"""Which kinds of the API server the operator deals with: one literal table."""
+"""Table of the API server's kinds that the operator uses."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from delaymq_operator.api.names import GROUP, MANAGED_BY_LABEL, MANAGED_BY_VALUE
 
 @dataclass(frozen=True)
 class Kind:
-    """Where the API server keeps objects of a kind."""
+    """Location of the objects of a kind in the API."""
 
     group: str
     """Empty: the core group."""
     version: str
     plural: str
     watched: bool = False
-    """Kept in the cache."""
+    """Whether objects are kept in the cache."""
     written_as: str = ""
-    """The kind that the API server knows, where ours is a part of that; empty: it has our name."""
+    """Kind in the API, where this entry is a subset of it; empty: the same name."""
 
     @property
     def api_version(self) -> str:
@@ -35,7 +35,7 @@ class Kind:
     def path(
         self, namespace: str | None = None, name: str = "", subresource: str = "", query: dict[str, str] | None = None
     ) -> str:
-        """The path of one object, or (no name) of a collection, in one namespace or (None) in all."""
+        """Return the path of an object, or (no name) of a collection, in one namespace or (None) in all."""
         inside = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
         words = [self.root + inside, self.plural]
         if name:
@@ -70,5 +70,7 @@ WATCHED_KINDS: Final = tuple(name for name, kind in KINDS.items() if kind.watche
 
 
 def label_selector(kind: str) -> str:
-    """What lists and watches ask for: everything of ours, and of other kinds what the operator made."""
+    """Return the label selector of lists and watches: all objects of DelayMQ's kinds, and managed objects of other
+    kinds.
+    """
     return "" if kind in OWN_KINDS else selector_text({MANAGED_BY_LABEL: MANAGED_BY_VALUE})

@@ -1,4 +1,4 @@
-"""The port `Kube`: objects of the API server as plain dicts."""
+"""Implementation of the port `Kube`: objects of the API server as plain dicts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import NO_LABELS, EventType, Manifest, Propagation
 
 PAGE_OBJECTS: Final = 100
-"""Objects of one answer to a list. Decoding holds the interpreter: a page of large pods (1 MB) takes some 10 ms."""
+"""Number of objects per page of a list. Decoding blocks the interpreter: a page of large pods (1 MB) takes about 10
+ms.
+"""
 MAX_PAGES: Final = 1_000
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 Seen = Callable[[str, Manifest], None]
-"""Told of every object that an answer held, by kind: the cache knows our own writes before the watch tells of them."""
+"""Called for every object in a response, by kind: the cache receives the operator's own writes before the watch
+reports them.
+"""
 
 
 class ApiKube:
-    """Kube over the API. `events` may be None where nothing is said (tests)."""
+    """Kube over the API. `events` can be None in tests that emit no Events."""
 
     def __init__(self, requests: ApiRequests, *, seen: Seen, events: EventRecorder | None = None) -> None:
         self._requests = requests
@@ -30,7 +34,7 @@ class ApiKube:
         self._events = events
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object now, or None."""
+        """Return the current object, or None."""
         path = _kind(kind).path(namespace, name)
         try:
             found = await self._requests.send(Request("get", kind, "GET", path))
@@ -48,7 +52,7 @@ class ApiKube:
         labels: Mapping[str, str] = NO_LABELS,
         fields: Mapping[str, str] = NO_LABELS,
     ) -> list[Manifest]:
-        """The objects now, in one namespace or in all, that carry all `labels` and have all `fields`."""
+        """Return the current objects, in one namespace or in all, with all `labels` and all `fields`."""
         selector, chosen = (",".join(f"{key}={value}" for key, value in each.items()) for each in (labels, fields))
         items, _ = await list_all(self._requests, kind, namespace, selector=selector, fields=chosen)
         for item in items:
@@ -56,7 +60,7 @@ class ApiKube:
         return items
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Server-side apply by force under the operator's field manager; the object as it is then."""
+        """Apply server-side, by force, under the operator's field manager; return the resulting object."""
         kind, metadata = manifest["kind"], manifest["metadata"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         path = _kind(kind).path(metadata.get("namespace"), metadata["name"], query=query)
@@ -64,7 +68,7 @@ class ApiKube:
         return self._saw(kind, await self._requests.send(request))
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """The object as it is made; KubeError 409 when there is one of this name, 404 when its kind is not known."""
+        """Create an object and return it. KubeError 409 if the name exists, 404 if the API does not have its kind."""
         kind, namespace = manifest["kind"], manifest["metadata"].get("namespace")
         path = _kind(kind).path(namespace, query={"fieldManager": FIELD_MANAGER})
         return self._saw(kind, await self._requests.send(Request("create", kind, "POST", path, _body(manifest))))
@@ -72,7 +76,9 @@ class ApiKube:
     async def patch(
         self, kind: str, namespace: str, name: str, patch: Manifest, *, subresource: str | None = None
     ) -> Manifest:
-        """JSON merge patch; KubeError 404 when it is absent, 409 if `patch` states an old resourceVersion."""
+        """Apply a JSON merge patch. KubeError 404 if the object is absent, 409 if `patch` contains an outdated
+        resourceVersion.
+        """
         path = _kind(kind).path(namespace, name, subresource or "", {"fieldManager": FIELD_MANAGER})
         request = Request("patch", kind, "PATCH", path, patch, MERGE_PATCH)
         return self._saw(kind, await self._requests.send(request))
@@ -87,7 +93,7 @@ class ApiKube:
         version: str | None = None,
         propagation: Propagation = "Background",
     ) -> None:
-        """Deletes; an object that is absent is fine, one of another `uid` or resourceVersion is KubeError 409."""
+        """Delete an object; an absent one is not an error. KubeError 409 if its `uid` or resourceVersion differs."""
         options: Manifest = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
         known = {"uid": uid, "resourceVersion": version}
         if conditions := {key: value for key, value in known.items() if value is not None}:
@@ -99,7 +105,7 @@ class ApiKube:
                 raise
 
     async def event(self, about: Manifest, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
-        """Says something about an object; repeats are counted, not added. It never raises and never waits."""
+        """Emit an Event about an object; repeated Events are counted, not added. It never raises and never blocks."""
         if self._events is not None:
             self._events.event(about, type=type, reason=reason, message=message)
 
@@ -113,7 +119,7 @@ class ApiKube:
 async def list_all(
     requests: ApiRequests, kind: str, namespace: str | None, *, selector: str = "", fields: str = ""
 ) -> tuple[list[Manifest], str]:
-    """All objects of a kind in pages, and the resource version they are of."""
+    """Return all objects of a kind, read in pages, and their resource version."""
     items: list[Manifest] = []
     query = {"limit": str(PAGE_OBJECTS)}
     if selector:
@@ -141,7 +147,7 @@ async def list_all(
 
 
 def _body(manifest: Manifest) -> Manifest:
-    """With the kind that the API server knows."""
+    """Return the object with the kind of the API."""
     kind = manifest["kind"]
     return manifest | {"kind": _kind(kind).written_as or kind}
 

@@ -1,4 +1,4 @@
-"""Events about our resources: written in the background, what happens again is counted, too many are dropped."""
+"""Events about DelayMQ's resources: written in the background; repeated Events are counted, excess Events dropped."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import EventType, Manifest
 
 MAX_NOTE_BYTES: Final = 1_024
-"""The API server refuses longer ones."""
+"""Maximum size accepted by the API server."""
 MAX_REASON_CHARS: Final = 128
 MAX_REMEMBERED: Final = 1_000
-"""Events whose repeats are counted; the oldest are forgotten, then a repeat is a new Event."""
+"""Maximum number of Events whose repetitions are counted; the oldest are forgotten, and a repetition is then a new
+Event.
+"""
 MAX_WRITING: Final = 100
-"""Events that wait to be written: they must not pile up while the API server is away."""
+"""Maximum number of Events waiting to be written, so that they do not accumulate while the API server is
+unreachable.
+"""
 BURST: Final = 25
 REFILL_S: Final = 30.0
-"""An object may have so many new Events at once, and then one in so many seconds."""
+"""Token bucket per object: a burst of new Events, then one per REFILL_S seconds."""
 REPEAT_S: Final = 60.0
-"""The count of an Event is written at most so often."""
+"""Minimum interval between updates of an Event's count."""
 CONTROLLER: Final = "delaymq.io/operator"
 
 _logger = logging.getLogger(__name__)
@@ -54,7 +58,7 @@ class _Allowance:
 
 
 class EventRecorder:
-    """Writes Events without making anybody wait. `clock` gives seconds that only grow, `instance` names the pod."""
+    """Writes Events in the background. `clock` returns monotonic seconds, `instance` is the pod name."""
 
     def __init__(self, requests: ApiRequests, *, instance: str, clock: Callable[[], float]) -> None:
         self._requests = requests
@@ -64,10 +68,10 @@ class EventRecorder:
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
         self._writing: set[asyncio.Task[None]] = set()
         self.dropped = 0
-        """Events that were not written, since there were too many."""
+        """Number of Events dropped because there were too many."""
 
     def event(self, about: Manifest, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
-        """Needs a running loop; never raises for anything that the API server says."""
+        """Emit an Event. Requires a running loop; never raises, whatever the API server responds."""
         uid = str(about["metadata"].get("uid") or about["metadata"]["name"])
         same = _EventKey(uid, type, reason[:MAX_REASON_CHARS], _note(message))
         said = self._said.get(same)
@@ -89,7 +93,7 @@ class EventRecorder:
             self._start(self._count(about, same, said))
 
     async def close(self, timeout_s: float) -> None:
-        """Waits a moment for what is being written."""
+        """Wait briefly for Events being written."""
         if self._writing:
             await asyncio.wait(self._writing, timeout=timeout_s)
         for task in self._writing:

@@ -1,6 +1,6 @@
-"""What the operator must be allowed to do, and why: one literal table.
+"""Table of the permissions that the operator requires, with their reasons.
 
-The chart's roles are compared with it by a test, and so are the calls that the operator makes to a real API server.
+Tests compare it with the chart's roles, and with the calls that the operator makes to a real API server.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Permission:
-    """Verbs on one resource of one group."""
+    """Verbs on a resource of an API group."""
 
     group: str
     """Empty: the core group."""
     resource: str
-    """The plural, `brokers/status` for a subresource."""
+    """Plural name; `brokers/status` for a subresource."""
     verbs: tuple[str, ...]
     why: str
     scope: str = "watched"
@@ -24,7 +24,7 @@ class Permission:
     namespaces or those of a list; own: the operator's own namespace; lasting: all, also when only some are looked
     after, since Roles go with their namespace."""
     analytics: bool = False
-    """Needed for spec.analytics only: the chart's rbac.analytics leaves it out."""
+    """Required for spec.analytics only: omitted by the chart with rbac.analytics disabled."""
 
 
 SEEN: Final = ("get", "list", "watch")

@@ -1,7 +1,8 @@
-"""The three resources as types: what a spec says, what a status tells, and every name that the operator gives.
+"""Types of the three resources: specs, statuses, and every name that the operator assigns.
 
-The CRDs in crds/ are the source of truth: what is here is compared with them field by field by a test. Bodies come in
-as the API server has them (defaults filled in, rules checked); status goes out as plain dicts. No kopf, no kubernetes.
+The CRDs in crds/ are the source of truth: a test compares these types with them field by field. Bodies come from the
+API server (defaults filled in, rules checked); statuses are returned as plain dicts. Imports neither kopf nor
+kubernetes.
 """
 
 from delaymq_operator.api.analytics import AnalyticsGroupStatus, AnalyticsSpec, AnalyticsStatus

@@ -1,4 +1,6 @@
-"""Names of Spark's part: applications and what they need, the files of a result, properties that are the operator's."""
+"""Names used by analytics: applications and their objects, result files, and Spark properties reserved for the
+operator.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import re
 from typing import Final
 
 ANALYTICS_SPARK_VERSION: Final = "4.3.0"
-"""Of the image; a test compares it with the pin that the image is built from."""
+"""Spark version of the image; a test compares it with the pin from which the image is built."""
 ANALYTICS_MAIN_FILE: Final = "local:///opt/delaymq/lib/delaymq_spark/cli.py"
 SPARK_DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 SPARK_EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
@@ -22,7 +24,9 @@ _DRIVER_SUFFIX: Final = "-driver"
 MAX_APPLICATION_NAME_CHARS: Final = 63 - len(_DRIVER_SUFFIX)
 """The name of the driver's pod must fit the 63 characters of a label."""
 TOKEN_CHARS: Final = 8
-"""Minutes since 1970 have eight digits until the year 2160; those on demand are made as long."""
+"""Length of a run's token: minutes since 1970 have eight digits until the year 2160, and tokens of runs on demand
+have the same length.
+"""
 _HASH_CHARS: Final = 8
 _MAX_PREFIX_CHARS: Final = MAX_APPLICATION_NAME_CHARS - len("-analytics-31-") - TOKEN_CHARS
 
@@ -138,7 +142,7 @@ OWNED_SPARK_KEYS: Final[dict[str, str]] = {
     "spark.kerberos.": _LOGIN,
     "spark.kubernetes.kerberos.": _LOGIN,
 }
-"""Properties, or beginnings of such (those that end with . or _), that spec.analytics.sparkConf must not have."""
+"""Properties, or prefixes of properties (ending with . or _), that spec.analytics.sparkConf must not contain."""
 _BEGINNINGS: Final = tuple(key for key in OWNED_SPARK_KEYS if key.endswith((".", "_")))
 _SUBMITTERS: Final = ("${env:", "${system:")
 # Else `spark.master=local x` would be a property of its own here, and spark.master to spark-submit.
@@ -146,7 +150,7 @@ _SPARK_KEY: Final = re.compile(r"spark\.[A-Za-z0-9._/-]+")
 
 
 def spark_key_owner(key: str) -> str | None:
-    """What to do instead of setting a Spark property, as a sentence; None: a user may set it."""
+    """Return what to do instead of setting a Spark property, as a sentence; None if a user may set it."""
     if not _SPARK_KEY.fullmatch(key):
         return _SHAPE
     if key in OWNED_SPARK_KEYS:
@@ -155,29 +159,32 @@ def spark_key_owner(key: str) -> str | None:
 
 
 def takes_from_submitter(value: str) -> bool:
-    """Whether Spark would fill in variables of the process that submits, which is the Spark operator's own."""
+    """Return whether Spark would expand variables of the submitting process, which is the Spark operator."""
     return any(begins in value for begins in _SUBMITTERS)
 
 
 def analytics_objects(broker: str) -> str:
-    """ServiceAccount and RoleBinding of Spark's drivers, NetworkPolicy of all Spark pods: demo-analytics."""
+    """Return the name of the drivers' ServiceAccount and RoleBinding and the Spark pods' NetworkPolicy:
+    demo-analytics.
+    """
     return f"{broker}-analytics"
 
 
 def scheduled_token(at_s: float) -> str:
-    """The token of the run that is due at a time (s since the epoch): minutes, since schedules know no seconds."""
+    """Return the token of the run due at a time (s since the epoch), in minutes, since schedules have no seconds."""
     return f"{int(at_s // 60):0{TOKEN_CHARS}d}"
 
 
 def demanded_token(text: str) -> str:
-    """The token of the run that an annotation's text asks for."""
+    """Return the token of the run requested by an annotation's value."""
     return "d" + _hash(text)[: TOKEN_CHARS - 1]
 
 
 def analytics_application(broker: str, group: int, token: str) -> str:
-    """A run's SparkApplication of a group, and the ConfigMap of its result: demo-analytics-0-29654400.
+    """Return the name of a group's SparkApplication in a run, and of its result's ConfigMap:
+    demo-analytics-0-29654400.
 
-    A Broker's name that is too long for it is cut, and a hash tells it from others that begin so.
+    A Broker name that is too long is truncated, and a hash distinguishes it from others with the same prefix.
     """
     prefix = broker
     if len(broker) > _MAX_PREFIX_CHARS:
@@ -186,7 +193,7 @@ def analytics_application(broker: str, group: int, token: str) -> str:
 
 
 def driver_pod(application: str) -> str:
-    """The pod of an application's driver, as the Spark operator names it."""
+    """Return the name of an application's driver pod, as assigned by the Spark operator."""
     return application + _DRIVER_SUFFIX
 
 

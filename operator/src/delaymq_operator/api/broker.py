@@ -26,20 +26,20 @@ _LINE_ENDS = frozenset("\x85\u2028\u2029")
 _MAX_SHOWN_CHARS = 100
 
 Quantity = str | int
-"""As Kubernetes writes amounts: `100m`, `256Mi`, `2`."""
+"""A Kubernetes quantity: `100m`, `256Mi`, `2`."""
 Opaque = dict[str, Any]
-"""Handed on to Kubernetes as it is."""
+"""Passed to Kubernetes unchanged."""
 
 
 class ResourceRequirements(ApiStruct, frozen=True, kw_only=True):
-    """What a container asks for and may use."""
+    """Resource requests and limits of a container."""
 
     requests: dict[str, Quantity] = field(default_factory=dict)
     limits: dict[str, Quantity] = field(default_factory=dict)
 
 
 class Storage(ApiStruct, frozen=True, kw_only=True):
-    """The volume of each group."""
+    """Volume of each group."""
 
     size: str = "10Gi"
     storage_class_name: str | None = None
@@ -48,11 +48,11 @@ class Storage(ApiStruct, frozen=True, kw_only=True):
 
 
 class NameServers(ApiStruct, frozen=True, kw_only=True):
-    """The NameServers: own ones, or addresses of others."""
+    """NameServers: created by the operator, or addresses of existing ones."""
 
     replicas: Annotated[int, Meta(ge=1, le=5)] = 1
     addresses: tuple[str, ...] = ()
-    """host:port each; when there are some, none are made."""
+    """Addresses as host:port; if there are any, the operator creates no NameServers."""
     resources: ResourceRequirements = ResourceRequirements(requests={"cpu": "50m", "memory": "128Mi"})
 
 
@@ -64,7 +64,7 @@ class EnvVar(ApiStruct, frozen=True, kw_only=True):
 
 
 class PodTemplate(ApiStruct, frozen=True, kw_only=True):
-    """What is added to the pods."""
+    """Additions to the pods."""
 
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
@@ -74,13 +74,13 @@ class PodTemplate(ApiStruct, frozen=True, kw_only=True):
     topology_spread_constraints: tuple[Opaque, ...] = ()
     priority_class_name: str | None = None
     service_account_name: str | None = None
-    """None: one is made."""
+    """None: the operator creates one."""
     termination_grace_period_seconds: Annotated[int, Meta(ge=0, le=3600)] = 60
     env: tuple[EnvVar, ...] = ()
 
 
 class External(ApiStruct, frozen=True, kw_only=True):
-    """How clients outside the cluster get in."""
+    """Access for clients outside the cluster."""
 
     type: Literal["NodePort", "LoadBalancer"]
     advertised_address: str | None = None
@@ -88,42 +88,42 @@ class External(ApiStruct, frozen=True, kw_only=True):
     broker_node_port: Annotated[int, Meta(ge=30002, le=32767)] = 30911
     name_server_node_port: Annotated[int, Meta(ge=30000, le=32767)] = 30976
     annotations: dict[str, str] = field(default_factory=dict)
-    """Of the Services."""
+    """Annotations of the Services."""
     load_balancer_class: str | None = None
 
     def group_node_port(self, group: int) -> int:
-        """The port on which the broker of `group` listens and which every node opens; the fast port is 2 below."""
+        """Return the port of the broker of `group`, which is also its NodePort; the fast port is 2 below."""
         return self.broker_node_port + group * GROUP_NODE_PORT_DISTANCE
 
 
 class NetworkPolicy(ApiStruct, frozen=True, kw_only=True):
-    """Who may connect to the pods."""
+    """Restrictions on connections to the pods."""
 
     enabled: bool | None = None
-    """None: as the defaults say that the Broker was made with (status.defaults)."""
+    """None: according to the Broker's version of the defaults (status.defaults)."""
     allow_from: tuple[Opaque, ...] = ()
-    """NetworkPolicyPeers; none: every pod of the namespace."""
+    """NetworkPolicyPeers; empty: every pod of the namespace."""
     allow_metrics_from: tuple[Opaque, ...] = ()
 
 
 class Tls(ApiStruct, frozen=True, kw_only=True):
-    """TLS beside plain connections, on the same ports."""
+    """TLS, in addition to plaintext connections on the same ports."""
 
     secret_name: Annotated[str, Meta(min_length=1, max_length=253)]
     """A Secret of type kubernetes.io/tls."""
 
 
 class AccessControl(ApiStruct, frozen=True, kw_only=True):
-    """Requests to brokers must be signed."""
+    """Access control: requests to brokers must be signed."""
 
     secret_name: Annotated[str, Meta(min_length=1, max_length=253)]
-    """A Secret with plain_acl.yml, and the accessKey and secretKey of an administrator for the operator."""
+    """Secret with plain_acl.yml, and with the accessKey and secretKey of an administrator for the operator."""
     name_servers: bool | None = None
-    """Whether own NameServers ask for signatures too; None: as the defaults say that the Broker was made with."""
+    """Whether the Broker's NameServers require signatures; None: according to its version of the defaults."""
 
 
 class BrokerSpec(ApiStruct, frozen=True, kw_only=True):
-    """What a user writes; crds/broker.yaml says what each field does, and what a change restarts."""
+    """Desired state; crds/broker.yaml documents each field and what a change restarts."""
 
     size: Annotated[int, Meta(ge=1, le=MAX_SIZE)] = 1
     image: str | None = None
@@ -139,55 +139,57 @@ class BrokerSpec(ApiStruct, frozen=True, kw_only=True):
     external: External | None = None
     network_policy: NetworkPolicy = NetworkPolicy()
     tls: Tls | None = None
-    """None: clients with TLS get a certificate that nobody can verify."""
+    """None: TLS clients receive a certificate that cannot be verified."""
     access_control: AccessControl | None = None
-    """None: whoever reaches the ports may ask for everything."""
+    """None: everyone who can connect may send any request."""
     analytics: AnalyticsSpec | None = None
     """None: no analytics."""
     paused: bool = False
 
     @property
     def flush_disk_type(self) -> str:
-        """The value of RocketMQ's `flushDiskType`."""
+        """Return the value of RocketMQ's `flushDiskType`."""
         return f"{self.flush.upper()}_FLUSH"
 
 
 class Broker(Resource, frozen=True, kw_only=True):
-    """A Broker as the API server has it."""
+    """A Broker as stored by the API server."""
 
     spec: BrokerSpec = BrokerSpec()
     status: BrokerStatus = BrokerStatus()
 
     @property
     def restart_annotation(self) -> str:
-        """What the user wrote there; a change restarts all pods."""
+        """Value of the annotation; a change restarts all pods."""
         return self.annotations.get(RESTART_ANNOTATION, "")
 
     @property
     def rotate_annotation(self) -> str:
-        """What the user wrote there; a new text asks for new accounts of registrations."""
+        """Value of the annotation; a change requests new registration accounts."""
         return self.annotations.get(ROTATE_ANNOTATION, "")
 
     @property
     def analyze_annotation(self) -> str:
-        """What the user wrote there; a new text asks for a run of the analytics."""
+        """Value of the annotation; a change requests an analytics run."""
         return self.annotations.get(ANALYZE_ANNOTATION, "")
 
     @property
     def force_scale_in(self) -> bool:
-        """Whether groups may go although messages remain in them."""
+        """Whether groups may be removed although they contain messages."""
         return self.annotations.get(FORCE_SCALE_IN_ANNOTATION, "").strip() == str(self.spec.size)
 
 
 def parse_broker(body: Mapping[str, Any]) -> Broker:
-    """A Broker from its body; SpecError when its spec cannot be used."""
+    """Return a Broker from its body. SpecError if its spec is invalid."""
     spec = spec_of("Broker", body, BrokerSpec)
     _check_config(spec.config)
     return Broker(spec=spec, status=status_of(body, BrokerStatus), **metadata_of("Broker", body))
 
 
 def _check_config(config: Mapping[str, str]) -> None:
-    """The CRD refuses these too; an older CRD must not let a value write lines of its own into broker.conf."""
+    """Check keys and values. The CRD rejects these as well, but an older CRD must not permit line breaks in
+    broker.conf.
+    """
     for key, value in config.items():
         if key == "useTLS" or key.startswith("tls."):
             raise SpecError(

@@ -1,4 +1,4 @@
-"""The status of a Broker, in whole and by group. Times are RFC 3339 texts in UTC, durations ms."""
+"""Status of a Broker and of its groups. Times are RFC 3339 strings in UTC, durations ms."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Verdict = Literal["Intact", "Corrected", "WentBack"]
 
 
 class StorageStatus(StatusStruct, frozen=True, kw_only=True):
-    """The volume of a group; sizes are quantities."""
+    """Volume of a group; sizes are quantities."""
 
     requested: str | None = None
     capacity: str | None = None
-    """None while there is no volume."""
+    """None while the volume does not exist."""
 
 
 class VolumesStatus(StatusStruct, frozen=True, kw_only=True):
-    """All bound volumes: the schema's rules derive from them what may change in spec.storage."""
+    """All bound volumes; the schema's rules derive from them which changes of spec.storage are permitted."""
 
     smallest: str
-    """The smallest value to which spec.storage.size may be set back, a quantity."""
+    """Smallest value to which spec.storage.size may be set back, a quantity."""
     storage_class_name: str | None = None
-    """None when they differ."""
+    """None if they differ."""
 
 
 class LatenessStatus(StatusStruct, frozen=True, kw_only=True):
-    """How late messages were handed over, ms."""
+    """Delivery lateness of delayed messages, ms."""
 
     p50_ms: float = 0
     p99_ms: float = 0
@@ -40,20 +40,22 @@ class LatenessStatus(StatusStruct, frozen=True, kw_only=True):
 
 
 class LevelStatus(StatusStruct, frozen=True, kw_only=True):
-    """One delay level of a group's broker."""
+    """Delay level of a group's broker."""
 
     level: int
     delay_ms: int | None = None
-    """None for a level that is no longer in the table but still has messages."""
+    """None if the table no longer contains the level."""
     offset: int = 0
-    """Everything below it is settled."""
+    """Queue offset below which every message has been settled."""
     max_offset: int = 0
     pending: int = 0
     next_due: str | None = None
 
 
 class CorrectedLevel(StatusStruct, frozen=True, kw_only=True):
-    """A level whose delay offset was not what the operator last saw, or what the broker found in its files."""
+    """A level whose delay offset differs from the one last observed by the operator, or found by the broker in its
+    files.
+    """
 
     level: int
     from_offset: int = msgspec.field(name="from")
@@ -62,27 +64,27 @@ class CorrectedLevel(StatusStruct, frozen=True, kw_only=True):
 
 
 class ResumedStatus(StatusStruct, frozen=True, kw_only=True):
-    """What a broker resumed with after its last start."""
+    """Delivery state with which a broker resumed after its last start."""
 
     at: str
-    """When the operator looked."""
+    """Time of the operator's check."""
     boot_id: str
-    """Changes with every start of the broker's process."""
+    """Identity of the broker process; it changes with every start."""
     verdict: Verdict
     corrected: tuple[CorrectedLevel, ...] = ()
 
 
 class GroupStatus(StatusStruct, frozen=True, kw_only=True):
-    """One broker group."""
+    """Status of a broker group."""
 
     name: str
-    """RocketMQ's broker name, such as demo-0."""
+    """Broker name in RocketMQ, such as demo-0."""
     group: int
     pod: str | None = None
     node: str | None = None
     ready: bool = False
     address: str | None = None
-    """What clients are told: ip:port."""
+    """Address that clients connect to, ip:port."""
     version: str | None = None
     started_at: str | None = None
     store_id: str | None = None
@@ -97,27 +99,27 @@ class GroupStatus(StatusStruct, frozen=True, kw_only=True):
 
 
 class BrokerStatus(StatusStruct, frozen=True, kw_only=True):
-    """What the operator tells."""
+    """Observed state."""
 
     observed_generation: int | None = None
     defaults: int | None = None
-    """Which defaults count for what the spec does not say: those of the time when the Broker was made."""
+    """Version of the defaults for fields that the spec omits, fixed when the Broker was created."""
     size: int | None = None
-    """Groups that are made."""
+    """Number of existing groups."""
     ready_groups: int | None = None
     selector: str | None = None
-    """The label selector of the broker pods, for the scale subresource."""
+    """Label selector of the broker pods, for the scale subresource."""
     name_servers: tuple[str, ...] = ()
-    """What clients in the cluster use: host:port each."""
+    """NameServer addresses for clients in the cluster, as host:port."""
     external_name_servers: tuple[str, ...] = ()
-    """What clients outside use: ip:port each; empty without spec.external."""
+    """NameServer addresses for clients outside the cluster, as ip:port; empty without spec.external."""
     image: str | None = None
-    """What the brokers run: several images, with commas, during a roll; None while none runs."""
+    """Image of the brokers; several images, separated by commas, during a rollout; None while none runs."""
     conditions: tuple[Condition, ...] = ()
     pending: int | None = None
     next_due: str | None = None
     levels: str | None = None
-    """The level table in force, as messageDelayLevel."""
+    """Delay level table in effect, as messageDelayLevel."""
     volumes: VolumesStatus | None = None
     """None while no volume is bound."""
     groups: tuple[GroupStatus, ...] = ()

@@ -1,4 +1,4 @@
-"""Conditions: what is so with a resource, why, and what a person can do."""
+"""Conditions of resources, with reasons and messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 
 
 class ConditionType(StrEnum):
-    """Every condition that some kind has."""
+    """All condition types."""
 
     READY = "Ready"
     PROGRESSING = "Progressing"
@@ -32,7 +32,7 @@ class ConditionType(StrEnum):
 
 
 class Reason(StrEnum):
-    """Every reason that some condition has; docs/operations/resources.md says what to do about each."""
+    """All reasons of conditions; docs/operations/resources.md documents them and the actions to take."""
 
     # Broker, Ready; Reconciling and Stalled have the reasons of Ready, Progressing and Degraded
     ALL_GROUPS_READY = "AllGroupsReady"
@@ -107,9 +107,9 @@ class Condition(StatusStruct, frozen=True, kw_only=True):
     status: ConditionStatus
     reason: str
     message: str
-    """A sentence that says what is so and what a person can do."""
+    """A sentence that states the problem and the action to take."""
     last_transition_time: str
-    """When `status` last changed: RFC 3339."""
+    """Time of the last change of `status`, RFC 3339."""
     observed_generation: int = 0
 
 
@@ -122,7 +122,7 @@ def with_condition(
     now: datetime,
     generation: int,
 ) -> tuple[Condition, ...]:
-    """The conditions with this one set; it keeps its place, and its time unless `status` changes."""
+    """Return the conditions with this one set. It keeps its position, and its time unless `status` changes."""
     conditions = tuple(conditions)
     before = find_condition(conditions, type)
     keeps_time = before is not None and before.status == status
@@ -140,15 +140,15 @@ def with_condition(
 
 
 def without_condition(conditions: Iterable[Condition], type: str) -> tuple[Condition, ...]:  # noqa: A002
-    """The conditions without this one."""
+    """Return the conditions without this one."""
     return tuple(item for item in conditions if item.type != type)
 
 
 def only_conditions(conditions: Iterable[Condition], *types: str) -> tuple[Condition, ...]:
-    """The conditions of these types; others do not belong to the operator."""
+    """Return the conditions of these types; others do not belong to the operator."""
     return tuple(item for item in conditions if item.type in types)
 
 
 def find_condition(conditions: Iterable[Condition], type: str) -> Condition | None:  # noqa: A002
-    """The condition of this type."""
+    """Return the condition of this type."""
     return next((item for item in conditions if item.type == type), None)

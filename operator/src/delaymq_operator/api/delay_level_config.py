@@ -18,7 +18,7 @@ MAX_TABLE_CHARS = 200
 
 
 class DelayLevelConfigSpec(ApiStruct, frozen=True, kw_only=True):
-    """What a user writes."""
+    """Desired state."""
 
     levels: Annotated[
         tuple[Annotated[str, Meta(min_length=2, max_length=13)], ...], Meta(min_length=1, max_length=MAX_LEVELS)
@@ -27,24 +27,24 @@ class DelayLevelConfigSpec(ApiStruct, frozen=True, kw_only=True):
 
     @property
     def message_delay_level(self) -> str:
-        """The value of RocketMQ's `messageDelayLevel`."""
+        """Return the value of RocketMQ's `messageDelayLevel`."""
         return " ".join(self.levels)
 
     @property
     def delay_level_overflow(self) -> str:
-        """The value of `delayLevelOverflow`."""
+        """Return the value of `delayLevelOverflow`."""
         return self.overflow.lower()
 
     @property
     def short_table(self) -> str:
-        """The table for the status, cut at a level."""
+        """Return the table for the status, truncated after a level."""
         if len(self.message_delay_level) <= MAX_TABLE_CHARS:
             return self.message_delay_level
         return self.message_delay_level[: MAX_TABLE_CHARS - 1].rpartition(" ")[0] + " …"
 
 
 class DelayLevelConfigStatus(StatusStruct, frozen=True, kw_only=True):
-    """What the operator tells."""
+    """Observed state."""
 
     observed_generation: int | None = None
     conditions: tuple[Condition, ...] = ()
@@ -52,19 +52,19 @@ class DelayLevelConfigStatus(StatusStruct, frozen=True, kw_only=True):
     """Names of Brokers, sorted."""
     level_count: int | None = None
     max_delay: str | None = None
-    """The longest delay as it is written in the spec."""
+    """Longest delay, as written in the spec."""
     table: str | None = None
 
 
 class DelayLevelConfig(Resource, frozen=True, kw_only=True):
-    """A DelayLevelConfig as the API server has it."""
+    """A DelayLevelConfig as stored by the API server."""
 
     spec: DelayLevelConfigSpec
     status: DelayLevelConfigStatus = DelayLevelConfigStatus()
 
 
 def parse_delay_level_config(body: Mapping[str, Any]) -> DelayLevelConfig:
-    """A DelayLevelConfig from its body; SpecError when the broker would refuse its table."""
+    """Return a DelayLevelConfig from its body. SpecError if a broker would reject its table."""
     spec = spec_of("DelayLevelConfig", body, DelayLevelConfigSpec)
     try:
         DelayLevels.of(spec.levels)

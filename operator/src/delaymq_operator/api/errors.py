@@ -1,5 +1,5 @@
-"""The error of a spec that cannot be parsed."""
+"""Error of an invalid spec."""
 
 
 class SpecError(ValueError):
-    """A resource whose spec cannot be used; the text is a sentence that names the field and says what to write."""
+    """An invalid spec; the message names the field and states what to write."""

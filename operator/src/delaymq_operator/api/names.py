@@ -1,8 +1,9 @@
-"""Every name that the operator gives or reads: API group, objects, labels, annotations, ports, broker.conf keys.
+"""All names that the operator assigns or reads: API group, objects, labels, annotations, ports, broker.conf keys.
 
-Those of Spark's part are in analytics_names.py.
+Names used by analytics are in analytics_names.py.
 
-Names of objects follow from the Broker's name alone; changing one of them leaves the old object behind, so they stay.
+Object names are derived from the Broker's name. They must not change, since a change would leave the old objects
+behind.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_SIZE: Final = 32
 
 FIELD_MANAGER: Final = "delaymq-operator"
 FINALIZER: Final = f"{GROUP}/operator"
-"""On Topic and DelayLevelConfig; a Broker has none."""
+"""Finalizer of Topic and DelayLevelConfig; a Broker has none."""
 
 # Annotations that a user sets on a Broker.
 RESTART_ANNOTATION: Final = f"{GROUP}/restart"
@@ -46,16 +47,16 @@ OWN_LABELS: Final = (NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL, MANAGED_BY_LAB
 Component = Literal["broker", "namesrv", "namesrv-trial", "analytics"]
 
 DEFAULT_CLUSTER_DOMAIN: Final = "svc"
-"""What follows the namespace in DNS names: pods find the rest, whatever the cluster's own domain is."""
+"""Suffix after the namespace in DNS names: pods resolve the rest, whatever the cluster domain is."""
 
 NAMESRV_PORT: Final = 9876
 NAMESRV_HTTP_PORT: Final = 8081
 BROKER_PORT: Final = 10911
 FAST_PORT_DISTANCE: Final = 2
-"""The fast port is the broker's port minus this, as RocketMQ's clients expect."""
+"""Difference between a broker's port and its fast port, as expected by RocketMQ's clients."""
 BROKER_HTTP_PORT: Final = 8080
 GROUP_NODE_PORT_DISTANCE: Final = 10
-"""Group g's NodePort is brokerNodePort plus g times this."""
+"""Difference between the NodePorts of successive groups."""
 
 STORE_VOLUME: Final = "store"
 TOKEN_KEY: Final = "token"
@@ -92,7 +93,7 @@ OWNED_KEYS: Final = {
 
 
 def rocketmq_broker_name(broker: str, group: int) -> str:
-    """RocketMQ's brokerName of a group: demo-0. The brokerClusterName is the Broker's name."""
+    """Return RocketMQ's brokerName of a group: demo-0. The brokerClusterName is the Broker's name."""
     return f"{broker}-{group}"
 
 
@@ -157,12 +158,12 @@ def namesrv_pod(broker: str, ordinal: int) -> str:
 
 
 def namesrv_trial(broker: str) -> str:
-    """StatefulSet of a NameServer on trial: demo-namesrv-trial."""
+    """Return the StatefulSet of a trial NameServer: demo-namesrv-trial."""
     return f"{namesrv_objects(broker)}-trial"
 
 
 def namesrv_trial_pod(broker: str) -> str:
-    """The pod of a NameServer on trial: demo-namesrv-trial-0."""
+    """Return the pod of a trial NameServer: demo-namesrv-trial-0."""
     return f"{namesrv_trial(broker)}-0"
 
 
@@ -172,7 +173,7 @@ def namesrv_external_service(broker: str) -> str:
 
 
 def namesrv_pod_addresses(broker: str, namespace: str, replicas: int, domain: str) -> tuple[str, ...]:
-    """Every NameServer by its own name, host:port; `domain` follows the namespace."""
+    """Return the addresses of all NameServer pods, host:port; `domain` is the suffix after the namespace."""
     return tuple(
         f"{namesrv_pod(broker, ordinal)}.{namesrv_pods_service(broker)}.{namespace}.{domain}:{NAMESRV_PORT}"
         for ordinal in range(replicas)
@@ -180,12 +181,14 @@ def namesrv_pod_addresses(broker: str, namespace: str, replicas: int, domain: st
 
 
 def namesrv_client_address(broker: str, namespace: str) -> str:
-    """What clients in the cluster are given: demo-namesrv.default:9876."""
+    """Return the NameServer address for clients in the cluster: demo-namesrv.default:9876."""
     return f"{namesrv_objects(broker)}.{namespace}:{NAMESRV_PORT}"
 
 
 def labels(broker: str, component: Component | None = None, group: int | None = None) -> dict[str, str]:
-    """The labels of an object, pods and volume claims included; without a component those of the whole Broker."""
+    """Return the labels of an object, including pods and volume claims; without a component, those of the whole
+    Broker.
+    """
     found = {NAME_LABEL: NAME_VALUE, INSTANCE_LABEL: broker, MANAGED_BY_LABEL: MANAGED_BY_VALUE}
     if component is not None:
         found[COMPONENT_LABEL] = component
@@ -195,5 +198,5 @@ def labels(broker: str, component: Component | None = None, group: int | None = 
 
 
 def selector_text(selected: dict[str, str]) -> str:
-    """Labels as a selector string, as status.selector has it."""
+    """Return labels as a selector string, as in status.selector."""
     return ",".join(f"{key}={value}" for key, value in sorted(selected.items()))

@@ -1,4 +1,4 @@
-"""What the three kinds share: metadata, parsing a body, writing a status, timestamps."""
+"""Common parts of the three kinds: metadata, parsing of bodies, status updates, timestamps."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class ApiStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class NameRef(ApiStruct, frozen=True, kw_only=True):
-    """Names another object in the same namespace."""
+    """Reference to an object in the same namespace."""
 
     name: str
 
 
 class Resource(ApiStruct, frozen=True, kw_only=True):
-    """The metadata that the operator looks at."""
+    """Metadata used by the operator."""
 
     name: str
     namespace: str
     uid: str = ""
     generation: int = 0
-    """Counts changes of the spec; 0 only for a body that no API server has seen."""
+    """Number of changes of the spec; 0 only for a body that does not come from an API server."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
     creation_timestamp: str = ""
@@ -38,7 +38,7 @@ class Resource(ApiStruct, frozen=True, kw_only=True):
 
     @property
     def deleting(self) -> bool:
-        """Whether somebody asked for its deletion."""
+        """Return whether its deletion was requested."""
         return self.deletion_timestamp is not None
 
 
@@ -46,7 +46,7 @@ class StatusStruct(ApiStruct, frozen=True, kw_only=True):
     """A status, or a part of one."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As the API server keeps it: camelCase, without the fields that are None."""
+        """Return the status as stored by the API server: camelCase, without fields that are None."""
         plain: dict[str, Any] = _without_none(msgspec.to_builtins(self))
         return plain
 
@@ -55,7 +55,7 @@ Part = TypeVar("Part", bound=ApiStruct)
 
 
 def metadata_of(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `Resource` from a body; SpecError when it has no name or namespace."""
+    """Return the arguments of `Resource` from a body. SpecError if it has no name or namespace."""
     metadata = body.get("metadata") or {}
     for field in ("name", "namespace"):
         if not isinstance(metadata.get(field), str) or not metadata[field]:
@@ -73,7 +73,7 @@ def metadata_of(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spec_of(kind: str, body: Mapping[str, Any], into: type[Part]) -> Part:
-    """The spec of a body; SpecError names the field that cannot be used."""
+    """Return the spec of a body. SpecError names the invalid field."""
     try:
         return msgspec.convert(_plain(body.get("spec") or {}), into)
     except msgspec.ValidationError as error:
@@ -83,7 +83,7 @@ def spec_of(kind: str, body: Mapping[str, Any], into: type[Part]) -> Part:
 
 
 def status_of(body: Mapping[str, Any], into: type[Part]) -> Part:
-    """The status as last written; an empty one when another version of the operator wrote what cannot be read."""
+    """Return the last written status; an empty one if another version of the operator wrote an unreadable one."""
     try:
         return msgspec.convert(_plain(body.get("status") or {}), into)
     except msgspec.ValidationError:
@@ -91,16 +91,16 @@ def status_of(body: Mapping[str, Any], into: type[Part]) -> Part:
 
 
 def status_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The JSON merge patch of the status subresource from one status to the next; None when they are equal.
+    """Return the JSON merge patch of the status subresource between two statuses; None if they are equal.
 
-    Lists are replaced as a whole. A field that went away is taken back with null.
+    Lists are replaced as a whole. A removed field is set to null.
     """
     changes = _changes(before, after)
     return {"status": changes} if changes else None
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Field by field in objects within objects too: a merge patch would leave there what went away."""
+    """Return changes field by field, also in nested objects: a merge patch would keep removed fields otherwise."""
     found: dict[str, Any] = {key: None for key in before if key not in after}
     for key, value in after.items():
         known = before.get(key)
@@ -113,22 +113,22 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
 
 
 def timestamp(at: datetime) -> str:
-    """RFC 3339 in UTC, whole seconds, as metav1.Time has it."""
+    """Return a time as RFC 3339 in UTC, in whole seconds like a metav1.Time."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def timestamp_of_ms(at_ms: int) -> str:
-    """The same from milliseconds since the epoch."""
+    """Return a timestamp from milliseconds since the epoch."""
     return timestamp(datetime.fromtimestamp(at_ms / 1000, UTC))
 
 
 def parse_timestamp(text: str) -> datetime:
-    """The time that `timestamp` wrote; ValueError when it is none."""
+    """Parse the result of `timestamp`. ValueError if it is invalid."""
     return datetime.fromisoformat(text)
 
 
 def ms_of_timestamp(text: str | None) -> int | None:
-    """The same in milliseconds since the epoch; None when there is no time, or none that can be read."""
+    """Return a timestamp in milliseconds since the epoch; None if it is missing or invalid."""
     try:
         return None if text is None else int(parse_timestamp(text).timestamp() * 1000)
     except ValueError:
@@ -136,7 +136,7 @@ def ms_of_timestamp(text: str | None) -> int | None:
 
 
 def _plain(value: Any) -> Any:
-    """The same as dicts and lists: bodies may come as read-only views."""
+    """Return a body as dicts and lists, since bodies may be read-only views."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -17,13 +17,13 @@ Permission = Literal["ReadWrite", "ReadOnly", "WriteOnly"]
 
 
 class BrokerRef(ApiStruct, frozen=True, kw_only=True):
-    """Names the Broker, in the same namespace."""
+    """Reference to the Broker, in the same namespace."""
 
     name: Annotated[str, Meta(min_length=1, max_length=MAX_BROKER_NAME_CHARS)]
 
 
 class TopicSpec(ApiStruct, frozen=True, kw_only=True):
-    """What a user writes; a setting that is None is left as it is on the broker."""
+    """Desired state; a setting that is None keeps its value on the broker."""
 
     broker_ref: BrokerRef
     topic_name: Annotated[str, Meta(min_length=1, max_length=127)] | None = None
@@ -34,19 +34,19 @@ class TopicSpec(ApiStruct, frozen=True, kw_only=True):
 
 
 class TopicGroupStatus(StatusStruct, frozen=True, kw_only=True):
-    """The topic in one broker group, as the broker tells it."""
+    """The topic in a broker group, as reported by the broker."""
 
     name: str
-    """RocketMQ's broker name, such as demo-0."""
+    """Broker name in RocketMQ, such as demo-0."""
     write_queues: int = 0
     read_queues: int = 0
     permission: Literal["None", "ReadWrite", "ReadOnly", "WriteOnly"] | None = None
     broker_uid: str | None = None
-    """metadata.uid of the Broker then; None: written by an older operator."""
+    """The metadata.uid of the Broker at that time; None: written by an older operator."""
 
 
 class TopicStatus(StatusStruct, frozen=True, kw_only=True):
-    """What the operator tells."""
+    """Observed state."""
 
     observed_generation: int | None = None
     conditions: tuple[Condition, ...] = ()
@@ -55,26 +55,26 @@ class TopicStatus(StatusStruct, frozen=True, kw_only=True):
 
 
 class Topic(Resource, frozen=True, kw_only=True):
-    """A Topic as the API server has it."""
+    """A Topic as stored by the API server."""
 
     spec: TopicSpec
     status: TopicStatus = TopicStatus()
 
     @property
     def topic_name(self) -> str:
-        """The topic's name in RocketMQ."""
+        """Name of the topic in RocketMQ."""
         return self.spec.topic_name if self.spec.topic_name is not None else self.name
 
 
 def claim_of(body: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Namespace, Broker and topic that a Topic names, by its body, whether or not its spec can be used."""
+    """Return the namespace, Broker and topic of a Topic from its body, even if its spec is invalid."""
     spec, metadata = body.get("spec") or {}, body["metadata"]
     broker = str((spec.get("brokerRef") or {}).get("name") or "")
     return metadata.get("namespace") or "", broker, str(spec.get("topicName") or metadata["name"])
 
 
 def parse_topic(body: Mapping[str, Any]) -> Topic:
-    """A Topic from its body; SpecError when its spec cannot be used."""
+    """Return a Topic from its body. SpecError if its spec is invalid."""
     spec = spec_of("Topic", body, TopicSpec)
     topic = Topic(spec=spec, status=status_of(body, TopicStatus), **metadata_of("Topic", body))
     problem = topic_problem(topic.topic_name)

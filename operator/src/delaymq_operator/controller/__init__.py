@@ -1,6 +1,7 @@
-"""When a resource is reconciled: what watches and lists showed, whom a change wakes, one run of a key at a time.
+"""Scheduling of reconciliations: observed objects, the resources that a change wakes, and sequential runs per key.
 
-`cache` holds what was seen last, `event_mapping` maps a change to the keys that it concerns, `controller` runs each
-key, `sync` compares the cache with lists, `namespaces` does this for each namespace by itself, and `finalizers`
-releases what is deleted where nothing is watched. Nothing here knows kopf: `delaymq_operator.handlers` fills the cache.
+`cache` contains the last observed objects, `event_mapping` maps a change to the affected keys, `controller` runs each
+key, `sync` compares the cache with lists, `namespaces` does this for each namespace separately, and `finalizers`
+releases deleted resources in namespaces that are not watched. Nothing here imports kopf: `delaymq_operator.handlers`
+fills the cache.
 """

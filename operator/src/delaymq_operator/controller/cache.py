@@ -1,9 +1,9 @@
-"""The port `Cache`: what watches, lists and our own writes showed last, whichever came first.
+"""Implementation of the port `Cache`: the last state observed by watches, lists and the operator's own writes.
 
-The order of versions decides: an older one never replaces a newer one. At equal versions, lists and answers count more
-than events of a watch: a watch that began before a CustomResourceDefinition was replaced goes on for up to two minutes,
-and shows objects without the fields that only the new definition has.
-`managedFields` are left out, nobody reads them and they are half of an object.
+Versions determine the order: an older one never replaces a newer one. At equal versions, lists and responses take
+precedence over watch events: a watch that started before a CustomResourceDefinition was replaced continues for up to
+two minutes, and its objects lack the fields that only the new definition has. `managedFields` are omitted, since they
+are unused and make up half of an object.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from delaymq_operator.api.topic import claim_of
 from delaymq_operator.reconcile.ports import Manifest
 
 Changed = Callable[[str, Manifest | None, Manifest | None], None]
-"""Told of kind, the object before and the object after; None: it is not there."""
+"""Called with the kind, the previous and the new object; None: the object does not exist."""
 
 _Name = tuple[str, str]
 _Claim = tuple[str, str, str]
-"""Namespace, Broker, topic: what a Topic says is its own."""
+"""Namespace, Broker and topic that a Topic claims."""
 
 
 class WatchCache:
-    """Objects of the watched kinds; other kinds are a LookupError, so that nobody takes `unknown` for `absent`."""
+    """Objects of the watched kinds; other kinds raise LookupError, so that `unknown` is not mistaken for `absent`."""
 
     def __init__(self, changed: Changed, *, namespaces: tuple[str, ...] = ()) -> None:
         self._changed = changed
@@ -38,20 +38,20 @@ class WatchCache:
     # The port.
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object, or None."""
+        """Return the object, or None."""
         return self._of(kind).get((namespace, name))
 
     def owned(self, kind: str, owner_uid: str) -> list[Manifest]:
-        """Objects with an ownerReference to `owner_uid`."""
+        """Return objects with an ownerReference to `owner_uid`."""
         objects = self._of(kind)
         return [objects[name] for name in sorted(self._owned[kind].get(owner_uid, ()))]
 
     def all(self, kind: str, namespace: str | None = None) -> list[Manifest]:
-        """Objects of a kind, in one namespace or in all."""
+        """Return objects of a kind, in one namespace or in all."""
         return [found for name, found in self._of(kind).items() if namespace is None or name[0] == namespace]
 
     def labelled(self, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Manifest]:
-        """Objects that carry all `labels`."""
+        """Return objects with all `labels`."""
         return [
             found
             for found in self.all(kind, namespace)
@@ -59,18 +59,21 @@ class WatchCache:
         ]
 
     def conflicting_topics(self, topic: Manifest) -> list[Manifest]:
-        """Other Topics that name the same topic of the same Broker. By an index: looking through thousands of Topics
-        for each of thousands would hold the event loop up for longer than a lease lasts."""
+        """Return other Topics with the same topic of the same Broker.
+
+        Uses an index: scanning thousands of Topics for each of thousands would block the event loop for longer than
+        the lease duration.
+        """
         topics = self._objects["Topic"]
         return [topics[name] for name in sorted(self._claimed.get(claim_of(topic), ())) if name != _name_of(topic)]
 
     # What fills it.
 
     def put(self, kind: str, found: Manifest, *, event: bool = False) -> None:
-        """An object as it was at its version, from an ``event`` of a watch or from an answer.
+        """Store an object of a version, from an ``event`` of a watch or from a response.
 
-        What is older than what is known is ignored, and so is what is not ours. At the same version an answer that
-        differs replaces what is known.
+        Older versions and unmanaged objects are ignored. At the same version, a response with different content
+        replaces the stored object.
         """
         if kind not in self._objects:
             return
@@ -85,7 +88,7 @@ class WatchCache:
         self._changed(kind, before, kept)
 
     def remove(self, kind: str, gone: Manifest) -> None:
-        """A watch told that an object is gone; one of the same name that is made anew stays."""
+        """Remove an object that a watch reported as deleted, unless it was created again."""
         if kind not in self._objects:
             return
         name = _name_of(gone)
@@ -95,7 +98,7 @@ class WatchCache:
             self._changed(kind, before, None)
 
     def replace(self, kind: str, namespace: str | None, items: Iterable[Manifest], version: str) -> int:
-        """All there was of a kind (in one namespace, or in all) at `version`; how many objects that told news of."""
+        """Replace all objects of a kind (in one namespace, or in all) at `version`; return the number of changes."""
         listed = {_name_of(item): item for item in items}
         gone = self._gone(kind, namespace, listed, version)
         for name in gone:
@@ -108,14 +111,14 @@ class WatchCache:
         return len(gone) + len(news)
 
     def differs(self, kind: str, namespace: str | None, items: Iterable[Manifest], version: str) -> bool:
-        """Whether `replace` would find anything."""
+        """Return whether `replace` would change anything."""
         listed = {_name_of(item): item for item in items}
         if self._gone(kind, namespace, listed, version):
             return True
         return any(self._is_news(kind, name, item) for name, item in listed.items())
 
     def _gone(self, kind: str, namespace: str | None, listed: Container[_Name], version: str) -> list[_Name]:
-        """What was there when the list was made (so it is not younger), and is not in it."""
+        """Return objects that are older than the list and missing from it."""
         return [
             name
             for name, known in self._objects[kind].items()
@@ -129,18 +132,18 @@ class WatchCache:
         return self._concerns(kind, item) and (known is None or _version_of(item) > _version_of(known))
 
     def _is_news(self, kind: str, name: _Name, item: Manifest) -> bool:
-        """Of an answer: it is newer, or differs at the same version."""
+        """Return whether a response is newer, or differs at the same version."""
         if self._is_newer(kind, name, item):
             return True
         known = self._objects[kind].get(name)
         return known is not None and _version_of(item) == _version_of(known) and _content(item) != _content(known)
 
     def open(self, namespace: str | None) -> None:
-        """Takes in objects of a namespace (None: of all) again."""
+        """Accept objects of a namespace (None: of all) again."""
         self._closed.discard(namespace)
 
     def close(self, namespace: str | None) -> None:
-        """Drops all objects of a namespace (None: of all), and takes in none until `open`: nothing is known there."""
+        """Drop all objects of a namespace (None: of all), and accept none until `open`: its state is unknown."""
         self._closed.add(namespace)
         for kind, objects in self._objects.items():
             for name in [name for name in objects if namespace in (None, name[0])]:
@@ -149,7 +152,7 @@ class WatchCache:
                 self._changed(kind, before, None)
 
     def counts(self, namespace: str | None = None) -> dict[str, int]:
-        """Objects by kind, in one namespace or in all."""
+        """Return the number of objects by kind, in one namespace or in all."""
         if namespace is None:
             return {kind: len(objects) for kind, objects in self._objects.items()}
         return {kind: sum(name[0] == namespace for name in objects) for kind, objects in self._objects.items()}
@@ -201,7 +204,7 @@ def _owners(found: Manifest | None) -> list[str]:
 
 
 def _content(found: Manifest) -> dict[str, object]:
-    """What lists, events and answers to writes all show: lists leave out what kind an item is of."""
+    """Return the content common to lists, events and responses: lists omit the kind of an item."""
     content = {key: value for key, value in found.items() if key not in ("apiVersion", "kind", "metadata")}
     content["metadata"] = _metadata(found)
     return content
@@ -216,5 +219,5 @@ def _version_of(found: Manifest) -> int:
 
 
 def _version(text: str | None) -> int:
-    """Versions are numbers that grow over all objects of a kind (Kubernetes has promised so since 1.35)."""
+    """Return the version as a number; it increases across all objects of a kind (guaranteed since Kubernetes 1.35)."""
     return int(text) if text and text.isdigit() else 0

@@ -1,7 +1,7 @@
-"""Which resource is reconciled when. It knows no kopf and no Kubernetes: keys, one function, and time.
+"""Scheduling of reconciliations by key, independent of kopf and Kubernetes.
 
-A key is run by one task at a time. Wakes while it waits or runs are one run more, not many. What fails is tried again
-after a time that doubles; what is woken meanwhile is tried sooner, but never at once, so that nothing spins.
+A key is run by one task at a time. Wakes while it waits or runs cause a single further run. Failures are retried with
+exponential backoff; a wake shortens the wait, but never removes it, so that nothing spins.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from delaymq_operator.reconcile.context import Key, Outcome, Waiting
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
 
 MIN_GAP_S: Final = 0.2
-"""From the end of a run to the next one that a wake asks for: events come in bursts."""
+"""Minimum time from the end of a run to the next one caused by a wake, since events come in bursts."""
 FIRST_BACKOFF_S: Final = 1.0
 MAX_BACKOFF_S: Final = 300.0
 JITTER: Final = 0.2
-"""Part of a time by which it may be longer or shorter, so that what failed together is not tried together."""
+"""Relative jitter of times, so that simultaneous failures are not retried simultaneously."""
 CONFLICT_BACKOFF_S: Final = 0.3
 QUICK_CONFLICTS: Final = 5
 WOKEN_BACKOFF_S: Final = 5.0
-"""What failed and is woken waits no longer than this since it failed."""
+"""Maximum time from a failure to the retry if the key is woken."""
 RUN_TIMEOUT_S: Final = 300.0
-"""A run that takes longer is ended: everything it waits for has a shorter timeout of its own."""
+"""Time limit of a run; everything that it waits for has a shorter timeout."""
 
 _logger = logging.getLogger(__name__)
 
 Reconcile = Callable[[Key], Awaitable[Outcome]]
 Release = Callable[[Key], Awaitable[Waiting | None]]
-"""What has to be done before a deleted resource may go; what it waits for, or None."""
+"""Work before the finalizer of a deleted resource is removed; returns what it is waiting for, or None."""
 
 
 class Result(enum.Enum):
-    """How a run ended, for metrics."""
+    """Result of a run, for metrics."""
 
     DONE = "done"
     CONFLICT = "conflict"
     TRANSIENT = "transient"
-    """The API server or a broker did not do it: no bug."""
+    """The API server or a broker failed; not a bug."""
     ERROR = "error"
 
 
 class Watcher(Protocol):
-    """Told of every run; metrics."""
+    """Called for every run, for metrics."""
 
     def ran(self, key: Key, result: Result, seconds: float) -> None: ...
 
@@ -60,13 +60,13 @@ class _State:
     queued: bool = False
     running_since_s: float | None = None
     woken: bool = False
-    """Woken while it ran."""
+    """Whether the key was woken while it ran."""
     failures: int = 0
     ended_s: float = float("-inf")
     timer: asyncio.TimerHandle | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     holders: int = 0
-    """Who is in `alone`, or waits for it."""
+    """Number of tasks in `alone` or waiting for it."""
 
 
 class Controller:
@@ -97,14 +97,14 @@ class Controller:
     # Outside.
 
     def start(self) -> None:
-        """Begins to run what was woken, if it has not begun yet. Needs a running loop."""
+        """Start running woken keys, if not started yet. Requires a running loop."""
         if self._tasks:
             return
         self._tasks = [asyncio.create_task(self._work(), name=f"reconcile {n}") for n in range(self._workers)]
         self._tasks.append(asyncio.create_task(self._resync(), name="resync"))
 
     async def stop(self, grace_s: float) -> None:
-        """Begins nothing more; runs get `grace_s` to end, then they are cancelled."""
+        """Start no more runs; current runs get `grace_s` to finish, then they are cancelled."""
         self._stopping = True
         for state in self._states.values():
             _cancel_timer(state)
