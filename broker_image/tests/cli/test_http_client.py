@@ -163,7 +163,7 @@ def test_the_rest_of_a_body_is_not_taken_for_the_next_response(kept: Kept) -> No
     kept.answer = (200, b"0123456789")
     with client.send("GET", "/x") as response:
         assert response.read(4) == b"0123"
-    assert client.ask("GET", "/x").data == b"0123456789"
+    assert client.request("GET", "/x").data == b"0123456789"
     client.close()
     assert len(kept.connections) == 2
 
@@ -171,6 +171,6 @@ def test_the_rest_of_a_body_is_not_taken_for_the_next_response(kept: Kept) -> No
 def test_a_body_that_ends_early_is_no_body(kept: Kept) -> None:
     kept.answer, kept.missing = (200, b"{}"), 8
     with pytest.raises(AnswerCutError, match="ended 8 bytes early"):
-        client_of(kept.url).ask("GET", "/x")
+        client_of(kept.url).request("GET", "/x")
     kept.answer = (503, b"{}")
-    assert client_of(kept.url).ask("GET", "/x").data == b""
+    assert client_of(kept.url).request("GET", "/x").data == b""

@@ -5,7 +5,7 @@ from delaymq_operator.reconcile.broker.apply.compare import covers
 
 
 @pytest.mark.parametrize(
-    ("live", "wanted"),
+    ("live", "desired"),
     [
         ({"a": 1, "b": 2}, {"a": 1}),
         ({"requests": {"memory": "1Gi"}}, {"requests": {"memory": "1024Mi"}}),
@@ -22,7 +22,7 @@ def test_what_others_added_and_other_spellings_count_for_nothing(live, desired):
 
 
 @pytest.mark.parametrize(
-    ("live", "wanted"),
+    ("live", "desired"),
     [
         ({"a": 1}, {"a": 2}),
         ({}, {"a": False}),
