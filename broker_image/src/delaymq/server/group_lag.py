@@ -21,7 +21,7 @@ async def topics_and_lag(
     topics = []
     lag = 0
     for topic in sorted({*offset_topics, *wanted}):
-        await slices.checkpoint()
+        await slices.yield_if_due()
         # The topics of a connected group are its subscriptions; otherwise, its offsets.
         gone = wanted and topic not in wanted and topic != names.retry_topic(name)
         if topic not in broker.topics.table or gone:
@@ -48,7 +48,7 @@ async def _lag(broker: "Broker", topic: str, name: str, slices: TimeSlices) -> i
     offsets = broker.offsets.queues_of(topic, name)
     config = broker.topics.table.get(topic)
     for queue_id in range(queue_count(config) if config is not None else 0):
-        await slices.checkpoint()
+        await slices.yield_if_due()
         low, high = broker.store.queue_bounds(topic, queue_id)
         lag += max(high - max(low, offsets.get(queue_id, 0)), 0)
     return lag

@@ -15,7 +15,7 @@ class TimeSlices:
         self._slice_s = slice_s
         self._until = time.monotonic() + slice_s
 
-    async def checkpoint(self) -> None:
+    async def yield_if_due(self) -> None:
         """Yield if the time slice is over; call it between steps that take much less than a time slice."""
         if time.monotonic() >= self._until:
             await asyncio.sleep(0)

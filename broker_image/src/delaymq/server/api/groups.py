@@ -43,7 +43,7 @@ async def groups(api: Api, query: GroupsQuery) -> Groups:
     candidates = []
     total = 0
     for name in known:
-        await slices.checkpoint()
+        await slices.yield_if_due()
         if wanted in name.lower() and (not names.is_system_group(name) or name in offset_topics):
             total += 1
             if name > query.after:
@@ -83,7 +83,7 @@ async def group(api: Api, query: GroupQuery) -> GroupDetails:
 async def _topics_by_group(broker: "Broker", slices: TimeSlices) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for key in list(broker.offsets.table):
-        await slices.checkpoint()
+        await slices.yield_if_due()
         topic, _, name = key.partition("@")
         found.setdefault(name, []).append(topic)
     return found
@@ -138,7 +138,7 @@ async def _progress(api: Api, name: str, topics: list[str], slices: TimeSlices) 
             continue
         offsets = broker.offsets.queues_of(topic, name)
         for queue_id in range(queue_count(config)):
-            await slices.checkpoint()
+            await slices.yield_if_due()
             low, high = store.queue_bounds(topic, queue_id)
             offset = offsets.get(queue_id)
             if high == 0 and offset is None:

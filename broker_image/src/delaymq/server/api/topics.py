@@ -59,7 +59,7 @@ async def topics(api: Api, query: TopicsQuery) -> Topics:
     total = 0
     candidates = []
     for name in list(broker.topics.table):
-        await slices.checkpoint()
+        await slices.yield_if_due()
         if wanted in name.lower() and query.kind in ("all", kind_of(broker, name)):
             total += 1
             if name > query.after:
@@ -91,7 +91,7 @@ async def topic(api: Api, query: TopicQuery) -> TopicDetails:
     queues = []
     newest = [last_offset]
     for queue_id in range(min(queue_count(config), MAX_SHOWN_QUEUES)):
-        await slices.checkpoint()
+        await slices.yield_if_due()
         low, high = broker.store.queue_bounds(query.topic, queue_id)
         queues.append(QueueRow(queue_id=queue_id, min_offset=low, max_offset=high, last_stored_ms=None))
         newest.append(_last_offset(broker, query.topic, queue_id, low, high))
@@ -118,7 +118,7 @@ async def groups_of(broker: "Broker", topic: str, slices: TimeSlices) -> list[st
     """Return the groups with offsets or members for a topic."""
     found = set(broker.clients.groups_of_topic(topic))
     for key in list(broker.offsets.table):
-        await slices.checkpoint()
+        await slices.yield_if_due()
         if key.startswith(topic) and key.partition("@")[0] == topic:
             found.add(key.partition("@")[2])
     return sorted(found)
@@ -133,7 +133,7 @@ async def _row(broker: "Broker", config: TopicConfig, slices: TimeSlices) -> tup
         if high > low:
             messages += high - low
             last_offset = max(last_offset, _last_offset(broker, name, queue_id, low, high))
-        await slices.checkpoint()
+        await slices.yield_if_due()
     row = TopicRow(
         topic=name,
         kind=kind_of(broker, name),

@@ -63,7 +63,7 @@ async def gather(server: "BrokerServer") -> Gathered:
     for topic, counts in broker.delivery.topic_lateness.copy().items():
         label = broker.topic_series.label(topic)
         gathered.lateness.setdefault(label, LatenessCounts()).merge(counts)
-    await slices.checkpoint()
+    await slices.yield_if_due()
     await _end_series(gathered, broker, slices)
     await _gather_groups(gathered, broker, slices)
     for pin in broker.store.pins.report():
@@ -78,7 +78,7 @@ async def _end_series(gathered: Gathered, broker: "Broker", slices: TimeSlices) 
     for name in broker.topic_series.names():
         if name not in told and name not in broker.topics.table:
             broker.topic_series.forget(name)
-        await slices.checkpoint()
+        await slices.yield_if_due()
 
 
 async def _summed(counts: dict[str, int], series: LabelLimiter, slices: TimeSlices) -> dict[str, int]:
@@ -91,7 +91,7 @@ async def _add(sums: dict[str, int], counts: dict[str, int], series: LabelLimite
     for name, count in list(counts.items()):
         label = series.label(name)
         sums[label] = sums.get(label, 0) + count
-        await slices.checkpoint()
+        await slices.yield_if_due()
 
 
 async def _gather_groups(gathered: Gathered, broker: "Broker", slices: TimeSlices) -> None:
@@ -102,7 +102,7 @@ async def _gather_groups(gathered: Gathered, broker: "Broker", slices: TimeSlice
     """
     topics: dict[str, list[str]] = {}
     for key in list(broker.offsets.table):
-        await slices.checkpoint()
+        await slices.yield_if_due()
         topic, _, name = key.partition("@")
         if name in broker.groups.table and len(there := topics.setdefault(name, [])) < MAX_TOPICS_PER_GROUP:
             there.append(topic)
@@ -110,7 +110,7 @@ async def _gather_groups(gathered: Gathered, broker: "Broker", slices: TimeSlice
         if name in broker.groups.table:
             topics.setdefault(name, [])
     for name, offset_topics in topics.items():
-        await slices.checkpoint()
+        await slices.yield_if_due()
         label = broker.group_series.label(name)
         low, high = broker.store.queue_bounds(names.dead_letter_topic(name), 0)
         gathered.dead_letters[label] = gathered.dead_letters.get(label, 0) + high - low

@@ -24,7 +24,7 @@ async def search_index(
     """Return the physical offsets of at most `limit` records that may have `key`, newest first."""
     found: list[int] = []
     for offset in islice(store.index_steps(topic, key, begin_ms, end_ms), MAX_STEPS):
-        await slices.checkpoint()
+        await slices.yield_if_due()
         if offset is not None:
             found.append(offset)
             if len(found) >= limit:

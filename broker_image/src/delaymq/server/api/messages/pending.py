@@ -123,7 +123,7 @@ async def _first_of_topic(
         if entry is not None:
             found.append((entry[0], source.queue_id, entry[1]))
         else:
-            await slices.checkpoint()
+            await slices.yield_if_due()
     return nsmallest(limit, found)
 
 
@@ -141,11 +141,11 @@ async def _by_topic(delivery: "Delivery", query: PendingQuery) -> tuple[list[Pen
             there = {query.topic: there[query.topic]} if query.topic in there else {}
         for topic, count in there.items():
             counts[topic] = counts.get(topic, 0) + count
-        await slices.checkpoint()
+        await slices.yield_if_due()
         found: dict[int, int] = {}
         unsure_numbers: set[int] = set()
         for _ in first_by_number(source, queue.number_at, len(queue.counts()), found, unsure_numbers):
-            await slices.checkpoint()
+            await slices.yield_if_due()
         for topic in there:
             number = queue.number_of(topic)
             if number in found:
@@ -174,7 +174,7 @@ async def _by_due(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int]
         topic = query.topic
         if topic is None:
             for _ in count_by_due(source, buckets):
-                await slices.checkpoint()
+                await slices.yield_if_due()
             continue
         queue = delivery.pending_topics.queues.get(source.queue_id)
         if queue is None or queue.number_of(topic) is None:
@@ -183,9 +183,9 @@ async def _by_due(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int]
             if entry is not None:
                 buckets.add(entry[0])
             else:
-                await slices.checkpoint()
+                await slices.yield_if_due()
     for due_ms, queue_id, offset, _ in delivery.waiting_elsewhere():
-        await slices.checkpoint()
+        await slices.yield_if_due()
         if query.level is None or queue_id == queue_of_level(query.level):
             queue = delivery.pending_topics.queues.get(queue_id)
             if query.topic is None or (queue is not None and queue.name_at(offset) == query.topic):
@@ -232,7 +232,7 @@ async def next_messages(api: Api, query: NextQuery) -> NextMessages:
             continue
         total += source.pending
         first += [(due_ms, source.queue_id, offset) for due_ms, offset in next_entries(source, limit)]
-        await slices.checkpoint()
+        await slices.yield_if_due()
     if query.topic is None:
         for due_ms, queue_id, offset, _ in islice(delivery.waiting_elsewhere(), MAX_EXAMINED):
             if query.level is None or queue_id == queue_of_level(query.level):
@@ -242,7 +242,7 @@ async def next_messages(api: Api, query: NextQuery) -> NextMessages:
         entry = broker.store.read_entries(names.SCHEDULE_TOPIC, queue_id, offset, 1)
         if len(entry) == QUEUE_ENTRY.size:
             places.append(QUEUE_ENTRY.unpack(entry)[0])
-        await slices.checkpoint()
+        await slices.yield_if_due()
     async with api.reading():
         read = await api.in_thread(api.log_files().records, places)
     rows = [row for each in read if each is not None and (row := row_of(broker, each)).state == "pending"]

@@ -173,7 +173,7 @@ async def _by_time(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bo
         ends = await _ends_by_time(api, query.topic, list(queue_ids), query.to_ms, slices)
         offsets: list[int] = []
         for queue_id, low, end in ends:
-            await slices.checkpoint()
+            await slices.yield_if_due()
             first = max(low, end - MAX_FOUND - 1)
             entries = _entries(broker, query.topic, queue_id, first, end)
             offsets += [entry[0] for entry in QUEUE_ENTRY.iter_unpack(entries) if 0 < entry[1] < _BLANK_SIZE]
@@ -210,7 +210,7 @@ async def _ends_by_time(
     found: list[tuple[int, int, int]] = []
     searched: dict[int, tuple[int, int, int]] = {}
     for queue_id in queue_ids:
-        await slices.checkpoint()
+        await slices.yield_if_due()
         low, high = store.queue_bounds(topic, queue_id)
         if low >= high:
             continue
@@ -221,7 +221,7 @@ async def _ends_by_time(
     while searched:
         middles: list[tuple[int, int]] = []
         for queue_id, (_, low, high) in searched.items():
-            await slices.checkpoint()
+            await slices.yield_if_due()
             entry = store.read_entries(topic, queue_id, (low + high) // 2, 1)
             is_whole = len(entry) == QUEUE_ENTRY.size
             middles.append((queue_id, QUEUE_ENTRY.unpack(entry)[0] if is_whole else -1))
