@@ -83,20 +83,22 @@ def test_the_figures_are_those_of_the_messages(tmp_path: Path, cluster: Cluster)
     work.close()
     positions = Positions(path="", delay_offsets=work.delay_offsets)
     options = CompactionOptions(as_of_ms=work.now_ms + 1_500)
-    added = run_stages(plain_messages(work.path), positions, options, cluster=cluster, sections=frozenset({"delay"}))
+    aggregates = run_stages(
+        plain_messages(work.path), positions, options, cluster=cluster, sections=frozenset({"delay"})
+    )
     wanted = {"messages": 104, "delivered": 100, "pending": 3, "withdrawn": 1, "lost": 0, "duplicates": 0, "early": 0,
               "p50_ms": 49, "p90_ms": 89, "p99_ms": 98, "max_ms": 99, "mean_ms": 49.5}  # fmt: skip
-    (whole,) = added.rows("whole")
+    (whole,) = aggregates.rows("whole")
     assert {name: whole[name] for name in wanted} == wanted
-    (topic,) = added.rows("late_topics")
+    (topic,) = aggregates.rows("late_topics")
     assert {name: topic[name] for name in wanted} == wanted
     assert topic["name"] == "Later"
-    assert {row["number"]: row["messages"] for row in added.rows("levels")} == {1: 1, 4: 1, 5: 101, 18: 1}
-    waiting = {(row["level"], row["due"]): row["messages"] for row in added.rows("waiting")}
+    assert {row["number"]: row["messages"] for row in aggregates.rows("levels")} == {1: 1, 4: 1, 5: 101, 18: 1}
+    waiting = {(row["level"], row["due"]): row["messages"] for row in aggregates.rows("waiting")}
     assert waiting == {(1, "overdue"): 1, (4, "next minute"): 1, (18, "next day"): 1}
-    buckets = {row["from_ms"]: row["messages"] for row in added.rows("histogram")}
+    buckets = {row["from_ms"]: row["messages"] for row in aggregates.rows("histogram")}
     assert buckets == {0: 1, 1: 1, 2: 3, 5: 5, 10: 10, 20: 30, 50: 50}
-    assert added.rows("offenders") == []
+    assert aggregates.rows("offenders") == []
 
 
 def test_the_summarys_histogram_has_the_empty_buckets_between_others(tmp_path: Path) -> None:
@@ -106,8 +108,8 @@ def test_the_summarys_histogram_has_the_empty_buckets_between_others(tmp_path: P
         work.now_ms = entry.due_ms + late_ms
         work.deliver(entry)
     work.close()
-    added = run_stages(plain_messages(work.path), Positions(path=""), OPTIONS, sections=frozenset({"delay"}))
-    found = summary.of_delay(added, work.now_ms, 100, complete=True)["histogram"]
+    aggregates = run_stages(plain_messages(work.path), Positions(path=""), OPTIONS, sections=frozenset({"delay"}))
+    found = summary.of_delay(aggregates, work.now_ms, 100, complete=True)["histogram"]
     assert {each["fromMs"]: each["messages"] for each in found} == {
         -1: 1, 0: 0, 1: 0, 2: 0, 5: 0, 10: 0, 20: 0, 50: 1, 100: 0, 200: 0, 500: 0, 1_000: 1
     }  # fmt: skip

@@ -186,7 +186,7 @@ def test_a_sigterm_within_a_finaliser_is_raised_outside_and_not_printed(capsys: 
         while time.monotonic() < deadline:
             time.sleep(0.01)
 
-    with pytest.raises(cli._Stopped), cli._told_of_sigterm() as told:
+    with pytest.raises(cli._Stopped), cli._sigterm_event() as told:
         wait_with_a_finaliser()
     assert told.is_set()
     assert "Traceback" not in capsys.readouterr().err

@@ -14,7 +14,7 @@ from delaymq_spark import StorePathError, read_positions
 from delaymq_spark.store import broker_client
 from delaymq_spark.store import patience as store_patience
 from delaymq_spark.store.broker_client import BrokerClient, NoAnswerError
-from delaymq_spark.store.remote import ask_store, describe_store
+from delaymq_spark.store.remote import describe_store, fetch_store
 from delaymq_spark_testing.fake_broker import FakeBroker, Handler, fake_broker, send, send_json, send_range
 from delaymq_spark_testing.running_broker import write_store
 
@@ -131,7 +131,7 @@ def test_segments_that_cannot_be_those_of_a_log_are_refused(broker: FakeBroker, 
     told = broker.about()
     broker.first = lambda handler: send_json(handler, change(told))  # type: ignore[operator]
     with pytest.raises(StorePathError, match="is not a broker's"):
-        ask_store(broker.url)
+        fetch_store(broker.url)
 
 
 @pytest.mark.parametrize("number", ["1e999", str(1 << 70), "-Infinity"])

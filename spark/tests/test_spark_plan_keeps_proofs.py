@@ -9,7 +9,7 @@ import pytest
 from delaymq_spark.jobs.columns import where
 from delaymq_spark.jobs.compaction import CompactionOptions
 from delaymq_spark.jobs.plan import Action, PlannedSegment, Proof, Sum, make_plan
-from delaymq_spark.jobs.results import Added
+from delaymq_spark.jobs.results import Aggregates
 from delaymq_spark.store.positions import read_positions
 from delaymq_spark_testing.plain_rows import plain_messages
 from delaymq_spark_testing.stages import MANY, ONE, Cluster, run_stages
@@ -66,7 +66,7 @@ def test_a_copy_stays_as_long_as_its_origin(tmp_path: Path, cluster: Cluster) ->
     assert (whole["lost"], whole["delivered"]) == (0, 1)
 
 
-def planned(found: Added) -> tuple[PlannedSegment, ...]:
+def planned(found: Aggregates) -> tuple[PlannedSegment, ...]:
     given = [
         Sum(
             segment=row["segment"], dead=row["dead"], reason=row["reason"], messages=row["messages"], bytes=row["bytes"]

@@ -15,7 +15,7 @@ from delaymq.store.options import StoreOptions
 from delaymq.store.reader import SegmentInfo, StoreReader
 from delaymq_spark.planning import time_range
 from delaymq_spark.planning.parts import plan
-from delaymq_spark.planning.time_range import CLOCK_MARGIN_MS, FirstTimes, left_out
+from delaymq_spark.planning.time_range import CLOCK_MARGIN_MS, FirstTimes, excluded_segments
 from delaymq_spark.source.data_source import RocketMqStoreSource
 from delaymq_spark.store import remote
 from delaymq_spark.store.broker_client import NoAnswerError
@@ -129,7 +129,7 @@ class Times(FirstTimes):
 
 def out(*times: int | None, from_ms: int | None = None, until_ms: int | None = None) -> list[int]:
     segments = [SegmentInfo(number, "", 1) for number in range(len(times))]
-    return sorted(left_out(segments, Times(*times), from_ms, until_ms))
+    return sorted(excluded_segments(segments, Times(*times), from_ms, until_ms))
 
 
 M = CLOCK_MARGIN_MS

@@ -28,7 +28,7 @@ def test_rates_sizes_keys_skew_and_failures_are_those_that_were_written(tmp_path
     work.close()
     out = tmp_path / "out"
     options = CompactionOptions(as_of_ms=work.now_ms)
-    added = run_stages(
+    aggregates = run_stages(
         plain_messages(work.path),
         Positions(path=""),
         options,
@@ -41,17 +41,19 @@ def test_rates_sizes_keys_skew_and_failures_are_those_that_were_written(tmp_path
     assert (sum(row["messages"] for row in rows), sum(row["bytes"] for row in rows)) == (
         18, sum(r.size for r in work.records)
     )  # fmt: skip
-    assert len({row["hour"] for row in rows}) == len(added.rows("hours")) == 2
-    topics = {row["topic"]: row for row in added.rows("top_topics")}
+    assert len({row["hour"] for row in rows}) == len(aggregates.rows("hours")) == 2
+    topics = {row["topic"]: row for row in aggregates.rows("top_topics")}
     skewed, even = topics["Skewed"], topics["Even"]
     assert (skewed["messages"], skewed["queues"], skewed["fullest_queue"]) == (10, 2, 0)
     assert skewed["skew"] == 1.8
     assert even["bytes"] == sum(r.size for r in work.records if r.topic == "Even")
     assert even["peak_hour_messages"] == 5
-    sizes = {row["from_bytes"]: row["messages"] for row in added.rows("sizes")}
+    sizes = {row["from_bytes"]: row["messages"] for row in aggregates.rows("sizes")}
     assert sizes == {0: 9, 1: 1, 2: 2, 4: 1, 8: 3, 512: 1, 1024: 1}
-    assert [(row["topic"], row["keys"], row["messages"]) for row in added.rows("hot_keys")] == [("Skewed", "hot", 9)]
-    (failed,) = added.rows("failures")
+    assert [(row["topic"], row["keys"], row["messages"]) for row in aggregates.rows("hot_keys")] == [
+        ("Skewed", "hot", 9)
+    ]
+    (failed,) = aggregates.rows("failures")
     assert (failed["group"], failed["retries"], failed["dead_letters"]) == ("shop", 2, 1)
     again: Counter[str] = Counter()
     for row in rows:

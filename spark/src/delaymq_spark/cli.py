@@ -21,7 +21,7 @@ from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 
 from delaymq_spark.command import status
-from delaymq_spark.command.arguments import DEFAULT_RETENTION_HOURS, UsageError, Wanted, parse
+from delaymq_spark.command.arguments import DEFAULT_RETENTION_HOURS, Arguments, UsageError, parse
 from delaymq_spark.command.old_runs import remove_old_runs
 from delaymq_spark.command.problems import sentence_of
 from delaymq_spark.command.publish import ApiServer, PublishError, in_cluster, pack, publish
@@ -41,7 +41,7 @@ _LAST_WORDS_SECONDS = 10.0
 """How long publishing may take once the run is being stopped: a pod is killed 30 s after it was told to end."""
 
 
-_AGAIN_SECONDS = 0.05
+_RETRY_SECONDS = 0.05
 
 
 class _Stopped(BaseException):
@@ -67,7 +67,7 @@ class _Started:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command `delaymq-spark`. The exit code."""
-    with _told_of_sigterm() as told:
+    with _sigterm_event() as told:
         return run(list(sys.argv[1:] if argv is None else argv), is_stopping=told.is_set)
 
 
@@ -83,41 +83,41 @@ def run(
     """
     server: ApiServer | None = None
     try:
-        wanted = parse(argv, now_ms())
-        if wanted.publish is not None:
+        arguments = parse(argv, now_ms())
+        if arguments.publish is not None:
             server = cluster()
     except (UsageError, PublishError) as error:
-        return _say(str(error), EXIT_USAGE)
+        return _fail(str(error), EXIT_USAGE)
     started = _Started(time.monotonic())
     try:
-        result = _analyse(wanted, started, is_stopping)
-        _remove_old_runs(wanted)
-        if server is not None and wanted.publish is not None:
+        result = _analyse(arguments, started, is_stopping)
+        _remove_old_runs(arguments)
+        if server is not None and arguments.publish is not None:
             packed = pack(json.dumps(result.summary, ensure_ascii=False, allow_nan=False), result.page)
             text = status.as_text(status.of_summary(result.summary, now_ms(), packed.omitted))
-            publish(server, wanted.publish, text, packed)
-            print(f"published to {wanted.publish}", file=sys.stderr)
+            publish(server, arguments.publish, text, packed)
+            print(f"published to {arguments.publish}", file=sys.stderr)
             if packed.omitted is not None:
                 print(f"delaymq-spark: omitted: {packed.omitted}", file=sys.stderr)
     except PublishError as error:
-        return _say(str(error), EXIT_FAILED)
+        return _fail(str(error), EXIT_FAILED)
     except _FailedError as failure:
-        code = _say(str(failure), failure.code)
+        code = _fail(str(failure), failure.code)
         if server is not None:
-            _publish_failure(server, wanted, started, str(failure), failure.code, now_ms())
+            _publish_failure(server, arguments, started, str(failure), failure.code, now_ms())
         return code
     except (KeyboardInterrupt, _Stopped) as error:
         code = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_STOPPED
-        return _say("stopped while the results were being published", code)
+        return _fail("stopped while the results were being published", code)
     except Exception as error:
         if server is not None:
             text = f"{type(error).__name__}: {error}: a bug in delaymq-spark; see the driver's log for the stack trace"
-            _publish_failure(server, wanted, started, text, EXIT_FAILED, now_ms())
+            _publish_failure(server, arguments, started, text, EXIT_FAILED, now_ms())
         raise
-    return _tell(wanted, result)
+    return _print_result(arguments, result)
 
 
-def _analyse(wanted: Wanted, started: _Started, is_stopping: Callable[[], bool]) -> Result:
+def _analyse(arguments: Arguments, started: _Started, is_stopping: Callable[[], bool]) -> Result:
     """The run itself; whatever goes wrong is a _FailedError with a sentence."""
 
     def check() -> None:
@@ -125,7 +125,7 @@ def _analyse(wanted: Wanted, started: _Started, is_stopping: Callable[[], bool])
             raise _Stopped
 
     try:
-        options = _options(wanted, started)
+        options = _options(arguments, started)
         # Spark takes seconds to load: what is wrong with the store is told before.
         from delaymq_spark.jobs.pipeline import run_job, steps_of
         from delaymq_spark.jobs.running import Progress, context, has_plots
@@ -151,9 +151,9 @@ def _analyse(wanted: Wanted, started: _Started, is_stopping: Callable[[], bool])
         raise _FailedError(text, EXIT_FAILED) from error
 
 
-def _options(wanted: Wanted, started: _Started) -> JobOptions:
+def _options(arguments: Arguments, started: _Started) -> JobOptions:
     """What the arguments leave open, from the broker or by default. StorePathError, _FailedError."""
-    store = check_store_path(wanted.store)
+    store = check_store_path(arguments.store)
     described = describe_store(store)
     levels, retention_hours = DEFAULT_LEVELS, DEFAULT_RETENTION_HOURS
     if described is not None:
@@ -162,11 +162,11 @@ def _options(wanted: Wanted, started: _Started) -> JobOptions:
         retention_hours = described.file_reserved_time_hours or retention_hours
     if not is_address(store):
         list_segments(store)
-    around = None if wanted.out is None else store_around(wanted.out, None if is_address(store) else store)
+    around = None if arguments.out is None else store_around(arguments.out, None if is_address(store) else store)
     if around is not None:
-        text = f"--out {wanted.out} is inside the store {around}, which is read-only: use another directory"
+        text = f"--out {arguments.out} is inside the store {around}, which is read-only: use another directory"
         raise _FailedError(text, EXIT_USAGE)
-    levels = wanted.levels or levels
+    levels = arguments.levels or levels
     try:
         DelayLevels.parse(levels)
     except LevelTableError as error:
@@ -180,65 +180,65 @@ def _options(wanted: Wanted, started: _Started) -> JobOptions:
         raise _FailedError(text, EXIT_USAGE) from error
 
     return JobOptions(
-        job=wanted.job, store=store, as_of_ms=wanted.as_of_ms, out=wanted.out, broker_name=started.broker_name,
-        page=wanted.job == "report" and (wanted.out is not None or wanted.publish is not None),
+        job=arguments.job, store=store, as_of_ms=arguments.as_of_ms, out=arguments.out, broker_name=started.broker_name,
+        page=arguments.job == "report" and (arguments.out is not None or arguments.publish is not None),
         delay_levels=levels,
-        retention_hours=wanted.retention_hours or retention_hours,
-        min_dead_ratio=wanted.min_dead_ratio, keyed_topics=wanted.keyed_topics, promise_p99_ms=wanted.promise_p99_ms,
-        master=wanted.master, memory=wanted.memory,
+        retention_hours=arguments.retention_hours or retention_hours,
+        min_dead_ratio=arguments.min_dead_ratio, keyed_topics=arguments.keyed_topics,
+        promise_p99_ms=arguments.promise_p99_ms, master=arguments.master, memory=arguments.memory,
     )  # fmt: skip
 
 
 def _publish_failure(
-    server: ApiServer, wanted: Wanted, started: _Started, text: str, code: int, completed_at_ms: int
+    server: ApiServer, arguments: Arguments, started: _Started, text: str, code: int, completed_at_ms: int
 ) -> None:
     """That the run failed, and why; that this cannot be told either does not change the exit code."""
     failed = status.of_failure(
-        text, as_of_ms=wanted.as_of_ms, completed_at_ms=completed_at_ms,
+        text, as_of_ms=arguments.as_of_ms, completed_at_ms=completed_at_ms,
         duration_ms=round((time.monotonic() - started.began) * 1000), store_id=started.store_id,
         broker_name=started.broker_name,
     )  # fmt: skip
-    assert wanted.publish is not None
+    assert arguments.publish is not None
     more = {"patience_seconds": _LAST_WORDS_SECONDS} if code in (EXIT_INTERRUPTED, EXIT_STOPPED) else {}
     try:
-        publish(server, wanted.publish, status.as_text(failed), None, **more)
+        publish(server, arguments.publish, status.as_text(failed), None, **more)
     except (PublishError, KeyboardInterrupt, _Stopped) as error:
-        _say(str(error) or "stopped while the failure was being published", code)
+        _fail(str(error) or "stopped while the failure was being published", code)
 
 
-def _remove_old_runs(wanted: Wanted) -> None:
-    if wanted.out is None or wanted.keep_runs is None:
+def _remove_old_runs(arguments: Arguments) -> None:
+    if arguments.out is None or arguments.keep_runs is None:
         return
     try:
-        removed = remove_old_runs(wanted.out, wanted.keep_runs)
+        removed = remove_old_runs(arguments.out, arguments.keep_runs)
     except OSError as error:
         # This run succeeded; the next one tries again.
-        text = f"some older runs next to {wanted.out} could not be removed: {error.strerror or error}"
+        text = f"some older runs next to {arguments.out} could not be removed: {error.strerror or error}"
         print(printable(f"delaymq-spark: {text}"), file=sys.stderr)
         return
     for path in removed:
         print(printable(f"removed the older run {path}"), file=sys.stderr)
 
 
-def _tell(wanted: Wanted, result: Result) -> int:
+def _print_result(arguments: Arguments, result: Result) -> int:
     summary = result.summary
-    if wanted.as_json:
+    if arguments.as_json:
         print(json.dumps(summary, ensure_ascii=False, allow_nan=False))
     else:
         from delaymq_spark.report.text import lines
 
-        print("\n".join(lines(summary, wanted.out)))
+        print("\n".join(lines(summary, arguments.out)))
     for each in [each for each in summary["skipped"] if not each["atEnd"]][:SHOWN_SKIPPED]:
         place = f"byte {each['position']}, {each['lostBytes']} bytes"
         print(printable(f"delaymq-spark: skipped {each['file']}, {place}: {each['reason']}"), file=sys.stderr)
     more = summary["skippedCount"] - SHOWN_SKIPPED
     if more > 0:
         print(f"delaymq-spark: skipped {more} more parts", file=sys.stderr)
-    return EXIT_OK if summary["complete"] or wanted.skipped_ok else EXIT_SKIPPED
+    return EXIT_OK if summary["complete"] or arguments.skipped_ok else EXIT_SKIPPED
 
 
 @contextmanager
-def _told_of_sigterm() -> Iterator[threading.Event]:
+def _sigterm_event() -> Iterator[threading.Event]:
     """SIGTERM raises _Stopped in the main thread and sets the event.
 
     Python prints and drops an exception raised in a finaliser, such as py4j's: then _Stopped is raised once more
@@ -254,7 +254,7 @@ def _told_of_sigterm() -> Iterator[threading.Event]:
     def dropped(unraisable: sys.UnraisableHookArgs) -> None:
         if unraisable.exc_type is _Stopped:
             # What is raised here would be dropped as well.
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
         else:
             shown(unraisable)
 
@@ -269,7 +269,7 @@ def _told_of_sigterm() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _say(text: str, code: int) -> int:
+def _fail(text: str, code: int) -> int:
     print(f"delaymq-spark: {text}", file=sys.stderr, flush=True)
     return code
 

@@ -31,7 +31,7 @@ def aged_workload(path: Path, *, seed: int = 1) -> Workload:
     read_to = life.work.records[-1].queue_offset + 1
     life.check_backs()
     life.coming_of_age()
-    life.readers(read_to)
+    life.consumption(read_to)
     life.work.set_delay_offsets()
     life.work.close()
     return life.work
@@ -136,7 +136,7 @@ class _Life:
         self._later(30)
         work.send("Kept", 0, "retained")
 
-    def readers(self, read_to: int) -> None:
+    def consumption(self, read_to: int) -> None:
         """A group has read the noise up to `read_to`; of the rest what is old expires."""
         expired_before_ms = self.work.now_ms - RETENTION_HOURS * HOUR_MS
         for record in self._noise:

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from delaymq_spark.jobs import tasks
-from delaymq_spark.jobs.compaction import CompactionOptions, Readers
+from delaymq_spark.jobs.compaction import CompactionOptions, Consumption
 from delaymq_spark.jobs.facts import Facts, SkippedParts
-from delaymq_spark.jobs.results import Added
-from delaymq_spark.jobs.tasks import Question
+from delaymq_spark.jobs.results import Aggregates
+from delaymq_spark.jobs.tasks import TaskOptions
 from delaymq_spark.store.positions import Positions
 from delaymq_spark.store.segments import Skipped
 
@@ -45,10 +45,10 @@ def run_stages(
     sections: frozenset[str] = SECTIONS,
     out: Path | None = None,
     skipped: Sequence[Skipped] = (),
-) -> Added:
+) -> Aggregates:
     """What the third stage makes of the rows `messages`."""
-    question = Question(
-        sections=sections, compaction=options, readers=Readers.of(positions), settle_tasks=cluster.settles,
+    task_options = TaskOptions(
+        sections=sections, compaction=options, consumption=Consumption.of(positions), settle_tasks=cluster.settles,
         add_tasks=cluster.adds, out=out,
     )  # fmt: skip
     first: dict[int, list[Any]] = defaultdict(list)
@@ -58,17 +58,20 @@ def run_stages(
         for each in skipped if number == 0 else ():
             told.note(each)
         part = messages.slice(number * rows, rows).to_batches(max_chunksize=100)
-        for place, value in tasks.take_from(part, question, Facts(skipped=told)):
+        for place, value in tasks.classify(part, task_options, Facts(skipped=told)):
             first[place].append(pickle.dumps(value))
     assert all(0 <= place < cluster.settles for place in first)
     second: dict[int, list[Any]] = defaultdict(list)
     for number in range(cluster.settles):
-        for place, value in tasks.settle(map(pickle.loads, first[number]), question, number):
+        for place, value in tasks.settle(map(pickle.loads, first[number]), task_options, number):
             second[place].append(pickle.dumps(value))
     facts = Facts.merged(pickle.loads(each)[1] for each in second.pop(cluster.adds, []))
     assert all(0 <= place < cluster.adds for place in second)
-    added = [tasks.add_up(map(pickle.loads, second[number]), question, facts, number) for number in range(cluster.adds)]
-    return Added.merged(pickle.loads(pickle.dumps(added)))
+    aggregates = [
+        tasks.aggregate(map(pickle.loads, second[number]), task_options, facts, number)
+        for number in range(cluster.adds)
+    ]
+    return Aggregates.merged(pickle.loads(pickle.dumps(aggregates)))
 
 
 def reasons(messages: pa.Table, positions: Positions, options: CompactionOptions, **more: Any) -> dict[int, str]:

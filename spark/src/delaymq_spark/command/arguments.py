@@ -43,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Arguments:
     """What the arguments say; None where the store or its broker says it."""
 
     job: str
@@ -66,7 +66,7 @@ class Wanted:
     memory: str
 
 
-def parse(argv: Sequence[str], now_ms: int) -> Wanted:
+def parse(argv: Sequence[str], now_ms: int) -> Arguments:
     """The arguments. UsageError."""
     given = _parser().parse_args(list(argv))
     if given.levels is not None:
@@ -87,7 +87,7 @@ def parse(argv: Sequence[str], now_ms: int) -> Wanted:
     if out is None and given.job == "report" and target is None:
         out = DEFAULT_OUT
     folder = None if out is None else _folder(out)
-    return Wanted(
+    return Arguments(
         job=given.job, store=given.store, as_of_ms=_time_ms(given.as_of, now_ms),
         out=folder, publish=target, keep_runs=_keep_runs(given.keep_runs, folder),
         skipped_ok=given.skipped_ok, as_json=given.json,

@@ -79,7 +79,7 @@ class CompactionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Readers:
+class Consumption:
     """What the positions beside the log free and hold; small, since each task gets it."""
 
     read_to: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -94,9 +94,9 @@ class Readers:
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(positions: Positions) -> Readers:
+    def of(positions: Positions) -> Consumption:
         """Those of a store."""
-        return Readers(
+        return Consumption(
             read_to=group_progress.read_by_all(positions),
             deleted_at=dict(positions.deleted_topics),
             known_topics=positions.known_topics,
@@ -141,12 +141,12 @@ def of_delayed(settled: pa.Table) -> pa.Table:
     return breakdown(settled.append_column("topic", topic), _numbers(settled["outcome"]))
 
 
-def plain(rows: pa.Table, readers: Readers, options: CompactionOptions) -> tuple[Integers, Mask]:
+def plain(rows: pa.Table, consumption: Consumption, options: CompactionOptions) -> tuple[Integers, Mask]:
     """Of what consumers read (copies, retries and dead letters among them) reason and whether it is replayable.
 
     Whether a later record supersedes one is left out.
     """
-    read_to, deleted_below = _bounds(rows, readers)
+    read_to, deleted_below = _bounds(rows, consumption)
     queue_offset, offset = integers(rows["queue_offset"]), integers(rows["physical_offset"])
     expired_before_ms = options.as_of_ms - int(options.retention_hours * _MILLISECONDS_PER_HOUR)
     expired = mask_of(pc.is_valid(rows["store_time"])) & (integers(rows["store_time"]) < expired_before_ms * 1000)
@@ -159,19 +159,19 @@ def plain(rows: pa.Table, readers: Readers, options: CompactionOptions) -> tuple
     return reason, (reason == REASONS.index("consumed")) & ~expired
 
 
-def _bounds(rows: pa.Table, readers: Readers) -> tuple[Integers, Integers]:
+def _bounds(rows: pa.Table, consumption: Consumption) -> tuple[Integers, Integers]:
     """Of each record the offset that its queue is read to (-1: nobody reads its topic), and where deletion ends."""
     numbers, topics = codes(rows["topic"])
     queues = integers(rows["queue_id"])
     pairs, places = np.unique(numbers.astype(np.int64) << 32 | (queues & 0xFFFF_FFFF), return_inverse=True)
     read_to = np.full(len(pairs), -1, np.int64)
     for at, pair in enumerate(pairs.tolist()):
-        of_topic = readers.read_to.get(str(topics[pair >> 32]))
+        of_topic = consumption.read_to.get(str(topics[pair >> 32]))
         if of_topic is not None:
             # A number of 32 bits, with its sign.
             queue_id = (pair & 0xFFFF_FFFF ^ 0x8000_0000) - 0x8000_0000
             read_to[at] = max(of_topic.get(queue_id, 0), 0)
-    deleted = np.array([readers.deleted_below(str(topic)) for topic in topics], np.int64)
+    deleted = np.array([consumption.deleted_below(str(topic)) for topic in topics], np.int64)
     return read_to[places], deleted[numbers]
 
 
@@ -209,18 +209,18 @@ def halves(rows: pa.Table) -> pa.Table:
     return pa.table([rows[name] for name in HALVES.names], schema=HALVES)
 
 
-def of_halves(rows: pa.Table, named: pa.Table, readers: Readers) -> pa.Table:
+def of_halves(rows: pa.Table, named: pa.Table, consumption: Consumption) -> pa.Table:
     """BREAKDOWN of half messages: settled by an op record (`named`: the `half_offset` of all), or by the check-back."""
     ended = mask_of(pc.is_in(rows["queue_offset"], named["half_offset"].combine_chunks()))
-    ended |= integers(rows["queue_offset"]) < readers.settled_halves
+    ended |= integers(rows["queue_offset"]) < consumption.settled_halves
     return breakdown(rows, np.where(ended, REASONS.index("transaction_settled"), REASONS.index("half_pending")))
 
 
-def naming(rows: pa.Table, readers: Readers, *, operations: bool) -> pa.Table:
+def naming(rows: pa.Table, consumption: Consumption, *, operations: bool) -> pa.Table:
     """NAMED of op records, or of marks."""
     count = rows.num_rows
     queue = pa.nulls(count, pa.int32()) if operations else rows["origin_queue_id"]
-    settled = integers(rows["queue_offset"]) < (readers.settled_operations if operations else 0)
+    settled = integers(rows["queue_offset"]) < (consumption.settled_operations if operations else 0)
     columns = [rows[name] for name in ("topic", "queue_id", "segment", "kind")]
     columns += [queue, rows["half_offset" if operations else "origin_offset"], pa.array(settled)]
     columns += [pa.array(np.ones(count, np.int64)), rows["size"], rows["store_time"], rows["store_time"]]

@@ -15,15 +15,15 @@ from pyspark import SparkContext
 
 from delaymq_spark.jobs import summary, tasks
 from delaymq_spark.jobs.columns import columns_of
-from delaymq_spark.jobs.compaction import CompactionOptions, Readers
+from delaymq_spark.jobs.compaction import CompactionOptions, Consumption
 from delaymq_spark.jobs.facts import Facts
-from delaymq_spark.jobs.results import Added, part_name
+from delaymq_spark.jobs.results import Aggregates, part_name
 from delaymq_spark.jobs.running import JobOptions, Progress, write_summary, write_text
-from delaymq_spark.jobs.tasks import Item, Question
+from delaymq_spark.jobs.tasks import Item, TaskOptions
 from delaymq_spark.planning.parts import Part, Plan, plan
 from delaymq_spark.source.options import SourceOptions
 from delaymq_spark.source.read import batches, log_skipped
-from delaymq_spark.source.worker import begin_tasks_at_once
+from delaymq_spark.source.worker import skip_archive_rereads
 from delaymq_spark.store.positions import read_positions
 from delaymq_spark.store.segments import Skipped
 
@@ -59,34 +59,34 @@ def run_job(spark: SparkContext, options: JobOptions, progress: Progress) -> Res
         # Before the log, so that no position is ahead of what is seen of it.
         positions = read_positions(options.store)
         found = plan(options.store, options.split_bytes)
-        question = _question(options, found, Readers.of(positions))
+        task_options = _task_options(options, found, Consumption.of(positions))
         source = SourceOptions(
             paths=(options.store,),
             columns=columns_of(sections, keyed=bool(options.keyed_topics)),
             delay_levels=options.delay_levels,
         )
-        stages = Stages(spark, found, source, question)
+        stages = Stages(spark, found, source, task_options)
         progress.check()
         facts = stages.facts()
         for skipped in dict.fromkeys((*(each for each in positions.skipped if each.offset < 0), *found.skipped)):
             facts.skipped.note(skipped)
     with progress.step("adding up", spark):
-        added = stages.added(facts)
+        aggregates = stages.aggregates(facts)
         if options.out is not None:
             _check_shared(options.out, sections)
     complete = facts.skipped.complete
     result = {
         **summary.head(options.job, positions, options.broker_name, options.as_of_ms, facts.skipped),
-        "totals": summary.totals(added),
+        "totals": summary.totals(aggregates),
     }
     if "compaction" in sections:
         result["compaction"] = summary.of_compaction(
-            added, positions, question.compaction, options.min_dead_ratio, facts.skipped.segments
+            aggregates, positions, task_options.compaction, options.min_dead_ratio, facts.skipped.segments
         )
     if "delay" in sections:
-        result["delay"] = summary.of_delay(added, options.as_of_ms, options.promise_p99_ms, complete)
+        result["delay"] = summary.of_delay(aggregates, options.as_of_ms, options.promise_p99_ms, complete)
     if "traffic" in sections:
-        result["traffic"] = summary.of_traffic(added)
+        result["traffic"] = summary.of_traffic(aggregates)
     result["durationMs"] = round((time.monotonic() - began) * 1000)
     if options.out is not None:
         write_summary(options.out / "summary.json", result)
@@ -105,28 +105,30 @@ def run_job(spark: SparkContext, options: JobOptions, progress: Progress) -> Res
 class Stages:
     """The three stages of `tasks` over the parts of a plan."""
 
-    def __init__(self, spark: SparkContext, found: Plan, source: SourceOptions, question: Question) -> None:
+    def __init__(self, spark: SparkContext, found: Plan, source: SourceOptions, task_options: TaskOptions) -> None:
         self._spark = spark
-        self._question = question
+        self._task_options = task_options
         for skipped in found.skipped:
             log_skipped(skipped)
-        if question.out is not None:
-            for section in question.sections:
-                shutil.rmtree(question.out / f"{section}.parquet", ignore_errors=True)
+        if task_options.out is not None:
+            for section in task_options.sections:
+                shutil.rmtree(task_options.out / f"{section}.parquet", ignore_errors=True)
         parts = spark.parallelize(found.parts, max(1, len(found.parts)))
-        taken = parts.mapPartitions(partial(_take, source, question)).partitionBy(question.settle_tasks, int)
-        settled = taken.mapPartitionsWithIndex(partial(_settle, question))
+        taken = parts.mapPartitions(partial(_classify, source, task_options)).partitionBy(
+            task_options.settle_tasks, int
+        )
+        settled = taken.mapPartitionsWithIndex(partial(_settle, task_options))
         # Computed once: Spark keeps what it shuffled for the job after the first.
-        self._sums = settled.partitionBy(question.add_tasks + 1, int)
+        self._sums = settled.partitionBy(task_options.add_tasks + 1, int)
 
     def facts(self) -> Facts:
         """Runs the first two stages."""
-        return Facts.merged(self._spark.runJob(self._sums, _values, [self._question.add_tasks]))
+        return Facts.merged(self._spark.runJob(self._sums, _values, [self._task_options.add_tasks]))
 
-    def added(self, facts: Facts) -> Added:
+    def aggregates(self, facts: Facts) -> Aggregates:
         """Runs the third."""
-        added = self._sums.mapPartitionsWithIndex(partial(_add_up, self._question, facts))
-        return Added.merged(self._spark.runJob(added, list, range(self._question.add_tasks)))
+        aggregates = self._sums.mapPartitionsWithIndex(partial(_aggregate, self._task_options, facts))
+        return Aggregates.merged(self._spark.runJob(aggregates, list, range(self._task_options.add_tasks)))
 
 
 def _check_shared(out: Path, sections: Iterable[str]) -> None:
@@ -141,41 +143,41 @@ def _check_shared(out: Path, sections: Iterable[str]) -> None:
             raise FileNotFoundError(errno.ENOENT, text, str(part))
 
 
-def _question(options: JobOptions, found: Plan, readers: Readers) -> Question:
+def _task_options(options: JobOptions, found: Plan, consumption: Consumption) -> TaskOptions:
     log_bytes = sum(part.bytes_count for part in found.parts)
     settle_tasks = min(max(1, -(-log_bytes // _SETTLE_BYTES)), _MAX_SETTLE_TASKS)
-    return Question(
+    return TaskOptions(
         sections=frozenset(SECTIONS[options.job]),
         compaction=CompactionOptions(
             as_of_ms=options.as_of_ms, retention_hours=options.retention_hours, keyed_topics=options.keyed_topics
         ),
-        readers=readers,
+        consumption=consumption,
         settle_tasks=settle_tasks,
         add_tasks=-(-settle_tasks // _SETTLED_BY_ADDED),
         out=options.out,
     )
 
 
-def _take(source: SourceOptions, question: Question, parts: Iterable[Part]) -> Iterator[Item]:
-    begin_tasks_at_once()
+def _classify(source: SourceOptions, task_options: TaskOptions, parts: Iterable[Part]) -> Iterator[Item]:
+    skip_archive_rereads()
     for part in parts:
         facts = Facts()
-        yield from tasks.take_from(batches(part, source, partial(_tell, facts)), question, facts)
+        yield from tasks.classify(batches(part, source, partial(_note_skipped, facts)), task_options, facts)
 
 
-def _tell(facts: Facts, skipped: Skipped) -> None:
+def _note_skipped(facts: Facts, skipped: Skipped) -> None:
     log_skipped(skipped)
     facts.skipped.note(skipped)
 
 
-def _settle(question: Question, number: int, items: Iterable[Item]) -> Iterator[Item]:
-    begin_tasks_at_once()
-    return tasks.settle((value for _, value in items), question, number)
+def _settle(task_options: TaskOptions, number: int, items: Iterable[Item]) -> Iterator[Item]:
+    skip_archive_rereads()
+    return tasks.settle((value for _, value in items), task_options, number)
 
 
-def _add_up(question: Question, facts: Facts, number: int, items: Iterable[Item]) -> Iterator[Added]:
-    begin_tasks_at_once()
-    yield tasks.add_up((value for _, value in items), question, facts, number)
+def _aggregate(task_options: TaskOptions, facts: Facts, number: int, items: Iterable[Item]) -> Iterator[Aggregates]:
+    skip_archive_rereads()
+    yield tasks.aggregate((value for _, value in items), task_options, facts, number)
 
 
 def _values(items: Iterable[Item]) -> Iterator[Facts]:

@@ -51,15 +51,15 @@ _CUT: Final[dict[str, tuple[int, tuple[tuple[str, str], ...]]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    """What `tasks.add_up` finds of some topics, then of all."""
+class Aggregates:
+    """What `tasks.aggregate` finds of some topics, then of all."""
 
     topics: int
     tables: Mapping[str, pa.Table]
     """By name, those of the sections that were asked for: of _ADDED and _CUT."""
 
     @staticmethod
-    def of(sums: Mapping[str, pa.Table], offenders: Sequence[pa.Table]) -> Added:
+    def of(sums: Mapping[str, pa.Table], offenders: Sequence[pa.Table]) -> Aggregates:
         """Of all sums of some topics: `tasks.ALL_SUMS` by name."""
         volume, reasons, rates = sums["volume"], sums["compaction"], sums["traffic"]
         late = delay.lateness(sums["fates"], sums["points"])
@@ -83,17 +83,17 @@ class Added:
         }
         if offenders:
             tables["offenders"] = pa.concat_tables(offenders)
-        return Added(len(pc.unique(volume["topic"])), {name: _cut(name, table) for name, table in tables.items()})
+        return Aggregates(len(pc.unique(volume["topic"])), {name: _cut(name, table) for name, table in tables.items()})
 
     @staticmethod
-    def merged(found: Sequence[Added]) -> Added:
+    def merged(found: Sequence[Aggregates]) -> Aggregates:
         """Those of all partitions; at least one."""
         tables: dict[str, pa.Table] = {}
         for name in dict.fromkeys(name for each in found for name in each.tables):
             parts = [each.tables[name] for each in found if name in each.tables]
             sums = _ADDED.get(name)
             tables[name] = _cut(name, pa.concat_tables(parts)) if sums is None else sums.add(parts)
-        return Added(sum(each.topics for each in found), tables)
+        return Aggregates(sum(each.topics for each in found), tables)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The rows of a table."""

@@ -15,7 +15,7 @@ from delaymq_spark.jobs.delay import LATENESS_EDGES_MS, OFFENDERS
 from delaymq_spark.jobs.facts import SkippedParts
 from delaymq_spark.jobs.group_progress import lags
 from delaymq_spark.jobs.plan import Plan, PlannedSegment, Proof, Sum, make_plan
-from delaymq_spark.jobs.results import MAX_HOURS, MAX_ROWS, Added
+from delaymq_spark.jobs.results import MAX_HOURS, MAX_ROWS, Aggregates
 from delaymq_spark.jobs.settlements import OUTCOMES
 from delaymq_spark.store.positions import Positions
 
@@ -51,7 +51,7 @@ def head(
     }  # fmt: skip
 
 
-def totals(found: Added) -> dict[str, Any]:
+def totals(found: Aggregates) -> dict[str, Any]:
     """The store as a whole."""
     segments = found.rows("segments")
     stored = [each[name] for each in segments for name in ("first_stored", "last_stored") if each[name] is not None]
@@ -66,7 +66,7 @@ def totals(found: Added) -> dict[str, Any]:
 
 
 def of_compaction(
-    found: Added,
+    found: Aggregates,
     positions: Positions,
     options: compaction.CompactionOptions,
     min_dead_ratio: float,
@@ -115,7 +115,7 @@ def of_compaction(
     }  # fmt: skip
 
 
-def of_delay(found: Added, as_of_ms: int, promise_p99_ms: int, complete: bool) -> dict[str, Any]:
+def of_delay(found: Aggregates, as_of_ms: int, promise_p99_ms: int, complete: bool) -> dict[str, Any]:
     """How punctual the delays were, and the promises. `complete`: whether nothing of the store was skipped."""
     nothing = dict.fromkeys(_FATES, 0) | dict.fromkeys(_LATENESS)
     (whole,) = _late(found.rows("whole")) or _late([nothing])
@@ -141,7 +141,7 @@ def of_delay(found: Added, as_of_ms: int, promise_p99_ms: int, complete: bool) -
     }
 
 
-def of_traffic(found: Added) -> dict[str, Any]:
+def of_traffic(found: Aggregates) -> dict[str, Any]:
     """What came in."""
     hours = sorted(found.rows("hours"), key=lambda row: _milliseconds(row["hour"]) or 0)
     powers = (0, *(1 << power for power in range(64)))

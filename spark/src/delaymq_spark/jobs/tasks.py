@@ -1,9 +1,9 @@
 """The three stages of a job, as functions over tables: what each task does, without Spark.
 
-1. `take_from`: a part of the log is scanned once. Sums of what its records say by themselves; and the records that
+1. `classify`: a part of the log is scanned once. Sums of what its records say by themselves; and the records that
    belong together with others (delayed records and their copies, halves and their ends, equal keys).
 2. `settle`: what belongs together meets in a partition, and becomes sums too.
-3. `add_up`: all sums of some topics, added. What is left is small: the driver makes the summary of it.
+3. `aggregate`: all sums of some topics, added. What is left is small: the driver makes the summary of it.
 
 Between the stages go items: the partition of the next stage, and what is for it, a name and a packed table. `Facts`
 go to a partition of their own behind the others of the third stage: it needs them, so they are asked for first.
@@ -37,10 +37,10 @@ from delaymq_spark.jobs.columns import (
     unpack,
     where,
 )
-from delaymq_spark.jobs.compaction import BREAKDOWN, NAMED, PROOFS, CompactionOptions, Readers
+from delaymq_spark.jobs.compaction import BREAKDOWN, NAMED, PROOFS, CompactionOptions, Consumption
 from delaymq_spark.jobs.delay import FATES, HISTOGRAM, POINTS, WAITING
 from delaymq_spark.jobs.facts import Facts
-from delaymq_spark.jobs.results import MAX_ROWS, Added, write_part
+from delaymq_spark.jobs.results import MAX_ROWS, Aggregates, write_part
 from delaymq_spark.jobs.sums import Sums
 from delaymq_spark.jobs.traffic import HOT_KEYS, SIZES, TRAFFIC, VOLUME
 
@@ -64,12 +64,12 @@ _MAX_SUM_ROWS: Final = 131_072
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class TaskOptions:
     """Settings that every task gets; small, since each gets a copy."""
 
     sections: frozenset[str]
     compaction: CompactionOptions
-    readers: Readers
+    consumption: Consumption
     settle_tasks: int = 1
     """Partitions of the second stage."""
     add_tasks: int = 1
@@ -84,7 +84,7 @@ class Question:
 
 
 @dataclass(slots=True)
-class _Held:
+class _SumBuffer:
     """Sums of a task until they are handed on."""
 
     of: Sums
@@ -107,81 +107,87 @@ class _Held:
         return table
 
 
-def take_from(batches: Iterable[pa.RecordBatch], question: Question, facts: Facts | None = None) -> Iterator[Item]:
+def classify(
+    batches: Iterable[pa.RecordBatch], task_options: TaskOptions, facts: Facts | None = None
+) -> Iterator[Item]:
     """First stage: the items of a part of the log, whose rows have the columns of `columns.columns_of`.
 
     `facts`: what the reader of the part notes beside its rows.
     """
     facts = Facts() if facts is None else facts
-    held = {name: _Held(each) for name, each in ALL_SUMS.items()}
+    buffers = {name: _SumBuffer(each) for name, each in ALL_SUMS.items()}
     for rows in chunks(batches):
-        held["volume"].add(traffic.volume(rows))
-        if "traffic" in question.sections:
-            held["traffic"].add(traffic.rates(rows))
-            held["sizes"].add(traffic.sizes(rows))
+        buffers["volume"].add(traffic.volume(rows))
+        if "traffic" in task_options.sections:
+            buffers["traffic"].add(traffic.rates(rows))
+            buffers["sizes"].add(traffic.sizes(rows))
             # Most keys come once: to hold them back would gain nothing.
-            yield from _items("hot_keys", traffic.keys(rows), question)
-        yield from _of_records(rows, question, held, facts)
-        for name, each in held.items():
+            yield from _items("hot_keys", traffic.keys(rows), task_options)
+        yield from _of_records(rows, task_options, buffers, facts)
+        for name, each in buffers.items():
             if each.rows > _MAX_SUM_ROWS:
-                yield from _items(name, each.taken(), question)
-    for name, each in held.items():
-        yield from _items(name, each.taken(), question)
+                yield from _items(name, each.taken(), task_options)
+    for name, each in buffers.items():
+        yield from _items(name, each.taken(), task_options)
     yield 0, (FACTS, facts)
 
 
-def _of_records(rows: pa.Table, question: Question, held: dict[str, _Held], facts: Facts) -> Iterator[Item]:
+def _of_records(
+    rows: pa.Table, task_options: TaskOptions, buffers: dict[str, _SumBuffer], facts: Facts
+) -> Iterator[Item]:
     """What compaction and delays need of records."""
-    if not question.has_delays:
+    if not task_options.has_delays:
         return
     filler = is_filler(rows)
     delayed = is_topic(rows, SCHEDULE_TOPIC) & ~filler
     origins = where(rows, delayed)
     facts.note_delayed(origins)
-    yield from _items("origins", settlements.origins_of(origins), question)
+    yield from _items("origins", settlements.origins_of(origins), task_options)
     others = where(rows, ~delayed & ~filler)
     removable = np.zeros(others.num_rows, np.bool_)
-    if "compaction" in question.sections:
-        held["compaction"].add(compaction.of_reason(where(rows, filler), "filler"))
-        removable = yield from _classified(others, question, held, facts)
+    if "compaction" in task_options.sections:
+        buffers["compaction"].add(compaction.of_reason(where(rows, filler), "filler"))
+        removable = yield from _classified(others, task_options, buffers, facts)
     claims = settlements.may_settle(others)
-    yield from _items("claims", settlements.claims_of(where(others, claims), removable[claims]), question)
+    yield from _items("claims", settlements.claims_of(where(others, claims), removable[claims]), task_options)
 
 
 def _classified(
-    rows: pa.Table, question: Question, held: dict[str, _Held], facts: Facts
+    rows: pa.Table, task_options: TaskOptions, buffers: dict[str, _SumBuffer], facts: Facts
 ) -> Generator[Item, None, Mask]:
     """Items of records outside the schedule topic; returns which of them may be dead."""
-    readers, options = question.readers, question.compaction
+    consumption, options = task_options.consumption, task_options.compaction
     half, op, mark = (is_topic(rows, topic) for topic in (HALF_TOPIC, OP_HALF_TOPIC, MARKS_TOPIC))
     if half.any():
         halves = compaction.halves(where(rows, half))
         facts.note_halves(halves)
-        yield from _items("halves", halves, question)
+        yield from _items("halves", halves, task_options)
     if op.any():
         ends = where(rows, op)
-        held["named"].add(compaction.naming(ends, readers, operations=True))
+        buffers["named"].add(compaction.naming(ends, consumption, operations=True))
         named = where(ends, mask_of(pc.is_valid(ends["half_offset"]))).select(["half_offset"])
-        yield from _items("ended", named, question)
+        yield from _items("ended", named, task_options)
     if mark.any():
-        held["named"].add(compaction.naming(where(rows, mark), readers, operations=False))
+        buffers["named"].add(compaction.naming(where(rows, mark), consumption, operations=False))
     is_plain = ~(half | op | mark)
     plain = where(rows, is_plain)
-    reason, replayable = compaction.plain(plain, readers, options)
+    reason, replayable = compaction.plain(plain, consumption, options)
     keyed = compaction.is_keyed(plain, options)
     if keyed.any():
-        yield from _items("keyed", compaction.keyed(where(plain, keyed), reason[keyed], replayable[keyed]), question)
-    held["compaction"].add(compaction.breakdown(where(plain, ~keyed), reason[~keyed], replayable[~keyed]))
+        yield from _items(
+            "keyed", compaction.keyed(where(plain, keyed), reason[keyed], replayable[keyed]), task_options
+        )
+    buffers["compaction"].add(compaction.breakdown(where(plain, ~keyed), reason[~keyed], replayable[~keyed]))
     removable = np.zeros(rows.num_rows, np.bool_)
     # Whether a later record supersedes one is not known here.
     removable[is_plain] = (reason < len(compaction.DEAD_REASONS)) | keyed
     return removable
 
 
-def settle(items: Iterable[tuple[str, Any]], question: Question, number: int) -> Iterator[Item]:
+def settle(items: Iterable[tuple[str, Any]], task_options: TaskOptions, number: int) -> Iterator[Item]:
     """Second stage: all items of partition `number`."""
     facts: list[Facts] = []
-    held = {name: _Held(each) for name, each in ALL_SUMS.items()}
+    buffers = {name: _SumBuffer(each) for name, each in ALL_SUMS.items()}
     met: dict[str, list[pa.Table]] = {name: [] for name in _MEET}
     for name, value in items:
         if name == FACTS:
@@ -189,69 +195,71 @@ def settle(items: Iterable[tuple[str, Any]], question: Question, number: int) ->
         elif name in met:
             met[name].append(unpack(value))
         else:
-            held[name].add(unpack(value))
+            buffers[name].add(unpack(value))
     tables = {name: pa.concat_tables([schema.empty_table(), *met.pop(name)]) for name, schema in _MEET.items()}
-    if question.has_delays:
-        for name, sums in _of_delays(tables.pop("origins"), tables.pop("claims"), question, number):
-            if name in held:
-                held[name].add(sums)
+    if task_options.has_delays:
+        for name, sums in _of_delays(tables.pop("origins"), tables.pop("claims"), task_options, number):
+            if name in buffers:
+                buffers[name].add(sums)
             else:
                 yield 0, (name, pack(sums))
-    if "compaction" in question.sections:
-        held["compaction"].add(compaction.of_halves(tables["halves"], tables["ended"], question.readers))
-        held["compaction"].add(compaction.of_keyed(tables["keyed"]))
-    for name, each in held.items():
+    if "compaction" in task_options.sections:
+        buffers["compaction"].add(compaction.of_halves(tables["halves"], tables["ended"], task_options.consumption))
+        buffers["compaction"].add(compaction.of_keyed(tables["keyed"]))
+    for name, each in buffers.items():
         sums = each.taken()
         if name == "hot_keys":
             # All messages with the same keys met here.
             sums = traffic.hot_keys(sums, MAX_ROWS)
-        for place, some in scattered(sums, _place(name, sums, question.add_tasks), question.add_tasks):
+        for place, some in scattered(sums, _place(name, sums, task_options.add_tasks), task_options.add_tasks):
             yield place, (name, pack(some))
     if facts:
-        yield question.add_tasks, (FACTS, Facts.merged(facts))
+        yield task_options.add_tasks, (FACTS, Facts.merged(facts))
 
 
-def _of_delays(origins: pa.Table, claims: pa.Table, question: Question, number: int) -> Iterator[tuple[str, pa.Table]]:
-    settled = settlements.settle(origins, claims, question.readers.delay_offsets)
-    if "compaction" in question.sections:
+def _of_delays(
+    origins: pa.Table, claims: pa.Table, task_options: TaskOptions, number: int
+) -> Iterator[tuple[str, pa.Table]]:
+    settled = settlements.settle(origins, claims, task_options.consumption.delay_offsets)
+    if "compaction" in task_options.sections:
         yield "compaction", compaction.of_delayed(settled.origins)
         yield "proofs", PROOFS.of(settled.proofs)
-    if "delay" in question.sections:
+    if "delay" in task_options.sections:
         delayed = delay.rows_of(settled.origins)
-        if question.out is not None and (delayed.num_rows or number == 0):
-            write_part(question.out, "delay", number, delayed)
+        if task_options.out is not None and (delayed.num_rows or number == 0):
+            write_part(task_options.out, "delay", number, delayed)
         yield "fates", delay.fates(delayed)
         yield "points", delay.points(delayed)
         yield "histogram", delay.histogram(delayed)
-        yield "waiting", delay.waiting(delayed, question.compaction.as_of_ms)
+        yield "waiting", delay.waiting(delayed, task_options.compaction.as_of_ms)
         yield "offenders", delay.offenders(delayed, MAX_ROWS)
 
 
-def add_up(items: Iterable[tuple[str, Any]], question: Question, facts: Facts, number: int) -> Added:
+def aggregate(items: Iterable[tuple[str, Any]], task_options: TaskOptions, facts: Facts, number: int) -> Aggregates:
     """Third stage: all items of partition `number`, as the few rows that a summary needs."""
-    held = {name: _Held(each) for name, each in ALL_SUMS.items()}
+    buffers = {name: _SumBuffer(each) for name, each in ALL_SUMS.items()}
     offenders = []
     for name, value in items:
         if name == "offenders":
             offenders.append(unpack(value))
         else:
-            held[name].add(unpack(value))
-    sums = {name: each.taken() for name, each in held.items()}
-    if "compaction" in question.sections:
+            buffers[name].add(unpack(value))
+    sums = {name: each.taken() for name, each in buffers.items()}
+    if "compaction" in task_options.sections:
         named = compaction.of_naming(
             sums.pop("named"), facts.oldest_delayed, facts.oldest_half, complete=facts.skipped.complete
         )
         sums["compaction"] = BREAKDOWN.add([sums["compaction"], named])
-    if question.out is not None:
+    if task_options.out is not None:
         for name in ("compaction", "traffic"):
-            if name in question.sections and (sums[name].num_rows or number == 0):
-                write_part(question.out, name, number, sums[name])
-    return Added.of(sums, offenders)
+            if name in task_options.sections and (sums[name].num_rows or number == 0):
+                write_part(task_options.out, name, number, sums[name])
+    return Aggregates.of(sums, offenders)
 
 
-def _items(name: str, rows: pa.Table, question: Question) -> Iterator[Item]:
+def _items(name: str, rows: pa.Table, task_options: TaskOptions) -> Iterator[Item]:
     """Items of the first stage."""
-    count = question.settle_tasks
+    count = task_options.settle_tasks
     for place, some in scattered(rows, _place(name, rows, count), count):
         yield place, (name, pack(some))
 

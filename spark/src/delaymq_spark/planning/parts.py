@@ -17,7 +17,7 @@ from delaymq.message.names import topic_problem
 from delaymq.message.record import decode_record
 from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 
-from delaymq_spark.planning.time_range import FirstTimes, left_out
+from delaymq_spark.planning.time_range import FirstTimes, excluded_segments
 from delaymq_spark.scan.frames import MAGIC_BYTES
 from delaymq_spark.scan.walk import Walk, sound_at
 from delaymq_spark.store.broker_client import NoAnswerError
@@ -87,7 +87,7 @@ def plan(
     planner = Planner(str(path), split_bytes, listing.skipped, end)
     wanted = [info for info in listing.segments if start is None or info.end > start]
     count = len(wanted) if end is None else sum(info.base < end for info in wanted)
-    out = left_out(wanted[: count + 1], times, from_ms, until_ms)
+    out = excluded_segments(wanted[: count + 1], times, from_ms, until_ms)
     segments = [info for info in wanted[:count] if info.base not in out]
     first = listing.start
     # What stands before a segment that holds records is not the log's end.

@@ -49,7 +49,9 @@ class FirstTimes:
             return None
 
 
-def left_out(segments: Sequence[SegmentInfo], first: FirstTimes, from_ms: int | None, until_ms: int | None) -> set[int]:
+def excluded_segments(
+    segments: Sequence[SegmentInfo], first: FirstTimes, from_ms: int | None, until_ms: int | None
+) -> set[int]:
     """Offsets of the segments, given in order, without a record from `from_ms` on and before `until_ms`.
 
     What is not known for certain is not left out. StorePathError.

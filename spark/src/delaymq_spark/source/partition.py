@@ -11,7 +11,7 @@ from delaymq_spark.planning.parts import Part, Plan
 from delaymq_spark.source.options import SourceOptions
 from delaymq_spark.source.read import batches, log_skipped, skipped_rows
 from delaymq_spark.source.schema import SKIPPED
-from delaymq_spark.source.worker import begin_tasks_at_once
+from delaymq_spark.source.worker import skip_archive_rereads
 from delaymq_spark.store.segments import Skipped
 
 
@@ -38,7 +38,7 @@ def read_partition(
     partition: InputPartition | None, options: SourceOptions, tell: Callable[[Skipped], None] = log_skipped
 ) -> Iterator[pa.RecordBatch]:
     """Batches of one partition; Spark asks for None when there are none. What is skipped is told."""
-    begin_tasks_at_once()
+    skip_archive_rereads()
     if not isinstance(partition, StorePartition):
         return iter(())
     if partition.part is None:

@@ -7,17 +7,17 @@ from zipimport import zipimporter
 
 # pyspark, py4j and Spark's core itself, which all are on a worker's path.
 _SPARK_ARCHIVES = ("pyspark.zip", "-src.zip", ".jar")
-_read_again = zipimporter.invalidate_caches
+_reread_archives = zipimporter.invalidate_caches
 
 
-def begin_tasks_at_once() -> None:
+def skip_archive_rereads() -> None:
     """Spare each further task of this process some 50 ms.
 
     Before each task Spark's worker calls `importlib.invalidate_caches()`, and Python 3.11 then reads the directory of
     the archive anew for every package in it, thousands of names each time, of archives that never change. After each
     it collects garbage; what is loaded by now is none. May be called for each task.
     """
-    if zipimporter.invalidate_caches is _read_again:
+    if zipimporter.invalidate_caches is _reread_archives:
         zipimporter.invalidate_caches = _unless_sparks_own  # type: ignore[method-assign, assignment]
         gc.collect()
         gc.freeze()
@@ -25,4 +25,4 @@ def begin_tasks_at_once() -> None:
 
 def _unless_sparks_own(finder: zipimporter) -> None:
     if not finder.archive.endswith(_SPARK_ARCHIVES):
-        _read_again(finder)
+        _reread_archives(finder)

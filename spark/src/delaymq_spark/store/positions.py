@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 
 from delaymq_spark.store.address import StoreAddress
-from delaymq_spark.store.remote import MAX_OFFSET, ask_positions, unusable
+from delaymq_spark.store.remote import MAX_OFFSET, fetch_positions, unusable
 from delaymq_spark.store.segments import NAME_DIGITS, Skipped, StorePath, check_store_path, is_address, list_segments
 
 # The real broker writes integer keys without quotes: {1:3}. A string is passed over as a whole.
@@ -71,11 +71,11 @@ def read_positions(path: str | os.PathLike[str] | StoreAddress) -> Positions:
     A missing or damaged table is read from its backup. StorePathError.
     """
     store = path if isinstance(path, StoreAddress) else check_store_path(os.fspath(path))
-    return _asked(store) if is_address(store) else _read_folder(str(store))
+    return _fetched(store) if is_address(store) else _read_folder(str(store))
 
 
-def _asked(store: StorePath) -> Positions:
-    stated = ask_positions(store)
+def _fetched(store: StorePath) -> Positions:
+    stated = fetch_positions(store)
     # Requested after the positions, which then are never ahead of it.
     listing = list_segments(store)
     try:

@@ -26,7 +26,7 @@ MAX_OFFSET: Final = (1 << 63) - 1
 STORE_PATH: Final = "/api/v1/store"
 FIRST_PATIENCE_S: Final = 10.0
 """Of the first request: a wrong port should be reported soon."""
-ASK_PATIENCE_S: Final = 45.0
+METADATA_PATIENCE_S: Final = 45.0
 """Of the driver's requests; a broker restarts in seconds."""
 READ_PATIENCE_S: Final = 120.0
 """Of a read, which outlives a broker whose pod moves to another node."""
@@ -47,10 +47,10 @@ class RemoteSegment(SegmentInfo):
 def describe_store(path: str) -> Store | None:
     """Return what the broker at `path` states; None for a folder. StorePathError, soon, when no broker responds."""
     checked = check_store_path(path)
-    return ask_store(checked, FIRST_PATIENCE_S) if is_address(checked) else None
+    return fetch_store(checked, FIRST_PATIENCE_S) if is_address(checked) else None
 
 
-def ask_store(path: StorePath, patience_s: float = ASK_PATIENCE_S) -> Store:
+def fetch_store(path: StorePath, patience_s: float = METADATA_PATIENCE_S) -> Store:
     """Return what the broker's store holds now, with segments that a log can have. StorePathError."""
     data = _get(path, STORE_PATH, patience_s)
     version = _decoded(str(path), data, Versioned).format_version
@@ -70,14 +70,14 @@ def ask_store(path: StorePath, patience_s: float = ASK_PATIENCE_S) -> Store:
     return store
 
 
-def ask_positions(path: StorePath) -> Positions:
+def fetch_positions(path: StorePath) -> Positions:
     """Return the broker's positions. StorePathError."""
     return _decoded(str(path), _get(path, f"{STORE_PATH}/positions"), Positions)
 
 
 def list_segments(path: StorePath) -> Listing:
     """Return the segments that the broker hands out. StorePathError."""
-    store = ask_store(path)
+    store = fetch_store(path)
     token = path.token if isinstance(path, StoreAddress) else None
     segments = (
         RemoteSegment(
@@ -91,7 +91,7 @@ def list_segments(path: StorePath) -> Listing:
 
 def record_starts(info: RemoteSegment, every_bytes: int) -> list[int]:
     """Physical offsets in the segment at which records begin, about `every_bytes` apart. OSError, StorePathError."""
-    client = BrokerClient(info.url, _token(info), ASK_PATIENCE_S)
+    client = BrokerClient(info.url, _token(info), METADATA_PATIENCE_S)
     try:
         data = client.get(f"{_segment_path(info)}/starts?every={every_bytes}")
     finally:
@@ -156,7 +156,7 @@ def _token(info: RemoteSegment) -> Token | None:
     return info.token if info.token is not None else token_of(info.url)
 
 
-def _get(path: StorePath, question: str, patience_s: float = ASK_PATIENCE_S) -> bytes:
+def _get(path: StorePath, question: str, patience_s: float = METADATA_PATIENCE_S) -> bytes:
     """Return the body of the broker's response. StorePathError."""
     url = str(path)
     client = BrokerClient(url, token_of(path), patience_s)

@@ -85,7 +85,7 @@ def _list_folder(path: str) -> Listing:
         raise StorePathError(f"{folder} cannot be listed: {error.strerror}") from error
     found: list[SegmentInfo] = []
     unreadable: list[tuple[SegmentInfo, str]] = []
-    skipped = list(_told_by_state(path))
+    skipped = list(_problems_of_state(path))
     for name in names:
         file = f"{folder}/{name}"
         if not (len(name) == NAME_DIGITS and name.isascii() and name.isdigit() and int(name) < 1 << 63):
@@ -122,7 +122,7 @@ def _gaps(folder: str, segments: list[SegmentInfo], whole_bytes: int) -> Iterato
             yield Skipped(file, 0, before.end, lost_bytes, "the file is missing")
 
 
-def _told_by_state(path: str) -> Iterator[Skipped]:
+def _problems_of_state(path: str) -> Iterator[Skipped]:
     file = f"{path}/delaymq/state.json"
     try:
         with open(file, "rb") as state:
