@@ -36,7 +36,7 @@ DELAY_RATE = 2_000
 OVERDUE_TABLE = "1s 25s"
 OVERDUE_DELAY_S = 25.0
 KINDS = 10
-FILTERS: dict[str, dict[str, str]] = {"SQL92": {"sql": "kind='3'AND(number>=0)"}, "tags": {"tags": "T3"}}
+FILTERS: dict[str, dict[str, Any]] = {"SQL92": {"sql": "kind='3'AND(number>=0)"}, "tags": {"tags": "T3"}}
 GIB = 1 << 30
 ASYNCIO_LOAD_PATH = Path(__file__).resolve().parent / "asyncio_load.py"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import lint_console
 import pytest
-from lint_console import PINS_PATH, ROOT, lint, main
-from linters import UnavailableError, run
+from lint_console import PINS_PATH, lint, main
+from linters import ROOT, UnavailableError, run
 
 # What npm does, without a network: the linter that it "installs" reports its arguments and its folder.
 NPM = """#!/bin/sh

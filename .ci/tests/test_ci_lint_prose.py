@@ -4,7 +4,8 @@ from pathlib import Path
 
 import lint_prose
 import pytest
-from lint_prose import PINS_PATH, ROOT, VALE, main
+from lint_prose import PINS_PATH, VALE, main
+from linters import ROOT, UnavailableError, run
 
 # What Go does, without compiling: the linter that it "builds" lists the files that it is given.
 GO = """#!/bin/sh
@@ -78,10 +79,10 @@ def test_phrases_are_found_in_pages_docstrings_comments_and_messages(
     """With the real linter, where it is there."""
     try:
         vale = lint_prose.program()
-    except lint_prose.UnavailableError as error:
+    except UnavailableError as error:
         pytest.skip(str(error))
     (tmp_path / name).write_text(form.format(text))
-    command = [vale, "--no-global", "--config", ROOT / ".vale.ini", "--output=line", tmp_path / name]
-    exit_code, output = lint_prose.run(command, tmp_path, 60)
+    command: list[str | Path] = [vale, "--no-global", "--config", ROOT / ".vale.ini", "--output=line", tmp_path / name]
+    exit_code, output = run(command, tmp_path, 60)
     assert exit_code == 1, output
     assert "DelayMQ.Phrases" in output

@@ -1,6 +1,7 @@
 """``PYTHONPATH=e2e python -m cluster <what>``: the same as the tests do, by hand."""
 
 import argparse
+import io
 import os
 import shlex
 import signal
@@ -35,7 +36,8 @@ def main() -> int:
     cleaning.add_argument("--all", action="store_true", help="remove the whole cache, after down")
     arguments = parser.parse_args()
     # Who waits for another run is to see it at once, through a pipe too.
-    sys.stdout.reconfigure(line_buffering=True)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)

@@ -117,7 +117,7 @@ class Side:
         for topic in (self.orders, self.questions):
             said = self.mqadmin(f"updateTopic -t {topic} -b {{broker}} -r 2 -w 2")
             assert "create topic to" in said, said
-            until(lambda topic=topic: self.clients.producer.queue_ids(topic) == [0, 1], f"a route of {topic}")  # type: ignore[misc]
+            until(lambda topic=topic: self.clients.producer.queue_ids(topic) == [0, 1], f"a route of {topic}")
         for group in (self.readers, self.pollers, self.repliers):
             said = self.mqadmin(f"updateSubGroup -g {group} -b {{broker}}")
             assert "create subscription group to" in said, said

@@ -30,8 +30,9 @@ def hold(folder: Path) -> None:
         task = flush_task(store)
         return None if task is None else _HeldTask(task, folder / "sync")
 
-    MessageStore.append = held_append  # type: ignore[method-assign]
-    MessageStore.flush_task = held_flush_task  # type: ignore[method-assign]
+    laid_over: Any = MessageStore
+    laid_over.append = held_append
+    laid_over.flush_task = held_flush_task
 
 
 class _HeldTask:

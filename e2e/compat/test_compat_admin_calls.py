@@ -24,7 +24,10 @@ QUEUES, MESSAGES = 2, 6
 def printed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[dict[str, list[str]]]:
     """What each call answered, normalised, on a fresh broker with a producer and a group that reads."""
     with new_cluster() as cluster:
-        addresses = {"namesrv_address": cluster.namesrv_address, "broker_address": cluster.broker_address}
+        addresses: dict[str, Any] = {
+            "namesrv_address": cluster.namesrv_address,
+            "broker_address": cluster.broker_address,
+        }
         with closing(Workbench(driver, **addresses)) as clients:
             scene = _fill(clients)
             yield {call.name: _answer(clients, call, scene) for call in CALLS}

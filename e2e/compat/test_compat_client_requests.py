@@ -1,6 +1,7 @@
 """What operators have members of a group say or do: RocketMQ's administrator asks, its consumers answer."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from delaymq.protocol.command import Command
@@ -117,7 +118,7 @@ def test_all_members_or_one_say_how_far_they_are(clients: Workbench, operators: 
 def test_members_that_talk_nonsense_or_refuse_are_left_out(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     sound = clients.push(topic, group=group)
-    raw = {"broker_address": clients.broker_address, "group": group, "topic": topic}
+    raw: dict[str, Any] = {"broker_address": clients.broker_address, "group": group, "topic": topic}
 
     def nonsense(command: Command) -> Command:
         return Command(0, body=b'{"messageQueueTable":[')
@@ -136,7 +137,7 @@ def test_members_that_talk_nonsense_or_refuse_are_left_out(clients: Workbench, o
 
 def test_a_member_that_is_silent_is_given_up_after_ten_seconds(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
-    raw = {"broker_address": clients.broker_address, "group": group, "topic": topic}
+    raw: dict[str, Any] = {"broker_address": clients.broker_address, "group": group, "topic": topic}
     with RawMember(**raw, client_id="silent", answer=lambda command: None) as member:
         with pytest.raises(ClientError) as silent:
             operators.running_info(group, "silent")
@@ -148,7 +149,7 @@ def test_a_member_that_is_silent_is_given_up_after_ten_seconds(clients: Workbenc
 
 def test_a_member_that_leaves_counts_as_silent(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
-    raw = {"broker_address": clients.broker_address, "group": group, "topic": topic}
+    raw: dict[str, Any] = {"broker_address": clients.broker_address, "group": group, "topic": topic}
     member = RawMember(**raw, client_id="leaving", answer=lambda command: None)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(operators.running_info, group, "leaving")

@@ -26,7 +26,7 @@ FROM_FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 
 @pytest.fixture(scope="module", params=["plain", "tls"])
 def transport(request: pytest.FixtureRequest) -> Transport:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 @pytest.fixture(scope="module")

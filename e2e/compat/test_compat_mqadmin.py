@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import mqadmin_output as output
@@ -91,7 +92,10 @@ CASES = BEFORE_DELAYS + AFTER_DELAYS
 def printed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[dict[str, list[str]]]:
     """What each command printed, normalised, on a fresh broker with one consumed topic."""
     with new_cluster() as cluster:
-        addresses = {"namesrv_address": cluster.namesrv_address, "broker_address": cluster.broker_address}
+        addresses: dict[str, Any] = {
+            "namesrv_address": cluster.namesrv_address,
+            "broker_address": cluster.broker_address,
+        }
         with closing(Workbench(driver, **addresses)) as clients:
             yield _play(clients)
 

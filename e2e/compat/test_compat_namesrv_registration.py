@@ -34,7 +34,7 @@ def test_registrations_are_compressed_and_repeated_only_where_something_changed(
         recorder = stack.enter_context(RecordingProxy(namesrv.port))
         config = {**PERIOD, "compressedRegister": "true", "forceRegister": "false"}
         broker = stack.enter_context(BrokerNode(sides.broker, [recorder.address], config=config))
-        addresses = {"namesrv_address": namesrv.address, "broker_address": broker.address}
+        addresses: dict[str, Any] = {"namesrv_address": namesrv.address, "broker_address": broker.address}
         clients = stack.enter_context(closing(Workbench(driver, **addresses)))
         topic = clients.name("Topic")
         clients.admin.update_topic(topic, broker=broker.address, queues=5)
@@ -56,7 +56,7 @@ def test_a_slave_of_rocketmq_finds_its_master_and_copies_its_tables(sides: Sides
     with ExitStack() as stack:
         namesrv = stack.enter_context(NameServerNode(sides.namesrv))
         master = stack.enter_context(BrokerNode(sides.broker, [namesrv.address], config=PERIOD))
-        addresses = {"namesrv_address": namesrv.address, "broker_address": master.address}
+        addresses: dict[str, Any] = {"namesrv_address": namesrv.address, "broker_address": master.address}
         clients = stack.enter_context(closing(Workbench(driver, **addresses)))
         topic, group = clients.topic(queues=2), clients.name("group")
         clients.mqadmin("updateSubGroup", "-b", master.address, "-g", group, "-r", "7")
@@ -105,7 +105,7 @@ def test_a_broker_at_a_new_address_takes_the_place_of_the_one_before(
     with ExitStack() as stack:
         namesrv = stack.enter_context(NameServerNode(kind, config=asking))
         first = stack.enter_context(BrokerNode("ours", [namesrv.address], config=signing))
-        addresses = {"namesrv_address": namesrv.address, "broker_address": first.address}
+        addresses: dict[str, Any] = {"namesrv_address": namesrv.address, "broker_address": first.address}
         clients = stack.enter_context(closing(Workbench(driver, **addresses)))
         until(lambda: clients.admin.route("TBW102"), "a route")
         second = stack.enter_context(BrokerNode("ours", [namesrv.address], config=signing))

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 from harness.clients import PushConsumer, Workbench
@@ -61,7 +62,7 @@ def test_where_members_would_go_on_is_told(clients: Workbench, operators: Operat
     stored_ms = [m.store_timestamp_ms for m in messages]
     clients.pull(group=group).commit(topic, 0, 2)
     wait_committed(clients, topic, group, {0: 2})
-    raw = {"broker_address": clients.broker_address, "group": group, "topic": topic}
+    raw: dict[str, Any] = {"broker_address": clients.broker_address, "group": group, "topic": topic}
     with RawMember(**raw, client_id="patient", answer=lambda command: None):
         assert operators.reset(topic, group, stored_ms[1], force=False) == {0: 1}
         # Forward only by force.

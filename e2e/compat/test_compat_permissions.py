@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from harness.brokers import Cluster
@@ -16,7 +17,10 @@ NO_PERMISSION = 16
 def allowed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[Workbench]:
     """Clients of a cluster of its own: other tests need a broker that permits everything."""
     with new_cluster() as cluster:
-        addresses = {"namesrv_address": cluster.namesrv_address, "broker_address": cluster.broker_address}
+        addresses: dict[str, Any] = {
+            "namesrv_address": cluster.namesrv_address,
+            "broker_address": cluster.broker_address,
+        }
         with closing(Workbench(driver, **addresses)) as clients:
             yield clients
 

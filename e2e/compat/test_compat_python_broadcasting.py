@@ -37,8 +37,8 @@ def test_in_broadcasting_each_member_gets_each_message(cluster: Cluster, tmp_pat
             for number in range(10):
                 await producer.send(Message(topic=topic, body=b"%d" % number))
             await until(lambda: all(len(each.messages) >= 10 for each in collected))
-        for each in collected:
-            assert Counter(each.bodies) == Counter(b"%d" % number for number in range(10))
+        for handler in collected:
+            assert Counter(handler.bodies) == Counter(b"%d" % number for number in range(10))
 
     run(cluster, scenario)
 

@@ -58,7 +58,8 @@ def test_after_a_close_no_task_no_descriptor_and_no_timer_is_left(cluster: Clust
         async with Client(cluster.namesrv_address) as client, Producer(client) as producer, AsyncExitStack() as stack:
             consumers = [PushConsumer(client, new_name("Group"), handle, options) for options in kinds.values()]
             batches = BatchPushConsumer(client, new_name("Group"), _nothing, replace(FROM_FIRST, batch=4))
-            for each in (*consumers, batches):
+            pushing: list[PushConsumer | BatchPushConsumer] = [*consumers, batches]
+            for each in pushing:
                 each.subscribe(topic)
                 await stack.enter_async_context(each)
             polled = await stack.enter_async_context(LitePullConsumer(client, new_name("Group")))
@@ -67,7 +68,7 @@ def test_after_a_close_no_task_no_descriptor_and_no_timer_is_left(cluster: Clust
                 await producer.send(Message(topic=topic, body=b"x"))
             assert await polled.poll(timeout_ms=30_000)
             # In the middle of retries, pauses and held pulls.
-            await until(lambda: all(_pulled(each, topic) >= 10 for each in (*consumers, batches)))
+            await until(lambda: all(_pulled(each, topic) >= 10 for each in pushing))
 
     async def scenario() -> None:
         async with asyncio.timeout(60), Client(cluster.namesrv_address) as client:

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from compat.python_scenario import FROM_FIRST, Collected, run, subscribed, until
@@ -56,7 +56,7 @@ def test_a_java_and_a_python_member_handle_queues_in_order_under_one_lock(cluste
     topic, group = clients.topic(queues=4), clients.group(retry_topic=True)
 
     async def scenario(client: Client) -> None:
-        first = {"orderly": True, "from": "CONSUME_FROM_FIRST_OFFSET"}
+        first: dict[str, Any] = {"orderly": True, "from": "CONSUME_FROM_FIRST_OFFSET"}
         java = await asyncio.to_thread(clients.push, topic, group=group, **first)
         got = Collected()
         consumer = subscribed(client, group, topic, got, replace(FROM_FIRST, ordered=True, lock_retry_ms=100))

@@ -43,7 +43,7 @@ class Listener:
 def test_what_python_traces_is_what_java_traces(cluster: Cluster, clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     group, readers = clients.name("Traced"), clients.group(retry_topic=True)
-    fields = {"tags": "T", "keys": "k1 k2"}
+    fields: dict[str, Any] = {"tags": "T", "keys": "k1 k2"}
     java = clients.new_producer(group=group, trace=True)
     consumer = clients.push(topic, group=readers, trace=True, **{"from": "CONSUME_FROM_FIRST_OFFSET"})
     sent = [java.send(topic, "hello", **fields), java.send(topic, "later", delayLevel=1)]

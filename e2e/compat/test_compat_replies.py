@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 from compat.python_scenario import FROM_FIRST, new_name, run, until
@@ -147,7 +148,7 @@ def test_python_asks_python(cluster: Cluster, clients: Workbench) -> None:
     run(cluster, scenario)
 
 
-def _outcomes(replier: Replier, count: int = 1) -> list[dict[str, object]]:
+def _outcomes(replier: Replier, count: int = 1) -> list[dict[str, Any]]:
     """How the replies ended, once there are so many."""
     deadline = time.monotonic() + LIMIT_S
     while len(outcomes := replier.outcomes()) < count:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 from harness.brokers import Cluster, OurCluster
@@ -64,7 +65,7 @@ def test_clients_resume_within_seconds_of_a_restart(
         clients = new_workbench(cluster)
         topic = clients.topic(queues=4)
         # Writes of offsets are writes, too.
-        rarely = {"persistOffsetMs": 60_000}
+        rarely: dict[str, Any] = {"persistOffsetMs": 60_000}
         concurrent = clients.push(topic, group=clients.group(), **rarely)
         orderly = clients.push(topic, group=clients.group(), orderly=True, **rarely)
         consumers = (concurrent, orderly)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from harness.brokers import Cluster
@@ -18,7 +19,10 @@ REPLY_TIMEOUT_MS = 30_000
 def plain_clients(cluster: Cluster) -> Iterator[Workbench]:
     """Clients in a JVM of their own: the setting is read once."""
     with Driver(jvm_options=[*JVM_OPTIONS, PLAIN]) as driver:
-        addresses = {"namesrv_address": cluster.namesrv_address, "broker_address": cluster.broker_address}
+        addresses: dict[str, Any] = {
+            "namesrv_address": cluster.namesrv_address,
+            "broker_address": cluster.broker_address,
+        }
         with closing(Workbench(driver, **addresses)) as clients:
             yield clients
 

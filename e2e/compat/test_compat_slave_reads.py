@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import pytest
 from harness import ports
@@ -17,10 +18,10 @@ from harness.driver import Driver
 from harness.name_servers import BrokerNode, Kind, NameServerNode
 from harness.waiting import until
 
-FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
+FIRST: dict[str, Any] = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 SENDS_AWAY = {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
 """Every message counts as far behind, so one pull takes 8 and suggests another broker."""
-HURRIED = {"pollNamesrvMs": 1_000, "heartbeatMs": 1_000}
+HURRIED: dict[str, Any] = {"pollNamesrvMs": 1_000, "heartbeatMs": 1_000}
 
 
 @pytest.mark.timeout(300)  # four programs start, one after the other
@@ -31,7 +32,7 @@ def test_a_consumer_that_is_behind_reads_at_the_slave_until_that_has_no_more_or_
     with ExitStack() as stack:
         namesrv = stack.enter_context(NameServerNode(kind))
         master = stack.enter_context(BrokerNode(kind, [namesrv.address], config=SENDS_AWAY))
-        addresses = {"namesrv_address": namesrv.address, "broker_address": master.address}
+        addresses: dict[str, Any] = {"namesrv_address": namesrv.address, "broker_address": master.address}
         clients = stack.enter_context(closing(Workbench(driver, **addresses)))
         topic, group = clients.topic(queues=1), clients.group()
         send(clients, topic, 0, 24)

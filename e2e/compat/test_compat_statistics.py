@@ -101,7 +101,7 @@ def test_delayed_messages_count_where_they_wait_and_where_they_arrive(
             ("GROUP_GET_NUMS", "SCHEDULE_TOPIC_XXXX@SCHEDULE_CONSUMER"),
         ):
             wait_until(
-                lambda name=name, key=key: of_schedule(name, key) >= 5,  # type: ignore[misc]
+                lambda name=name, key=key: of_schedule(name, key) >= 5,
                 f"{name} {key} grew by 5",
             )
 

@@ -65,8 +65,8 @@ class Files:
         pair = self.clients if own else None
         tls = TlsOptions(
             ca_path=self.authority.certificate,
-            certificate_path=pair and pair.certificate,
-            key_path=pair and pair.key,
+            certificate_path=pair.certificate if pair else None,
+            key_path=pair.key if pair else None,
         )
         return ClientOptions(tls=tls, connect_timeout_ms=30_000, request_timeout_ms=30_000)
 
@@ -147,6 +147,6 @@ def workbench(driver: Driver, cluster: Cluster) -> Iterator[Workbench]:
 def run_python(cluster: Cluster, options: ClientOptions | None, scenario: Callable[[Client], object]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(LIMIT_S), Client(cluster.namesrv_address, options) as client:
-            await scenario(client)  # type: ignore[misc]
+            await scenario(client)
 
     asyncio.run(bounded())

@@ -22,7 +22,7 @@ from console import chromium
 from console.content import Member, consume, kill_letters, run, send
 from delaymq.client import Client, Message, Producer, SendResult
 from harness.brokers import OurCluster
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
 IMAGES_PATH = Path(__file__).resolve().parents[2] / "docs" / "images"
 MAX_IMAGE_BYTES = 150_000
@@ -30,7 +30,8 @@ HISTORY_S = 90
 SLOW_S = 2.0
 """A handler that takes so long: its group falls behind."""
 SETTLE_MS = 4_000
-WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
+WIDE: ViewportSize = {"width": 1280, "height": 860}
+NARROW: ViewportSize = {"width": 390, "height": 844}
 # The table of RocketMQ; most reminders are for the next ten minutes.
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DELAYS = (*("1m", "2m", "3m", "5m") * 3, "5s", "30s", "4m", "6m", "7m", "8m", "9m", "10m", "20m", "30m", "1h", "2h")
@@ -43,7 +44,7 @@ class Picture:
     name: str
     place: str
     scheme: str = "light"
-    viewport: dict[str, int] = field(default_factory=lambda: WIDE)
+    viewport: ViewportSize = field(default_factory=lambda: WIDE)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from delaymq.message.properties import format_properties
@@ -93,9 +93,9 @@ class TransactionLoad(threading.Thread):
             await asyncio.sleep(0.05)
         answering.cancel()
 
-    async def _produce(self, keys: object, began: float, worker: int) -> None:
+    async def _produce(self, keys: Iterator[str], began: float, worker: int) -> None:
         connection = await self._connect()
-        for done, key in enumerate(keys):  # type: ignore[arg-type]
+        for done, key in enumerate(keys):
             due = began + (done * WORKERS + worker) / TRANSACTIONS_PER_SECOND
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             try:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,10 @@ def printed(
 ) -> Iterator[dict[str, list[str]]]:
     """For a fixture: what each command printed on a fresh cluster, which `fill` makes ready; it gives the scene."""
     with fresh as cluster:
-        addresses = {"namesrv_address": cluster.namesrv_address, "broker_address": cluster.broker_address}
+        addresses: dict[str, Any] = {
+            "namesrv_address": cluster.namesrv_address,
+            "broker_address": cluster.broker_address,
+        }
         with closing(Workbench(driver, **addresses)) as clients:
             yield play(clients, cases, fill(clients))
 

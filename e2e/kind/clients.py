@@ -183,10 +183,10 @@ class JavaClient:
         """What is on its way is answered, and the ``send`` comes to its end."""
         self._program.call("stop")
 
-    def first_send(self, **options: object) -> Any:
+    def first_send(self, **options: Any) -> Any:
         return self._program.call("first-send", **options)
 
-    def drain(self, **options: object) -> list[str]:
+    def drain(self, **options: Any) -> list[str]:
         """The unique keys that a new group reads of every queue."""
         self._program.call("drain", out="/tmp/read", **options)
         return [line.split(" ")[0] for line in self._file("/tmp/read").splitlines()]

@@ -7,16 +7,22 @@
 Arguments: the store's folder, the topic, the delay level table.
 """
 
-# ruff: noqa: F821 - the names come from the source that stands before this one
+from __future__ import annotations
+
 import json
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the source that stands before this one
+    from harness.commitlog import delayed_messages, records
 
 
-def _say(*words):  # type: ignore[no-untyped-def]
+def _say(*words: object) -> None:
     print(json.dumps(words, separators=(",", ":")))
 
 
-def _main(store_path, topic, level_table):  # type: ignore[no-untyped-def]
+def _main(store_path: str, topic: str, level_table: str) -> None:
     store = Path(store_path)
     for unique_key, messages in delayed_messages(store, level_table, real_topic=topic).items():
         for message in messages:

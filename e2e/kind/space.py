@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -196,7 +197,7 @@ class Space:
 
     # What became of messages.
 
-    def logged(self, pod: str, topic: str, *, by_unique_key: bool = False) -> list[Logged]:
+    def logged(self, pod: str, topic: str, *, by_unique_key: bool = False) -> builtins.list[Logged]:
         """What the log in a broker's pod holds of a topic (a reader that shares no code with the broker)."""
         source = "\n".join(
             Path(path).read_text() for path in (commitlog.__file__, Path(__file__).parent / "read_log.py")

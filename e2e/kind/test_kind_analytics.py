@@ -171,7 +171,7 @@ def test_runs_that_cannot_be_end_with_a_reason_and_a_sentence_and_leave_nothing_
     lab: Lab, spark_operator: SparkOperator, spaces: Callable[..., Space]
 ) -> None:
     space = spaces("failing", client=False)
-    failing = {
+    failing: dict[str, dict[str, Any]] = {
         "noimage": {"image": "delaymq/spark:none", "deadlineSeconds": DEADLINE_S},
         "noclaim": {"resultsClaim": "nowhere", "deadlineSeconds": DEADLINE_S},
         "noaccount": {"serviceAccountName": "nobody"},

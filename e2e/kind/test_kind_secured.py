@@ -25,7 +25,7 @@ NAME = "shop"
 SERVER_NAME = f"{NAME}-namesrv"
 # Accounts as the example has them. The second may send to and read `orders`, for the group `billing`.
 OPERATOR = {"accessKey": "delaymq-operator", "secretKey": "write-another-one"}
-ACCOUNT = {"access_key": "orders-service", "secret_key": "and-another-one"}
+ACCOUNT: dict[str, Any] = {"access_key": "orders-service", "secret_key": "and-another-one"}
 LATER = {"access_key": "later-account", "secret_key": "later-secret"}
 # The kubelet brings a changed Secret to a node when it looks at the pod next, about once a minute.
 PROJECTED_S = 150.0
@@ -183,14 +183,14 @@ def _send_and_receive(space: Space, run: str, options: dict[str, str]) -> list[S
     return producer.sends()
 
 
-def _refusal(space: Space, *, broker: str = NAME, **options: str) -> str:
+def _refusal(space: Space, *, broker: str = NAME, **options: Any) -> str:
     """What a client is told that is refused; AssertionError if it is served."""
     with pytest.raises(AssertionError, match="ask stats failed") as refused:
         space.client.ask("stats", "orders", name_servers=space.name_servers(broker), **options)
     return str(refused.value)
 
 
-def _served(space: Space, **options: str) -> bool:
+def _served(space: Space, **options: Any) -> bool:
     try:
         return bool(space.client.ask("stats", "orders", name_servers=space.name_servers(NAME), **options))
     except AssertionError as error:

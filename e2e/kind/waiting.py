@@ -16,7 +16,7 @@ class NotYetError(Exception):
     """What is waited for is not so yet; the text says what is so instead."""
 
 
-def wait_until(what: str, ask: Callable[[], T], *, timeout_s: float, every_s: float = EVERY_S) -> T:
+def wait_until(what: str, ask: Callable[[], T | None], *, timeout_s: float, every_s: float = EVERY_S) -> T:
     """The first answer of ``ask`` that is neither None nor False.
 
     ``ask`` may raise NotYetError to say what it saw, or ClusterError (an API server that is away for a moment).

@@ -79,7 +79,7 @@ def lose_broker_pod(world: FakeWorld, **status: Any) -> None:
     world.idle(5)
     body = world.kube.objects[place]
     body["status"] = status
-    world.kube.tick = lambda: None  # type: ignore[method-assign]
+    world.kube.tick = lambda: None
     world.kube._touch(body)
     world.idle(5)
 
@@ -96,7 +96,7 @@ def crashed(world: FakeWorld) -> None:
 
 def missing(world: FakeWorld) -> None:
     """Whatever keeps the StatefulSet from making it."""
-    world.kube.tick = lambda: None  # type: ignore[method-assign]
+    world.kube.tick = lambda: None
     world.kube.objects.pop(("Pod", NAMESPACE, POD["pod"]))
     world.idle(5)
 

@@ -75,7 +75,7 @@ def _kind(call: ast.Call) -> str | None:
         kind = str(getattr(names, first.id))
     subresource = next((one.value for one in call.keywords if one.arg == "subresource"), None)
     if kind is not None and isinstance(subresource, ast.Constant):
-        return f"{kind}/{subresource.value}"
+        return f"{kind}/{subresource.value!s}"
     return kind
 
 

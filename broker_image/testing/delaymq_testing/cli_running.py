@@ -73,7 +73,7 @@ def called(*words: str, environment: dict[str, str] | None = None, given: str = 
             main(words)
         except SystemExit as end:
             code = end.code
-    texts = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
+    texts = [stream.buffer.getvalue().decode() for stream in (out, err)]
     assert isinstance(code, int), code
     return Done(code, *texts)
 

@@ -22,10 +22,9 @@ class Peer:
     remote_address: str = "10.0.0.9:40000"
     is_private: bool = True
 
-    @property
-    def remote_host(self) -> bytes:
+    def __post_init__(self) -> None:
         host, _, port = self.remote_address.rpartition(":")
-        return pack_host(host, int(port))
+        self.remote_host = pack_host(host, int(port))
 
 
 def limited(shares: Shares, limit: int, host_limit: int | None = None) -> None:

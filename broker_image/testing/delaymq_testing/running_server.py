@@ -37,9 +37,11 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]], *, bound_s: float = B
 @asynccontextmanager
 async def standalone(path: Path, *, http: bool = False, **changes: Any) -> AsyncIterator[Standalone]:
     """Both servers over `path`; keys that begin with namesrv_ go to the NameServer."""
-    for_namesrv = {key.removeprefix("namesrv_"): value for key, value in changes.items() if key.startswith("namesrv_")}
+    for_namesrv: dict[str, Any] = {
+        key.removeprefix("namesrv_"): value for key, value in changes.items() if key.startswith("namesrv_")
+    }
     for_broker = {key: value for key, value in changes.items() if not key.startswith("namesrv_")}
-    namesrv_config = NamesrvConfig(**({"listen_port": 0, "kv_config_path": ""} | for_namesrv))
+    namesrv_config = NamesrvConfig(**{"listen_port": 0, "kv_config_path": "", **for_namesrv})
     server = Standalone(broker_config(path, **(BROKER_FIELDS | for_broker)), namesrv_config)
     await server.start(http=http)
     try:
@@ -71,7 +73,7 @@ class BrokerPeer:
         )
         return cls(connection, told)
 
-    async def send(self, topic: str, body: bytes = b"x", *, sys_flag: int = 0, **properties: str) -> Command:
+    async def send(self, topic: str, body: bytes = b"x", *, sys_flag: int = 0, **properties: Any) -> Command:
         return await self.connection.request(send_command(topic, body, sys_flag=sys_flag, **properties))
 
     def pull(self, topic: str, offset: int, *, queue_id: int = 0, wait_ms: int = 20_000) -> asyncio.Future[Command]:

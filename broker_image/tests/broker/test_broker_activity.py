@@ -47,7 +47,7 @@ def test_a_group_that_was_given_no_offsets_was_not_heard_of(harness: Harness) ->
     fields = {"srcGroup": "nobody", "destGroup": "made-up", "topic": "Orders", "offline": "true"}
     assert harness.answer(RequestCode.CLONE_GROUP_OFFSET, fields).code == 0
     assert not harness.broker.activity._seen_ms
-    fields = {"consumerGroup": "nobody", "topic": "Orders", "queueId": 0, "commitOffset": 1}
+    fields = {"consumerGroup": "nobody", "topic": "Orders", "queueId": "0", "commitOffset": "1"}
     assert harness.answer(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
     harness.answer(
         RequestCode.CLONE_GROUP_OFFSET,

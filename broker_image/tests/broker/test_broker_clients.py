@@ -108,13 +108,13 @@ def test_members_of_a_large_group_are_told_once_for_all_that_came_or_went(harnes
     clients.notify_members(10)
     assert sum(map(told, sessions)) == 10
     # One who leaves meanwhile is not told any more, the others hear of it in the next round.
-    harness.broker.session_closed(sessions.pop())  # type: ignore[arg-type]
+    harness.broker.session_closed(sessions.pop())
     clients.notify_members(1_000)
     clients.notify_members(1_000)
     assert [told(session) for session in sessions] == [1] * 10 + [2] * (len(sessions) - 10)
     clients.notify_members(1_000)
     assert sum(map(told, sessions)) == 0
-    harness.broker.session_closed(sessions.pop())  # type: ignore[arg-type]
+    harness.broker.session_closed(sessions.pop())
     clients.notify_members(1_000)
     assert [told(session) for session in sessions] == [1] * len(sessions)
 

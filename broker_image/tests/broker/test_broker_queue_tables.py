@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def time_spans(harness: Harness) -> Body:
     for number in range(QUEUES):
         low, high = store.queue_bounds("Orders", number)
         offset = harness.broker.offsets.get("Orders", "readers", number) or 0
-        times = {at: store.store_time_of("Orders", number, at) for at in range(high)}
+        times: dict[int, Any] = {at: store.store_time_of("Orders", number, at) for at in range(high)}
         oldest = times.get(low, -1)
         waiting = times.get(offset)
         spans.append(
@@ -159,7 +160,7 @@ def test_a_step_looks_at_a_bounded_number_of_queues(
     while True:
         assert read_only_config <= queue_tables.QUEUES_AT_ONCE
         total, read_only_config = total + read_only_config, 0
-        if next(work.steps, None) is None and work.steps.gi_frame is None:
+        if next(work.steps, None) is None and inspect.getgeneratorstate(work.steps) == inspect.GEN_CLOSED:
             break
     assert total + read_only_config >= QUEUES
 

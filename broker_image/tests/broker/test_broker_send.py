@@ -286,7 +286,7 @@ def test_an_unexpected_error_is_answered_and_the_next_request_served(
 
 
 def test_a_send_to_the_retry_topic_goes_there_until_the_last_try_and_then_to_the_dead_letters(harness: Harness) -> None:
-    fields = {"j": 2, "l": 3}
+    fields: dict[str, Any] = {"j": 2, "l": 3}
     assert response_of(harness.send("%RETRY%readers", **fields)).code == ResponseCode.SUCCESS
     assert len(harness.pulled("%RETRY%readers")) == 1
     answer = response_of(harness.send("%RETRY%readers", properties={"DELAY": "5"}, j=3, l=3))

@@ -206,7 +206,7 @@ def test_a_retry_topic_that_may_not_be_written_to_takes_nothing_back_but_dead_le
     # What a consumer sends itself is not checked: it would have nowhere else to go.
     assert own_retry(harness, 9, max_times=1).code == ResponseCode.SUCCESS
     assert harness.broker.store.queue_bounds("%DLQ%readers", 0) == (0, 1)
-    assert harness.pull("%DLQ%readers").code == ResponseCode.NO_PERMISSION
+    assert response_of(harness.pull("%DLQ%readers")).code == ResponseCode.NO_PERMISSION
 
 
 def test_retries_lie_only_in_queues_that_members_read(harness: Harness) -> None:

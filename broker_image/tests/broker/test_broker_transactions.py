@@ -9,6 +9,7 @@ from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES
 from delaymq.broker.results import Deferred
 from delaymq.message import names
 from delaymq.message.properties import MAX_PROPERTIES_BYTES
+from delaymq.message.record import Record
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.bodies import SubscriptionGroupConfig
 from delaymq.protocol.codes import RequestCode
@@ -133,9 +134,15 @@ def test_an_end_that_comes_again_reads_no_other_message_whole(
     for _ in range(5):
         assert harness.send(TOPIC, b"body of U1", {"UNIQ_KEY": "U1"}).code == 0
     harness.roll_back(half)
-    store, read = harness.broker.store, []
+    store = harness.broker.store
+    read: list[int] = []
     record_at = store.record_at
-    monkeypatch.setattr(store, "record_at", lambda place: read.append(place) or record_at(place))
+
+    def noted(place: int) -> Record | None:
+        read.append(place)
+        return record_at(place)
+
+    monkeypatch.setattr(store, "record_at", noted)
     assert harness.roll_back(half).code == 0
     assert harness.commit(half).code == 1
     assert read == [half.physical_offset] * 2

@@ -82,7 +82,7 @@ class Model:
                 raise CrashError
             return append(message)
 
-        store.append = append_once  # type: ignore[method-assign]
+        store.append = append_once
         self.harness.end(half, COMMIT)
         self.kill()
 

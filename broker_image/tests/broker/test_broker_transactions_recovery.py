@@ -201,7 +201,7 @@ def test_a_commit_that_crashed_before_its_op_mark_gets_it_after_the_start(harnes
             raise OSError("no")
         return append(message)
 
-    broker.store.append = failing  # type: ignore[method-assign]
+    broker.store.append = failing
     assert harness.commit(half).code == 0
     assert harness.marks() == []
     harness.kill()
@@ -222,9 +222,9 @@ def test_a_commit_whose_append_failed_behind_the_log_is_not_made_twice(harness: 
         append(message)
         raise OSError("the index failed")
 
-    store.append = failing_late  # type: ignore[method-assign]
+    store.append = failing_late
     assert harness.commit(half).code == 0
-    store.append = append  # type: ignore[method-assign]
+    store.append = append
     assert harness.commit(half).code == 0
     assert harness.committed_keys() == ["U1"]
 
@@ -355,7 +355,7 @@ def test_pending_half_messages_are_found_by_both_offsets_whatever_was_settled(
     count: int, settled: list[tuple[int, bool]], small: int
 ) -> None:
     kept = pending._CHUNK_HALVES, pending._JOINED_BELOW
-    pending._CHUNK_HALVES, pending._JOINED_BELOW = small, small // 4  # type: ignore[misc]
+    pending._CHUNK_HALVES, pending._JOINED_BELOW = small, small // 4
     try:
         halves = PendingHalves()
         model = {}
@@ -386,7 +386,7 @@ def test_pending_half_messages_are_found_by_both_offsets_whatever_was_settled(
         told = [offset for first, end, _ in few for offset in range(first, end)]
         assert told == [offset for offset in sorted(model) if known_to is None or offset < known_to]
     finally:
-        pending._CHUNK_HALVES, pending._JOINED_BELOW = kept  # type: ignore[misc]
+        pending._CHUNK_HALVES, pending._JOINED_BELOW = kept
 
 
 @given(st.lists(st.tuples(st.integers(0, 4_000), st.integers(1, 4_000)), max_size=20))

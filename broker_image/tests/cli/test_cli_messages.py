@@ -317,8 +317,8 @@ asyncio.run(asyncio.wait_for(main(), 60))
         {"group": "failing", "resent": [], "failed": [], "resentBefore": []}
     ]
     ask("send", "Fails", "poison", "--key", "p")
-    words = [sys.executable, "-c", program, standalone.environment["DELAYMQ_NAMESRV"]]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
+    command = [sys.executable, "-c", program, standalone.environment["DELAYMQ_NAMESRV"]]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert ran.returncode == 0, ran.stderr
     assert [row["deadLetters"] for row in ask.json("deadletter", "list")] == [1]
     assert "failing" in ask("deadletter", "list").out
@@ -373,10 +373,10 @@ def test_looking_on_by_a_condition_needs_no_group_and_leaves_none(ask: Ask, tmp_
         there = Ask(filtering.environment)
         for price in range(1, 10):
             assert there("send", "Watched", f"costs {price}", "--property", f"price={price}").code == 0
-        words = ("receive", "Watched", "--sql", "price > 4 AND price < 8", "--tail")
-        assert bodies(there.json(*words, "20")) == ["costs 5", "costs 6", "costs 7"]
+        wanted = ("receive", "Watched", "--sql", "price > 4 AND price < 8", "--tail")
+        assert bodies(there.json(*wanted, "20")) == ["costs 5", "costs 6", "costs 7"]
         # As with tags: of the newest four those that are wanted.
-        assert bodies(there.json(*words, "4")) == ["costs 6", "costs 7"]
+        assert bodies(there.json(*wanted, "4")) == ["costs 6", "costs 7"]
         wrong = there("receive", "Watched", "--sql", "price >", "--tail", "4")
         assert (wrong.code, "line 1, column 8" in wrong.err) == (1, True)
         following = subprocess.Popen(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq import clock
@@ -28,7 +29,7 @@ from delaymq_testing.broker.transactions import Transacting
 from delaymq_testing.cli_running import COMMAND_TIMEOUT_S, Standalone, called
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
-SMALL = {"mapped_file_size_commit_log": 65_536, "max_hash_slot_num": 100, "max_index_num": 400}
+SMALL: dict[str, Any] = {"mapped_file_size_commit_log": 65_536, "max_hash_slot_num": 100, "max_index_num": 400}
 PENDING, OVERDUE, PLAIN = 7, 5, 40
 
 

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from delaymq.client import Client, ConsumeFrom, PushConsumer, PushConsumerOptions, ReceivedMessage
@@ -239,7 +240,8 @@ def test_running_members_are_told_of_a_reset_and_keep_exact_offsets_and_deletion
 
 def test_the_cluster_is_shown_with_what_does_not_answer(ask: Ask, standalone: Standalone) -> None:
     [shown] = ask.json("cluster", "show")
-    [broker] = shown["brokers"]  # type: ignore[misc]
+    brokers: Any = shown["brokers"]
+    [broker] = brokers
     assert (broker["cluster"], broker["brokerName"], broker["brokerId"]) == ("DefaultCluster", "broker-a", 0)
     assert broker["address"] == f"127.0.0.1:{standalone.listen_port}"
     assert broker["problem"] is None

@@ -52,7 +52,8 @@ class Server:
         self.broker.store.recovery.corrections = []
         self.broker.delivery.lateness = self.broker.delivery.counters.corrected = {}
         self.broker.delivery.pending.return_value = self.broker.stats.refused = {}
-        self.background, self.sessions, self.held_pulls = MagicMock(lag_s=0), MagicMock(refused=0), []
+        self.background, self.sessions = MagicMock(lag_s=0), MagicMock(refused=0)
+        self.held_pulls: list[object] = []
         self.flow, self.buffers, self.tls = MagicMock(refused={}), MagicMock(disconnected=0), MagicMock()
         self.flushing = MagicMock(times=FlushTimes())
         self.http_connections = 0

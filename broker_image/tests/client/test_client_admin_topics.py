@@ -184,8 +184,11 @@ def test_an_address_can_be_asked_without_a_start() -> None:
 
 
 def test_a_peer_that_does_not_answer_is_given_up() -> None:
+    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
     async def scenario() -> None:
-        silent = await asyncio.start_server(lambda reader, writer: reader.read(), HOST, 0)
+        silent = await asyncio.start_server(ignore, HOST, 0)
         address = f"{HOST}:{silent.sockets[0].getsockname()[1]}"
         async with Client(None, ClientOptions(request_timeout_ms=50)) as client:
             with pytest.raises(AnswerTimeoutError, match="within 50 ms"):

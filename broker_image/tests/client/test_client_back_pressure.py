@@ -16,8 +16,8 @@ from delaymq.client import (
     RefusedError,
     Retry,
     Suspend,
+    messages,
 )
-from delaymq.client.consumer.queues import queue_reader
 from delaymq.client.consumer.queues.process_queue import CacheTotal, ProcessQueue
 from delaymq.client.core import queue_calls
 from delaymq.client.messages import compressed_bytes
@@ -130,7 +130,7 @@ def test_a_pull_waits_as_long_as_rocketmqs_when_a_broker_is_busy(
         async def handle(message: ReceivedMessage) -> None:
             handled.set()
 
-        monkeypatch.setattr(queue_reader.asyncio, "sleep", slept)
+        monkeypatch.setattr("asyncio.sleep", slept)
         async with running(broker) as (client, _), subscribed(client, handle, QUICK):
             await handled.wait()
         monkeypatch.undo()
@@ -207,7 +207,7 @@ def test_pulls_go_where_the_broker_suggests_and_come_back() -> None:
 def decoding_threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each pull was read in the loop's own thread."""
     found: list[bool] = []
-    decode = queue_calls.decode_messages
+    decode = messages.decode_messages
 
     def noted(*arguments: object, **options: object) -> object:
         found.append(threading.current_thread() is threading.main_thread())
@@ -255,7 +255,7 @@ def test_only_compressed_records_count_as_such() -> None:
 def test_a_handler_chooses_the_level_of_a_retry_or_the_dead_letters() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
-        answers = {b"0": Retry(5), b"1": Retry(-1), b"2": Suspend(50)}
+        answers: dict[bytes, Retry | Suspend] = {b"0": Retry(5), b"1": Retry(-1), b"2": Suspend(50)}
         for body in answers:
             broker.add("T", body)
 

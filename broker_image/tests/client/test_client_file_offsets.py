@@ -117,7 +117,9 @@ def test_a_start_that_is_cancelled_leaves_the_file_to_others(tmp_path: Path) -> 
 def test_saves_that_overlap_are_written_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     first, second = QUEUES
-    write, at_work, overlaps = file_offsets._write, [], []
+    write = file_offsets._write
+    at_work: list[dict[MessageQueue, int]] = []
+    overlaps: list[dict[MessageQueue, int]] = []
 
     def slow_write(path: Path, offsets: dict[MessageQueue, int]) -> None:
         overlaps.extend(at_work)

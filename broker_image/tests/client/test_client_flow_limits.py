@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from delaymq.client import ConsumeFrom, PushConsumerOptions, ReceivedMessage
@@ -42,7 +43,7 @@ def test_the_limits_are_those_of_rocketmq_s_clients() -> None:
     ],
 )
 def test_a_consumer_stops_reading_at_each_of_its_limits_and_goes_on_when_there_is_room(
-    limit: dict[str, int], others_too: bool, least: int, most: int
+    limit: dict[str, Any], others_too: bool, least: int, most: int
 ) -> None:
     async def scenario() -> None:
         broker = FakeBroker()

@@ -248,7 +248,7 @@ def test_an_answer_that_does_not_move_on_is_refused_and_the_queue_is_asked_again
         for body in (b"0", b"1", b"2"):
             broker.add("T", body)
         pull = broker.scripts[RequestCode.PULL_MESSAGE]
-        wrong = []
+        wrong: list[Command] = []
 
         def goes_back(command: Command) -> Response | None:
             response = pull(command)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq.client import Admin, Client, ClientOptions, Credentials, RefusedError, TlsOptions, UnreachableError
@@ -128,7 +129,7 @@ def test_a_broker_that_answers_for_another_gets_no_request() -> None:
 def test_a_connection_whose_challenge_ended_is_made_anew(tmp_path: Path) -> None:
     async def scenario() -> None:
         (tmp_path / "rules.yml").write_text(RULES)
-        changes = {"acl_enable": True, "acl_config_path": str(tmp_path / "rules.yml")}
+        changes: dict[str, Any] = {"acl_enable": True, "acl_config_path": str(tmp_path / "rules.yml")}
         async with standalone(tmp_path, **changes) as server:
             address = f"127.0.0.1:{server.broker.port}"
             access = server.broker.broker.access
@@ -152,7 +153,11 @@ def test_with_tls_rocketmqs_signature_administers(tmp_path: Path, monkeypatch: p
     (tmp_path / "rules.yml").write_text(RULES)
 
     async def scenario() -> None:
-        changes = {"acl_enable": True, "acl_config_path": str(tmp_path / "rules.yml"), "acl_admin_needs_tls": True}
+        changes: dict[str, Any] = {
+            "acl_enable": True,
+            "acl_config_path": str(tmp_path / "rules.yml"),
+            "acl_admin_needs_tls": True,
+        }
         changes |= {"tls_server_cert_path": str(pair.certificate), "tls_server_key_path": str(pair.key)}
         async with standalone(tmp_path, **changes) as server:
             address = f"127.0.0.1:{server.broker.port}"

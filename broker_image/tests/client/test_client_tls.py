@@ -38,7 +38,7 @@ def server(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Tl
 def run(scenario: Callable[[], object]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(BOUND_S):
-            await scenario()  # type: ignore[misc]
+            await scenario()
 
     asyncio.run(bounded())
 

@@ -167,7 +167,8 @@ def test_a_close_lets_the_traces_that_are_on_their_way_arrive_and_sends_those_be
     monkeypatch.setattr(tracer, "MAX_KEY_CHARACTERS", 1)
 
     async def scenario() -> None:
-        broker, held = FakeBroker(), []
+        broker = FakeBroker()
+        held: list[Command] = []
         plain = broker.send_answer
 
         def answer(command: Command) -> Response | None:

@@ -14,7 +14,7 @@ from delaymq.client import (
     TransactionOptions,
     TransactionProducer,
 )
-from delaymq.client.sending import outgoing
+from delaymq.client.sending import outgoing, requests
 from delaymq.message.ids import offset_message_id, pack_host
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -259,7 +259,7 @@ def test_a_close_waits_for_a_transaction_whose_message_is_still_being_compressed
 ) -> None:
     async def scenario() -> None:
         broker, begun, go_on = HalfBroker(), asyncio.Event(), asyncio.Event()
-        compress = outgoing.compressed_beside
+        compress = requests.compressed_beside
 
         async def held(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
             begun.set()

@@ -1,6 +1,7 @@
 """Whatever a broker.conf holds, the answer is a configuration or one ConfigError, and soon."""
 
 import random
+from typing import Any
 
 from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig, build, keys_of, parse_properties_text
 from delaymq_testing.repetitions import FUZZ_INPUTS as INPUTS
@@ -11,7 +12,7 @@ _PIECES = ["=", ":", "\n", "\\", "\\u00", "#", "!", " ", "1s", "9" * 30, "-1", "
 
 def test_random_configuration_texts_end_in_a_configuration_or_one_clear_error() -> None:
     source = random.Random(SEED)
-    kinds = (BrokerConfig, NamesrvConfig)
+    kinds: tuple[Any, ...] = (BrokerConfig, NamesrvConfig)
     pieces = _PIECES + [key for kind in kinds for key in keys_of(kind)]
     built = refused = 0
     for number in range(INPUTS):

@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from delaymq_testing.namesrv_world import BrokerPeer, World
@@ -14,7 +15,14 @@ A_ROUND = 500
 HOSTS = ("10.0.0.9", "10.6.6.6", "10.6.6.7")
 """The broker's own, and two of strangers."""
 THEIRS = "10.6.6.6:10911"
-NAMES = ({}, {}, {"name": "theirs"}, {"broker_id": 7}, {"address": THEIRS}, {"name": "theirs", "address": THEIRS})
+NAMES: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    {"name": "theirs"},
+    {"broker_id": 7},
+    {"address": THEIRS},
+    {"name": "theirs", "address": THEIRS},
+)
 
 pytestmark = pytest.mark.timeout(120 + FUZZ_INPUTS // 100)
 
@@ -62,7 +70,7 @@ def strangers(world: World, chance: random.Random) -> Iterator[str]:
     while True:
         if len(peers) < 12 and not chance.randrange(3):
             names = {"name": "b", "address": ADDRESS} | chance.choice(NAMES)
-            peers.append(world.broker(**names, host=chance.choice(HOSTS[1:])))  # type: ignore[arg-type]
+            peers.append(world.broker(**names, host=chance.choice(HOSTS[1:])))
         if not peers:
             continue
         peer = chance.choice(peers)

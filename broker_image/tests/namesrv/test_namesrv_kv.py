@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq.config import NamesrvConfig
@@ -20,7 +21,7 @@ def ask(server: NameServer, code: int, body: bytes = b"", **fields: str) -> Resp
     return result if isinstance(result, Response) else server.guarded(code, lambda: at_once(result))
 
 
-def name_server(path: Path | str = "", **options: bool) -> NameServer:
+def name_server(path: Path | str = "", **options: Any) -> NameServer:
     return NameServer(NamesrvConfig(kv_config_path=str(path), **options), lambda: 0)
 
 

@@ -70,7 +70,8 @@ def test_properties_that_no_record_can_hold_are_illegal() -> None:
 
 def test_a_batch_can_be_read_in_parts() -> None:
     body = ONE * 7
-    parts, at = [], 0
+    parts: list[list[BatchMessage]] = []
+    at = 0
     while at < len(body):
         messages, at = batch.read_batch(body, at, 3, sum(map(len, parts)))
         parts.append(messages)

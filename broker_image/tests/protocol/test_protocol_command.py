@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import pytest
+from delaymq.protocol.binary_header import MAX_FIELDS
 from delaymq.protocol.codes import VERSION, LanguageCode, RequestCode, ResponseCode
 from delaymq.protocol.command import (
-    MAX_FIELDS,
     MAX_FRAME_BYTES,
     Command,
     Response,

@@ -5,7 +5,7 @@ import random
 import threading
 import zlib
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from delaymq.server.api.routing import MAX_READS
 from delaymq.server.log_reader import SHOWN_BODY_BYTES, LogFiles
 from delaymq_testing.running_server import BOUND_S, HOST, BrokerPeer, run, standalone, until
 
-PACKERS = {
+PACKERS: dict[int, Callable[[bytes], bytes]] = {
     0: zlib.compress,
     flags.COMPRESSION_ZLIB: zlib.compress,
     flags.COMPRESSION_LZ4: partial(lz4.frame.compress, block_size=lz4.frame.BLOCKSIZE_MAX4MB),
@@ -263,7 +263,7 @@ def test_the_life_of_a_message_from_its_store_to_its_dead_letter(tmp_path: Path)
     run(scenario)
 
 
-async def dead_letter(api: Asked, topic: str = "Orders", **properties: str) -> str:
+async def dead_letter(api: Asked, topic: str = "Orders", **properties: Any) -> str:
     """One dead letter of the group readers; its offset message id."""
     await api.peer.send(topic, b"bad", **properties)
     offset = (await api.get(f"messages?topic={topic}"))["messages"][0]["physicalOffset"]
@@ -326,7 +326,13 @@ def test_what_is_no_dead_letter_of_the_group_is_not_resent_and_says_why(tmp_path
             failed = (await api.post("deadletters/readers/resend", body))["failed"]
             assert [each["code"] for each in failed] == ["not_a_dead_letter", "no_such_message"]
             assert (await api.post("deadletters/nobody/resend", body, 404))["error"]["code"] == "no_such_group"
-            for wrong in ({"messages": []}, {"messages": [{"offsetMessageId": "x"}]}, {}, {"messages": [{}] * 65}):
+            bad: list[dict[str, Any]] = [
+                {"messages": []},
+                {"messages": [{"offsetMessageId": "x"}]},
+                {},
+                {"messages": [{}] * 65},
+            ]
+            for wrong in bad:
                 await api.post("deadletters/readers/resend", wrong, 400)
 
     run(scenario)

@@ -373,9 +373,9 @@ def test_one_port_for_two_purposes_is_refused(tmp_path: Path) -> None:
             config = broker_config(tmp_path, listen_port=listen_port, http_host=http_host, http_port=port)
             with pytest.raises(ServerError, match=f"the HTTP port .*{port} is in use: .* choose another port"):
                 BrokerServer.open(config)
-        config = NamesrvConfig(listen_port=port, http_host=HOST, http_port=port, kv_config_path="")
+        namesrv = NamesrvConfig(listen_port=port, http_host=HOST, http_port=port, kv_config_path="")
         with pytest.raises(ServerError, match=f"the NameServer's HTTP port .*{port} is in use"):
-            await NamesrvServer(config).start()
+            await NamesrvServer(namesrv).start()
 
     run(scenario)
 

@@ -32,7 +32,7 @@ class Asker:
         self.timeout_ms = LONG_MS
         self.deferred = False
         self._handle = server.broker.handle
-        server.broker.handle = self.handle  # type: ignore[method-assign, assignment]
+        server.broker.handle = self.handle  # type: ignore[assignment]
 
     def handle(self, session: Session, command: Command) -> object:
         if command.code == HELLO:
@@ -287,7 +287,7 @@ def test_a_question_that_no_frame_can_hold_has_no_answer(tmp_path: Path) -> None
                 question = request_command(QUESTION, body=bytes(17 << 20))
                 return RelayedRequests([(broker.members[0], question)], LONG_MS, broker.answer)
 
-            broker.server.broker.handle = too_large  # type: ignore[method-assign, assignment]
+            broker.server.broker.handle = too_large
             peer = await BrokerPeer.connect(broker.server.port)
             assert (await peer.connection.request(request_command(ASK))).remark == "-"
 

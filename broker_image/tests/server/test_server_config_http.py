@@ -62,7 +62,7 @@ def test_settings_say_their_origin_and_what_was_changed_while_the_broker_runs(tm
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_token="secret") as server:
             answer = await change(server, "fileReservedTime=24")
-            assert (answer.code, answer.remark.split(";")[0]) == (0, "changed now: fileReservedTime")
+            assert (answer.code, str(answer.remark).split(";")[0]) == (0, "changed now: fileReservedTime")
             found = await rows(server, token="secret")
             assert found["fileReservedTime"]["value"] == "24"
             assert "by code 25 of 127.0.0.1:" in found["fileReservedTime"]["origin"]

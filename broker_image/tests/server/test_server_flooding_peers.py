@@ -133,7 +133,7 @@ class HeldSync:
     ],
 )
 def test_while_the_disk_hangs_new_sends_are_refused_and_others_are_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], remark: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], remark: str
 ) -> None:
     may_go_on = threading.Event()
     may_go_on.set()

@@ -21,9 +21,10 @@ class World:
         self.age_s = 0.0
         self.connection = SimpleNamespace(deferred_since=0.0)
         self.session: Any = SimpleNamespace(connection=self.connection, remote_address="10.0.0.2:5")
-        self.flushing: Any = SimpleNamespace(waiting=0, busy_at=float("inf"), busy_after_s=0.0, capacity=0)
-        self.broker: Any = SimpleNamespace(
-            config=BrokerConfig(**settings), stats=SimpleNamespace(refused={}), waits_for_flush=sync
+        self.flushing = cast(Any, SimpleNamespace(waiting=0, busy_at=float("inf"), busy_after_s=0.0, capacity=0))
+        self.broker = cast(
+            Any,
+            SimpleNamespace(config=BrokerConfig(**settings), stats=SimpleNamespace(refused={}), waits_for_flush=sync),
         )
         self.answers: dict[int, Response] = {}
         self.flow = FlowControl(

@@ -8,6 +8,7 @@ import random
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq.broker.processors.table import PROCESSORS as BROKER_CODES
@@ -151,7 +152,7 @@ def test_hostile_frames_and_http_requests_cost_an_honest_client_nothing(
     caplog.set_level(logging.WARNING)
     rules = tmp_path / "plain_acl.yml"
     rules.write_text(RULES)
-    settings = {"acl_enable": True, "acl_config_path": str(rules), "http_token": TOKEN}
+    settings: dict[str, Any] = {"acl_enable": True, "acl_config_path": str(rules), "http_token": TOKEN}
     sign = lambda fields, body: signed("hostile-key", "hostile-secret", fields, body)  # noqa: E731
     names = {"topic": ["Honest", "Orders", "Orders", "%RETRY%G"], "consumerGroup": ["G", "readers", "readers"]}
     to_broker = HostileRequests(f"{SEED} broker's port", BROKER_CODES, texts=names, sign=sign)
@@ -187,6 +188,7 @@ def test_hostile_frames_and_http_requests_cost_an_honest_client_nothing(
                 answers, *_ = await asyncio.gather(
                     bursts, honest.work(), *(http(server.broker.http_port, data) for data in requests)
                 )
+                assert answers is not None
                 assert SECRET not in answers
             watching.cancel()
             after = resources()

@@ -14,7 +14,7 @@ from delaymq.protocol.frame import FrameReceiver
 from delaymq.protocol.signatures import Signer
 from delaymq.server.standalone import Standalone
 from delaymq_testing.broker.harness import records_of, send_fields
-from delaymq_testing.hostile.frames import Request, text_of
+from delaymq_testing.hostile.frames import Request, Value, text_of
 from delaymq_testing.hostile.requests import HostileRequests
 from delaymq_testing.hostile.second_signatures import Owner, Rule
 from delaymq_testing.hostile.signature_tricks import SignatureTricks
@@ -161,7 +161,11 @@ def test_a_broker_serves_signed_requests_by_the_rule_and_none_again_after_its_re
         async with standalone(tmp_path, acl_enable=True, acl_config_path=str(rules)) as server:
             wire = Wire(server.broker.port)
             for nonce, frame in attacked.counted:
-                fields = [("namespace", "DELAYMQ"), ("key", "challenge"), ("nonce", b64encode(nonce).decode())]
+                fields: list[tuple[str, Value]] = [
+                    ("namespace", "DELAYMQ"),
+                    ("key", "challenge"),
+                    ("nonce", b64encode(nonce).decode()),
+                ]
                 told = await wire.ask(Request(101, fields).frame())
                 assert told is not None
                 assert told.code == 0

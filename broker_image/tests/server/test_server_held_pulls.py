@@ -6,9 +6,8 @@ from typing import Any, cast
 import pytest
 from delaymq.broker.results import Held
 from delaymq.protocol.command import Command, Response
-from delaymq.server.requests.client_session import ClientSession
+from delaymq.server.requests.client_session import BUCKET_MS, ClientSession
 from delaymq.server.requests.long_polling import (
-    BUCKET_MS,
     DROP_UNITS,
     MAX_NEWS,
     PULL_BYTES,
@@ -246,7 +245,12 @@ def test_a_connection_that_ends_with_thousands_of_pulls_is_forgotten_in_slices(q
     for opaque in range(count):
         queue.pull(opaque)
     slices = Turns(queue)
-    slices.run(lambda: (queue.held.session_closed(queue.session), queue.store())[0])
+
+    def ends() -> None:
+        queue.held.session_closed(queue.session)
+        queue.store()
+
+    slices.run(ends)
     assert len(slices.resumed) >= 3
     assert (queue.resumed, queue.answers) == (0, [])
     assert (empty(queue), queue.held.bytes_held, queue.session.held_bytes) == (True, 0, 0)
@@ -303,8 +307,15 @@ def test_a_filter_that_costs_much_is_not_tried_while_its_sender_waits(queue: Que
         seen.append(tried - before)
         before = tried
 
-    queue.held._work.soon = lambda function: slices.work.append(lambda: (function(), note())[0])
-    slices.run(lambda: (queue.held.arrived("T", 0, 5, WANTED, b""), note())[0])
+    def noted(function: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            function()
+            note()
+
+        return run
+
+    queue.held._work.soon = lambda function: slices.work.append(noted(function))
+    slices.run(noted(lambda: queue.held.arrived("T", 0, 5, WANTED, b"")))
     assert tried == 100
     assert max(seen) <= SLICE_UNITS // 130 + 1
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq.broker import topics
@@ -11,7 +12,7 @@ from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.message.properties import decode_properties, encode_properties
 from delaymq.message.record import decode_record
-from delaymq.protocol.batch import encode_batch
+from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.server.standalone import Standalone
@@ -59,7 +60,7 @@ def test_made_up_topics_leave_room_for_administrators_and_for_the_retries_of_gro
 
 def test_a_connection_and_an_address_make_so_many_topics(tmp_path: Path) -> None:
     async def scenario() -> None:
-        limits = {"auto_create_max_per_connection": 10, "auto_create_max_per_account": 25}
+        limits: dict[str, Any] = {"auto_create_max_per_connection": 10, "auto_create_max_per_account": 25}
         async with standalone(tmp_path, **limits) as server:
             table = server.broker.broker.topics.table
             before, made = len(table), []
@@ -100,7 +101,7 @@ def test_nobody_leads_clients_elsewhere_by_changing_a_broker_s_settings(tmp_path
 
 def batch(topic: str, **properties: str) -> Command:
     """Request 320 with one message."""
-    command = send_command(topic, encode_batch([(0, b"x", encode_properties(properties))]))
+    command = send_command(topic, encode_batch([BatchMessage(0, b"x", encode_properties(properties))]))
     command.code = RequestCode.SEND_BATCH_MESSAGE
     return command
 
@@ -123,7 +124,7 @@ async def origin(peer: BrokerPeer, topic: str) -> list[str | None]:
 
 
 def test_a_producer_presents_no_message_as_another_topic_s(tmp_path: Path) -> None:
-    forged = {"RETRY_TOPIC": "Payments"}
+    forged: dict[str, Any] = {"RETRY_TOPIC": "Payments"}
 
     async def scenario() -> None:
         async with standalone(tmp_path, message_delay_level="1s") as server:

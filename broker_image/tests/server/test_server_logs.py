@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 import pytest
 from delaymq.clock import iso_time
@@ -97,7 +98,8 @@ def test_times_have_milliseconds_and_the_offset_of_the_time_zone(monkeypatch: py
 )
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_whatever_a_peer_states_an_event_is_one_line_of_bounded_length(text: str, form: str) -> None:
-    line = formatter(form).format(record("stated: %s", text, topic=text, keys=[text] * 100, **{"a b=\n": text}))
+    odd: dict[str, Any] = {"a b=\n": text}
+    line = formatter(form).format(record("stated: %s", text, topic=text, keys=[text] * 100, **odd))
     assert len(line.splitlines()) == 1
     assert len(line) < 12 * (MAX_EVENT_CHARACTERS + 35 * MAX_FIELD_CHARACTERS)
     assert line.isprintable()

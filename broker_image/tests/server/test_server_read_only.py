@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from delaymq.clock import now_ms
@@ -11,7 +12,11 @@ from delaymq.store.backup.backup import Backup
 from delaymq.store.backup.source import FolderSource
 from delaymq_testing.running_server import HOST, BrokerPeer, run, send_command, standalone, until
 
-SMALL = {"mapped_file_size_commit_log": 64 * 1024, "max_message_size": 16 * 1024, "message_delay_level": "1s 1h"}
+SMALL: dict[str, Any] = {
+    "mapped_file_size_commit_log": 64 * 1024,
+    "max_message_size": 16 * 1024,
+    "message_delay_level": "1s 1h",
+}
 
 
 def content_of(path: Path) -> dict[str, tuple[int, bytes]]:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
 from delaymq.config import NamesrvConfig
 from delaymq.message.ids import parse_offset_message_id
@@ -13,11 +14,15 @@ from delaymq_testing.running_server import BROKER_FIELDS, HOST, BrokerPeer, run,
 from delaymq_testing.step_runner import at_once
 
 
+async def ignored(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
 def test_a_broker_starts_and_registers_with_those_name_servers_that_are_there(tmp_path: Path) -> None:
     async def scenario() -> None:
         namesrv = NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path=""))
         await namesrv.start(http=False)
-        silent = await asyncio.start_server(lambda reader, writer: reader.read(), HOST, 0)
+        silent = await asyncio.start_server(ignored, HOST, 0)
         with socket.socket() as refused:
             refused.bind((HOST, 0))
             ports = (refused.getsockname()[1], silent.sockets[0].getsockname()[1], namesrv.port)
@@ -58,7 +63,11 @@ def test_clients_are_told_an_address_that_this_machine_need_not_have(tmp_path: P
 
 def test_a_broker_registers_again_only_where_its_topics_are_not_known(tmp_path: Path) -> None:
     async def scenario() -> None:
-        fields = {"register_name_server_period": 20, "force_register": False, "compressed_register": True}
+        fields: dict[str, Any] = {
+            "register_name_server_period": 20,
+            "force_register": False,
+            "compressed_register": True,
+        }
         async with standalone(tmp_path, **fields) as server:
             routes = server.namesrv.namesrv.routes
             (link,) = server.broker.registration.links

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from delaymq.config import NamesrvConfig
 from delaymq.protocol.bodies import DataVersion, RegisterBody, TopicConfig, TopicTable
@@ -16,7 +17,7 @@ NAMES = {"brokerName": "b", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", 
 
 
 @asynccontextmanager
-async def name_server(**changes: int) -> AsyncIterator[NamesrvServer]:
+async def name_server(**changes: Any) -> AsyncIterator[NamesrvServer]:
     server = NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path="", **changes))
     await server.start(http=False)
     try:

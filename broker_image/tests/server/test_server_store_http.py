@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from delaymq.message.record import Record, encode_record
 from delaymq.server.api.store import endpoints as store_http
+from delaymq.server.api.store import segments
 from delaymq.server.api.store.segments import RangeError, parse_range
 from delaymq.server.standalone import Standalone
 from delaymq.store.message_store import MessageStore
@@ -202,7 +203,7 @@ def test_a_segment_that_is_deleted_under_the_read_is_sent_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("delaymq.server.api.store.segments.CHUNK_BYTES", 4_096)
-    read_chunk = store_http.read_chunk
+    read_chunk = segments.read_chunk
     reading, may_go_on = threading.Event(), threading.Event()
 
     def pausing(descriptor: int, position: int, end: int) -> bytes:
@@ -343,7 +344,7 @@ def test_more_readers_than_may_read_at_once_are_told_when_to_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_http, "MAX_WAIT_S", 0.05)
-    read_chunk, may_go_on = store_http.read_chunk, threading.Event()
+    read_chunk, may_go_on = segments.read_chunk, threading.Event()
     at_once, most = 0, 0
     lock = threading.Lock()
 
@@ -381,7 +382,7 @@ def test_more_readers_than_may_read_at_once_are_told_when_to_come_again(
 def test_an_answer_that_a_bad_disk_ends_is_cut_off_and_holds_nothing_but_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_chunk = store_http.read_chunk
+    read_chunk = segments.read_chunk
 
     def failing(descriptor: int, position: int, end: int) -> bytes:
         if position > 0:

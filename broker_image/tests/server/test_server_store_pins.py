@@ -87,7 +87,7 @@ def store_of(server: Standalone) -> MessageStore:
     return server.broker.broker.store
 
 
-async def fill(server: Standalone, count: int, **properties: str) -> None:
+async def fill(server: Standalone, count: int, **properties: Any) -> None:
     peer = await BrokerPeer.connect(server.broker.port)
     for number in range(count):
         assert (await peer.send("T", b"x" * 2_000, KEYS=f"k{number}", **properties)).code == 0

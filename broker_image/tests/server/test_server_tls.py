@@ -6,12 +6,14 @@ import os
 import ssl
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig
 from delaymq.protocol.command import request_command
 from delaymq.server.errors import ServerError
 from delaymq.server.namesrv_server import NamesrvServer
+from delaymq.server.tls import contexts
 from delaymq.server.tls import server_tls as tls_module
 from delaymq.server.tls.certificate import CertificateError, ends_at_s
 from delaymq.server.tls.contexts import client_context as broker_s_context
@@ -36,12 +38,12 @@ def pair(authority: Authority, tmp_path: Path) -> Pair:
     return own
 
 
-def keys(pair: Pair, **more: object) -> dict[str, object]:
+def keys(pair: Pair, **more: object) -> dict[str, Any]:
     return {"tls_server_cert_path": str(pair.certificate), "tls_server_key_path": str(pair.key), **more}
 
 
 def settings(pair: Pair, **more: object) -> BrokerConfig:
-    return BrokerConfig(**keys(pair, **more))  # type: ignore[arg-type]
+    return BrokerConfig(**keys(pair, **more))
 
 
 def common_name(connection: RemotingConnection) -> str:
@@ -54,9 +56,10 @@ def test_both_servers_take_plain_and_tls_by_default_where_a_certificate_is_confi
     tmp_path: Path, authority: Authority, pair: Pair
 ) -> None:
     async def scenario() -> None:
-        of_namesrv = {f"namesrv_{key}": value for key, value in keys(pair).items()}
+        of_namesrv: dict[str, Any] = {f"namesrv_{key}": value for key, value in keys(pair).items()}
         async with standalone(tmp_path / "store", **keys(pair), **of_namesrv) as server:
             for port in (server.broker.port, server.broker.fast_port, server.namesrv.port):
+                assert port is not None
                 for tls in (None, client_context(authority)):
                     connection = await connect(HOST, port, tls=tls)
                     code = 106 if port == server.namesrv.port else 310
@@ -73,8 +76,8 @@ def test_where_tls_is_a_must_the_broker_registers_with_tls_too(
     tmp_path: Path, authority: Authority, pair: Pair
 ) -> None:
     async def scenario() -> None:
-        both = keys(pair, tls_server_mode="enforcing")
-        of_namesrv = {f"namesrv_{key}": value for key, value in both.items()}
+        both: dict[str, Any] = keys(pair, tls_server_mode="enforcing")
+        of_namesrv: dict[str, Any] = {f"namesrv_{key}": value for key, value in both.items()}
         async with standalone(tmp_path / "store", **both, **of_namesrv) as server:
             assert server.broker.registration.is_registered
             for port in (server.broker.port, server.namesrv.port):
@@ -231,7 +234,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
 ) -> None:
     tls = ServerTls(settings(pair))
     pairs = [authority.issue(HOST, days=days, file=f"race{days}") for days in (40, 50)]
-    read = tls_module.server_context
+    read = contexts.server_context
 
     def swapped_behind(given: BrokerConfig) -> object:
         made = read(given)
@@ -291,7 +294,7 @@ def test_what_is_wrong_with_the_files_keeps_the_server_from_starting_and_is_said
 
 def test_a_namesrv_with_bad_files_leaves_nothing_open(pair: Pair, tmp_path: Path) -> None:
     async def scenario() -> None:
-        config = NamesrvConfig(listen_port=0, kv_config_path="", **keys(Pair(pair.certificate, tmp_path / "none")))  # type: ignore[arg-type]
+        config = NamesrvConfig(listen_port=0, kv_config_path="", **keys(Pair(pair.certificate, tmp_path / "none")))
         with pytest.raises(ServerError, match="cannot be read"):
             await NamesrvServer(config).start()
 
@@ -306,7 +309,7 @@ def test_keys_that_do_not_go_together_are_refused() -> None:
         ({"tls_server_mode": "enforcing", "tls_test_mode_enable": False}, "requires a certificate"),
     ):
         with pytest.raises(ConfigError, match=said):
-            BrokerConfig(**changes)  # type: ignore[arg-type]
+            BrokerConfig(**changes)
 
 
 @pytest.mark.parametrize("wanted", ["optional", "require"])
@@ -317,7 +320,7 @@ def test_clients_certificates_are_verified_as_configured(
     known = authority.issue("client.example")
 
     async def scenario() -> None:
-        auth = {
+        auth: dict[str, Any] = {
             "tls_server_auth_client": True,
             "tls_server_need_client_auth": wanted,
             "tls_server_trust_cert_path": str(authority.certificate),
@@ -387,7 +390,7 @@ def test_a_stop_resets_tls_clients_too_and_ends_handshakes_that_are_under_way(
                 await waiting
             await until(lambda: accepting.under_way == 0)
             await until(lambda: peer.connection.closing)
-            server.broker.stop = nothing  # type: ignore[method-assign]
+            server.broker.stop = nothing
             halfway.close()
 
     async def nothing() -> None:

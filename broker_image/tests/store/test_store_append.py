@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq.message.errors import IllegalMessageError
@@ -268,10 +269,10 @@ def test_illegal_queues_are_refused_before_anything_is_written(open_store: Open)
 
 def test_the_due_time_is_the_tags_code_of_a_delayed_record(open_store: Open, clock: Clock) -> None:
     store = open_store()
-    own = format_due(clock.ms + 123, 2, 0)
-    copied = format_due(clock.ms + 999_999, 2, 0)
-    store.append(message("a", topic=SCHEDULE_TOPIC, queue_id=2, DELAY="3", **{DUE: own}))
-    store.append(message("b", topic=SCHEDULE_TOPIC, queue_id=2, DELAY="3", **{DUE: copied}))
+    own: dict[str, Any] = {DUE: format_due(clock.ms + 123, 2, 0)}
+    copied: dict[str, Any] = {DUE: format_due(clock.ms + 999_999, 2, 0)}
+    store.append(message("a", topic=SCHEDULE_TOPIC, queue_id=2, DELAY="3", **own))
+    store.append(message("b", topic=SCHEDULE_TOPIC, queue_id=2, DELAY="3", **copied))
     store.append(message("c", topic=SCHEDULE_TOPIC, queue_id=2, DELAY="3"))
     store.append(message("d", topic=SCHEDULE_TOPIC, queue_id=2, DELAY="99"))
     expected = [clock.ms + 123, clock.ms + 10_000, clock.ms + 10_000, clock.ms + 7_200_000]

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from delaymq.store.disk import files as files_module
 from delaymq.store.disk.files import Files
 from delaymq.store.errors import SegmentCreateError, StoreFailedError, StoreFullError, StoreOpenError
 from delaymq.store.index.index_file import IndexFile
@@ -95,7 +94,7 @@ def test_a_flush_opens_nothing(open_store: Open, monkeypatch: pytest.MonkeyPatch
     def no_descriptor(*arguments: object, **keywords: object) -> int:
         raise refusal(errno.EMFILE)
 
-    monkeypatch.setattr(files_module.os, "open", no_descriptor)
+    monkeypatch.setattr("os.open", no_descriptor)
     flush(store)
     monkeypatch.undo()
     assert store.flushed_offset == store.end_offset

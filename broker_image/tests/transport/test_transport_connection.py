@@ -246,7 +246,7 @@ def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers() -> N
         async def both(*_: object, **__: object) -> list[object]:
             return [*silent, *answering]
 
-        loop.getaddrinfo = both  # type: ignore[method-assign, assignment]
+        loop.getaddrinfo = both  # type: ignore[assignment]
         async with server(echo) as (port, _):
             client = await connect("two-addresses.example", port)
             assert client.remote_address == f"{HOST}:{port}"

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import struct
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ class Peer:
 
     def __init__(self, name: str, turns: int, taken: list[str], now: list[float], share: str = "host") -> None:
         self.is_waiting = False
-        self.share = share
+        self.share: Hashable = share
         self.used_s = 0.0
         self.left = turns
         self._name = name

@@ -16,7 +16,7 @@ ANSWER, LARGE_ANSWER, LONG, PARK, CLOSE, STOP, FAIL = range(10, 17)
 """Codes of requests, by what the owner of the connection does with one."""
 KINDS = st.sampled_from([ANSWER] * 30 + [LARGE_ANSWER] * 6 + [LONG] * 4 + [PARK] * 2 + [CLOSE, STOP, FAIL])
 """Weighted, so that most walks last."""
-MOVES = st.one_of(
+MOVES: st.SearchStrategy[tuple[str, list[int]]] = st.one_of(
     st.tuples(st.just("receive"), st.lists(KINDS, min_size=1, max_size=16)),
     st.tuples(
         st.sampled_from(

@@ -128,7 +128,7 @@ async def work(name_server: str, read: Callable[[], object], texts: list[str]) -
                 await producer.send(Message(topic="Orders", body=b"soon"), delay="1s")
                 for _ in range(2):
                     await consumed.get()
-                text = await read()  # type: ignore[misc]
+                text = await read()
                 texts.append(text)
 
 
@@ -160,8 +160,8 @@ def operator_metrics(world: FakeWorld, *others: Mapping[str, object]) -> str:
     cache = WatchCache(lambda kind, before, after: None)
     for (kind, _, _), body in world.kube.objects.items():
         cache.put(kind, body)
-    for body in others:
-        cache.put(str(body["kind"]), dict(body))
+    for other in others:
+        cache.put(str(other["kind"]), dict(other))
     metrics = OperatorMetrics()
     metrics.registry.register(StateCollector(Active(), cache))
     return metrics.text().decode()

@@ -30,6 +30,7 @@ async def an_admin(path: Path, **changes: Any) -> AsyncIterator[tuple[HttpBroker
     """An admin, a broker and the address of its NameServer."""
     async with standalone(path, http=True, http_token=TOKEN, **changes) as server:
         admin = HttpBrokerAdmin(timeout_s=5)
+        assert server.broker.http_port is not None
         endpoint = Endpoint(host=HOST, broker_port=server.broker.port, http_port=server.broker.http_port, token=TOKEN)
         try:
             yield admin, endpoint, f"{HOST}:{server.namesrv.port}"

@@ -28,6 +28,7 @@ from delaymq_operator.api import (
 from delaymq_operator.api.broker_status import CorrectedLevel, GroupStatus, ResumedStatus
 from delaymq_operator.api.resource import ms_of_timestamp, timestamp_of_ms
 from delaymq_operator.manifests.access import RULES_KEY
+from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator_testing.crd_files import EXAMPLES_PATH, REPOSITORY_PATH
 
 NOW = datetime(2026, 11, 21, 6, 0, 0, 900_000, tzinfo=UTC)
@@ -143,7 +144,7 @@ def test_only_what_changed_in_a_status_is_sent_and_what_went_away_is_taken_back(
 def test_what_went_away_within_a_part_of_a_status_is_taken_back_too() -> None:
     before = {"analytics": {"run": "1", "completedAt": "x", "groups": [1, 2]}, "gone": {"a": 1}}
     after = {"analytics": {"run": "2", "groups": [1]}, "new": {"b": {}}}
-    changes = {"analytics": {"run": "2", "completedAt": None, "groups": [1]}, "gone": None, "new": {"b": {}}}
+    changes: Manifest = {"analytics": {"run": "2", "completedAt": None, "groups": [1]}, "gone": None, "new": {"b": {}}}
     assert status_patch(before, after) == {"status": changes}
     assert status_patch(after, dict(after)) is None
 
@@ -177,7 +178,7 @@ def test_a_timestamp_is_read_as_it_was_written() -> None:
     assert parse_timestamp(timestamp(NOW)) == NOW.replace(microsecond=0)
 
 
-def test_a_time_of_a_status_comes_back_in_ms_and_what_is_none_is_none():
+def test_a_time_of_a_status_comes_back_in_ms_and_what_is_none_is_none() -> None:
     assert ms_of_timestamp(timestamp_of_ms(1_790_000_000_999)) == 1_790_000_000_000
     assert ms_of_timestamp("2026-09-21T14:13:20.25+02:00") == 1_789_992_800_250
     assert [ms_of_timestamp(text) for text in (None, "", "soon", "2026-13-01T00:00:00Z")] == [None] * 4

@@ -30,7 +30,7 @@ TYPES: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     names.DELAY_LEVEL_CONFIG_KIND: (DelayLevelConfigSpec, DelayLevelConfigStatus),
 }
 # Handed on to Kubernetes as they are: the path in the Broker, and the model that they must be like.
-HANDED_ON = {
+HANDED_ON: dict[str, Any] = {
     "spec.podTemplate.tolerations[]": kubernetes_models.V1Toleration,
     "spec.podTemplate.topologySpreadConstraints[]": kubernetes_models.V1TopologySpreadConstraint,
     "spec.podTemplate.topologySpreadConstraints[].labelSelector": kubernetes_models.V1LabelSelector,
@@ -108,7 +108,8 @@ def test_types_have_the_defaults_that_the_api_server_fills_in(kind: str) -> None
     filled = with_defaults(at(schema_of(kind), "spec"), required)
     struct = TYPES[kind][0]
     assert msgspec.convert(required, struct) == msgspec.convert(filled, struct)
-    for optional in ({"external": {"type": "NodePort"}}, {"analytics": {}}) if kind == names.BROKER_KIND else ():
+    of_brokers: list[dict[str, Any]] = [{"external": {"type": "NodePort"}}, {"analytics": {}}]
+    for optional in of_brokers if kind == names.BROKER_KIND else ():
         filled = with_defaults(at(schema_of(kind), "spec"), optional)
         assert msgspec.convert(optional, struct) == msgspec.convert(filled, struct)
 

@@ -16,7 +16,7 @@ OURS = {"app.kubernetes.io/managed-by": "delaymq-operator", "app.kubernetes.io/i
 
 
 def an_object(kind: str, name: str, version: int, **more: Any) -> Manifest:
-    metadata = {"namespace": "ns", "name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}
+    metadata: Manifest = {"namespace": "ns", "name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}
     metadata |= more.pop("metadata", {})
     if kind not in ("Broker", "Topic", "DelayLevelConfig"):
         metadata.setdefault("labels", OURS)
@@ -198,10 +198,10 @@ def test_the_end_of_one_of_two_topics_for_a_name_wakes_the_other(seen: Seen) -> 
 
 
 def test_topics_for_one_name_are_found_without_looking_through_all_topics(seen: Seen) -> None:
-    def looked_through(*_: object) -> list[Manifest]:
+    def looked_through(kind: str, namespace: str | None = None) -> list[Manifest]:
         raise AssertionError("all Topics were looked through for one of them")
 
-    seen.cache.all = looked_through  # type: ignore[method-assign]
+    seen.cache.all = looked_through
     topics = [an_object("Topic", f"t{n}", n, spec={"brokerRef": {"name": "demo"}}) for n in range(1, 4)]
     same = an_object("Topic", "same", 9, spec={"brokerRef": {"name": "demo"}, "topicName": "t2"})
     assert seen.cache.replace("Topic", None, [*topics, same], "9") == 4

@@ -81,6 +81,14 @@ class Tenants:
             left=self,
         )
 
+    def forbid(self, namespace: str) -> bool:
+        self.lists.forbidden.add(namespace)
+        return True
+
+    def allow_all(self) -> bool:
+        self.lists.forbidden.clear()
+        return True
+
     def _sync(self, lost: Lost) -> CacheSync:
         requests: Any = self.lists
         return CacheSync(requests, self.cache, interval_s=0.001, lost=lost)
@@ -166,10 +174,10 @@ def test_a_namespace_that_must_not_be_listed_any_more_is_dropped_and_the_others_
     serve(
         tenants,
         lambda: tenants.watched == {"a", "b"},
-        lambda: tenants.lists.forbidden.add("b") or True,
+        lambda: tenants.forbid("b"),
         lambda: tenants.watched == {"a"} and not tenants.cache.all("Broker", "b"),
         lambda: tenants.stranded,
-        lambda: tenants.lists.forbidden.clear() or True,
+        lambda: tenants.allow_all(),
         lambda: tenants.watched == {"a", "b"} and tenants.cache.all("Broker", "b"),
     )
     assert [found["metadata"]["namespace"] for found in tenants.cache.all("Broker")] == ["a", "b"]

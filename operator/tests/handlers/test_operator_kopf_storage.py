@@ -10,12 +10,15 @@ from typing import Any
 import kopf
 import pytest
 from delaymq_operator.handlers.settings import configure
+from kopf._cogs.structs.ephemera import AnyMemo
+from kopf._cogs.structs.ids import HandlerId
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.indexing import OperatorIndexers
 from kopf._core.reactor.inventory import ResourceMemories
 from kopf._core.reactor.processing import process_resource_event
 
 TOPICS = Resource("delaymq.io", "v1alpha1", "topics", kind="Topic", namespaced=True)
+RELEASE = HandlerId("release")
 NONSENSE = [
     *("", "nonsense", "5", "[]", '"x"', '{"metadata": 5}', '{"metadata": {"annotations": []}, "spec": 1}'),
     "[" * 100_000,
@@ -41,7 +44,7 @@ def told(annotations: dict[str, str]) -> list[str]:
         raise AssertionError("nothing is deleted here")
 
     metadata = {"namespace": "ns", "name": "orders", "uid": "u", "annotations": annotations}
-    body = {"apiVersion": "delaymq.io/v1alpha1", "kind": "Topic", "metadata": metadata, "spec": {}}
+    body: Any = {"apiVersion": "delaymq.io/v1alpha1", "kind": "Topic", "metadata": metadata, "spec": {}}
 
     async def process() -> None:
         await process_resource_event(
@@ -50,7 +53,7 @@ def told(annotations: dict[str, str]) -> list[str]:
             registry=registry,
             settings=settings,
             memories=ResourceMemories(),
-            memobase=kopf.Memo(),
+            memobase=AnyMemo(kopf.Memo()),
             resource=TOPICS,
             raw_event={"type": "DELETED", "object": body},
             event_queue=asyncio.Queue(),
@@ -73,7 +76,7 @@ def test_progress_that_cannot_be_read_is_none(text: str) -> None:
     settings = kopf.OperatorSettings()
     configure(settings, request_timeout_s=1)
     body = kopf.Body({"metadata": {"annotations": {"delaymq.io/release": text}}})
-    assert settings.persistence.progress_storage.fetch(key="release", body=body) is None
+    assert settings.persistence.progress_storage.fetch(key=RELEASE, body=body) is None
 
 
 def test_progress_that_kopf_wrote_is_read_again() -> None:
@@ -81,7 +84,7 @@ def test_progress_that_kopf_wrote_is_read_again() -> None:
     configure(settings, request_timeout_s=1)
     storage, patch = settings.persistence.progress_storage, kopf.Patch()
     delayed = (datetime.now(UTC) + timedelta(seconds=9)).isoformat(timespec="microseconds")
-    record = {"started": delayed, "delayed": delayed, "retries": 3, "success": False, "purpose": "delete"}
-    storage.store(key="release", record=record, body=kopf.Body({}), patch=patch)
+    record: Any = {"started": delayed, "delayed": delayed, "retries": 3, "success": False, "purpose": "delete"}
+    storage.store(key=RELEASE, record=record, body=kopf.Body({}), patch=patch)
     body = kopf.Body({"metadata": {"annotations": dict(patch["metadata"]["annotations"])}})
-    assert storage.fetch(key="release", body=body) == record
+    assert storage.fetch(key=RELEASE, body=body) == record

@@ -1,12 +1,14 @@
 """The SparkApplication of a group: what it asks of the Spark operator, what its pods are like, what a user may add."""
 
 import copy
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
 from cluster.paths import artifacts_path
 from delaymq_operator.api.analytics_names import spark_key_owner
-from delaymq_operator.api.broker import parse_broker
+from delaymq_operator.api.broker import Broker, parse_broker
 from delaymq_operator.manifests import (
     AnalyticsRun,
     Context,
@@ -17,6 +19,7 @@ from delaymq_operator.manifests import (
     analytics_service_account,
     supporting_objects,
 )
+from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator_testing.network_policies import selects
 
 RUN = AnalyticsRun(group=1, token="29654400", image="delaymq/spark:1", read="HTTP")
@@ -27,7 +30,7 @@ BESIDE = AnalyticsRun(
     read="Volume",
     settings={"messageDelayLevel": "1s 5s", "fileReservedTime": "9"},
 )
-EVERYTHING = {
+EVERYTHING: dict[str, Any] = {
     "schedule": "0 3 * * *",
     "imagePullPolicy": "Always",
     "imagePullSecrets": [{"name": "pull"}],
@@ -57,30 +60,31 @@ USED = {
 }  # fmt: skip
 
 
-def broker(name="demo", network=False, **analytics):
+def broker(name: str = "demo", network: bool = False, **analytics: Any) -> Broker:
     spec = {"analytics": analytics, "networkPolicy": {"enabled": network}}
     return parse_broker({"metadata": {"name": name, "namespace": "ns", "uid": "u-1"}, "spec": spec})
 
 
-def application(run=RUN, name="demo", **analytics):
+def application(run: AnalyticsRun = RUN, name: str = "demo", **analytics: Any) -> Manifest:
     of = broker(name, **analytics)
+    assert of.spec.analytics is not None
     return analytics_application(of, of.spec.analytics, run)
 
 
-def pods(made):
+def pods(made: Manifest) -> dict[str, Manifest]:
     return {role: made["spec"][role]["template"]["spec"] for role in ("driver", "executor")}
 
 
-def option(made, name):
+def option(made: Manifest, name: str) -> str | None:
     arguments = made["spec"]["arguments"]
     return arguments[arguments.index(name) + 1] if name in arguments else None
 
 
-def unknown_fields(schema, value, path=""):
+def unknown_fields(schema: Manifest, value: Any, path: str = "") -> Iterator[str]:
     """What of a value a schema does not have, or has as something else."""
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         return
-    kind = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}.get(schema.get("type"))
+    kind = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}.get(schema.get("type", ""))
     if kind is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
         yield f"{path} is no {schema['type']}"
     elif isinstance(value, dict):
@@ -98,7 +102,7 @@ def unknown_fields(schema, value, path=""):
         yield f"{path} is none of {schema['enum']}"
 
 
-def spark_operator_schema():
+def spark_operator_schema() -> Manifest | None:
     """Of the Spark operator that the e2e tests install; None where it was never fetched."""
     for file in artifacts_path().glob("spark-operator-*/chart/crds/*_sparkapplications.yaml"):
         [version] = yaml.safe_load(file.read_text())["spec"]["versions"]
@@ -106,18 +110,18 @@ def spark_operator_schema():
     return None
 
 
-def used(made):
+def used(made: Manifest) -> dict[str, set[str]]:
     found = {"spec": set(made["spec"])}
     return found | {f"spec.{role}": set(made["spec"][role]) for role in ("driver", "executor")}
 
 
-def test_the_fields_that_are_used_are_these():
+def test_the_fields_that_are_used_are_these() -> None:
     assert used(application(**EVERYTHING)) == USED
 
 
 @pytest.mark.parametrize("run", [RUN, BESIDE], ids=["http", "volume"])
 @pytest.mark.parametrize("analytics", [{}, EVERYTHING], ids=["nothing", "everything"])
-def test_the_spark_operator_s_schema_knows_all_of_it(run, analytics):
+def test_the_spark_operator_s_schema_knows_all_of_it(run: AnalyticsRun, analytics: Manifest) -> None:
     made = application(run, **analytics)
     schema = spark_operator_schema()
     if schema is not None:
@@ -128,7 +132,7 @@ def test_the_spark_operator_s_schema_knows_all_of_it(run, analytics):
     assert all(used(made)[path] <= known for path, known in USED.items())
 
 
-def test_it_belongs_to_the_broker_and_is_named_after_group_and_run():
+def test_it_belongs_to_the_broker_and_is_named_after_group_and_run() -> None:
     metadata = application()["metadata"]
     assert metadata["name"] == "demo-analytics-1-29654400"
     assert metadata["ownerReferences"][0]["uid"] == "u-1"
@@ -136,11 +140,11 @@ def test_it_belongs_to_the_broker_and_is_named_after_group_and_run():
     assert metadata["labels"]["delaymq.io/group"] == "1"
 
 
-def test_nothing_is_tried_again_by_itself():
+def test_nothing_is_tried_again_by_itself() -> None:
     assert application()["spec"]["restartPolicy"] == {"type": "Never"}
 
 
-def test_it_reads_the_broker_s_http_by_the_name_of_its_group_s_service():
+def test_it_reads_the_broker_s_http_by_the_name_of_its_group_s_service() -> None:
     assert option(application(), "--store") == "http://demo-broker-1.ns.svc:8080"
     assert option(application(), "--publish") == "configmap/ns/demo-analytics-1-29654400"
     assert "--levels" not in application()["spec"]["arguments"]
@@ -150,7 +154,7 @@ def test_it_reads_the_broker_s_http_by_the_name_of_its_group_s_service():
         assert "affinity" not in pods(application())[role]
 
 
-def test_or_the_volume_read_only_beside_the_broker():
+def test_or_the_volume_read_only_beside_the_broker() -> None:
     made = application(BESIDE)
     assert option(made, "--store") == "/mnt/delaymq/store"
     assert option(made, "--levels") == "1s 5s"
@@ -167,7 +171,7 @@ def test_or_the_volume_read_only_beside_the_broker():
         assert term["topologyKey"] == "kubernetes.io/hostname"
 
 
-def test_what_the_spec_says_comes_to_the_command():
+def test_what_the_spec_says_comes_to_the_command() -> None:
     made = application(**EVERYTHING)
     assert made["spec"]["arguments"][0] == "report"
     assert "--skipped-ok" in made["spec"]["arguments"]
@@ -178,7 +182,7 @@ def test_what_the_spec_says_comes_to_the_command():
     assert option(application(), "--out") is None
 
 
-def test_pods_fulfil_the_restricted_pod_security_standard_without_the_webhook():
+def test_pods_fulfil_the_restricted_pod_security_standard_without_the_webhook() -> None:
     for role, pod in pods(application(**EVERYTHING)).items():
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 10001
@@ -198,7 +202,7 @@ def test_pods_fulfil_the_restricted_pod_security_standard_without_the_webhook():
         assert pod["enableServiceLinks"] is False
 
 
-def test_only_the_driver_may_ask_the_api_server():
+def test_only_the_driver_may_ask_the_api_server() -> None:
     made = application()
     assert made["spec"]["driver"]["serviceAccount"] == "demo-analytics"
     assert "automountServiceAccountToken" not in pods(made)["driver"]
@@ -206,7 +210,7 @@ def test_only_the_driver_may_ask_the_api_server():
     assert application(serviceAccountName="mine")["spec"]["driver"]["serviceAccount"] == "mine"
 
 
-def test_the_watches_see_drivers_and_no_executors():
+def test_the_watches_see_drivers_and_no_executors() -> None:
     made = application()
     labels = made["metadata"]["labels"]
     assert (labels | made["spec"]["driver"]["labels"])["app.kubernetes.io/managed-by"] == "delaymq-operator"
@@ -216,12 +220,12 @@ def test_the_watches_see_drivers_and_no_executors():
     assert executors["app.kubernetes.io/component"] == "analytics"
 
 
-def test_templates_name_no_owner_so_that_pods_go_with_their_application():
+def test_templates_name_no_owner_so_that_pods_go_with_their_application() -> None:
     for role in ("driver", "executor"):
         assert "metadata" not in application()["spec"][role]["template"]
 
 
-def test_sizes_are_handed_on_as_a_sparkapplication_has_them():
+def test_sizes_are_handed_on_as_a_sparkapplication_has_them() -> None:
     made = application(**EVERYTHING)["spec"]
     driver = {key: made["driver"][key] for key in ("cores", "coreRequest", "coreLimit", "memory", "memoryOverhead")}
     assert driver == EVERYTHING["driver"]
@@ -232,7 +236,7 @@ def test_sizes_are_handed_on_as_a_sparkapplication_has_them():
     assert (plain["driver"]["memory"], plain["executor"]["instances"]) == ("1g", 1)
 
 
-def test_properties_of_the_user_never_win_over_those_of_the_operator():
+def test_properties_of_the_user_never_win_over_those_of_the_operator() -> None:
     mine = application()["spec"]["sparkConf"]
     assert mine["spark.local.dir"].startswith("/tmp/")
     assert all(spark_key_owner(key) for key in mine)
@@ -241,7 +245,7 @@ def test_properties_of_the_user_never_win_over_those_of_the_operator():
     assert application(sparkConf=users)["spec"]["sparkConf"] == mine | {"spark.sql.ansi.enabled": "false"}
 
 
-def test_a_submission_makes_no_network_policy_which_the_spark_operator_may_not():
+def test_a_submission_makes_no_network_policy_which_the_spark_operator_may_not() -> None:
     excluded = "spark.kubernetes.driver.pod.excludedFeatureSteps"
     step = "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
     assert application(sparkConf={excluded: ""})["spec"]["sparkConf"][excluded] == step
@@ -249,12 +253,12 @@ def test_a_submission_makes_no_network_policy_which_the_spark_operator_may_not()
 
 @pytest.mark.parametrize("name", ["b", "b" * 40, "a-" * 19 + "bb"])
 @pytest.mark.parametrize("group", [0, 31])
-def test_the_driver_s_name_fits_a_label(name, group):
+def test_the_driver_s_name_fits_a_label(name: str, group: int) -> None:
     run = AnalyticsRun(group=group, token="d1234567", image="i", read="HTTP")
     assert len(application(run, name)["metadata"]["name"] + "-driver") <= 63
 
 
-def test_the_result_goes_with_its_application_and_the_watches_do_not_see_it():
+def test_the_result_goes_with_its_application_and_the_watches_do_not_see_it() -> None:
     made = application() | {}
     made["metadata"]["uid"] = "u-2"
     result = analytics_result(broker(), made)
@@ -264,7 +268,7 @@ def test_the_result_goes_with_its_application_and_the_watches_do_not_see_it():
     assert "data" not in result
 
 
-def test_the_account_is_bound_to_the_chart_s_role():
+def test_the_account_is_bound_to_the_chart_s_role() -> None:
     of = broker()
     account, binding = analytics_service_account(of), analytics_role_binding(of, "delaymq-analytics", "ClusterRole")
     assert account["metadata"]["name"] == binding["subjects"][0]["name"] == "demo-analytics"
@@ -276,7 +280,7 @@ def test_the_account_is_bound_to_the_chart_s_role():
     }
 
 
-def test_policies_let_drivers_and_executors_come_to_the_http_port_only():
+def test_policies_let_drivers_and_executors_come_to_the_http_port_only() -> None:
     made = supporting_objects(broker(network=True), Context(image="i", token="t"), [0])
     [policy] = [each for each in made if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] == "demo-broker"]
     peer = {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/component": "analytics"}
@@ -284,7 +288,7 @@ def test_policies_let_drivers_and_executors_come_to_the_http_port_only():
     assert [[port["port"] for port in rule["ports"]] for rule in rules] == [[8080]]
 
 
-def test_the_policy_of_spark_pods_belongs_to_the_broker_and_leaves_egress_alone():
+def test_the_policy_of_spark_pods_belongs_to_the_broker_and_leaves_egress_alone() -> None:
     policy = analytics_network_policy(broker())
     assert policy["metadata"]["name"] == "demo-analytics"
     assert [owner["uid"] for owner in policy["metadata"]["ownerReferences"]] == ["u-1"]
@@ -292,7 +296,7 @@ def test_the_policy_of_spark_pods_belongs_to_the_broker_and_leaves_egress_alone(
     assert policy["spec"]["policyTypes"] == ["Ingress"]
 
 
-def test_the_policy_of_spark_pods_selects_no_pod_of_another_product():
+def test_the_policy_of_spark_pods_selects_no_pod_of_another_product() -> None:
     labels = {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/component": "analytics"}
     assert not selects(analytics_network_policy(broker())["spec"]["podSelector"], labels)
     theirs = labels | {"app.kubernetes.io/name": "shop"}

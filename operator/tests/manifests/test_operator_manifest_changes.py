@@ -1,10 +1,11 @@
 """Each field of a Broker's spec, and what a change of it changes: objects, and whose pods are restarted."""
 
 import json
+from collections.abc import Iterator
 
 import msgspec
 import pytest
-from delaymq_operator.api.broker import BrokerSpec, ResourceRequirements, parse_broker
+from delaymq_operator.api.broker import Broker, BrokerSpec, ResourceRequirements, parse_broker
 from delaymq_operator.api.names import INPUTS_ANNOTATION
 from delaymq_operator.manifests import (
     Context,
@@ -16,6 +17,7 @@ from delaymq_operator.manifests import (
     name_server_stateful_set,
     supporting_objects,
 )
+from delaymq_operator.reconcile.ports import Manifest
 
 LEVELS = Context(image="i", token="t")
 BROKERS, SERVERS = "StatefulSet demo-broker-0", "StatefulSet demo-namesrv"
@@ -26,7 +28,7 @@ NODE_PORT = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
 OUTSIDE = {"Service demo-broker-0-external", "Service demo-namesrv-external"}
 
 # spec before, spec after, objects that change, StatefulSets whose pods restart.
-CHANGES = {
+CHANGES: dict[str, tuple[Manifest, Manifest, set[str], set[str]]] = {
     "size": ({}, {"size": 3}, set(), set()),
     "image": ({}, {"image": "i:2"}, BOTH, BOTH),
     "imagePullPolicy": ({}, {"imagePullPolicy": "Always"}, BOTH, BOTH),
@@ -163,18 +165,18 @@ CHANGES = {
 }
 
 
-def broker(spec, **annotations):
+def broker(spec: Manifest, **annotations: str) -> Broker:
     metadata = {"name": "demo", "namespace": "ns", "uid": "u-1", "annotations": annotations}
     return parse_broker({"metadata": metadata, "spec": spec})
 
 
-def everything(of):
+def everything(of: Broker) -> dict[str, Manifest]:
     """All objects of a Broker with one group, as text, by kind and name."""
     external = of.spec.external
     context = Context(image=of.spec.image or "i", token="t")
     address = external.advertised_address if external and external.advertised_address else "10.96.0.7"
     group = GroupContext(group=0, advertised_address=address, storage_size=of.spec.storage.size)
-    found = supporting_objects(of, context, [0])
+    found: list[Manifest | None] = [*supporting_objects(of, context, [0])]
     found += [group_service(of, 0, None), group_external_service(of, 0), name_server_external_service(of)]
     found.append(broker_stateful_set(of, context, group))
     if not of.spec.name_servers.addresses:
@@ -182,7 +184,7 @@ def everything(of):
     return {f"{each['kind']} {each['metadata']['name']}": each for each in found if each is not None}
 
 
-def changed(before, after):
+def changed(before: dict[str, Manifest], after: dict[str, Manifest]) -> set[str]:
     return {
         name
         for name in before.keys() | after.keys()
@@ -190,8 +192,8 @@ def changed(before, after):
     }
 
 
-def restarted(before, after):
-    def inputs(of):
+def restarted(before: dict[str, Manifest], after: dict[str, Manifest]) -> set[str]:
+    def inputs(of: dict[str, Manifest]) -> dict[str, str]:
         return {name: each["metadata"]["annotations"][INPUTS_ANNOTATION] for name, each in of.items() if name in BOTH}
 
     old, new = inputs(before), inputs(after)
@@ -199,15 +201,15 @@ def restarted(before, after):
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda name: name.replace(" ", "-"))
-def test_a_field_changes_these_objects_and_restarts_these_pods(change):
+def test_a_field_changes_these_objects_and_restarts_these_pods(change: str) -> None:
     old, new, objects, restarts = CHANGES[change]
     before, after = everything(broker(old)), everything(broker(new))
     assert changed(before, after) == objects
     assert restarted(before, after) == restarts
 
 
-def test_the_table_has_every_field_of_the_spec():
-    def fields(kind, path=""):
+def test_the_table_has_every_field_of_the_spec() -> None:
+    def fields(kind: type[msgspec.Struct], path: str = "") -> Iterator[str]:
         for field in msgspec.structs.fields(kind):
             inner = field.type
             whole = f"{path}{field.encode_name}"
@@ -220,18 +222,20 @@ def test_the_table_has_every_field_of_the_spec():
     external = {name for name in listed if name.startswith("external.")}
     assert set(fields(BrokerSpec)) - {"external"} == listed - external
     inside = msgspec.inspect.type_info(BrokerSpec)
+    assert isinstance(inside, msgspec.inspect.StructType)
     [of_external] = [field.type for field in inside.fields if field.encode_name == "external"]
+    assert isinstance(of_external, msgspec.inspect.UnionType)
     [struct] = [kind for kind in of_external.types if isinstance(kind, msgspec.inspect.StructType)]
     assert {f"external.{field.encode_name}" for field in struct.fields} == external
 
 
 @pytest.mark.parametrize("restart", ["1", "now"])
-def test_the_restart_annotation_restarts_everything(restart):
+def test_the_restart_annotation_restarts_everything(restart: str) -> None:
     before, after = everything(broker({})), everything(broker({}, **{"delaymq.io/restart": restart}))
     assert restarted(before, after) == BOTH
 
 
-def test_a_newer_operator_with_another_default_image_restarts_nothing():
+def test_a_newer_operator_with_another_default_image_restarts_nothing() -> None:
     made = [
         broker_stateful_set(
             broker({}),
@@ -243,7 +247,7 @@ def test_a_newer_operator_with_another_default_image_restarts_nothing():
     assert made[0]["metadata"]["annotations"] == made[1]["metadata"]["annotations"]
 
 
-def test_the_hash_of_a_plain_broker_is_what_it_always_was():
+def test_the_hash_of_a_plain_broker_is_what_it_always_was() -> None:
     """Another hash here restarts every broker at an upgrade of the operator."""
     found = everything(broker({}))
     assert found[BROKERS]["metadata"]["annotations"] == {INPUTS_ANNOTATION: "9d950498448fd71d"}

@@ -1,8 +1,10 @@
 """Services, budgets, policies, configuration."""
 
+from typing import Any
+
 import pytest
 from delaymq.config import BrokerConfig, build, parse_properties_text
-from delaymq_operator.api.broker import parse_broker
+from delaymq_operator.api.broker import Broker, parse_broker
 from delaymq_operator.manifests import (
     Context,
     DelayTable,
@@ -16,21 +18,22 @@ from delaymq_operator.manifests import (
     supporting_objects,
     token_secret,
 )
+from delaymq_operator.reconcile.ports import Manifest
 
 CONTEXT = Context(image="delaymq/broker:1", token="t", operator_namespace="ops", operator_labels=(("app", "op"),))
 NODE_PORT = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
 
 
-def broker(**spec):
+def broker(**spec: Any) -> Broker:
     return parse_broker({"metadata": {"name": "demo", "namespace": "ns", "uid": "u-1"}, "spec": spec})
 
 
-def objects(**spec):
+def objects(**spec: Any) -> dict[tuple[str, str], Manifest]:
     found = supporting_objects(broker(**spec), CONTEXT, [0, 1])
     return {(each["kind"], each["metadata"]["name"]): each for each in found}
 
 
-def test_a_plain_broker_has_these_objects():
+def test_a_plain_broker_has_these_objects() -> None:
     assert set(objects()) == {
         ("ConfigMap", "demo-broker-conf"),
         ("Service", "demo-broker-pods"),
@@ -42,35 +45,39 @@ def test_a_plain_broker_has_these_objects():
     }
 
 
-def test_nothing_of_name_servers_is_made_when_others_are_used():
+def test_nothing_of_name_servers_is_made_when_others_are_used() -> None:
     assert not [name for _, name in objects(nameServers={"addresses": ["a:1"]}) if "namesrv" in name]
     with_policy = objects(nameServers={"addresses": ["a:1"]}, networkPolicy={"enabled": True})
     assert ("NetworkPolicy", "demo-namesrv") not in with_policy
     assert name_server_external_service(broker(nameServers={"addresses": ["a:1"]}, external=NODE_PORT)) is None
 
 
-def test_no_account_is_made_when_the_pods_have_another():
+def test_no_account_is_made_when_the_pods_have_another() -> None:
     assert ("ServiceAccount", "demo-broker") not in objects(podTemplate={"serviceAccountName": "mine"})
 
 
-def test_every_object_carries_the_labels_by_which_watches_see_it():
-    everything = [*objects(networkPolicy={"enabled": True}).values(), token_secret(broker(), "t")]
+def test_every_object_carries_the_labels_by_which_watches_see_it() -> None:
+    everything: list[Manifest | None] = [
+        *objects(networkPolicy={"enabled": True}).values(),
+        token_secret(broker(), "t"),
+    ]
     everything += [
         group_service(broker(external=NODE_PORT), 1, None),
         group_external_service(broker(external=NODE_PORT), 1),
     ]
     for each in everything:
+        assert each is not None
         labels = each["metadata"]["labels"]
         assert labels["app.kubernetes.io/managed-by"] == "delaymq-operator"
         assert labels["app.kubernetes.io/instance"] == "demo"
         assert each["metadata"]["ownerReferences"][0]["uid"] == "u-1"
 
 
-def ports(service):
+def ports(service: Manifest) -> dict[str, int]:
     return {port["name"]: port["port"] for port in service["spec"]["ports"]}
 
 
-def test_a_group_is_reached_by_an_address_of_its_own_even_before_it_is_ready():
+def test_a_group_is_reached_by_an_address_of_its_own_even_before_it_is_ready() -> None:
     service = group_service(broker(), 1, "10.96.0.7")
     assert service["spec"]["clusterIP"] == "10.96.0.7"
     assert service["spec"]["publishNotReadyAddresses"] is True
@@ -78,40 +85,43 @@ def test_a_group_is_reached_by_an_address_of_its_own_even_before_it_is_ready():
     assert ports(service) == {"broker": 10911, "fast": 10909, "http": 8080}
 
 
-def test_node_ports_are_the_ports_that_the_broker_listens_on_and_http_stays_inside():
+def test_node_ports_are_the_ports_that_the_broker_listens_on_and_http_stays_inside() -> None:
     outside = group_external_service(broker(external=NODE_PORT, size=3), 2)
+    assert outside is not None
     assert outside["spec"]["type"] == "NodePort"
     assert ports(outside) == {"broker": 30931, "fast": 30929}
     assert all(port["nodePort"] == port["port"] for port in outside["spec"]["ports"])
     assert ports(group_service(broker(external=NODE_PORT), 2, None))["broker"] == 30931
     servers = name_server_external_service(broker(external=NODE_PORT))
+    assert servers is not None
     assert servers["spec"]["ports"][0]["nodePort"] == 30976
     assert servers["spec"]["ports"][0]["port"] == 9876
 
 
 @pytest.mark.parametrize(("external", "port"), [({}, 10911), ({"advertisedAddress": "192.0.2.1"}, 10931)])
-def test_groups_behind_one_load_balancer_address_have_ports_of_their_own(external, port):
+def test_groups_behind_one_load_balancer_address_have_ports_of_their_own(external: Manifest, port: int) -> None:
     assert listen_port(broker(external={"type": "LoadBalancer"} | external).spec, 2) == port
 
 
-def test_load_balancers_get_their_class_and_annotations():
+def test_load_balancers_get_their_class_and_annotations() -> None:
     external = {"type": "LoadBalancer", "loadBalancerClass": "x/y", "annotations": {"a": "b"}}
     for service in (
         group_external_service(broker(external=external), 0),
         name_server_external_service(broker(external=external)),
     ):
+        assert service is not None
         assert service["spec"]["type"] == "LoadBalancer"
         assert service["spec"]["loadBalancerClass"] == "x/y"
         assert service["metadata"]["annotations"] == {"a": "b"}
         assert all("nodePort" not in port for port in service["spec"]["ports"])
 
 
-def test_nodes_are_drained_one_pod_at_a_time():
+def test_nodes_are_drained_one_pod_at_a_time() -> None:
     for name in ("demo-broker", "demo-namesrv"):
         assert objects()["PodDisruptionBudget", name]["spec"]["maxUnavailable"] == 1
 
 
-def policy(name, **network_policy):
+def policy(name: str, **network_policy: Any) -> list[tuple[list[Manifest], list[int]]]:
     found = objects(networkPolicy={"enabled": True} | network_policy)["NetworkPolicy", name]["spec"]
     assert found["policyTypes"] == ["Ingress"]
     return [([*rule["from"]], [port["port"] for port in rule["ports"]]) for rule in found["ingress"]]
@@ -123,14 +133,14 @@ OPERATOR = {
 }
 
 
-def test_a_network_policy_lets_in_the_namespace_and_the_operator_and_http_only_the_operator():
+def test_a_network_policy_lets_in_the_namespace_and_the_operator_and_http_only_the_operator() -> None:
     assert policy("demo-broker") == [
         ([{"podSelector": {}}, OPERATOR], [10909, 10911]),
         ([OPERATOR], [8080]),
     ]
 
 
-def test_a_network_policy_lets_in_whom_the_spec_names():
+def test_a_network_policy_lets_in_whom_the_spec_names() -> None:
     block = {"ipBlock": {"cidr": "192.0.2.0/24"}}
     scraper = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
     clients, metrics = policy("demo-broker", allowFrom=[block], allowMetricsFrom=[scraper])
@@ -138,13 +148,13 @@ def test_a_network_policy_lets_in_whom_the_spec_names():
     assert metrics == ([scraper, OPERATOR], [8080])
 
 
-def test_brokers_reach_their_name_servers_whatever_the_policy_says():
+def test_brokers_reach_their_name_servers_whatever_the_policy_says() -> None:
     [(peers, found)] = policy("demo-namesrv", allowFrom=[{"ipBlock": {"cidr": "192.0.2.0/24"}}])
     assert any("podSelector" in peer and "namespaceSelector" not in peer for peer in peers)
     assert found == [9876]
 
 
-def test_a_policy_without_anybody_to_let_in_has_no_rule_that_lets_everybody_in():
+def test_a_policy_without_anybody_to_let_in_has_no_rule_that_lets_everybody_in() -> None:
     alone = Context(image="i", token="t")
     [found] = [
         each
@@ -155,7 +165,7 @@ def test_a_policy_without_anybody_to_let_in_has_no_rule_that_lets_everybody_in()
     assert [8080] not in [[port["port"] for port in rule["ports"]] for rule in found["spec"]["ingress"]]
 
 
-def test_broker_conf_is_what_the_spec_says_and_a_broker_reads_it_so():
+def test_broker_conf_is_what_the_spec_says_and_a_broker_reads_it_so() -> None:
     spec = broker(flush="Sync", config={"fileReservedTime": "48", "regionId": r"a\b"}).spec
     settings = broker_settings(spec, DelayTable(levels="1s 2s", overflow="reject"))
     read = parse_properties_text(broker_conf(settings))
@@ -168,7 +178,7 @@ def test_broker_conf_is_what_the_spec_says_and_a_broker_reads_it_so():
     assert config.region_id == r"a\b"
 
 
-def test_hot_settings_have_a_default_for_what_the_spec_does_not_say_and_leave_permissions_alone():
+def test_hot_settings_have_a_default_for_what_the_spec_does_not_say_and_leave_permissions_alone() -> None:
     found = hot_settings({"fileReservedTime": "48", "maxConnections": "5"})
     assert "logLevel" not in found
     assert hot_settings({"logLevel": "debug"})["logLevel"] == "debug"

@@ -1,21 +1,23 @@
 """The Secret with a certificate in the pods of brokers and NameServers."""
 
+from typing import Any
+
 import pytest
-from delaymq_operator.api.broker import parse_broker
+from delaymq_operator.api.broker import Broker, parse_broker
 from delaymq_operator.api.errors import SpecError
 from delaymq_operator.manifests.tls import TLS_PATH, tls_environment, tls_mounts, tls_volumes
 
 
-def broker(**spec):
+def broker(**spec: Any) -> Broker:
     return parse_broker({"metadata": {"name": "demo", "namespace": "ns", "uid": "u", "generation": 1}, "spec": spec})
 
 
-def test_without_a_secret_nothing_is_added():
+def test_without_a_secret_nothing_is_added() -> None:
     found = broker()
     assert (tls_environment(found), tls_mounts(found), tls_volumes(found)) == ({}, [], [])
 
 
-def test_the_files_that_are_named_are_those_that_are_mounted():
+def test_the_files_that_are_named_are_those_that_are_mounted() -> None:
     found = broker(tls={"secretName": "orders-tls"})
     [volume], [mount] = tls_volumes(found), tls_mounts(found)
     items = [{"key": name, "path": name} for name in ("tls.crt", "tls.key")]
@@ -25,12 +27,12 @@ def test_the_files_that_are_named_are_those_that_are_mounted():
 
 
 @pytest.mark.parametrize("key", ["useTLS", "tls.enable", "tls.server.mode", "tls.server.certPath"])
-def test_keys_of_tls_are_no_settings_of_a_broker_in_kubernetes(key):
+def test_keys_of_tls_are_no_settings_of_a_broker_in_kubernetes(key: str) -> None:
     with pytest.raises(SpecError, match=r"spec\.tls\.secretName"):
         broker(config={key: "x"})
 
 
-def test_a_secret_without_a_name_is_refused():
+def test_a_secret_without_a_name_is_refused() -> None:
     with pytest.raises(SpecError):
         broker(tls={"secretName": ""})
     with pytest.raises(SpecError):

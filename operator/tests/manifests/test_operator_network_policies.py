@@ -19,6 +19,7 @@ from delaymq_operator.manifests import (
     name_server_trial,
     supporting_objects,
 )
+from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator_testing.network_policies import Peer, lets_in, pod_of, selects, spark_pod_of
 
 PAGE = Path(__file__).parents[3] / "docs/operations/kubernetes.md"
@@ -159,7 +160,7 @@ def test_a_broker_whose_port_changes_is_reached_at_both_ports_until_it_is_restar
 
 def test_the_evaluator_knows_what_the_renderer_does_not_use() -> None:
     target = Peer(name="t", namespace="ns", labels={"a": "1"}, ports={"web": 80})
-    policy = {
+    policy: Manifest = {
         "metadata": {"namespace": "ns"},
         "spec": {
             "podSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]},

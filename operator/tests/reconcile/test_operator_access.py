@@ -3,14 +3,17 @@
 import asyncio
 import base64
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.manifests import Context, GroupContext, broker_stateful_set
-from delaymq_operator.reconcile.broker.observe.cluster import broker_endpoint
+from delaymq_operator.reconcile.endpoints import broker_endpoint
 from delaymq_operator.reconcile.ports import AdminAccount
 from delaymq_operator.reconcile.secrets import MAX_AGE_MS, operator_account, parse_secret
 from delaymq_operator.reconcile.topic.targets import groups_of
+from delaymq_operator_testing.fakes.kube import FakeKube
 from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 from delaymq_operator_testing.worlds.settled import settled
 from delaymq_operator_testing.worlds.topic import TopicWorld
@@ -19,16 +22,16 @@ ACCOUNT = AdminAccount(access_key="operators", secret_key="operators-secret")
 RULES = {"plain_acl.yml": "accounts: []"}
 
 
-def encoded(**texts):
+def encoded(**texts: str) -> dict[str, dict[str, str]]:
     return {"data": {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}}
 
 
-def put_secret(kube, **texts):
+def put_secret(kube: FakeKube, **texts: str) -> None:
     secret = {"kind": "Secret", "metadata": {"name": "rules", "namespace": NAMESPACE}}
     kube.put(secret | encoded(**texts))
 
 
-def test_the_account_is_read_from_the_secret():
+def test_the_account_is_read_from_the_secret() -> None:
     assert parse_secret(encoded(accessKey="operators\n", secretKey="operators-secret")).account == ACCOUNT
     assert "operators-secret" not in repr(ACCOUNT)
 
@@ -46,39 +49,39 @@ def test_the_account_is_read_from_the_secret():
         {"data": {"accessKey": "%%%", "secretKey": 7}},
     ],
 )
-def test_what_is_no_account_is_none(secret):
+def test_what_is_no_account_is_none(secret: Manifest | None) -> None:
     assert parse_secret(secret).account is None
 
 
-def test_the_account_is_read_again_after_a_while_and_for_another_secret():
+def test_the_account_is_read_again_after_a_while_and_for_another_secret() -> None:
     world = TopicWorld(groups=1)
     asked = []
 
     class Kube:
-        async def get(self, kind, namespace, name):
+        async def get(self, kind: str, namespace: str, name: str) -> Manifest:
             asked.append(name)
             return encoded(accessKey="operators", secretKey=f"{name}-secret-{len(asked)}")
 
-    world.kube = Kube()
+    world.kube = Kube()  # type: ignore[assignment]  # of the port only `get` is asked
     used = world._world()
 
-    def account(name):
+    def account(name: str | None) -> Account | None:
         body = {"metadata": {"name": "demo", "namespace": "ns", "uid": "u"}}
         spec = {"accessControl": {"secretName": name}} if name else {}
         return asyncio.run(operator_account(parse_broker(body | {"spec": spec}), used))
 
     assert account(None) is None
     assert asked == []
-    assert account("rules").secret_key == "rules-secret-1"
-    assert account("rules").secret_key == "rules-secret-1"
+    assert account("rules") == Account(access_key="operators", secret_key="rules-secret-1")
+    assert account("rules") == Account(access_key="operators", secret_key="rules-secret-1")
     world.now_ms += MAX_AGE_MS
-    assert account("rules").secret_key == "rules-secret-2"
+    assert account("rules") == Account(access_key="operators", secret_key="rules-secret-2")
     world.now_ms -= 10 * MAX_AGE_MS  # a clock that was set back
-    assert account("rules").secret_key == "rules-secret-3"
-    assert account("others").secret_key == "others-secret-4"
+    assert account("rules") == Account(access_key="operators", secret_key="rules-secret-3")
+    assert account("others") == Account(access_key="operators", secret_key="others-secret-4")
 
 
-def test_brokers_of_topics_are_asked_by_the_account():
+def test_brokers_of_topics_are_asked_by_the_account() -> None:
     world = TopicWorld(groups=1)
     world.kube.change("Broker", "demo", accessControl={"secretName": "rules"})
     world.kube.objects["Secret", "ns", "rules"] = encoded(accessKey="operators", secretKey="operators-secret")
@@ -89,7 +92,7 @@ def test_brokers_of_topics_are_asked_by_the_account():
     assert broker_endpoint("10.0.0.1", 10911, "t").account is None
 
 
-def test_a_broker_without_an_account_for_the_operator_says_so_until_there_is_one():
+def test_a_broker_without_an_account_for_the_operator_says_so_until_there_is_one() -> None:
     world = FakeWorld()
     put_secret(world.kube, **RULES)
     world.create(size=1, accessControl={"secretName": "rules"})
@@ -101,7 +104,7 @@ def test_a_broker_without_an_account_for_the_operator_says_so_until_there_is_one
     world.run(lambda: world.settled and world.condition("Degraded")["status"] == "False")
 
 
-def test_settings_are_given_to_brokers_by_the_account():
+def test_settings_are_given_to_brokers_by_the_account() -> None:
     world = FakeWorld()
     put_secret(world.kube, **RULES, accessKey="operators", secretKey="operators-secret")
     world.create(size=1, accessControl={"secretName": "rules"})
@@ -109,7 +112,7 @@ def test_settings_are_given_to_brokers_by_the_account():
     accounts = []
     given = world.brokers.set_settings
 
-    async def noted(endpoint, settings):
+    async def noted(endpoint: Endpoint, settings: Mapping[str, str]) -> None:
         accounts.append(endpoint.account)
         await given(endpoint, settings)
 
@@ -119,8 +122,8 @@ def test_settings_are_given_to_brokers_by_the_account():
     assert accounts == [ACCOUNT]
 
 
-def test_pods_get_the_rules_and_nothing_else_of_the_secret():
-    def made(**spec):
+def test_pods_get_the_rules_and_nothing_else_of_the_secret() -> None:
+    def made(**spec: Any) -> Manifest:
         body = {"metadata": {"name": "demo", "namespace": "ns", "uid": "u-1"}, "spec": spec}
         context = Context(image="delaymq/broker:1", token="sesame")
         group = GroupContext(group=0, advertised_address="10.96.0.7", storage_size="10Gi")
@@ -145,17 +148,17 @@ GUARDED = {"accessControl": {"secretName": "rules"}, "tls": {"secretName": "cert
 NEEDS_TLS = "DELAYMQ_ACL_ADMIN_NEEDS_TLS"
 
 
-def that_need_tls(world):
+def that_need_tls(world: FakeWorld) -> list[int]:
     """Groups whose pods take administrators' requests over TLS only."""
     found = []
     for group in range(world.broker["spec"].get("size", 1)):
-        template = world.get("StatefulSet", f"demo-broker-{group}")["spec"]["template"]
+        template = world.existing("StatefulSet", f"demo-broker-{group}")["spec"]["template"]
         environment = {each["name"]: each.get("value") for each in template["spec"]["containers"][0]["env"]}
         found += [group] if environment.get(NEEDS_TLS) == "true" else []
     return found
 
 
-def test_administrators_of_new_brokers_with_a_certificate_need_tls():
+def test_administrators_of_new_brokers_with_a_certificate_need_tls() -> None:
     world = settled(size=2, **GUARDED)
     assert that_need_tls(world) == [0, 1]
     world.change(size=3)
@@ -166,7 +169,7 @@ def test_administrators_of_new_brokers_with_a_certificate_need_tls():
     assert that_need_tls(world) == [0, 1, 2]
 
 
-def test_access_control_or_a_spec_that_is_new_decides():
+def test_access_control_or_a_spec_that_is_new_decides() -> None:
     assert that_need_tls(settled(accessControl={"secretName": "rules"})) == []
     assert that_need_tls(settled(**GUARDED, config={"aclAdminNeedsTls": "false"})) == []
     world = settled(tls={"secretName": "certificate"})
@@ -176,7 +179,7 @@ def test_access_control_or_a_spec_that_is_new_decides():
     assert that_need_tls(world) == [0]
 
 
-def test_an_upgrade_of_the_operator_does_not_ask_administrators_for_tls(monkeypatch):
+def test_an_upgrade_of_the_operator_does_not_ask_administrators_for_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
         before.setattr("delaymq_operator.reconcile.broker.apply.stateful_sets._admin_needs_tls", lambda p: False)
         world = settled(size=2, **GUARDED)

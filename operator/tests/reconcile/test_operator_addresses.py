@@ -3,33 +3,35 @@
 import copy
 
 import pytest
+from delaymq.api_types.broker import About
+from delaymq_operator.reconcile.ports import Endpoint, Manifest
 from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 
 NODE_PORT = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
 
 
 @pytest.fixture
-def world():
+def world() -> FakeWorld:
     found = FakeWorld()
     found.create(size=1)
     found.run()
     return found
 
 
-def test_the_address_is_remembered_with_the_volume_and_asked_for_again(world):
-    address = world.get("Service", "demo-broker-0")["spec"]["clusterIP"]
-    annotations = world.get("PersistentVolumeClaim", "store-demo-broker-0-0")["metadata"]["annotations"]
+def test_the_address_is_remembered_with_the_volume_and_asked_for_again(world: FakeWorld) -> None:
+    address = world.existing("Service", "demo-broker-0")["spec"]["clusterIP"]
+    annotations = world.existing("PersistentVolumeClaim", "store-demo-broker-0-0")["metadata"]["annotations"]
     assert annotations["delaymq.io/advertised-ip"] == address
     before = world.pod_uids()
     world.kube.remove("Service", NAMESPACE, "demo-broker-0")
     world.idle(1)
     world.run()
-    assert world.get("Service", "demo-broker-0")["spec"]["clusterIP"] == address
+    assert world.existing("Service", "demo-broker-0")["spec"]["clusterIP"] == address
     assert world.pod_uids() == before
 
 
-def test_an_address_that_somebody_else_has_by_now_is_replaced_and_the_broker_restarted(world):
-    service = world.get("Service", "demo-broker-0")
+def test_an_address_that_somebody_else_has_by_now_is_replaced_and_the_broker_restarted(world: FakeWorld) -> None:
+    service = world.existing("Service", "demo-broker-0")
     address = service["spec"]["clusterIP"]
     world.kube.remove("Service", NAMESPACE, "demo-broker-0")
     other = {"kind": "Service", "metadata": {"name": "thief", "namespace": NAMESPACE}}
@@ -37,14 +39,14 @@ def test_an_address_that_somebody_else_has_by_now_is_replaced_and_the_broker_res
     uid = world.pod_uids()["demo-broker-0-0"]
     world.idle(1)
     world.run()
-    assert world.get("Service", "demo-broker-0")["spec"]["clusterIP"] != address
+    assert world.existing("Service", "demo-broker-0")["spec"]["clusterIP"] != address
     assert world.pod_uids()["demo-broker-0-0"] != uid
     assert any(reason == "AddressChanged" for _, reason, _ in world.kube.events)
-    new = world.get("Service", "demo-broker-0")["spec"]["clusterIP"]
+    new = world.existing("Service", "demo-broker-0")["spec"]["clusterIP"]
     assert world.status["groups"][0]["address"] == f"{new}:10911"
 
 
-def test_a_node_port_that_is_taken_is_named(world):
+def test_a_node_port_that_is_taken_is_named(world: FakeWorld) -> None:
     taken = {"name": "x", "port": 1, "nodePort": 30911}
     other = {"kind": "Service", "metadata": {"name": "thief", "namespace": NAMESPACE}}
     world.kube.put(other | {"spec": {"clusterIP": "10.9.9.9", "ports": [taken]}})
@@ -59,10 +61,10 @@ def test_a_node_port_that_is_taken_is_named(world):
     world.kube.remove("Service", NAMESPACE, "thief")
     world.run()
     assert world.condition("Degraded")["status"] == "False"
-    assert world.get("Service", "demo-broker-0-external")["spec"]["ports"][0]["nodePort"] == 30911
+    assert world.existing("Service", "demo-broker-0-external")["spec"]["ports"][0]["nodePort"] == 30911
 
 
-def test_a_group_waits_for_the_address_of_its_load_balancer():
+def test_a_group_waits_for_the_address_of_its_load_balancer() -> None:
     world = FakeWorld()
     world.create(size=1, external={"type": "LoadBalancer"})
     world.run(lambda: world.reason("Degraded") == "AddressPending")
@@ -78,7 +80,7 @@ def test_a_group_waits_for_the_address_of_its_load_balancer():
     assert world.status["externalNameServers"] == ["192.0.2.10:9876"]
 
 
-def test_a_load_balancer_that_loses_its_address_for_a_moment_restarts_nobody():
+def test_a_load_balancer_that_loses_its_address_for_a_moment_restarts_nobody() -> None:
     world = FakeWorld()
     world.create(size=1, external={"type": "LoadBalancer"})
     world.idle(2)
@@ -93,27 +95,27 @@ def test_a_load_balancer_that_loses_its_address_for_a_moment_restarts_nobody():
     assert world.pod_uids() == before
 
 
-def give_ingress(world, name, ingress):
-    service = copy.deepcopy(world.get("Service", name))
+def give_ingress(world: FakeWorld, name: str, ingress: Manifest | None) -> None:
+    service = copy.deepcopy(world.existing("Service", name))
     service["status"] = {"loadBalancer": {"ingress": [ingress] if ingress else []}}
     world.kube.put(service)
 
 
-def test_every_broker_can_be_reached_where_clients_were_told_while_ports_change():
+def test_every_broker_can_be_reached_where_clients_were_told_while_ports_change() -> None:
     world = FakeWorld()
     world.create(size=3, networkPolicy={"enabled": True})
     world.run()
     told_ports = set()
 
-    def watch():
+    def watch() -> None:
         for group in range(3):
             broker = world.brokers.running.get(f"demo-broker-{group}-0")
             if broker is None:
                 continue
             port = int(broker.address.rpartition(":")[2])
             told_ports.add(port)
-            assert port in {each["port"] for each in world.get("Service", f"demo-broker-{group}")["spec"]["ports"]}
-            allowed = world.get("NetworkPolicy", "demo-broker")["spec"]["ingress"][0]["ports"]
+            assert port in {each["port"] for each in world.existing("Service", f"demo-broker-{group}")["spec"]["ports"]}
+            allowed = world.existing("NetworkPolicy", "demo-broker")["spec"]["ingress"][0]["ports"]
             assert {port, port - 2} <= {each["port"] for each in allowed}
 
     world.watch = watch
@@ -121,21 +123,29 @@ def test_every_broker_can_be_reached_where_clients_were_told_while_ports_change(
     world.idle(1)
     world.run()
     assert told_ports == {10911, 30911, 30921, 30931}
-    assert [each["port"] for each in world.get("Service", "demo-broker-1")["spec"]["ports"]] == [30921, 30919, 8080]
+    assert [each["port"] for each in world.existing("Service", "demo-broker-1")["spec"]["ports"]] == [
+        30921,
+        30919,
+        8080,
+    ]
     world.change(external=None)
     world.idle(1)
     world.run()
-    assert [each["port"] for each in world.get("Service", "demo-broker-1")["spec"]["ports"]] == [10911, 10909, 8080]
+    assert [each["port"] for each in world.existing("Service", "demo-broker-1")["spec"]["ports"]] == [
+        10911,
+        10909,
+        8080,
+    ]
 
 
-def test_a_broker_is_asked_at_the_port_that_it_has_until_its_restart():
+def test_a_broker_is_asked_at_the_port_that_it_has_until_its_restart() -> None:
     world = FakeWorld()
     world.create(size=2)
     world.run()
     asked = []
     info = world.brokers.info
 
-    async def noted(endpoint):
+    async def noted(endpoint: Endpoint) -> About:
         asked.append(endpoint.broker_port)
         return await info(endpoint)
 

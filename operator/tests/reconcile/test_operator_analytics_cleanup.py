@@ -3,7 +3,7 @@
 from delaymq_operator_testing.worlds.analysed import analyse, analysed, applications, ended, group, made, ready, told
 
 
-def test_an_application_that_is_deleted_by_hand_fails_and_its_driver_goes():
+def test_an_application_that_is_deleted_by_hand_fails_and_its_driver_goes() -> None:
     world = analysed()
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
@@ -16,7 +16,7 @@ def test_an_application_that_is_deleted_by_hand_fails_and_its_driver_goes():
     assert len(made(world)) == 1
 
 
-def test_a_group_that_goes_during_a_run_is_dropped_from_it():
+def test_a_group_that_goes_during_a_run_is_dropped_from_it() -> None:
     world = analysed(size=2)
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
@@ -33,7 +33,7 @@ def test_a_group_that_goes_during_a_run_is_dropped_from_it():
     assert applications(world) == [f"demo-analytics-0-{told(world)['run']}"]
 
 
-def test_a_group_that_goes_without_a_run_takes_its_figures_along():
+def test_a_group_that_goes_without_a_run_takes_its_figures_along() -> None:
     world = analysed(size=2)
     analyse(world)
     assert told(world)["messages"] == 200
@@ -42,7 +42,7 @@ def test_a_group_that_goes_without_a_run_takes_its_figures_along():
     assert told(world)["messages"] == 100
 
 
-def test_without_the_field_all_of_it_goes_also_amid_a_run():
+def test_without_the_field_all_of_it_goes_also_amid_a_run() -> None:
     world = analysed()
     analyse(world)
     world.spark.last = "RUNNING"
@@ -57,7 +57,7 @@ def test_without_the_field_all_of_it_goes_also_amid_a_run():
     assert world.settled
 
 
-def test_a_spec_that_cannot_be_read_takes_nothing_away():
+def test_a_spec_that_cannot_be_read_takes_nothing_away() -> None:
     world = analysed()
     analyse(world)
     before = told(world)
@@ -68,7 +68,7 @@ def test_a_spec_that_cannot_be_read_takes_nothing_away():
     assert len(applications(world)) == 1
 
 
-def test_the_history_keeps_as_many_runs_as_it_shall():
+def test_the_history_keeps_as_many_runs_as_it_shall() -> None:
     world = analysed(size=2, analytics={"successfulRunsHistoryLimit": 2, "failedRunsHistoryLimit": 1})
     runs = []
     for number in range(4):
@@ -93,7 +93,7 @@ def test_the_history_keeps_as_many_runs_as_it_shall():
     assert group(world)["messages"] == 100
 
 
-def test_a_report_that_is_told_is_kept_though_its_run_failed_for_another_group():
+def test_a_report_that_is_told_is_kept_though_its_run_failed_for_another_group() -> None:
     world = analysed(size=2)
     good = world.spark.result
     world.annotate(analyze="1")
@@ -114,7 +114,7 @@ def test_a_report_that_is_told_is_kept_though_its_run_failed_for_another_group()
     assert kept not in applications(world)
 
 
-def test_applications_of_others_are_left_alone():
+def test_applications_of_others_are_left_alone() -> None:
     world = analysed()
     theirs = {
         "kind": "SparkApplication",
@@ -134,7 +134,7 @@ def test_applications_of_others_are_left_alone():
     assert applications(world) == ["theirs"]
 
 
-def test_all_goes_with_the_broker():
+def test_all_goes_with_the_broker() -> None:
     world = analysed()
     analyse(world)
     world.kube.remove("Broker", "default", "demo")

@@ -1,7 +1,10 @@
 """What the operator and the command that it launches say to each other: arguments, the result, names of its keys."""
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
 
 import pytest
 from delaymq_operator.api import analytics_names
@@ -12,22 +15,27 @@ from delaymq_operator_testing.fakes.spark import RESULT
 
 SPARK_PATH = Path(__file__).parents[3] / "spark" / "src"
 NOW_MS = 1_790_000_000_000
+Command = Callable[[str], ModuleType]
 
 
 @pytest.fixture
-def command(monkeypatch):
+def command(monkeypatch: pytest.MonkeyPatch) -> Command:
     """Modules of the command that need no Spark, by name."""
     monkeypatch.syspath_prepend(str(SPARK_PATH))
     return lambda name: importlib.import_module(f"delaymq_spark.command.{name}")
 
 
-def arguments(read="HTTP", settings=None, **analytics):
+def arguments(
+    read: Literal["HTTP", "Volume"] = "HTTP", settings: dict[str, str] | None = None, **analytics: Any
+) -> list[str]:
     broker = parse_broker({"metadata": {"name": "demo", "namespace": "ns"}, "spec": {"analytics": analytics}})
     run = AnalyticsRun(group=0, token="29654400", image="i", read=read, settings=settings or {})
-    return analytics_application(broker, broker.spec.analytics, run)["spec"]["arguments"]
+    assert broker.spec.analytics is not None
+    found: list[str] = analytics_application(broker, broker.spec.analytics, run)["spec"]["arguments"]
+    return found
 
 
-def test_the_command_takes_the_plain_arguments(command):
+def test_the_command_takes_the_plain_arguments(command: Command) -> None:
     wanted = command("arguments").parse(arguments(), NOW_MS)
     assert (wanted.job, wanted.store) == ("report", "http://demo-broker-0.ns.svc:8080")
     assert str(wanted.publish) == "configmap/ns/demo-analytics-0-29654400"
@@ -39,7 +47,7 @@ def test_the_command_takes_the_plain_arguments(command):
     assert wanted.retention_hours is None
 
 
-def test_the_command_takes_all_that_a_spec_may_say(command):
+def test_the_command_takes_all_that_a_spec_may_say(command: Command) -> None:
     found = arguments(keyedTopics=["-a", "b"], minDeadPercent=100, promiseP99Milliseconds=0, resultsClaim="results")
     wanted = command("arguments").parse(found, NOW_MS)
     assert wanted.keyed_topics == {"-a", "b"}
@@ -50,7 +58,9 @@ def test_the_command_takes_all_that_a_spec_may_say(command):
 
 
 @pytest.mark.parametrize(("hours", "expected"), [("72", 72), ("0", None), ("-1", None), ("", None), ("1e3", None)])
-def test_of_a_volume_the_command_is_told_what_the_broker_says(command, hours, expected):
+def test_of_a_volume_the_command_is_told_what_the_broker_says(
+    command: Command, hours: str, expected: int | None
+) -> None:
     found = arguments("Volume", {"messageDelayLevel": "1s 5s 1d", "fileReservedTime": hours})
     wanted = command("arguments").parse(found, NOW_MS)
     assert wanted.store == "/mnt/delaymq/store"
@@ -58,7 +68,7 @@ def test_of_a_volume_the_command_is_told_what_the_broker_says(command, hours, ex
     assert wanted.retention_hours == expected
 
 
-def test_the_result_is_what_the_command_writes(command):
+def test_the_result_is_what_the_command_writes(command: Command) -> None:
     status = command("status")
     assert status.FORMAT_VERSION == FORMAT_VERSION
     failure = status.of_failure(
@@ -71,7 +81,7 @@ def test_the_result_is_what_the_command_writes(command):
     assert success.messages == RESULT["messages"]
 
 
-def test_the_keys_of_the_config_map_are_the_command_s(command):
+def test_the_keys_of_the_config_map_are_the_command_s(command: Command) -> None:
     publish = command("publish")
     ours = (analytics_names.RESULT_STATUS_KEY, analytics_names.RESULT_SUMMARY_KEY, analytics_names.RESULT_REPORT_KEY)
     assert ours == (publish.STATUS, publish.SUMMARY, publish.REPORT)

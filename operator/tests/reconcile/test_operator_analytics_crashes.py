@@ -2,18 +2,19 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from delaymq_operator_testing.fakes.spark import FakeSpark
+from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator_testing.fakes.world import FakeWorld
 from delaymq_testing.repetitions import DEATHS_SHARE, one_in
 
 AFTER = pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 
 
-def settled(size=2, **analytics):
+def settled(size: int = 2, **analytics: Any) -> FakeWorld:
     world = FakeWorld()
-    world.spark = FakeSpark(world.kube)
     world.others.append(world.spark.tick)
     world.create(size=size, analytics=analytics, networkPolicy={"enabled": True})
     world.run()
@@ -21,15 +22,15 @@ def settled(size=2, **analytics):
     return world
 
 
-def told(world):
+def told(world: FakeWorld) -> Manifest:
     return world.status.get("analytics") or {}
 
 
-def on_demand(world):
+def on_demand(world: FakeWorld) -> None:
     world.annotate(analyze="now")
 
 
-def on_schedule(world):
+def on_schedule(world: FakeWorld) -> None:
     world.change(analytics={"schedule": "0 0 1 1 *"})
     world.idle(2)
     body = dict(world.broker)
@@ -39,19 +40,19 @@ def on_schedule(world):
     world.restart_operator()
 
 
-def by_the_deadline(world):
+def by_the_deadline(world: FakeWorld) -> None:
     world.change(analytics={"deadlineSeconds": 60})
     world.spark.last = "RUNNING"
     world.annotate(analyze="now")
 
 
-def without_the_field(world):
+def without_the_field(world: FakeWorld) -> None:
     world.annotate(analyze="now")
     world.run(lambda: told(world).get("state") == "Running")
     world.change(analytics=None)
 
 
-def beyond_the_limits(world):
+def beyond_the_limits(world: FakeWorld) -> None:
     world.change(analytics={"successfulRunsHistoryLimit": 0})
     for text in ("1", "2"):
         world.annotate(analyze=text)
@@ -59,14 +60,14 @@ def beyond_the_limits(world):
     world.annotate(analyze="now")
 
 
-def has_ended(world, change):
+def has_ended(world: FakeWorld, change: Callable[[FakeWorld], object]) -> bool:
     if change is without_the_field:
         return "analytics" not in world.status
     is_asked = change is on_schedule or told(world).get("analyzed") == "now"
     return is_asked and told(world).get("state") in ("Succeeded", "Failed")
 
 
-def holds(world, change, started):
+def holds(world: FakeWorld, change: Callable[[FakeWorld], object], started: int) -> None:
     """What must be so in the end."""
     ran = world.spark.ran[started:]
     assert len(ran) == len(set(ran))
@@ -92,9 +93,9 @@ def holds(world, change, started):
     assert drivers == world.names("SparkApplication")
 
 
-def telling_moments(calls):
+def telling_moments(calls: list[str]) -> list[int]:
     """Which calls to die at: calls repeat themselves while something is waited for, so the first two of a kind."""
-    seen = Counter()
+    seen = Counter[str]()
     moments = []
     for number, label in enumerate(calls, 1):
         seen[label] += 1
@@ -104,7 +105,7 @@ def telling_moments(calls):
     return moments
 
 
-def history(change, dies_at, after):
+def history(change: Callable[[FakeWorld], object], dies_at: int | None, after: bool) -> FakeWorld:
     """The world after a change, during which the operator died at its n-th call."""
     world = settled()
     world.dies_after = after
@@ -124,14 +125,16 @@ CHANGES = [on_demand, on_schedule, by_the_deadline, without_the_field, beyond_th
 @AFTER
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_run_comes_out_the_same_wherever_the_operator_dies(change, after):
+def test_a_run_comes_out_the_same_wherever_the_operator_dies(
+    change: Callable[[FakeWorld], object], after: bool
+) -> None:
     moments = telling_moments(history(change, None, after).calls)
     assert len(moments) > 5
     for dies_at in one_in(DEATHS_SHARE, moments):
         assert history(change, dies_at, after).deaths == 1
 
 
-def test_an_operator_that_dies_all_the_time_still_gets_there():
+def test_an_operator_that_dies_all_the_time_still_gets_there() -> None:
     world = settled()
     chance = random.Random(1)
     for text in ("1", "2", "3", "now"):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from delaymq_operator.reconcile.errors import KubeError
-from delaymq_operator_testing.fakes.spark import FakeSpark
+from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator_testing.fakes.world import FakeWorld
 from delaymq_operator_testing.worlds.analysed import (
     analyse,
@@ -20,7 +20,7 @@ from delaymq_operator_testing.worlds.analysed import (
 )
 
 
-def test_without_the_spark_operator_it_says_what_to_install_and_the_rest_works():
+def test_without_the_spark_operator_it_says_what_to_install_and_the_rest_works() -> None:
     world = FakeWorld()
     world.kube.unknown.add("SparkApplication")
     world.create(analytics={"schedule": "* * * * *"})
@@ -40,7 +40,7 @@ def test_without_the_spark_operator_it_says_what_to_install_and_the_rest_works()
     assert world.failures == []
 
 
-def test_a_run_that_waited_for_the_spark_operator_begins_when_it_comes():
+def test_a_run_that_waited_for_the_spark_operator_begins_when_it_comes() -> None:
     world = analysed()
     world.kube.unknown.add("SparkApplication")
     world.annotate(analyze="1")
@@ -52,7 +52,7 @@ def test_a_run_that_waited_for_the_spark_operator_begins_when_it_comes():
     assert ready(world)["reason"] == "RunSucceeded"
 
 
-def test_a_run_that_waits_for_the_spark_operator_too_long_fails_for_all_groups_at_once():
+def test_a_run_that_waits_for_the_spark_operator_too_long_fails_for_all_groups_at_once() -> None:
     world = analysed(size=3, analytics={"deadlineSeconds": 120})
     world.kube.unknown.add("SparkApplication")
     world.annotate(analyze="1")
@@ -63,7 +63,7 @@ def test_a_run_that_waits_for_the_spark_operator_too_long_fails_for_all_groups_a
     assert group(world, 1) == {}
 
 
-def test_an_application_that_nobody_looks_at_is_said_and_ended_by_the_deadline():
+def test_an_application_that_nobody_looks_at_is_said_and_ended_by_the_deadline() -> None:
     world = analysed(analytics={"deadlineSeconds": 100})
     world.spark.is_silent = True
     world.annotate(analyze="1")
@@ -75,7 +75,7 @@ def test_an_application_that_nobody_looks_at_is_said_and_ended_by_the_deadline()
     assert applications(world) == []
 
 
-def test_a_driver_that_finds_no_node_is_said():
+def test_a_driver_that_finds_no_node_is_said() -> None:
     world = analysed()
     world.spark.driver_waits = "0/3 nodes are available: 3 Insufficient memory"
     world.annotate(analyze="1")
@@ -86,7 +86,7 @@ def test_a_driver_that_finds_no_node_is_said():
 
 
 @pytest.mark.parametrize("state", ["UNKNOWN", "SUSPENDED", "INVALIDATING", "PENDING_RERUN", "SOMETHING_NEW"])
-def test_states_in_which_an_application_stays_end_by_the_deadline(state):
+def test_states_in_which_an_application_stays_end_by_the_deadline(state: str) -> None:
     world = analysed(analytics={"deadlineSeconds": 60})
     world.spark.last = state
     world.annotate(analyze="1")
@@ -98,7 +98,7 @@ def test_states_in_which_an_application_stays_end_by_the_deadline(state):
     assert not [name for name in world.names("Pod") if name.endswith("-driver")]
 
 
-def test_a_broker_that_is_not_ready_is_waited_for():
+def test_a_broker_that_is_not_ready_is_waited_for() -> None:
     world = analysed()
     world.kube.unready.add("demo-broker-0-0")
     world.idle(5)
@@ -111,7 +111,7 @@ def test_a_broker_that_is_not_ready_is_waited_for():
     assert told(world)["state"] == "Succeeded"
 
 
-def test_a_broker_that_stays_not_ready_ends_the_run_by_the_deadline():
+def test_a_broker_that_stays_not_ready_ends_the_run_by_the_deadline() -> None:
     world = analysed(analytics={"deadlineSeconds": 60})
     world.kube.unready.add("demo-broker-0-0")
     world.idle(5)
@@ -122,7 +122,7 @@ def test_a_broker_that_stays_not_ready_ends_the_run_by_the_deadline():
     assert made(world) == []
 
 
-def test_a_name_that_somebody_else_has_fails_the_run_with_a_sentence():
+def test_a_name_that_somebody_else_has_fails_the_run_with_a_sentence() -> None:
     world = analysed()
     account = {"kind": "ServiceAccount", "metadata": {"name": "demo-analytics", "namespace": "default"}}
     world.kube.put(account)
@@ -132,9 +132,8 @@ def test_a_name_that_somebody_else_has_fails_the_run_with_a_sentence():
 
 
 @pytest.mark.parametrize(("verb", "kind"), [("create", "SparkApplication"), ("list", "SparkApplication")])
-def test_a_missing_permission_is_said_and_the_rest_works(verb, kind):
+def test_a_missing_permission_is_said_and_the_rest_works(verb: str, kind: str) -> None:
     world = FakeWorld()
-    world.spark = FakeSpark(world.kube)
     world.others.append(world.spark.tick)
     world.kube.forbidden.add((verb, kind))
     world.create(analytics={})
@@ -150,7 +149,7 @@ def test_a_missing_permission_is_said_and_the_rest_works(verb, kind):
     world.run(lambda: ready(world).get("reason") == "RunSucceeded", ticks=200)
 
 
-def test_what_is_not_allowed_for_too_long_ends_the_run_by_the_deadline():
+def test_what_is_not_allowed_for_too_long_ends_the_run_by_the_deadline() -> None:
     world = analysed(analytics={"deadlineSeconds": 60})
     world.kube.forbidden |= {(verb, "SparkApplication") for verb in ("get", "list", "create")}
     world.annotate(analyze="1")
@@ -159,11 +158,11 @@ def test_what_is_not_allowed_for_too_long_ends_the_run_by_the_deadline():
 
 
 @pytest.mark.parametrize("status", [0, 409, 429, 500, 503])
-def test_an_api_server_that_fails_now_and_then_only_delays_a_run(status):
+def test_an_api_server_that_fails_now_and_then_only_delays_a_run(status: int) -> None:
     world = analysed(size=2)
     create, chance = world.kube.create, random.Random(1)
 
-    async def failing(manifest):
+    async def failing(manifest: Manifest) -> Manifest:
         if chance.random() < 0.6:
             raise KubeError(status, "Trouble", "not now")
         return await create(manifest)
@@ -176,11 +175,11 @@ def test_an_api_server_that_fails_now_and_then_only_delays_a_run(status):
     assert world.failures == []
 
 
-def test_an_application_that_the_api_server_refuses_fails_with_its_words():
+def test_an_application_that_the_api_server_refuses_fails_with_its_words() -> None:
     world = analysed()
     create = world.kube.create
 
-    async def refusing(manifest):
+    async def refusing(manifest: Manifest) -> Manifest:
         if manifest["kind"] == "SparkApplication":
             raise KubeError(422, "Invalid", "spec.driver.cores: must be at most 1")
         return await create(manifest)
@@ -191,10 +190,10 @@ def test_an_application_that_the_api_server_refuses_fails_with_its_words():
     assert ready(world)["reason"] == "RunFailed"
 
 
-def test_a_bug_in_it_does_not_keep_the_pass_from_its_work(monkeypatch):
+def test_a_bug_in_it_does_not_keep_the_pass_from_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     from delaymq_operator.reconcile.broker.analytics import step
 
-    async def broken(p, spec):
+    async def broken(p: object, spec: object) -> None:
         raise TypeError("a bug")
 
     monkeypatch.setattr(step, "continue_run", broken)

@@ -1,7 +1,10 @@
 """The NetworkPolicy of drivers and executors: there before the first of them, and gone after the last."""
 
+from typing import Any
+
 import pytest
-from delaymq_operator_testing.fakes.world import NAMESPACE
+from delaymq_operator.reconcile.ports import Manifest
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 from delaymq_operator_testing.network_policies import selects
 from delaymq_operator_testing.worlds.analysed import analyse, analysed, applications, ended, group, made, told
 
@@ -9,45 +12,45 @@ POLICY = "demo-analytics"
 OF_BROKER = ["demo-broker", "demo-namesrv"]
 ALL = [POLICY, *OF_BROKER]
 ON = {"enabled": True}
+GUARDED = "a driver was looked at"
 
 
-def drivers(world):
+def drivers(world: FakeWorld) -> list[Manifest]:
     return list(world.kube.select("Pod", NAMESPACE, {"app.kubernetes.io/component": "analytics"}))
 
 
-def closed(**spec):
+def closed(**spec: Any) -> FakeWorld:
     """A Broker with policies, in whose world no driver is ever open to others."""
     world = analysed(networkPolicy=ON, **spec)
-    world.guarded = 0
 
-    def guard():
+    def guard() -> None:
         for driver in drivers(world):
             policy = world.get("NetworkPolicy", POLICY)
             assert policy is not None
             assert selects(policy["spec"]["podSelector"], driver["metadata"]["labels"])
-            world.guarded += 1
+            world.calls.append(GUARDED)
 
     world.watch = guard
     return world
 
 
-def test_drivers_are_never_without_a_policy_and_it_stays_between_runs():
+def test_drivers_are_never_without_a_policy_and_it_stays_between_runs() -> None:
     world = closed(size=2)
     assert world.names("NetworkPolicy") == ALL
     analyse(world)
     assert told(world)["state"] == "Succeeded"
-    assert world.guarded > 0
+    assert GUARDED in world.calls
     assert world.names("NetworkPolicy") == ALL
 
 
-def test_without_policies_there_is_none_and_runs_go_on():
+def test_without_policies_there_is_none_and_runs_go_on() -> None:
     world = analysed()
     analyse(world)
     assert told(world)["state"] == "Succeeded"
     assert world.names("NetworkPolicy") == []
 
 
-def test_the_switch_makes_and_removes_it_amid_a_run():
+def test_the_switch_makes_and_removes_it_amid_a_run() -> None:
     world = analysed()
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
@@ -60,7 +63,7 @@ def test_the_switch_makes_and_removes_it_amid_a_run():
 
 
 @pytest.mark.parametrize("amid_a_run", [False, True])
-def test_without_analytics_it_goes_after_the_drivers(amid_a_run):
+def test_without_analytics_it_goes_after_the_drivers(amid_a_run: bool) -> None:
     world = closed()
     if amid_a_run:
         world.spark.last = "RUNNING"
@@ -75,14 +78,14 @@ def test_without_analytics_it_goes_after_the_drivers(amid_a_run):
     world.run()
 
 
-def test_it_stays_while_a_driver_takes_its_time_to_go():
+def test_it_stays_while_a_driver_takes_its_time_to_go() -> None:
     world = closed()
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
     world.run(lambda: told(world).get("state") == "Running")
     delete = world.kube.delete
 
-    async def slow(kind, *arguments, **options):
+    async def slow(kind: str, *arguments: Any, **options: Any) -> None:
         if kind not in ("Pod", "SparkApplication"):
             await delete(kind, *arguments, **options)
 
@@ -96,7 +99,7 @@ def test_it_stays_while_a_driver_takes_its_time_to_go():
     world.run(lambda: world.names("NetworkPolicy") == OF_BROKER)
 
 
-def test_all_policies_go_with_the_broker():
+def test_all_policies_go_with_the_broker() -> None:
     world = analysed(networkPolicy=ON)
     assert world.names("NetworkPolicy") == ALL
     world.kube.remove("Broker", NAMESPACE, "demo")
@@ -105,17 +108,17 @@ def test_all_policies_go_with_the_broker():
     assert world.names("NetworkPolicy") == []
 
 
-def test_one_that_is_deleted_or_opened_by_hand_is_restored():
+def test_one_that_is_deleted_or_opened_by_hand_is_restored() -> None:
     world = closed()
-    wanted = world.get("NetworkPolicy", POLICY)["spec"]
+    wanted = world.existing("NetworkPolicy", POLICY)["spec"]
     world.kube.remove("NetworkPolicy", NAMESPACE, POLICY)
     world.run(lambda: world.names("NetworkPolicy") == ALL)
-    body = dict(world.get("NetworkPolicy", POLICY))
+    body = dict(world.existing("NetworkPolicy", POLICY))
     world.kube.put(body | {"spec": wanted | {"ingress": [{}]}})
-    world.run(lambda: world.get("NetworkPolicy", POLICY)["spec"] == wanted)
+    world.run(lambda: world.existing("NetworkPolicy", POLICY)["spec"] == wanted)
 
 
-def test_a_run_fails_rather_than_running_open_where_somebody_else_has_the_name():
+def test_a_run_fails_rather_than_running_open_where_somebody_else_has_the_name() -> None:
     world = analysed(networkPolicy={"enabled": False})
     theirs = {"kind": "NetworkPolicy", "metadata": {"name": POLICY, "namespace": NAMESPACE}, "spec": {}}
     world.kube.put(theirs)
@@ -125,13 +128,13 @@ def test_a_run_fails_rather_than_running_open_where_somebody_else_has_the_name()
     assert "NetworkPolicy demo-analytics is there already" in group(world)["message"]
     assert made(world) == applications(world) == []
     assert world.reason("Degraded") == "AsExpected"
-    assert world.get("NetworkPolicy", POLICY)["spec"] == {}
+    assert world.existing("NetworkPolicy", POLICY)["spec"] == {}
     world.kube.remove("NetworkPolicy", NAMESPACE, POLICY)
     analyse(world, "2")
     assert told(world)["state"] == "Succeeded"
 
 
-def test_a_paused_broker_keeps_what_it_has():
+def test_a_paused_broker_keeps_what_it_has() -> None:
     world = closed()
     world.change(paused=True)
     world.idle(3)

@@ -1,20 +1,21 @@
 """What a Broker's analytics must come back from: refusals of the API server, a pause, figures beyond all bounds."""
 
 import json
+from typing import Any
 
 from delaymq_operator.reconcile.errors import KubeError
-from delaymq_operator_testing.fakes.spark import RESULT, FakeSpark
+from delaymq_operator.reconcile.ports import Manifest
+from delaymq_operator_testing.fakes.spark import RESULT
 from delaymq_operator_testing.fakes.world import FakeWorld
 
 MOST = (1 << 63) - 1
 
 
-def analysed(size=1, spark_operator=True, **analytics):
+def analysed(size: int = 1, spark_operator: bool = True, **analytics: Any) -> FakeWorld:
     """A settled Broker that allows analytics."""
     world = FakeWorld()
     if not spark_operator:
         world.kube.unknown.add("SparkApplication")
-    world.spark = FakeSpark(world.kube)
     world.others.append(world.spark.tick)
     world.create(size=size, analytics=analytics)
     world.run()
@@ -22,26 +23,27 @@ def analysed(size=1, spark_operator=True, **analytics):
     return world
 
 
-def told(world):
+def told(world: FakeWorld) -> Manifest:
     return world.status.get("analytics") or {}
 
 
-def ended(world):
+def ended(world: FakeWorld) -> bool:
     return told(world).get("state") in ("Succeeded", "Failed")
 
 
-def analyse(world, text):
+def analyse(world: FakeWorld, text: str) -> None:
     before = told(world).get("run")
     world.annotate(analyze=text)
     world.run(lambda: told(world).get("run") != before and ended(world), ticks=1000)
 
 
-def test_what_the_history_may_not_keep_goes_though_the_api_server_failed_at_first():
+def test_what_the_history_may_not_keep_goes_though_the_api_server_failed_at_first() -> None:
     world = analysed(successfulRunsHistoryLimit=1)
     analyse(world, "1")
-    delete, refused = world.kube.delete, []
+    delete = world.kube.delete
+    refused: list[str] = []
 
-    async def fail_once(kind, *arguments, **options):
+    async def fail_once(kind: str, *arguments: Any, **options: Any) -> None:
         if kind == "SparkApplication" and not refused:
             refused.append(kind)
             raise KubeError(503, "ServiceUnavailable", "busy")
@@ -54,7 +56,7 @@ def test_what_the_history_may_not_keep_goes_though_the_api_server_failed_at_firs
     assert world.names("SparkApplication") == [told(world)["application"]]
 
 
-def test_that_the_spark_operator_is_missing_is_said_only_until_it_is_there():
+def test_that_the_spark_operator_is_missing_is_said_only_until_it_is_there() -> None:
     world = analysed(spark_operator=False, schedule="0 3 * * *")
     assert world.reason("AnalyticsReady") == "SparkOperatorMissing"
     world.kube.requests.clear()
@@ -69,7 +71,7 @@ def test_that_the_spark_operator_is_missing_is_said_only_until_it_is_there():
     assert [request for request in world.kube.requests if request[1] == "SparkApplication"] == []
 
 
-def test_a_run_that_was_noted_before_a_long_pause_is_made_after_it():
+def test_a_run_that_was_noted_before_a_long_pause_is_made_after_it() -> None:
     world = analysed(deadlineSeconds=60)
     world.kube.unready.add("demo-broker-0-0")
     world.run(lambda: world.reason("Ready") != "AllGroupsReady")
@@ -87,7 +89,7 @@ def test_a_run_that_was_noted_before_a_long_pause_is_made_after_it():
     assert told(world)["state"] == "Succeeded"
 
 
-def test_after_a_pause_a_group_is_still_waited_for_until_the_deadline_only():
+def test_after_a_pause_a_group_is_still_waited_for_until_the_deadline_only() -> None:
     world = analysed(deadlineSeconds=60)
     world.kube.unready.add("demo-broker-0-0")
     world.run(lambda: world.reason("Ready") != "AllGroupsReady")
@@ -102,7 +104,7 @@ def test_after_a_pause_a_group_is_still_waited_for_until_the_deadline_only():
     assert "DeadlineExceeded" in told(world)["groups"][0]["message"]
 
 
-def test_sums_stay_within_what_the_api_server_takes_for_a_number():
+def test_sums_stay_within_what_the_api_server_takes_for_a_number() -> None:
     world = analysed(size=2)
     world.spark.result = json.dumps(RESULT | {"messages": MOST})
     analyse(world, "1")

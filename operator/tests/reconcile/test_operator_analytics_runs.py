@@ -18,7 +18,7 @@ from delaymq_operator_testing.worlds.analysed import (
 )
 
 
-def test_without_the_field_nothing_is_told_and_nothing_asked():
+def test_without_the_field_nothing_is_told_and_nothing_asked() -> None:
     world = FakeWorld()
     world.create()
     world.run()
@@ -28,7 +28,7 @@ def test_without_the_field_nothing_is_told_and_nothing_asked():
     assert analytics_requests(world) == []
 
 
-def test_nothing_is_asked_for_while_no_run_is_due():
+def test_nothing_is_asked_for_while_no_run_is_due() -> None:
     world = analysed(analytics={"schedule": "0 3 * * *"})
     assert analytics_requests(world) == [("list", "SparkApplication", "")]
     world.kube.requests.clear()
@@ -38,7 +38,7 @@ def test_nothing_is_asked_for_while_no_run_is_due():
     assert told(world)["nextScheduleTime"] in ready(world)["message"]
 
 
-def test_an_annotation_runs_it_once_and_the_figures_are_told():
+def test_an_annotation_runs_it_once_and_the_figures_are_told() -> None:
     world = analysed()
     analyse(world)
     status = told(world)
@@ -59,7 +59,7 @@ def test_an_annotation_runs_it_once_and_the_figures_are_told():
     assert world.settled
 
 
-def test_a_new_text_is_a_new_run_also_one_that_was_used_before():
+def test_a_new_text_is_a_new_run_also_one_that_was_used_before() -> None:
     world = analysed()
     for text in ("x", "y", "x"):
         analyse(world, text)
@@ -72,7 +72,7 @@ def test_a_new_text_is_a_new_run_also_one_that_was_used_before():
     assert len(told(world)["analyzed"]) < 300
 
 
-def test_groups_are_analysed_one_after_the_other_and_summed():
+def test_groups_are_analysed_one_after_the_other_and_summed() -> None:
     world = analysed(size=3)
     analyse(world)
     assert made(world) == [f"demo-analytics-{index}-{told(world)['run']}" for index in range(3)]
@@ -82,7 +82,7 @@ def test_groups_are_analysed_one_after_the_other_and_summed():
     assert [each["name"] for each in told(world)["groups"]] == ["demo-0", "demo-1", "demo-2"]
 
 
-def test_while_paused_nothing_is_begun_and_what_runs_is_followed():
+def test_while_paused_nothing_is_begun_and_what_runs_is_followed() -> None:
     world = analysed(size=2)
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
@@ -98,7 +98,7 @@ def test_while_paused_nothing_is_begun_and_what_runs_is_followed():
     world.run(lambda: len(made(world)) == 4, ticks=100)
 
 
-def test_a_deadline_that_passes_while_paused_is_kept_afterwards_and_makes_nothing_spin():
+def test_a_deadline_that_passes_while_paused_is_kept_afterwards_and_makes_nothing_spin() -> None:
     world = analysed(analytics={"deadlineSeconds": 60})
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
@@ -106,30 +106,33 @@ def test_a_deadline_that_passes_while_paused_is_kept_afterwards_and_makes_nothin
     world.change(paused=True)
     world.idle(100)
     assert told(world)["state"] == "Running"
-    assert world.reconcile().requeue_after_s >= world.settings.progress_interval_s
+    outcome = world.reconcile()
+    assert outcome is not None
+    assert outcome.requeue_after_s is not None
+    assert outcome.requeue_after_s >= world.settings.progress_interval_s
     world.change(paused=False)
     world.run(lambda: ended(world))
     assert "DeadlineExceeded" in group(world)["message"]
 
 
-def test_a_volume_for_one_pod_is_read_through_http_and_that_is_said():
+def test_a_volume_for_one_pod_is_read_through_http_and_that_is_said() -> None:
     world = analysed(analytics={"read": "Volume"})
-    claim = copy.deepcopy(world.get("PersistentVolumeClaim", "store-demo-broker-0-0"))
+    claim = copy.deepcopy(world.existing("PersistentVolumeClaim", "store-demo-broker-0-0"))
     claim["spec"]["accessModes"] = ["ReadWriteOncePod"]
     world.kube.put(claim)
     analyse(world)
-    [application] = [world.get("SparkApplication", name) for name in applications(world)]
+    [application] = [world.existing("SparkApplication", name) for name in applications(world)]
     assert "http://demo-broker-0.default.svc:8080" in application["spec"]["arguments"]
     assert "ReadWriteOncePod" in ready(world)["message"]
 
 
-def test_an_application_is_not_told_to_be_otherwise_while_it_runs():
+def test_an_application_is_not_told_to_be_otherwise_while_it_runs() -> None:
     world = analysed()
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
     world.run(lambda: told(world).get("state") == "Running")
-    generation = world.get("SparkApplication", applications(world)[0])["metadata"]["generation"]
+    generation = world.existing("SparkApplication", applications(world)[0])["metadata"]["generation"]
     world.change(analytics={"driver": {"memory": "3g"}})
     world.idle(20)
-    assert world.get("SparkApplication", applications(world)[0])["metadata"]["generation"] == generation
-    assert state_of(world.get("SparkApplication", applications(world)[0])) == "RUNNING"
+    assert world.existing("SparkApplication", applications(world)[0])["metadata"]["generation"] == generation
+    assert state_of(world.existing("SparkApplication", applications(world)[0])) == "RUNNING"

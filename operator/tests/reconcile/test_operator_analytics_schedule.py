@@ -8,15 +8,15 @@ from delaymq_operator.reconcile.broker.analytics.schedule import ScheduleError, 
 BERLIN, NEW_YORK, UTC_ZONE = "Europe/Berlin", "America/New_York", "Etc/UTC"
 
 
-def ms(text):
+def ms(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def text(at_ms):
-    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+def text(at_ms: int | None) -> str:
+    return "never" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def following(line, zone, after, count):
+def following(line: str, zone: str, after: str, count: int) -> list[str]:
     """The next times after one, as texts in UTC."""
     found, at_ms = [], ms(after)
     for _ in range(count):
@@ -40,11 +40,11 @@ def following(line, zone, after, count):
         ("59 23 31 12 *", "2026-12-31 23:59", "2027-12-31 23:59"),
     ],
 )
-def test_a_line_is_due_as_cron_has_it(line, after, expected):
+def test_a_line_is_due_as_cron_has_it(line: str, after: str, expected: str) -> None:
     assert text(next_time_ms(line, UTC_ZONE, ms(after))) == expected
 
 
-def test_a_zone_s_own_hours_count_in_summer_and_winter():
+def test_a_zone_s_own_hours_count_in_summer_and_winter() -> None:
     assert following("0 3 * * *", BERLIN, "2026-10-24 00:00", 3) == [
         "2026-10-24 01:00",
         "2026-10-25 02:00",
@@ -52,7 +52,7 @@ def test_a_zone_s_own_hours_count_in_summer_and_winter():
     ]
 
 
-def test_an_hour_that_is_left_out_is_made_up_for_right_after_it():
+def test_an_hour_that_is_left_out_is_made_up_for_right_after_it() -> None:
     # On 2026-03-29 Berlin goes from 02:00 to 03:00, at 01:00 UTC.
     assert following("30 2 * * *", BERLIN, "2026-03-28 00:00", 3) == [
         "2026-03-28 01:30",
@@ -61,21 +61,21 @@ def test_an_hour_that_is_left_out_is_made_up_for_right_after_it():
     ]
 
 
-def test_two_times_in_an_hour_that_is_left_out_are_one():
+def test_two_times_in_an_hour_that_is_left_out_are_one() -> None:
     assert following("0,30 2 * * *", BERLIN, "2026-03-29 00:00", 2) == ["2026-03-29 01:00", "2026-03-30 00:00"]
 
 
-def test_an_hour_that_comes_twice_is_due_once():
+def test_an_hour_that_comes_twice_is_due_once() -> None:
     # On 2026-11-01 New York has 01:00 to 02:00 twice, from 05:00 and from 06:00 UTC.
     assert following("30 1 * * *", NEW_YORK, "2026-11-01 00:00", 2) == ["2026-11-01 05:30", "2026-11-02 06:30"]
 
 
 @pytest.mark.parametrize("asked_at", ["2026-11-01 05:31", "2026-11-01 06:15", "2026-11-01 06:45"])
-def test_asked_within_the_second_of_the_hours_it_is_not_due_again(asked_at):
+def test_asked_within_the_second_of_the_hours_it_is_not_due_again(asked_at: str) -> None:
     assert text(next_time_ms("30 1 * * *", NEW_YORK, ms(asked_at))) == "2026-11-02 06:30"
 
 
-def test_a_line_for_every_hour_goes_through_both_hours_and_leaves_none_out():
+def test_a_line_for_every_hour_goes_through_both_hours_and_leaves_none_out() -> None:
     assert following("0 * * * *", NEW_YORK, "2026-11-01 04:30", 3) == [
         "2026-11-01 05:00",
         "2026-11-01 06:00",
@@ -93,7 +93,7 @@ def test_a_line_for_every_hour_goes_through_both_hours_and_leaves_none_out():
 )
 @pytest.mark.parametrize("zone", [UTC_ZONE, BERLIN, NEW_YORK, "Asia/Kolkata", "Australia/Lord_Howe"])
 @pytest.mark.parametrize("start", ["2026-03-28 00:00", "2026-10-24 13:10", "2026-11-01 05:10", "2027-12-31 23:59"])
-def test_times_rise_whatever_clocks_do(line, zone, start):
+def test_times_rise_whatever_clocks_do(line: str, zone: str, start: str) -> None:
     found = following(line, zone, start, 20)
     assert found == sorted(set(found))
     assert found[0] > start
@@ -111,11 +111,13 @@ def test_times_rise_whatever_clocks_do(line, zone, start):
         ("0 3 * * *", "2026-11-22 03:00", "2026-11-21 10:00", None),
     ],
 )
-def test_of_the_runs_that_were_missed_the_latest_is_found(line, first, now, expected):
+def test_of_the_runs_that_were_missed_the_latest_is_found(
+    line: str, first: str, now: str, expected: str | None
+) -> None:
     assert text(latest_time_ms(line, UTC_ZONE, ms(first), ms(now))) == expected
 
 
-def test_the_latest_of_an_hour_that_comes_twice_is_its_first():
+def test_the_latest_of_an_hour_that_comes_twice_is_its_first() -> None:
     latest = latest_time_ms("30 1 * * *", NEW_YORK, ms("2026-10-30 00:00"), ms("2026-11-01 06:45"))
     assert text(latest) == "2026-11-01 05:30"
 
@@ -141,7 +143,7 @@ NO_LINES = [
 
 
 @pytest.mark.parametrize("line", NO_LINES)
-def test_a_line_that_cannot_be_meant_is_refused_with_a_sentence(line):
+def test_a_line_that_cannot_be_meant_is_refused_with_a_sentence(line: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         next_time_ms(line, UTC_ZONE, ms("2026-11-21 10:00"))
     assert "spec.analytics.schedule" in str(caught.value)
@@ -151,7 +153,7 @@ def test_a_line_that_cannot_be_meant_is_refused_with_a_sentence(line):
 @pytest.mark.parametrize(
     "zone", ["Europe/Berlyn", "", "../../etc/passwd", "/etc/passwd", "Europe", "CEST+x", "a\x00b", "é" * 300]
 )
-def test_a_zone_that_there_is_not_is_refused_with_a_sentence(zone):
+def test_a_zone_that_there_is_not_is_refused_with_a_sentence(zone: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         next_time_ms("0 3 * * *", zone, ms("2026-11-21 10:00"))
     assert "spec.analytics.timeZone" in str(caught.value)

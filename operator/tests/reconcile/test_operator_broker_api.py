@@ -1,7 +1,9 @@
 """A Broker on a real API server with its controllers: defaults, server-side apply, orphans, garbage collection."""
 
+from collections.abc import Iterator
+
 import pytest
-from delaymq_operator_testing.api_server import ApiError
+from delaymq_operator_testing.api_server import ApiError, ApiServer
 from delaymq_operator_testing.fakes.world import FakeWorld
 from delaymq_operator_testing.gitops import kstatus, wait_returns
 from delaymq_operator_testing.worlds.broker_api import ApiWorld
@@ -11,14 +13,16 @@ CLAIM = "store-demo-broker-0-0"
 
 
 @pytest.fixture(scope="module")
-def storage_classes(api_server_with_controllers):
+def storage_classes(api_server_with_controllers: ApiServer) -> None:
     for name, grows in (("grows", True), ("fixed", False)):
         body = {"metadata": {"name": name}, "provisioner": "example.io/none", "allowVolumeExpansion": grows}
         api_server_with_controllers.create("/apis/storage.k8s.io/v1/storageclasses", body)
 
 
 @pytest.fixture
-def world(api_server_with_controllers, controlled_namespace, storage_classes):
+def world(
+    api_server_with_controllers: ApiServer, controlled_namespace: str, storage_classes: None
+) -> Iterator[ApiWorld]:
     """A settled Broker in a namespace that takes only pods of the restricted standard."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     path = f"/api/v1/namespaces/{controlled_namespace}"
@@ -30,11 +34,11 @@ def world(api_server_with_controllers, controlled_namespace, storage_classes):
         yield found
 
 
-def pods(world):
+def pods(world: ApiWorld) -> dict[str, str]:
     return {name: world.uid("Pod", name) for name in world.names("Pod")}
 
 
-def test_a_settled_broker_asks_for_nothing_whatever_the_server_filled_in(world):
+def test_a_settled_broker_asks_for_nothing_whatever_the_server_filled_in(world: ApiWorld) -> None:
     for _ in range(5):
         world.step()
     assert world.calls == []
@@ -42,7 +46,7 @@ def test_a_settled_broker_asks_for_nothing_whatever_the_server_filled_in(world):
     assert world.status["groups"][0]["resumed"]["verdict"] == "Intact"
 
 
-def test_a_status_that_somebody_changed_is_restored_once(world):
+def test_a_status_that_somebody_changed_is_restored_once(world: ApiWorld) -> None:
     before = world.status
     world.merge("Broker", "demo", {"status": {"readyGroups": 0, "nameServers": None, "conditions": []}}, "status")
     world.step()
@@ -53,7 +57,7 @@ def test_a_status_that_somebody_changed_is_restored_once(world):
     assert world.calls == []
 
 
-def test_the_memory_server_of_other_tests_makes_the_same_objects(world):
+def test_the_memory_server_of_other_tests_makes_the_same_objects(world: ApiWorld) -> None:
     fake = FakeWorld()
     fake.create(storage={"size": "10Gi", "storageClassName": "grows"})
     fake.run()
@@ -63,7 +67,7 @@ def test_the_memory_server_of_other_tests_makes_the_same_objects(world):
         assert ours == fake.names(kind)
 
 
-def test_a_roll_replaces_each_pod_once(world):
+def test_a_roll_replaces_each_pod_once(world: ApiWorld) -> None:
     before = pods(world)
     world.change(image="delaymq/broker:2")
     world.run(lambda: world.status.get("image") == "delaymq/broker:2")
@@ -74,7 +78,7 @@ def test_a_roll_replaces_each_pod_once(world):
     assert world.calls.count(("delete", "Pod")) == 2
 
 
-def test_an_image_that_does_not_run_is_tried_out_beside_the_only_name_server(world):
+def test_an_image_that_does_not_run_is_tried_out_beside_the_only_name_server(world: ApiWorld) -> None:
     before = pods(world)
     world.change(image="bad:image")
     world.run(lambda: TRIAL in world.names("Pod"))
@@ -90,26 +94,27 @@ def test_an_image_that_does_not_run_is_tried_out_beside_the_only_name_server(wor
     assert world.failures == []
 
 
-def test_kubectl_wait_returns_only_when_every_pod_is_replaced(world):
-    def is_done():
-        if not wait_returns(world.get("Broker", "demo"), "Ready"):
+def test_kubectl_wait_returns_only_when_every_pod_is_replaced(world: ApiWorld) -> None:
+    def is_done() -> bool:
+        if not wait_returns(world.existing("Broker", "demo"), "Ready"):
             return False
         images = {
-            pod["spec"]["containers"][0]["image"] for pod in (world.get("Pod", name) for name in world.names("Pod"))
+            pod["spec"]["containers"][0]["image"]
+            for pod in (world.existing("Pod", name) for name in world.names("Pod"))
         }
         assert images == {"delaymq/broker:2"}, "kubectl wait returned while an old pod ran"
         return True
 
     world.change(image="delaymq/broker:2")
     world.run(is_done)
-    assert kstatus(world.get("Broker", "demo")) in ("Current", "InProgress")
+    assert kstatus(world.existing("Broker", "demo")) in ("Current", "InProgress")
     world.run()
-    assert kstatus(world.get("Broker", "demo")) == "Current"
-    status = world.get("StatefulSet", "demo-broker-0")["status"]
+    assert kstatus(world.existing("Broker", "demo")) == "Current"
+    status = world.existing("StatefulSet", "demo-broker-0")["status"]
     assert status["currentRevision"] != status["updateRevision"], "of an OnDelete set it may count after all"
 
 
-def test_a_new_operator_applies_what_it_finds_and_restarts_nothing(world):
+def test_a_new_operator_applies_what_it_finds_and_restarts_nothing(world: ApiWorld) -> None:
     from dataclasses import replace
 
     before = pods(world)
@@ -120,32 +125,34 @@ def test_a_new_operator_applies_what_it_finds_and_restarts_nothing(world):
     assert pods(world) == before
 
 
-def test_a_volume_grows_around_its_pod(world):
+def test_a_volume_grows_around_its_pod(world: ApiWorld) -> None:
     before, old = pods(world), world.uid("StatefulSet", "demo-broker-0")
     world.change(storage={"size": "20Gi"})
     world.run(lambda: world.uid("StatefulSet", "demo-broker-0") not in ("", old))
     world.run()
     assert pods(world) == before
-    new = world.get("StatefulSet", "demo-broker-0")
+    new = world.existing("StatefulSet", "demo-broker-0")
     assert new["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "20Gi"
-    assert world.get("Pod", "demo-broker-0-0")["metadata"]["ownerReferences"][0]["uid"] == new["metadata"]["uid"]
+    assert world.existing("Pod", "demo-broker-0-0")["metadata"]["ownerReferences"][0]["uid"] == new["metadata"]["uid"]
     assert world.status["groups"][0]["storage"] == {"requested": "20Gi", "capacity": "20Gi"}
     assert world.calls.count(("delete", "Pod")) == 0
 
 
-def test_a_volume_grows_around_its_pod_also_when_it_shall_go_with_the_broker(world):
+def test_a_volume_grows_around_its_pod_also_when_it_shall_go_with_the_broker(world: ApiWorld) -> None:
     world.change(storage={"deleteClaim": True})
     world.run()
-    world.run(lambda: bool(world.get("PersistentVolumeClaim", CLAIM)["metadata"].get("ownerReferences")))
+    world.run(lambda: bool(world.existing("PersistentVolumeClaim", CLAIM)["metadata"].get("ownerReferences")))
     before = pods(world)
     world.change(storage={"size": "20Gi"})
     world.run(lambda: world.status["groups"][0]["storage"]["capacity"] == "20Gi")
     world.run()
     assert pods(world) == before
-    assert "deletionTimestamp" not in world.get("PersistentVolumeClaim", CLAIM)["metadata"]
+    assert "deletionTimestamp" not in world.existing("PersistentVolumeClaim", CLAIM)["metadata"]
 
 
-def test_a_class_that_cannot_grow_is_named(api_server_with_controllers, controlled_namespace, storage_classes):
+def test_a_class_that_cannot_grow_is_named(
+    api_server_with_controllers: ApiServer, controlled_namespace: str, storage_classes: None
+) -> None:
     with ApiWorld(api_server_with_controllers, controlled_namespace) as world:
         world.create(storage={"size": "10Gi", "storageClassName": "fixed"})
         world.run()
@@ -156,7 +163,7 @@ def test_a_class_that_cannot_grow_is_named(api_server_with_controllers, controll
         assert "resize" in world.condition("Degraded")["message"]
 
 
-def test_a_size_that_the_storage_cannot_reach_is_set_back_but_not_below_the_volume(world):
+def test_a_size_that_the_storage_cannot_reach_is_set_back_but_not_below_the_volume(world: ApiWorld) -> None:
     world.mirror.largest = "10Gi"
     before = pods(world)
     world.change(storage={"size": "900Ti"})
@@ -172,17 +179,17 @@ def test_a_size_that_the_storage_cannot_reach_is_set_back_but_not_below_the_volu
         world.change(storage={"storageClassName": "fixed"})
 
 
-def requests_of(world):
+def requests_of(world: ApiWorld) -> tuple[str, ...]:
     """What claim and StatefulSet ask for."""
-    claim, made = world.get("PersistentVolumeClaim", CLAIM), world.get("StatefulSet", "demo-broker-0")
+    claim, made = world.existing("PersistentVolumeClaim", CLAIM), world.existing("StatefulSet", "demo-broker-0")
     specs = [claim["spec"], made["spec"]["volumeClaimTemplates"][0]["spec"] if made else None]
     return tuple(spec["resources"]["requests"]["storage"] if spec else "" for spec in specs)
 
 
 @pytest.mark.parametrize("delete_claim", [False, True])
 def test_a_class_that_is_missing_is_named_and_corrected(
-    api_server_with_controllers, controlled_namespace, storage_classes, delete_claim
-):
+    api_server_with_controllers: ApiServer, controlled_namespace: str, storage_classes: None, delete_claim: bool
+) -> None:
     with ApiWorld(api_server_with_controllers, controlled_namespace) as world:
         world.mirror.missing_classes.add("fsat")
         world.create(storage={"storageClassName": "fsat", "deleteClaim": delete_claim})
@@ -194,16 +201,16 @@ def test_a_class_that_is_missing_is_named_and_corrected(
         old = world.uid("PersistentVolumeClaim", CLAIM)
         world.change(storage={"storageClassName": "grows"})
         world.run()
-        claim = world.get("PersistentVolumeClaim", CLAIM)
+        claim = world.existing("PersistentVolumeClaim", CLAIM)
         assert claim["metadata"]["uid"] != old
         assert claim["spec"]["storageClassName"] == "grows"
         assert world.status["volumes"] == {"smallest": "10Gi", "storageClassName": "grows"}
         assert world.failures == []
 
 
-def warn_of_missing_class(world):
+def warn_of_missing_class(world: ApiWorld) -> None:
     """As the controller of volumes, which does not run here."""
-    metadata = world.get("PersistentVolumeClaim", CLAIM)["metadata"]
+    metadata = world.existing("PersistentVolumeClaim", CLAIM)["metadata"]
     about = {"kind": "PersistentVolumeClaim", "namespace": world.namespace, "name": CLAIM, "uid": metadata["uid"]}
     event = {
         "metadata": {"name": "missing-class", "namespace": world.namespace},
@@ -216,7 +223,7 @@ def warn_of_missing_class(world):
     world.server.create(f"/api/v1/namespaces/{world.namespace}/events", event)
 
 
-def test_drift_is_repaired_and_what_others_added_is_left_alone(world):
+def test_drift_is_repaired_and_what_others_added_is_left_alone(world: ApiWorld) -> None:
     world.merge("Service", "demo-namesrv", {"metadata": {"annotations": {"theirs": "1"}, "labels": {"theirs": "2"}}})
     world.merge("StatefulSet", "demo-broker-0", {"spec": {"updateStrategy": {"type": "RollingUpdate"}}})
     world.merge("PodDisruptionBudget", "demo-broker", {"spec": {"maxUnavailable": 5}})
@@ -224,34 +231,34 @@ def test_drift_is_repaired_and_what_others_added_is_left_alone(world):
     before = pods(world)
     world.run(lambda: world.get("ConfigMap", "demo-broker-conf") is not None)
     world.run()
-    assert world.get("StatefulSet", "demo-broker-0")["spec"]["updateStrategy"]["type"] == "OnDelete"
-    assert world.get("PodDisruptionBudget", "demo-broker")["spec"]["maxUnavailable"] == 1
-    service = world.get("Service", "demo-namesrv")
+    assert world.existing("StatefulSet", "demo-broker-0")["spec"]["updateStrategy"]["type"] == "OnDelete"
+    assert world.existing("PodDisruptionBudget", "demo-broker")["spec"]["maxUnavailable"] == 1
+    service = world.existing("Service", "demo-namesrv")
     assert service["metadata"]["annotations"]["theirs"] == "1"
     assert service["metadata"]["labels"]["theirs"] == "2"
     assert pods(world) == before
 
 
-def test_a_field_that_is_taken_out_of_the_spec_leaves_the_objects_too(world):
+def test_a_field_that_is_taken_out_of_the_spec_leaves_the_objects_too(world: ApiWorld) -> None:
     world.change(podTemplate={"nodeSelector": {"disk": "ssd"}}, networkPolicy={"enabled": True})
     world.run(lambda: world.names("NetworkPolicy") == ["demo-broker", "demo-namesrv"])
     world.run()
-    pod_spec = world.get("StatefulSet", "demo-broker-0")["spec"]["template"]["spec"]
+    pod_spec = world.existing("StatefulSet", "demo-broker-0")["spec"]["template"]["spec"]
     assert pod_spec["nodeSelector"] == {"disk": "ssd"}
     world.change(podTemplate=None, networkPolicy=None)
     world.run(lambda: world.names("NetworkPolicy") == [])
     world.run()
-    assert "nodeSelector" not in world.get("StatefulSet", "demo-broker-0")["spec"]["template"]["spec"]
-    assert "nodeSelector" not in world.get("Pod", "demo-broker-0-0")["spec"]
+    assert "nodeSelector" not in world.existing("StatefulSet", "demo-broker-0")["spec"]["template"]["spec"]
+    assert "nodeSelector" not in world.existing("Pod", "demo-broker-0-0")["spec"]
 
 
-def test_the_address_is_had_again_unless_somebody_else_took_it(world):
-    address = world.get("Service", "demo-broker-0")["spec"]["clusterIP"]
+def test_the_address_is_had_again_unless_somebody_else_took_it(world: ApiWorld) -> None:
+    address = world.existing("Service", "demo-broker-0")["spec"]["clusterIP"]
     before = pods(world)
     world.delete("Service", "demo-broker-0")
     world.run(lambda: world.get("Service", "demo-broker-0") is not None)
     world.run()
-    assert world.get("Service", "demo-broker-0")["spec"]["clusterIP"] == address
+    assert world.existing("Service", "demo-broker-0")["spec"]["clusterIP"] == address
     assert pods(world) == before
     world.delete("Service", "demo-broker-0")
     thief = {"metadata": {"name": "thief"}, "spec": {"clusterIP": address, "ports": [{"port": 1}]}}
@@ -259,11 +266,11 @@ def test_the_address_is_had_again_unless_somebody_else_took_it(world):
     world.run(lambda: world.get("Service", "demo-broker-0") is not None)
     world.run(lambda: pods(world).get("demo-broker-0-0") not in (None, before["demo-broker-0-0"]))
     world.run()
-    assert world.get("Service", "demo-broker-0")["spec"]["clusterIP"] != address
+    assert world.existing("Service", "demo-broker-0")["spec"]["clusterIP"] != address
     assert world.failures == []
 
 
-def test_a_node_port_that_is_taken_is_named(world):
+def test_a_node_port_that_is_taken_is_named(world: ApiWorld) -> None:
     spec = {"type": "NodePort", "ports": [{"port": 1, "nodePort": 30911}]}
     world.server.create(world.path("Service"), {"metadata": {"name": "thief"}, "spec": spec})
     world.change(external={"type": "NodePort", "advertisedAddress": "192.0.2.1"})
@@ -277,7 +284,7 @@ def test_a_node_port_that_is_taken_is_named(world):
     world.run(lambda: "demo-broker-0-external" not in world.names("Service"))
 
 
-def test_a_load_balancer_gives_the_address(world):
+def test_a_load_balancer_gives_the_address(world: ApiWorld) -> None:
     world.change(external={"type": "LoadBalancer"})
     world.run(lambda: world.reason("Degraded") == "AddressPending")
     ingress = {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.9"}]}}}
@@ -286,8 +293,8 @@ def test_a_load_balancer_gives_the_address(world):
     world.run()
 
 
-def test_all_goes_with_the_broker_but_its_volumes_and_a_new_one_finds_them(world):
-    address = world.get("Service", "demo-broker-0")["spec"]["clusterIP"]
+def test_all_goes_with_the_broker_but_its_volumes_and_a_new_one_finds_them(world: ApiWorld) -> None:
+    address = world.existing("Service", "demo-broker-0")["spec"]["clusterIP"]
     claim = world.uid("PersistentVolumeClaim", CLAIM)
     world.delete("Broker", "demo")
     kinds = ("StatefulSet", "Pod", "Service", "Secret", "PodDisruptionBudget")
@@ -296,20 +303,20 @@ def test_all_goes_with_the_broker_but_its_volumes_and_a_new_one_finds_them(world
     world.create(storage={"size": "10Gi", "storageClassName": "grows"})
     world.run()
     assert world.uid("PersistentVolumeClaim", CLAIM) == claim
-    assert world.get("Service", "demo-broker-0")["spec"]["clusterIP"] == address
+    assert world.existing("Service", "demo-broker-0")["spec"]["clusterIP"] == address
 
 
-def test_a_broker_of_the_same_name_waits_until_the_last_one_is_gone(world):
+def test_a_broker_of_the_same_name_waits_until_the_last_one_is_gone(world: ApiWorld) -> None:
     world.delete("Broker", "demo")
     world.create(storage={"size": "10Gi", "storageClassName": "grows"})
     world.run()
     owner = world.uid("Broker", "demo")
-    assert world.get("Secret", "demo-http-token")["metadata"]["ownerReferences"][0]["uid"] == owner
+    assert world.existing("Secret", "demo-http-token")["metadata"]["ownerReferences"][0]["uid"] == owner
     assert world.reason("Degraded") == "AsExpected"
 
 
 @pytest.mark.parametrize("delete_claim", [False, True])
-def test_a_group_is_removed_and_its_volume_as_the_spec_says(world, delete_claim):
+def test_a_group_is_removed_and_its_volume_as_the_spec_says(world: ApiWorld, delete_claim: bool) -> None:
     world.change(size=2, storage={"deleteClaim": delete_claim})
     world.run(lambda: world.status.get("readyGroups") == 2)
     world.run()
@@ -322,7 +329,9 @@ def test_a_group_is_removed_and_its_volume_as_the_spec_says(world, delete_claim)
     assert world.names("StatefulSet") == ["demo-broker-0", "demo-namesrv"]
 
 
-def test_a_quota_that_keeps_a_pod_from_being_created_is_named(api_server_with_controllers, controlled_namespace):
+def test_a_quota_that_keeps_a_pod_from_being_created_is_named(
+    api_server_with_controllers: ApiServer, controlled_namespace: str
+) -> None:
     server, quotas = api_server_with_controllers, f"/api/v1/namespaces/{controlled_namespace}/resourcequotas"
     hard = {"pods": "0"}
     server.create(quotas, {"metadata": {"name": "none"}, "spec": {"hard": hard}})
@@ -335,10 +344,12 @@ def test_a_quota_that_keeps_a_pod_from_being_created_is_named(api_server_with_co
         assert world.failures == []
 
 
-def test_an_object_of_somebody_else_is_not_taken_over(api_server_with_controllers, controlled_namespace):
+def test_an_object_of_somebody_else_is_not_taken_over(
+    api_server_with_controllers: ApiServer, controlled_namespace: str
+) -> None:
     with ApiWorld(api_server_with_controllers, controlled_namespace) as world:
         theirs = {"metadata": {"name": "demo-broker-conf"}, "data": {"theirs": "1"}}
         world.server.create(world.path("ConfigMap"), theirs)
         world.create()
         world.run(lambda: world.reason("Degraded") == "NameConflict")
-        assert world.get("ConfigMap", "demo-broker-conf")["data"] == {"theirs": "1"}
+        assert world.existing("ConfigMap", "demo-broker-conf")["data"] == {"theirs": "1"}

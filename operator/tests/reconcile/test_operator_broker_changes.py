@@ -2,21 +2,24 @@
 
 import asyncio
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from delaymq_operator.reconcile.broker import reconcile_broker
 from delaymq_operator.reconcile.context import Outcome
+from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 from delaymq_operator_testing.worlds.settled import BROKERS, restarts, settled
 
 
 @pytest.fixture
-def world():
+def world() -> FakeWorld:
     """A settled Broker with two groups."""
     return settled(size=2)
 
 
-def test_a_broker_is_made_and_becomes_ready():
+def test_a_broker_is_made_and_becomes_ready() -> None:
     world = FakeWorld()
     world.create(size=2)
     world.cache.sync()
@@ -32,16 +35,16 @@ def test_a_broker_is_made_and_becomes_ready():
     assert ("Normal", "Ready", "2 of 2 broker groups are ready.") in world.kube.events
 
 
-def test_a_settled_broker_costs_no_request(world):
+def test_a_settled_broker_costs_no_request(world: FakeWorld) -> None:
     world.kube.requests.clear()
     world.idle(50)
     assert world.kube.requests == []
 
 
-def test_others_get_a_turn_between_the_objects_of_a_large_broker():
+def test_others_get_a_turn_between_the_objects_of_a_large_broker() -> None:
     world = settled(size=32)
 
-    async def turns_during_a_pass():
+    async def turns_during_a_pass() -> int:
         turns = 0
         task = asyncio.create_task(reconcile_broker(world.key, world.world()))
         while not task.done():
@@ -52,7 +55,7 @@ def test_others_get_a_turn_between_the_objects_of_a_large_broker():
     assert asyncio.run(turns_during_a_pass()) > 64
 
 
-def edited(world, **fields):
+def edited(world: FakeWorld, **fields: Any) -> None:
     """As somebody with `kubectl edit --subresource=status`, or a writer that knows only what was."""
     body = copy.deepcopy(world.broker)
     body["status"] |= fields
@@ -64,7 +67,7 @@ def edited(world, **fields):
     world.kube.put(body)
 
 
-def test_a_status_that_somebody_changed_is_restored_by_the_next_pass(world):
+def test_a_status_that_somebody_changed_is_restored_by_the_next_pass(world: FakeWorld) -> None:
     before = copy.deepcopy(world.status)
     edited(world, pending=99, size=7)
     world.tick()
@@ -72,7 +75,7 @@ def test_a_status_that_somebody_changed_is_restored_by_the_next_pass(world):
     assert world.status == before
 
 
-def test_a_figure_that_somebody_changed_is_restored_by_the_next_pass(world):
+def test_a_figure_that_somebody_changed_is_restored_by_the_next_pass(world: FakeWorld) -> None:
     before = copy.deepcopy(world.status)
     body = copy.deepcopy(world.broker)
     body["status"]["groups"][0]["pending"] = 99
@@ -82,7 +85,7 @@ def test_a_figure_that_somebody_changed_is_restored_by_the_next_pass(world):
     assert world.status == before
 
 
-def test_conditions_of_others_do_not_outlive_the_operator(world):
+def test_conditions_of_others_do_not_outlive_the_operator(world: FakeWorld) -> None:
     edited(world)
     world.restart_operator()
     world.reconcile()
@@ -90,7 +93,7 @@ def test_conditions_of_others_do_not_outlive_the_operator(world):
     assert world.reason("Ready") == "AllGroupsReady"
 
 
-def test_own_status_that_the_cache_shows_late_is_not_taken_for_somebody_elses(world):
+def test_own_status_that_the_cache_shows_late_is_not_taken_for_somebody_elses(world: FakeWorld) -> None:
     world.lag_ticks = 3
     world.change(size=3)
     world.run()
@@ -100,7 +103,7 @@ def test_own_status_that_the_cache_shows_late_is_not_taken_for_somebody_elses(wo
     assert world.kube.requests == []
 
 
-def test_a_pass_answers_another_writer_once(world):
+def test_a_pass_answers_another_writer_once(world: FakeWorld) -> None:
     world.kube.requests.clear()
     for _ in range(3):
         edited(world, size=7)
@@ -111,7 +114,7 @@ def test_a_pass_answers_another_writer_once(world):
     assert world.kube.requests == [("patch status", "Broker", "demo")] * 3
 
 
-def test_figures_are_written_once_an_interval(world):
+def test_figures_are_written_once_an_interval(world: FakeWorld) -> None:
     world.kube.requests.clear()
     for number in range(200):
         world.brokers.stores["store-demo-broker-0-0"].offsets[1] = 100 + number
@@ -120,7 +123,7 @@ def test_figures_are_written_once_an_interval(world):
     assert set(world.kube.requests) == {("patch status", "Broker", "demo")}
 
 
-def test_each_pass_says_when_to_look_again(world):
+def test_each_pass_says_when_to_look_again(world: FakeWorld) -> None:
     world.tick()
     assert world.reconcile() == Outcome(requeue_after_s=world.settings.poll_interval_s)
     world.change(image="delaymq/broker:2")
@@ -128,31 +131,36 @@ def test_each_pass_says_when_to_look_again(world):
     assert world.reconcile() == Outcome(requeue_after_s=world.settings.progress_interval_s)
 
 
-def test_drift_is_repaired_without_a_restart(world):
-    service = copy.deepcopy(world.get("Service", "demo-namesrv"))
+def test_drift_is_repaired_without_a_restart(world: FakeWorld) -> None:
+    service = copy.deepcopy(world.existing("Service", "demo-namesrv"))
     service["spec"]["ports"][0]["port"] = 1
     service["spec"]["sessionAffinity"] = "ClientIP"
     world.kube.put(service)
     world.kube.remove("ConfigMap", NAMESPACE, "demo-broker-conf")
-    stateful_set = copy.deepcopy(world.get("StatefulSet", "demo-broker-0"))
+    stateful_set = copy.deepcopy(world.existing("StatefulSet", "demo-broker-0"))
     stateful_set["spec"]["template"]["spec"]["containers"][0]["image"] = "somebody:else"
     world.kube.put(stateful_set)
     assert restarts(world, lambda: None) == []
-    assert world.get("Service", "demo-namesrv")["spec"]["ports"][0]["port"] == 9876
-    assert world.get("Service", "demo-namesrv")["spec"]["sessionAffinity"] == "ClientIP"
+    assert world.existing("Service", "demo-namesrv")["spec"]["ports"][0]["port"] == 9876
+    assert world.existing("Service", "demo-namesrv")["spec"]["sessionAffinity"] == "ClientIP"
     assert world.get("ConfigMap", "demo-broker-conf") is not None
-    repaired = world.get("StatefulSet", "demo-broker-0")
+    repaired = world.existing("StatefulSet", "demo-broker-0")
     assert repaired["spec"]["template"]["spec"]["containers"][0]["image"] == "delaymq/broker:1"
 
 
-def test_a_field_that_somebody_else_keeps_changing_is_not_fought_for(world):
-    def admission(kind, body, live, original=world.kube._admit):
+def test_a_field_that_somebody_else_keeps_changing_is_not_fought_for(world: FakeWorld) -> None:
+    def admission(
+        kind: str,
+        body: Manifest,
+        live: Manifest | None,
+        original: Callable[[str, Manifest, Manifest | None], None] = world.kube._admit,
+    ) -> None:
         original(kind, body, live)
         if kind == "PodDisruptionBudget":
             body["spec"]["maxUnavailable"] = 7
 
     world.kube._admit = admission
-    budget = copy.deepcopy(world.get("PodDisruptionBudget", "demo-broker"))
+    budget = copy.deepcopy(world.existing("PodDisruptionBudget", "demo-broker"))
     budget["spec"]["maxUnavailable"] = 7
     world.kube.put(budget)
     world.kube.requests.clear()
@@ -162,9 +170,9 @@ def test_a_field_that_somebody_else_keeps_changing_is_not_fought_for(world):
     ]
 
 
-def test_an_object_that_somebody_changes_back_each_time_is_left_to_them_for_a_while(world):
-    def change_back():
-        budget = copy.deepcopy(world.get("PodDisruptionBudget", "demo-broker"))
+def test_an_object_that_somebody_changes_back_each_time_is_left_to_them_for_a_while(world: FakeWorld) -> None:
+    def change_back() -> None:
+        budget = copy.deepcopy(world.existing("PodDisruptionBudget", "demo-broker"))
         budget["spec"]["maxUnavailable"] = 7
         world.kube.put(budget)
 
@@ -176,15 +184,15 @@ def test_an_object_that_somebody_changes_back_each_time_is_left_to_them_for_a_wh
     assert "PodDisruptionBudget demo-broker" in world.condition("Degraded")["message"]
     world.watch = lambda: None
     world.idle(310)
-    assert world.get("PodDisruptionBudget", "demo-broker")["spec"]["maxUnavailable"] == 1
+    assert world.existing("PodDisruptionBudget", "demo-broker")["spec"]["maxUnavailable"] == 1
     assert world.condition("Degraded")["status"] == "False"
 
 
-def test_what_admission_makes_of_an_object_is_accepted():
+def test_what_admission_makes_of_an_object_is_accepted() -> None:
     world = FakeWorld()
     admit = world.kube._admit
 
-    def admission(kind, body, live):
+    def admission(kind: str, body: Manifest, live: Manifest | None) -> None:
         admit(kind, body, live)
         if kind == "PodDisruptionBudget":
             body["spec"]["maxUnavailable"] = 7
@@ -196,7 +204,7 @@ def test_what_admission_makes_of_an_object_is_accepted():
     assert world.kube.requests.count(("apply", "PodDisruptionBudget", "demo-broker")) == 1
 
 
-def test_what_is_no_longer_wanted_is_removed(world):
+def test_what_is_no_longer_wanted_is_removed(world: FakeWorld) -> None:
     world.change(networkPolicy={"enabled": True}, external={"type": "NodePort", "advertisedAddress": "192.0.2.1"})
     world.idle(1)
     world.run()
@@ -212,7 +220,7 @@ def test_what_is_no_longer_wanted_is_removed(world):
     assert world.status["externalNameServers"] == []
 
 
-def test_paused_changes_nothing_but_tells_what_is(world):
+def test_paused_changes_nothing_but_tells_what_is(world: FakeWorld) -> None:
     world.change(paused=True)
     world.idle(2)
     world.kube.requests.clear()
@@ -244,7 +252,9 @@ def test_paused_changes_nothing_but_tells_what_is(world):
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else None,
 )
-def test_a_bad_spec_changes_nothing_and_waits_for_a_good_one(world, spec, reason, words):
+def test_a_bad_spec_changes_nothing_and_waits_for_a_good_one(
+    world: FakeWorld, spec: Manifest, reason: str, words: str
+) -> None:
     world.levels("bad", "1s", "99999999d")
     objects = {name: body for name, body in world.kube.objects.items() if name[0] not in ("Broker", "Pod")}
     before = {place: body["metadata"]["resourceVersion"] for place, body in objects.items()}
@@ -263,7 +273,7 @@ def test_a_bad_spec_changes_nothing_and_waits_for_a_good_one(world, spec, reason
     assert world.condition("Degraded")["status"] == "False"
 
 
-def test_a_bad_spec_of_a_new_broker_makes_nothing_and_is_not_looked_at_again():
+def test_a_bad_spec_of_a_new_broker_makes_nothing_and_is_not_looked_at_again() -> None:
     world = FakeWorld()
     world.create(config={"nonsense": "1"})
     world.cache.sync()
@@ -272,7 +282,7 @@ def test_a_bad_spec_of_a_new_broker_makes_nothing_and_is_not_looked_at_again():
     assert world.names("StatefulSet") == []
 
 
-def test_a_broker_that_is_gone_is_forgotten(world):
+def test_a_broker_that_is_gone_is_forgotten(world: FakeWorld) -> None:
     world.kube.remove("Broker", NAMESPACE, "demo")
     world.cache.sync()
     world.kube.requests.clear()
@@ -280,7 +290,7 @@ def test_a_broker_that_is_gone_is_forgotten(world):
     assert world.kube.requests == []
 
 
-def test_an_object_of_somebody_else_is_not_taken_over():
+def test_an_object_of_somebody_else_is_not_taken_over() -> None:
     world = FakeWorld()
     world.create()
     foreign = {
@@ -293,10 +303,10 @@ def test_an_object_of_somebody_else_is_not_taken_over():
     assert world.reason("Degraded") == "NameConflict"
     assert "demo-broker-conf" in world.condition("Degraded")["message"]
     assert world.names("StatefulSet") == []
-    assert world.get("ConfigMap", "demo-broker-conf")["data"] == {"a": "b"}
+    assert world.existing("ConfigMap", "demo-broker-conf")["data"] == {"a": "b"}
 
 
-def test_a_pod_template_that_cannot_be_noted_is_refused_with_its_size(world):
+def test_a_pod_template_that_cannot_be_noted_is_refused_with_its_size(world: FakeWorld) -> None:
     env = [{"name": f"V{number}", "value": "x" * 4096} for number in range(60)]
     world.change(podTemplate={"env": env})
     world.idle(2)
@@ -308,24 +318,26 @@ def test_a_pod_template_that_cannot_be_noted_is_refused_with_its_size(world):
 @pytest.mark.parametrize(
     "nonsense", ["", "bm8Kd29yZA==", "4pyT", "%%%"], ids=["empty", "two lines", "no ASCII", "no base64"]
 )
-def test_a_token_that_cannot_be_sent_is_replaced(world, nonsense):
+def test_a_token_that_cannot_be_sent_is_replaced(world: FakeWorld, nonsense: str) -> None:
     world.kube.objects["Secret", NAMESPACE, "demo-http-token"]["data"]["token"] = nonsense
     world.restart_operator()
     world.idle(1)
     world.run()
-    assert world.get("Secret", "demo-http-token")["data"]["token"] not in (nonsense, "")
+    assert world.existing("Secret", "demo-http-token")["data"]["token"] not in (nonsense, "")
     assert world.failures == []
 
 
-def test_a_broker_at_an_address_that_was_anothers_is_not_taken_for_that_one(world):
+def test_a_broker_at_an_address_that_was_anothers_is_not_taken_for_that_one(world: FakeWorld) -> None:
     first, second = (world.cache.get("Pod", NAMESPACE, name) for name in BROKERS)
+    assert first is not None
+    assert second is not None
     first["status"]["podIP"] = second["status"]["podIP"]
     world.reconcile()
     assert world.reason("Degraded") == "BrokerUnreachable"
     assert "is the address of demo-1" in world.condition("Degraded")["message"]
 
 
-def test_a_lost_secret_is_made_again(world):
+def test_a_lost_secret_is_made_again(world: FakeWorld) -> None:
     world.kube.remove("Secret", NAMESPACE, "demo-http-token")
     world.restart_operator()
     world.idle(1)
@@ -333,7 +345,7 @@ def test_a_lost_secret_is_made_again(world):
     assert world.get("Secret", "demo-http-token") is not None
 
 
-def test_a_broker_that_was_made_anew_unseen_gets_a_whole_status(world):
+def test_a_broker_that_was_made_anew_unseen_gets_a_whole_status(world: FakeWorld) -> None:
     world.kube.remove("Broker", NAMESPACE, "demo")
     world.create(size=2)
     world.idle(10)

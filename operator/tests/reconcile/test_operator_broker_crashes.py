@@ -2,7 +2,9 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from delaymq_operator_testing.fakes.world import MAX_TICKS, FakeWorld
@@ -11,34 +13,34 @@ from delaymq_testing.repetitions import DEATHS_SHARE, one_in
 AFTER = pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 
 
-def settled(size=2, **spec):
+def settled(size: int = 2, **spec: Any) -> FakeWorld:
     world = FakeWorld()
     world.create(size=size, **spec)
     world.run()
     return world
 
 
-def roll(world):
+def roll(world: FakeWorld) -> list[str]:
     world.change(flush="Sync")
     return ["demo-broker-0-0", "demo-broker-1-0"]
 
 
-def grow(world):
+def grow(world: FakeWorld) -> list[str]:
     world.change(storage={"size": "20Gi"})
     return []
 
 
-def scale_in(world):
+def scale_in(world: FakeWorld) -> list[str]:
     world.change(size=1)
     return []
 
 
-def scale_out(world):
+def scale_out(world: FakeWorld) -> list[str]:
     world.change(size=3)
     return ["demo-broker-2-0"]
 
 
-def holds_of(world, change):
+def holds_of(world: FakeWorld, change: Callable[[FakeWorld], object]) -> None:
     """What must be so in the end, beside being settled."""
     size = world.broker["spec"]["size"]
     assert len([name for name in world.names("Pod") if "broker" in name]) == size
@@ -46,15 +48,15 @@ def holds_of(world, change):
     assert all(broker.drain.mode == "none" for broker in world.brokers.running.values())
     if change is grow:
         for name in world.names("PersistentVolumeClaim"):
-            assert world.get("PersistentVolumeClaim", name)["spec"]["resources"]["requests"]["storage"] == "20Gi"
+            assert world.existing("PersistentVolumeClaim", name)["spec"]["resources"]["requests"]["storage"] == "20Gi"
         for group in range(size):
-            [claim] = world.get("StatefulSet", f"demo-broker-{group}")["spec"]["volumeClaimTemplates"]
+            [claim] = world.existing("StatefulSet", f"demo-broker-{group}")["spec"]["volumeClaimTemplates"]
             assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
 
 
-def telling_moments(calls):
+def telling_moments(calls: list[str]) -> list[int]:
     """Which calls to die at: calls repeat themselves while something is waited for, so the first three of a kind."""
-    seen = Counter()
+    seen = Counter[str]()
     moments = []
     for number, label in enumerate(calls, 1):
         seen[label] += 1
@@ -63,7 +65,7 @@ def telling_moments(calls):
     return moments
 
 
-def history(change, dies_at, after):
+def history(change: Callable[[FakeWorld], object], dies_at: int | None, after: bool) -> FakeWorld:
     """The world after a change, during which the operator died at its n-th call."""
     world = settled()
     world.calls, world.dies_at, world.dies_after = [], dies_at, after
@@ -81,7 +83,9 @@ def history(change, dies_at, after):
 
 @AFTER
 @pytest.mark.parametrize("change", [roll, grow, scale_in, scale_out], ids=lambda change: change.__name__)
-def test_a_change_comes_out_the_same_wherever_the_operator_dies(change, after):
+def test_a_change_comes_out_the_same_wherever_the_operator_dies(
+    change: Callable[[FakeWorld], object], after: bool
+) -> None:
     moments = telling_moments(history(change, None, after).calls)
     assert len(moments) > 5
     for dies_at in one_in(DEATHS_SHARE, moments):
@@ -89,7 +93,7 @@ def test_a_change_comes_out_the_same_wherever_the_operator_dies(change, after):
 
 
 @AFTER
-def test_a_broker_is_made_the_same_wherever_the_operator_dies(after):
+def test_a_broker_is_made_the_same_wherever_the_operator_dies(after: bool) -> None:
     for dies_at in range(1, 200):
         world = FakeWorld(dies_at=dies_at, dies_after=after)
         world.create(size=2)
@@ -101,7 +105,7 @@ def test_a_broker_is_made_the_same_wherever_the_operator_dies(after):
     raise AssertionError("it never made it without dying")
 
 
-def test_an_operator_that_dies_all_the_time_still_gets_there():
+def test_an_operator_that_dies_all_the_time_still_gets_there() -> None:
     world = settled()
     started = len(world.kube.started)
     roll(world)
@@ -116,7 +120,7 @@ def test_an_operator_that_dies_all_the_time_still_gets_there():
     assert world.status["readyGroups"] == 2
 
 
-def test_the_upgrade_of_the_operator_in_the_midst_of_growing_restarts_no_pod():
+def test_the_upgrade_of_the_operator_in_the_midst_of_growing_restarts_no_pod() -> None:
     for dies_at in range(1, 60):
         world = settled(size=1)
         before = world.pod_uids()

@@ -1,31 +1,34 @@
 """Ready, Reconciling and Stalled follow the newest generation: what `kubectl wait` and kstatus make of them."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from delaymq_operator.reconcile.errors import KubeError
-from delaymq_operator_testing.fakes.world import NAMESPACE
+from delaymq_operator.reconcile.ports import Manifest
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 from delaymq_operator_testing.gitops import kstatus, wait_returns
 from delaymq_operator_testing.worlds.settled import BROKERS, EVERYTHING, settled
 
 
 @pytest.fixture
-def world():
+def world() -> FakeWorld:
     """A settled Broker with two groups."""
     return settled(size=2)
 
 
-def images(world):
+def images(world: FakeWorld) -> set[str | None]:
     pods = [world.get("Pod", name) for name in EVERYTHING]
     return {pod["spec"]["containers"][0]["image"] if pod else None for pod in pods}
 
 
-def watch(world, check):
+def watch(world: FakeWorld, check: Callable[[], None]) -> None:
     """Calls `check` after each moment, and after each write of the status."""
     world.watch = check
     patch = world.kube.patch
 
-    async def patch_and_check(*arguments, **options):
+    async def patch_and_check(*arguments: Any, **options: Any) -> Manifest:
         done = await patch(*arguments, **options)
         check()
         return done
@@ -33,8 +36,8 @@ def watch(world, check):
     world.kube.patch = patch_and_check
 
 
-def test_neither_kubectl_wait_nor_kstatus_is_satisfied_before_the_last_pod_is_replaced(world):
-    def check():
+def test_neither_kubectl_wait_nor_kstatus_is_satisfied_before_the_last_pod_is_replaced(world: FakeWorld) -> None:
+    def check() -> None:
         if wait_returns(world.broker, "Ready"):
             assert images(world) == {"delaymq/broker:2"}, "kubectl wait returned while an old pod ran"
         if kstatus(world.broker) == "Current":
@@ -52,7 +55,7 @@ def test_neither_kubectl_wait_nor_kstatus_is_satisfied_before_the_last_pod_is_re
     assert (world.condition("Reconciling"), world.condition("Stalled")) == ({}, {})
 
 
-def test_a_roll_says_which_pods_do_not_have_the_spec_yet_while_all_of_them_serve(world):
+def test_a_roll_says_which_pods_do_not_have_the_spec_yet_while_all_of_them_serve(world: FakeWorld) -> None:
     world.change(flush="Sync")
     world.run(lambda: world.reason("Progressing") == "MovingWrites")
     assert (world.condition("Ready")["status"], world.reason("Ready")) == ("Unknown", "Rolling")
@@ -73,11 +76,11 @@ def test_a_roll_says_which_pods_do_not_have_the_spec_yet_while_all_of_them_serve
     ],
     ids=lambda change: "+".join(f"{key}.{next(iter(value))}" for key, value in change.items()),
 )
-def test_a_change_that_restarts_nothing_leaves_ready_true_throughout(change):
+def test_a_change_that_restarts_nothing_leaves_ready_true_throughout(change: Manifest) -> None:
     before = {"external": {"type": "NodePort", "advertisedAddress": "192.0.2.1"}} if "external" in change else {}
     world = settled(size=2, **before)
 
-    def check():
+    def check() -> None:
         assert world.condition("Ready")["status"] == "True"
 
     world.change(**change)
@@ -88,7 +91,7 @@ def test_a_change_that_restarts_nothing_leaves_ready_true_throughout(change):
     assert kstatus(world.broker) == "Current"
 
 
-def test_a_setting_that_a_broker_was_not_told_yet_is_waited_for_but_a_missed_answer_is_not(world):
+def test_a_setting_that_a_broker_was_not_told_yet_is_waited_for_but_a_missed_answer_is_not(world: FakeWorld) -> None:
     world.brokers.mute.add("demo-broker-1-0")
     world.run(lambda: world.reason("Degraded") == "BrokerUnreachable")
     assert wait_returns(world.broker, "Ready")
@@ -102,10 +105,10 @@ def test_a_setting_that_a_broker_was_not_told_yet_is_waited_for_but_a_missed_ans
     assert world.brokers.running["demo-broker-1-0"].settings["fileReservedTime"] == "9"
 
 
-def test_what_the_api_server_refuses_is_not_ready_and_stalled(world):
+def test_what_the_api_server_refuses_is_not_ready_and_stalled(world: FakeWorld) -> None:
     admit = world.kube._admit
 
-    def refuse(kind, body, live):
+    def refuse(kind: str, body: Manifest, live: Manifest | None) -> None:
         if kind == "StatefulSet" and body["spec"]["template"]["spec"]["containers"][0]["image"] == "forbidden:1":
             raise KubeError(403, "Forbidden", "images come from registry.example")
         admit(kind, body, live)
@@ -127,7 +130,7 @@ def test_what_the_api_server_refuses_is_not_ready_and_stalled(world):
     assert world.condition("Stalled") == {}
 
 
-def test_an_address_that_is_waited_for_is_not_ready(world):
+def test_an_address_that_is_waited_for_is_not_ready(world: FakeWorld) -> None:
     world.settings = replace(world.settings, progress_deadline_s=60)
     world.change(external={"type": "LoadBalancer"})
     world.idle(5)
@@ -137,7 +140,7 @@ def test_an_address_that_is_waited_for_is_not_ready(world):
     assert world.reason("Stalled") == "AddressPending"
 
 
-def test_a_bad_spec_stalls_at_once_under_its_generation(world):
+def test_a_bad_spec_stalls_at_once_under_its_generation(world: FakeWorld) -> None:
     world.change(config={"fileReservedTyme": "9"})
     world.idle(2)
     assert world.reason("Stalled") == "InvalidConfig"
@@ -158,7 +161,7 @@ def test_a_bad_spec_stalls_at_once_under_its_generation(world):
     ],
 )
 @pytest.mark.parametrize("made", [True, False], ids=["of a running Broker", "of a new Broker"])
-def test_what_may_still_be_applied_is_waited_for_but_not_for_ever(spec, reason, made):
+def test_what_may_still_be_applied_is_waited_for_but_not_for_ever(spec: Manifest, reason: str, made: bool) -> None:
     world = settled(size=1)
     world.settings = replace(world.settings, progress_deadline_s=60)
     if not made:
@@ -176,7 +179,7 @@ def test_what_may_still_be_applied_is_waited_for_but_not_for_ever(spec, reason, 
     assert world.condition("Reconciling") == {}
 
 
-def test_while_paused_it_is_not_known_whether_the_spec_is_in_force(world):
+def test_while_paused_it_is_not_known_whether_the_spec_is_in_force(world: FakeWorld) -> None:
     world.change(paused=True, image="delaymq/broker:2")
     world.idle(20)
     assert (world.condition("Ready")["status"], world.reason("Ready")) == ("Unknown", "PausedBySpec")
@@ -188,7 +191,7 @@ def test_while_paused_it_is_not_known_whether_the_spec_is_in_force(world):
     assert images(world) == {"delaymq/broker:2"}
 
 
-def test_groups_that_are_to_be_removed_do_not_count(world):
+def test_groups_that_are_to_be_removed_do_not_count(world: FakeWorld) -> None:
     world.brokers.stores["store-demo-broker-1-0"].pending = 5
     world.change(size=1)
     world.run(lambda: world.condition("ScaleInBlocked") != {})

@@ -2,20 +2,23 @@
 
 import copy
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
+from delaymq.api_types.broker import DrainMode
 from delaymq_operator.reconcile.errors import BrokerRefused
+from delaymq_operator.reconcile.ports import Endpoint, Manifest
 from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 from delaymq_operator_testing.worlds.settled import BROKERS, EVERYTHING, is_ready, restarts, settled, watch_rolls
 
 
 @pytest.fixture
-def world():
+def world() -> FakeWorld:
     """A settled Broker with two groups."""
     return settled(size=2)
 
 
-def test_a_new_image_restarts_the_name_server_and_then_one_broker_after_the_other(world):
+def test_a_new_image_restarts_the_name_server_and_then_one_broker_after_the_other(world: FakeWorld) -> None:
     order = restarts(world, lambda: world.change(image="delaymq/broker:2"))
     assert order == ["demo-namesrv-0", "demo-broker-0-0", "demo-broker-1-0"]
     assert world.status["image"] == "delaymq/broker:2"
@@ -50,23 +53,25 @@ def test_a_new_image_restarts_the_name_server_and_then_one_broker_after_the_othe
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else None,
 )
-def test_a_change_restarts_only_what_must_restart_one_at_a_time(world, change, expected):
+def test_a_change_restarts_only_what_must_restart_one_at_a_time(
+    world: FakeWorld, change: Manifest, expected: list[str]
+) -> None:
     assert restarts(world, lambda: world.change(**change)) == expected
 
 
-def test_the_restart_annotation_restarts_everything(world):
+def test_the_restart_annotation_restarts_everything(world: FakeWorld) -> None:
     assert restarts(world, lambda: world.annotate(restart="1")) == EVERYTHING
     assert restarts(world, lambda: world.annotate(restart="2")) == EVERYTHING
 
 
-def test_a_single_group_is_restarted_at_once():
+def test_a_single_group_is_restarted_at_once() -> None:
     world = settled(size=1)
     assert restarts(world, lambda: world.change(flush="Sync")) == ["demo-broker-0-0"]
     assert world.brokers.calls == []
 
 
-def test_a_newer_operator_restarts_nothing_and_says_that_it_would_make_pods_otherwise(world):
-    def upgrade():
+def test_a_newer_operator_restarts_nothing_and_says_that_it_would_make_pods_otherwise(world: FakeWorld) -> None:
+    def upgrade() -> None:
         world.settings = replace(world.settings, default_image="delaymq/broker:9")
         world.restart_operator()
 
@@ -79,7 +84,7 @@ def test_a_newer_operator_restarts_nothing_and_says_that_it_would_make_pods_othe
     assert world.condition("UpToDate")["status"] == "True"
 
 
-def test_a_failing_new_image_stops_the_roll_and_says_why_and_a_good_one_goes_on(world):
+def test_a_failing_new_image_stops_the_roll_and_says_why_and_a_good_one_goes_on(world: FakeWorld) -> None:
     watch_rolls(world)
     world.change(image="bad:image")
     world.run(lambda: world.reason("Degraded") == "PodFailing")
@@ -87,7 +92,7 @@ def test_a_failing_new_image_stops_the_roll_and_says_why_and_a_good_one_goes_on(
     assert world.reason("Degraded") == "PodFailing"
     assert "ImagePullBackOff" in world.condition("Degraded")["message"]
     assert "demo-namesrv-0" in world.condition("Degraded")["message"]
-    assert all(is_ready(world.get("Pod", name)) for name in BROKERS)
+    assert all(is_ready(world.existing("Pod", name)) for name in BROKERS)
     assert any(kind == "Warning" and reason == "PodFailing" for kind, reason, _ in world.kube.events)
     world.change(image="delaymq/broker:3")
     world.idle(1)
@@ -96,7 +101,7 @@ def test_a_failing_new_image_stops_the_roll_and_says_why_and_a_good_one_goes_on(
     assert world.condition("Degraded")["status"] == "False"
 
 
-def test_the_image_in_the_status_is_what_runs_and_not_what_is_wanted(world):
+def test_the_image_in_the_status_is_what_runs_and_not_what_is_wanted(world: FakeWorld) -> None:
     told = []
 
     world.watch = lambda: told.append(world.status.get("image"))
@@ -112,7 +117,7 @@ def test_the_image_in_the_status_is_what_runs_and_not_what_is_wanted(world):
     assert set(told) == {"delaymq/broker:2"}
 
 
-def test_no_image_is_told_while_no_broker_runs():
+def test_no_image_is_told_while_no_broker_runs() -> None:
     world = settled(size=1)
     assert world.status["image"] == "delaymq/broker:1"
     world.change(image="bad:image", nameServers={"addresses": ["others:9876"]})
@@ -122,7 +127,7 @@ def test_no_image_is_told_while_no_broker_runs():
     assert "image" not in world.status
 
 
-def test_a_failing_broker_stops_the_roll_with_all_others_serving(world):
+def test_a_failing_broker_stops_the_roll_with_all_others_serving(world: FakeWorld) -> None:
     watch_rolls(world)
     world.kube.unready.add("demo-broker-0-0")
     started = len(world.kube.started)
@@ -139,19 +144,19 @@ def test_a_failing_broker_stops_the_roll_with_all_others_serving(world):
     assert world.kube.started[started:] == BROKERS
 
 
-def test_a_change_in_the_midst_of_a_roll_restarts_each_pod_for_the_last_one_only_once_more(world):
+def test_a_change_in_the_midst_of_a_roll_restarts_each_pod_for_the_last_one_only_once_more(world: FakeWorld) -> None:
     watch_rolls(world)
     world.change(flush="Sync")
     started = len(world.kube.started)
     world.run(lambda: "demo-broker-0-0" in world.kube.started[started:])
-    world.run(lambda: is_ready(world.get("Pod", "demo-broker-0-0")))
+    world.run(lambda: is_ready(world.existing("Pod", "demo-broker-0-0")))
     world.change(resources={"limits": {"cpu": "2"}})
     world.idle(1)
     world.run()
     assert world.kube.started[started:] == ["demo-broker-0-0", "demo-broker-0-0", "demo-broker-1-0"]
 
 
-def test_a_change_that_is_taken_back_before_the_restart_gives_the_writes_back(world):
+def test_a_change_that_is_taken_back_before_the_restart_gives_the_writes_back(world: FakeWorld) -> None:
     world.change(flush="Sync")
     world.run(lambda: ("withdraw", "demo-broker-0-0") in world.brokers.calls)
     started = len(world.kube.started)
@@ -162,10 +167,10 @@ def test_a_change_that_is_taken_back_before_the_restart_gives_the_writes_back(wo
     assert world.brokers.calls[-1] == ("none", "demo-broker-0-0")
 
 
-def test_own_name_servers_stay_until_every_broker_uses_the_others(world):
+def test_own_name_servers_stay_until_every_broker_uses_the_others(world: FakeWorld) -> None:
     seen = []
 
-    def watch():
+    def watch() -> None:
         if world.get("StatefulSet", "demo-namesrv") is not None:
             assert world.get("Service", "demo-namesrv") is not None, "clients lost their NameServers too early"
         if world.get("Pod", "demo-namesrv-0") is None:
@@ -182,36 +187,36 @@ def test_own_name_servers_stay_until_every_broker_uses_the_others(world):
     assert world.status["nameServers"] == ["ns.default:9876"]
 
 
-def environment(world, pod):
-    entries = world.get("Pod", pod)["spec"]["containers"][0]["env"]
+def environment(world: FakeWorld, pod: str) -> list[dict[str, str]]:
+    entries = world.existing("Pod", pod)["spec"]["containers"][0]["env"]
     return [entry for entry in entries if entry["name"] == "DELAYMQ_NAMESRV_ADDR"]
 
 
-def test_hot_settings_reach_running_brokers_and_go_back_to_their_default(world):
+def test_hot_settings_reach_running_brokers_and_go_back_to_their_default(world: FakeWorld) -> None:
     assert restarts(world, lambda: world.change(config={"fileReservedTime": "9"})) == []
     assert {broker.settings["fileReservedTime"] for broker in world.brokers.running.values()} == {"9"}
     assert restarts(world, lambda: world.change(config={})) == []
     assert {broker.settings["fileReservedTime"] for broker in world.brokers.running.values()} == {"72"}
 
 
-def test_levels_reach_running_brokers_without_a_restart(world):
+def test_levels_reach_running_brokers_without_a_restart(world: FakeWorld) -> None:
     world.levels("mine", "1s", "1h")
     assert restarts(world, lambda: world.change(delayLevelConfigRef={"name": "mine"})) == []
     assert world.status["levels"] == "1s 1h"
     assert restarts(world, lambda: world.levels("mine", "1s", "2h", overflow="Reject")) == []
     world.run(lambda: world.status["levels"] == "1s 2h")
     assert {broker.settings["delayLevelOverflow"] for broker in world.brokers.running.values()} == {"reject"}
-    assert "messageDelayLevel=1s 2h" in world.get("ConfigMap", "demo-broker-conf")["data"]["broker.conf"]
+    assert "messageDelayLevel=1s 2h" in world.existing("ConfigMap", "demo-broker-conf")["data"]["broker.conf"]
 
 
-def test_a_broker_that_does_not_answer_is_named_and_stops_nobody_else(world):
+def test_a_broker_that_does_not_answer_is_named_and_stops_nobody_else(world: FakeWorld) -> None:
     world.brokers.mute.add("demo-broker-0-0")
     world.run(lambda: world.reason("Degraded") == "BrokerUnreachable")
     assert "demo-0" in world.condition("Degraded")["message"]
     assert restarts_when_mute(world) == BROKERS
 
 
-def restarts_when_mute(world):
+def restarts_when_mute(world: FakeWorld) -> list[str]:
     started = len(world.kube.started)
     world.change(flush="Sync")
     world.run(lambda: world.kube.started[started:] == BROKERS)
@@ -220,8 +225,8 @@ def restarts_when_mute(world):
     return world.kube.started[started:]
 
 
-def test_brokers_that_refuse_to_move_writes_away_are_restarted_after_a_while(world):
-    async def refuse(endpoint, mode, lease_ms):
+def test_brokers_that_refuse_to_move_writes_away_are_restarted_after_a_while(world: FakeWorld) -> None:
+    async def refuse(endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> NoReturn:
         raise BrokerRefused(endpoint.host, "not_found", "there is no /api/v1/drain")
 
     drain, world.brokers.drain = world.brokers.drain, refuse
@@ -236,7 +241,7 @@ def test_brokers_that_refuse_to_move_writes_away_are_restarted_after_a_while(wor
     assert restarts(world, lambda: world.change(flush="Async")) == BROKERS
 
 
-def test_a_clock_that_is_set_back_keeps_nothing_waiting(world):
+def test_a_clock_that_is_set_back_keeps_nothing_waiting(world: FakeWorld) -> None:
     world.now_ms -= 3_600_000
     world._look_at_ms = 0
     world.brokers.stores["store-demo-broker-0-0"].pending = 7
@@ -250,23 +255,25 @@ def test_a_clock_that_is_set_back_keeps_nothing_waiting(world):
     assert restarts_when_mute(world) == BROKERS
 
 
-def test_a_token_that_was_replaced_restarts_the_brokers(world):
+def test_a_token_that_was_replaced_restarts_the_brokers(world: FakeWorld) -> None:
     world.kube.objects["Secret", NAMESPACE, "demo-http-token"]["data"]["token"] = "bmV3"
     world.restart_operator()
     assert restarts(world, lambda: None) == BROKERS
 
 
 @pytest.mark.parametrize("nonsense", ["{}", "[]", "x", '{"metadata": [], "spec": 1}', '{"spec": {"containers": [1]}}'])
-def test_nonsense_in_the_note_of_what_pods_are_made_from_is_replaced_and_restarts_nothing(world, nonsense):
-    noted = world.get("StatefulSet", "demo-broker-0")["metadata"]["annotations"]["delaymq.io/applied"]
+def test_nonsense_in_the_note_of_what_pods_are_made_from_is_replaced_and_restarts_nothing(
+    world: FakeWorld, nonsense: str
+) -> None:
+    noted = world.existing("StatefulSet", "demo-broker-0")["metadata"]["annotations"]["delaymq.io/applied"]
     world.kube.objects["StatefulSet", NAMESPACE, "demo-broker-0"]["metadata"]["annotations"]["delaymq.io/applied"] = (
         nonsense
     )
     assert restarts(world, world.restart_operator) == []
-    assert world.get("StatefulSet", "demo-broker-0")["metadata"]["annotations"]["delaymq.io/applied"] == noted
+    assert world.existing("StatefulSet", "demo-broker-0")["metadata"]["annotations"]["delaymq.io/applied"] == noted
 
 
-def test_a_cache_that_is_behind_applies_and_restarts_nothing_twice():
+def test_a_cache_that_is_behind_applies_and_restarts_nothing_twice() -> None:
     world = FakeWorld(lag_ticks=4)
     world.create(size=2)
     world.run(ticks=200)
@@ -276,11 +283,13 @@ def test_a_cache_that_is_behind_applies_and_restarts_nothing_twice():
     assert sorted(applied) == ["demo-broker-0", "demo-broker-1", "demo-namesrv", "demo-namesrv-trial"]
 
 
-def test_a_pod_that_somebody_else_replaced_meanwhile_is_not_restarted_in_place_of_the_last_one(world):
+def test_a_pod_that_somebody_else_replaced_meanwhile_is_not_restarted_in_place_of_the_last_one(
+    world: FakeWorld,
+) -> None:
     world.change(flush="Sync")
     world.run(lambda: ("refuse", "demo-broker-0-0") in world.brokers.calls)
     world.kube.requests.clear()
-    pod = copy.deepcopy(world.get("Pod", "demo-broker-0-0"))
+    pod = copy.deepcopy(world.existing("Pod", "demo-broker-0-0"))
     pod["metadata"]["uid"] = "somebody-made-it"
     world.kube.objects["Pod", NAMESPACE, "demo-broker-0-0"] = pod
     world.now_ms += 5_000

@@ -2,6 +2,7 @@
 
 import pytest
 from delaymq_operator.reconcile.broker.apply.compare import covers
+from delaymq_operator.reconcile.ports import Manifest
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,7 @@ from delaymq_operator.reconcile.broker.apply.compare import covers
         ({"tolerations": [{"key": "k", "operator": "Equal"}]}, {"tolerations": [{"key": "k"}]}),
     ],
 )
-def test_what_others_added_and_other_spellings_count_for_nothing(live, desired):
+def test_what_others_added_and_other_spellings_count_for_nothing(live: Manifest, desired) -> None:
     assert covers(live, desired)
 
 
@@ -37,5 +38,5 @@ def test_what_others_added_and_other_spellings_count_for_nothing(live, desired):
         (None, {"a": 1}),
     ],
 )
-def test_a_difference_is_seen(live, desired):
+def test_a_difference_is_seen(live: Manifest | None, desired) -> None:
     assert not covers(live, desired)

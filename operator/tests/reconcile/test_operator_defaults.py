@@ -20,7 +20,7 @@ def made_by_an_older_operator() -> FakeWorld:
     body = copied(world.broker)
     del body["status"]["defaults"]
     world.kube.put(body)
-    world.memory.__init__()  # type: ignore[misc]
+    world.memory.__init__()
     world.settings = INSIDE
     return world
 
@@ -70,7 +70,7 @@ def test_a_lost_status_opens_no_broker_that_was_closed() -> None:
     body = copied(world.broker)
     del body["status"]
     world.kube.put(body)
-    world.memory.__init__()  # type: ignore[misc]
+    world.memory.__init__()
     world.run(lambda: world.status.get("defaults") == 2)
     assert world.names("NetworkPolicy") == BOTH
 

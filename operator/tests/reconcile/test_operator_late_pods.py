@@ -1,10 +1,12 @@
 """Pods that cannot be created, hang, or never become ready: Degraded says so in time, with the last Warning event."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from delaymq_operator.api.resource import timestamp_of_ms
 from delaymq_operator.reconcile.broker.observe.late_pods import newest_warning
+from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 from delaymq_operator_testing.gitops import kstatus
 from delaymq_operator_testing.worlds.settled import settled
@@ -16,25 +18,25 @@ DEADLINE = 80
 
 
 @pytest.fixture
-def world():
+def world() -> FakeWorld:
     """A settled Broker with one group."""
     return hurried(settled(size=1))
 
 
-def hurried(world):
+def hurried(world: FakeWorld) -> FakeWorld:
     world.settings = replace(world.settings, progress_deadline_s=DEADLINE)
     return world
 
 
-def degraded(world):
+def degraded(world: FakeWorld) -> bool:
     return world.condition("Degraded")["status"] == "True"
 
 
-def delete(world, name):
+def delete(world: FakeWorld, name: str) -> None:
     world.kube.remove("Pod", NAMESPACE, name)
 
 
-def test_a_pod_that_the_api_server_refuses_is_told_of_at_once_with_what_it_says():
+def test_a_pod_that_the_api_server_refuses_is_told_of_at_once_with_what_it_says() -> None:
     world = hurried(FakeWorld())
     world.create(size=1)
     accept = refuse_pod(world, POD)
@@ -53,7 +55,7 @@ def test_a_pod_that_the_api_server_refuses_is_told_of_at_once_with_what_it_says(
     assert kstatus(world.broker) == "Current"
 
 
-def test_a_pod_that_is_missing_without_a_word_is_told_of_after_the_deadline_by_any_operator(world):
+def test_a_pod_that_is_missing_without_a_word_is_told_of_after_the_deadline_by_any_operator(world: FakeWorld) -> None:
     refuse_pod(world, POD, told=False)
     delete(world, POD)
     since = timestamp_of_ms(world.now_ms + 1_000)
@@ -69,7 +71,9 @@ def test_a_pod_that_is_missing_without_a_word_is_told_of_after_the_deadline_by_a
     assert world.reason("Stalled") == "ProgressDeadlineExceeded"
 
 
-def test_a_pod_that_hangs_in_container_creating_is_told_of_after_the_deadline_with_its_last_warning(world):
+def test_a_pod_that_hangs_in_container_creating_is_told_of_after_the_deadline_with_its_last_warning(
+    world: FakeWorld,
+) -> None:
     let_go = keep_creating(world, POD)
     delete(world, POD)
     world.idle(3)
@@ -90,7 +94,7 @@ def test_a_pod_that_hangs_in_container_creating_is_told_of_after_the_deadline_wi
 
 
 @pytest.mark.parametrize("name", [POD, "demo-namesrv-0"])
-def test_a_pod_that_runs_and_never_becomes_ready_is_told_of_after_the_deadline(world, name):
+def test_a_pod_that_runs_and_never_becomes_ready_is_told_of_after_the_deadline(world: FakeWorld, name: str) -> None:
     world.kube.unready.add(name)
     world.idle(DEADLINE - 10)
     assert not degraded(world)
@@ -102,7 +106,7 @@ def test_a_pod_that_runs_and_never_becomes_ready_is_told_of_after_the_deadline(w
     world.run()
 
 
-def test_events_that_may_not_be_read_are_missing_from_the_message_only(world):
+def test_events_that_may_not_be_read_are_missing_from_the_message_only(world: FakeWorld) -> None:
     world.kube.forbidden.add(("list", "Event"))
     keep_creating(world, POD)
     delete(world, POD)
@@ -112,7 +116,7 @@ def test_events_that_may_not_be_read_are_missing_from_the_message_only(world):
     assert world.failures == []
 
 
-def test_a_refusal_of_an_earlier_pod_says_nothing_about_a_later_one(world):
+def test_a_refusal_of_an_earlier_pod_says_nothing_about_a_later_one(world: FakeWorld) -> None:
     warn(world, "StatefulSet", "demo-broker-0", "FailedCreate", "exceeded quota")
     world.idle(60)
     refuse_pod(world, POD, told=False)
@@ -122,7 +126,7 @@ def test_a_refusal_of_an_earlier_pod_says_nothing_about_a_later_one(world):
     assert "quota" not in world.condition("Progressing")["message"]
 
 
-def test_a_roll_that_goes_well_reads_no_events(world):
+def test_a_roll_that_goes_well_reads_no_events(world: FakeWorld) -> None:
     world.kube.requests.clear()
     world.change(image="delaymq/broker:2")
     world.idle(1)
@@ -131,7 +135,7 @@ def test_a_roll_that_goes_well_reads_no_events(world):
     assert not [event for event in world.kube.events if event[0] == "Warning"]
 
 
-def test_many_pods_that_are_late_cost_few_requests():
+def test_many_pods_that_are_late_cost_few_requests() -> None:
     world = settled(size=12)
     world.kube.unready |= {f"demo-broker-{group}-0" for group in range(12)}
     world.idle(20)
@@ -143,8 +147,8 @@ def test_many_pods_that_are_late_cost_few_requests():
     assert 12 <= world.kube.requests.count(("list", "Event", "")) <= 12 * 3
 
 
-def test_the_newest_warning_counts_whichever_times_its_event_has():
-    def event(note, uid="1", **times):
+def test_the_newest_warning_counts_whichever_times_its_event_has() -> None:
+    def event(note: str, uid: str = "1", **times: Any) -> Manifest:
         return {"reason": "R", "note": note, "regarding": {"uid": uid}} | times
 
     events = [

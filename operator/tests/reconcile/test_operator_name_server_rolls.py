@@ -1,27 +1,31 @@
 """NameServers while they are restarted: one that clients can ask is left, whatever the change is."""
 
 import pytest
-from delaymq_operator_testing.fakes.world import NAMESPACE
+from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 from delaymq_operator_testing.worlds.settled import BROKERS, EVERYTHING, TRIAL, is_ready, settled
 
 ONE = "demo-namesrv-0"
 
 
 @pytest.fixture
-def world():
+def world() -> FakeWorld:
     """A settled Broker with two groups and one NameServer."""
     return settled(size=2)
 
 
-def serving(world):
+def serving(world: FakeWorld) -> list[str]:
     """NameServers that the Service for clients leads to."""
-    selector = world.get("Service", "demo-namesrv")["spec"]["selector"]
+    selector = world.existing("Service", "demo-namesrv")["spec"]["selector"]
     return [pod["metadata"]["name"] for pod in world.kube.select("Pod", NAMESPACE, selector) if is_ready(pod)]
 
 
-def test_an_image_that_does_not_run_stops_before_the_only_name_server(world):
+def test_an_image_that_does_not_run_stops_before_the_only_name_server(world: FakeWorld) -> None:
     before = world.pod_uids()
-    world.watch = lambda: serving(world) == [ONE] or pytest.fail("no NameServer was left")
+
+    def watch() -> None:
+        assert serving(world) == [ONE], "no NameServer was left"
+
+    world.watch = watch
     world.change(image="bad:image")
     world.run(lambda: world.reason("Degraded") == "PodFailing")
     world.idle(60)
@@ -34,7 +38,7 @@ def test_an_image_that_does_not_run_stops_before_the_only_name_server(world):
     assert f"kubectl logs {TRIAL}" in message
 
 
-def test_a_corrected_image_is_tried_out_and_rolled(world):
+def test_a_corrected_image_is_tried_out_and_rolled(world: FakeWorld) -> None:
     world.change(image="bad:image")
     world.run(lambda: world.reason("Degraded") == "PodFailing")
     started = len(world.kube.started)
@@ -46,7 +50,7 @@ def test_a_corrected_image_is_tried_out_and_rolled(world):
     assert world.names("StatefulSet") == ["demo-broker-0", "demo-broker-1", "demo-namesrv"]
 
 
-def test_a_bad_image_that_is_taken_back_leaves_nothing(world):
+def test_a_bad_image_that_is_taken_back_leaves_nothing(world: FakeWorld) -> None:
     before = world.pod_uids()
     world.change(image="bad:image")
     world.run(lambda: world.reason("Degraded") == "PodFailing")
@@ -58,7 +62,7 @@ def test_a_bad_image_that_is_taken_back_leaves_nothing(world):
     assert world.names("StatefulSet") == ["demo-broker-0", "demo-broker-1", "demo-namesrv"]
 
 
-def test_an_operator_that_starts_in_the_midst_of_a_trial_goes_on_with_it(world):
+def test_an_operator_that_starts_in_the_midst_of_a_trial_goes_on_with_it(world: FakeWorld) -> None:
     started = len(world.kube.started)
     world.change(image="delaymq/broker:2")
     world.run(lambda: TRIAL in world.kube.started)
@@ -68,7 +72,7 @@ def test_an_operator_that_starts_in_the_midst_of_a_trial_goes_on_with_it(world):
     assert world.kube.started[started:] == [TRIAL, *EVERYTHING]
 
 
-def test_a_name_server_that_is_down_already_is_replaced_without_a_trial(world):
+def test_a_name_server_that_is_down_already_is_replaced_without_a_trial(world: FakeWorld) -> None:
     world.change(image="bad:image")
     world.run(lambda: world.reason("Degraded") == "PodFailing")
     world.kube.objects.pop(("Pod", NAMESPACE, ONE))
@@ -81,13 +85,13 @@ def test_a_name_server_that_is_down_already_is_replaced_without_a_trial(world):
 
 
 @pytest.mark.parametrize("image", ["delaymq/broker:2", "bad:image"])
-def test_one_of_several_name_servers_always_knows_the_routes(image):
+def test_one_of_several_name_servers_always_knows_the_routes(image: str) -> None:
     """The next is restarted only when brokers had the time to tell the one before their routes."""
     world = settled(size=2, nameServers={"replicas": 2})
     world.idle(20)
     ready_ms = dict.fromkeys(serving(world), world.now_ms - 60_000)
 
-    def watch():
+    def watch() -> None:
         now = serving(world)
         for name in list(ready_ms):
             if name not in now:
@@ -106,10 +110,10 @@ def test_one_of_several_name_servers_always_knows_the_routes(image):
     assert world.kube.started[started:] == expected
 
 
-def test_the_pod_on_trial_is_made_as_the_name_server_but_out_of_reach(world):
+def test_the_pod_on_trial_is_made_as_the_name_server_but_out_of_reach(world: FakeWorld) -> None:
     world.change(image="bad:image", podTemplate={"labels": {"team": "orders"}})
     world.run(lambda: world.get("Pod", TRIAL) is not None)
-    live, tried = world.get("StatefulSet", "demo-namesrv"), world.get("StatefulSet", "demo-namesrv-trial")
+    live, tried = world.existing("StatefulSet", "demo-namesrv"), world.existing("StatefulSet", "demo-namesrv-trial")
     assert tried["spec"]["template"]["spec"] == live["spec"]["template"]["spec"]
     labels = tried["spec"]["template"]["metadata"]["labels"]
     assert labels["team"] == "orders"

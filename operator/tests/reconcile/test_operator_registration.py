@@ -40,7 +40,7 @@ def older() -> FakeWorld:
     del body["spec"]["accessControl"]["nameServers"]
     del body["status"]["defaults"]
     world.kube.put(body)
-    world.memory.__init__()  # type: ignore[misc]
+    world.memory.__init__()
     assert world.get("Secret", NAME) is None
     return world
 
@@ -174,7 +174,7 @@ def test_new_accounts_are_known_before_brokers_get_them_and_old_ones_stay() -> N
 def test_an_operator_that_starts_and_a_secret_that_is_deleted_change_no_account() -> None:
     world = guarded()
     first = account(world)
-    world.memory.__init__()  # type: ignore[misc]
+    world.memory.__init__()
     world.annotate(seen="again")
     world.run(lambda: world.settled)
     assert account(world) == first
@@ -190,7 +190,7 @@ def test_a_spoilt_secret_is_made_anew(data: dict[str, str]) -> None:
     first = account(world)
     secret = copied(world.get("Secret", NAME))
     world.kube.put(secret | {"data": data})
-    world.memory.__init__()  # type: ignore[misc]
+    world.memory.__init__()
     world.annotate(seen="again")
     world.run(lambda: "group-0.yml" in world.get("Secret", NAME)["data"])  # type: ignore[index]
     assert is_known(world, *account(world), "demo-0")

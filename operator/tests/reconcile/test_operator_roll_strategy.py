@@ -1,12 +1,14 @@
 """Which pod is restarted next."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from delaymq.api_types.broker import About
+from delaymq.api_types.broker import About, DrainMode
 from delaymq.api_types.broker import Drain as DrainState
 from delaymq_operator.reconcile.broker.model.pods import Pod
 from delaymq_operator.reconcile.broker.roll.strategy import (
+    Action,
     Drain,
     HelpOut,
     Nothing,
@@ -23,12 +25,20 @@ NOW_MS = 1_000_000
 OLD, NEW = "r-old", "r-new"
 
 
-def pod(name, revision=NEW, **is_so):
-    known = {"ready": True, "running": True, "terminating": False, "ip": "10.0.0.1", "node": "n"} | is_so
+def pod(name: str, revision: str = NEW, **is_so: Any) -> Pod:
+    known: dict[str, Any] = {
+        "ready": True,
+        "running": True,
+        "terminating": False,
+        "ip": "10.0.0.1",
+        "node": "n",
+    } | is_so
     return Pod(name=name, uid=f"uid-{name}", revision=revision, **known)
 
 
-def info(mode="none", since_ms=0, last_send_ms=None, decommissioned=False):
+def info(
+    mode: DrainMode = "none", since_ms: int = 0, last_send_ms: int | None = None, decommissioned: bool = False
+) -> About:
     return About(
         as_of_ms=NOW_MS,
         version="1",
@@ -43,7 +53,9 @@ def info(mode="none", since_ms=0, last_send_ms=None, decommissioned=False):
     )
 
 
-def group(index, revision=NEW, *, of=None, unit=None, **is_so):
+def group(
+    index: int, revision: str = NEW, *, of: About | None = None, unit: dict[str, Any] | None = None, **is_so: Any
+) -> Unit:
     name = f"broker-{index}-0"
     return Unit(
         pod_name=name,
@@ -56,20 +68,20 @@ def group(index, revision=NEW, *, of=None, unit=None, **is_so):
     )
 
 
-def server(ordinal, revision=NEW, **is_so):
+def server(ordinal: int, revision: str = NEW, **is_so: Any) -> Unit:
     name = f"namesrv-{ordinal}"
     return Unit(pod_name=name, stateful_set="namesrv", pod=pod(name, revision, **is_so), revision=NEW)
 
 
-def decide(*units):
+def decide(*units: Unit) -> Action:
     return next_restart(units, SETTINGS)
 
 
-def test_nothing_is_to_be_done_when_all_pods_are_as_they_should_be():
+def test_nothing_is_to_be_done_when_all_pods_are_as_they_should_be() -> None:
     assert decide(server(0), group(0), group(1)) == Nothing()
 
 
-def test_name_servers_come_first_one_after_the_other():
+def test_name_servers_come_first_one_after_the_other() -> None:
     units = [server(0, OLD), server(1, OLD), group(0, OLD), group(1, OLD)]
     assert decide(*units) == Restart(units[0])
     units[0] = server(0, ready=False)
@@ -78,7 +90,7 @@ def test_name_servers_come_first_one_after_the_other():
     assert decide(*units) == Restart(units[1])
 
 
-def test_writes_move_away_before_a_broker_restarts_when_another_takes_them():
+def test_writes_move_away_before_a_broker_restarts_when_another_takes_them() -> None:
     units = [group(0, OLD), group(1, OLD)]
     assert decide(*units) == Drain(units[0], "withdraw")
 
@@ -95,7 +107,7 @@ def test_writes_move_away_before_a_broker_restarts_when_another_takes_them():
     ],
     ids=["just begun", "still sends", "quiet", "quiet since before", "too long", "just refused"],
 )
-def test_sends_are_refused_once_there_are_none_or_after_a_while(drain, expected):
+def test_sends_are_refused_once_there_are_none_or_after_a_while(drain: About, expected: DrainMode) -> None:
     units = [group(0, OLD, of=drain), group(1, OLD)]
     assert decide(*units) == Drain(units[0], expected)
 
@@ -109,17 +121,17 @@ def test_sends_are_refused_once_there_are_none_or_after_a_while(drain, expected)
     ],
     ids=["back a moment ago", "known", "known though it is to be removed"],
 )
-def test_a_quiet_broker_takes_sends_until_clients_must_know_of_another(other, expected):
+def test_a_quiet_broker_takes_sends_until_clients_must_know_of_another(other: Unit, expected: DrainMode) -> None:
     units = [group(0, OLD, of=info("withdraw", NOW_MS - 10_000)), other]
     assert decide(*units) == Drain(units[0], expected)
 
 
-def test_a_broker_is_restarted_when_its_sends_were_refused_for_a_moment():
+def test_a_broker_is_restarted_when_its_sends_were_refused_for_a_moment() -> None:
     units = [group(0, OLD, of=info("refuse", NOW_MS - 2_000)), group(1, OLD)]
     assert decide(*units) == Restart(units[0])
 
 
-def test_whom_writes_move_away_from_already_is_next_even_if_another_comes_before():
+def test_whom_writes_move_away_from_already_is_next_even_if_another_comes_before() -> None:
     units = [group(0, OLD), group(1, OLD, of=info("withdraw", NOW_MS - 1_000))]
     assert decide(*units) == Drain(units[1], "withdraw")
 
@@ -129,12 +141,12 @@ def test_whom_writes_move_away_from_already_is_next_even_if_another_comes_before
     [None, group(1, of=info(decommissioned=True), unit={"surplus": True})],
     ids=["alone", "the other is on its way out"],
 )
-def test_a_broker_is_restarted_at_once_when_nobody_else_takes_writes(other):
+def test_a_broker_is_restarted_at_once_when_nobody_else_takes_writes(other: Unit | None) -> None:
     units = [group(0, OLD, of=info("none")), *([other] if other is not None else [])]
     assert decide(*units) == Restart(units[0])
 
 
-def test_writes_move_to_a_group_that_shall_go_when_no_other_takes_them():
+def test_writes_move_to_a_group_that_shall_go_when_no_other_takes_them() -> None:
     helper = group(1, unit={"surplus": True})
     units = [group(0, OLD), helper]
     assert decide(*units) == Drain(units[0], "withdraw")
@@ -143,12 +155,12 @@ def test_writes_move_to_a_group_that_shall_go_when_no_other_takes_them():
     assert decide(units[0], withdrawn, group(2)) == Drain(units[0], "withdraw")
 
 
-def test_a_broker_is_not_restarted_before_one_that_stays_takes_writes_again():
+def test_a_broker_is_not_restarted_before_one_that_stays_takes_writes_again() -> None:
     units = [group(0, OLD), group(1, of=info("refuse")), group(2, unit={"surplus": True}, of=info("refuse"))]
     assert decide(*units) == HelpOut(units[0], ())
 
 
-def test_a_working_pod_is_not_touched_while_another_is_not_ready():
+def test_a_working_pod_is_not_touched_while_another_is_not_ready() -> None:
     for waiting in (group(1, ready=False), group(1, terminating=True, ready=False)):
         units = [group(0, OLD), waiting]
         assert decide(*units) == Wait(waiting)
@@ -156,32 +168,32 @@ def test_a_working_pod_is_not_touched_while_another_is_not_ready():
     assert decide(group(0, OLD), missing) == Wait(missing)
 
 
-def test_an_outdated_pod_that_is_down_anyway_goes_first_and_at_once():
+def test_an_outdated_pod_that_is_down_anyway_goes_first_and_at_once() -> None:
     units = [group(0, OLD), group(1, OLD, ready=False)]
     assert decide(*units) == Restart(units[1])
 
 
-def test_an_outdated_pod_that_fails_is_replaced_although_another_fails_too():
+def test_an_outdated_pod_that_fails_is_replaced_although_another_fails_too() -> None:
     units = [group(0, ready=False, problem="ImagePullBackOff"), group(1, OLD, ready=False, problem="CrashLoopBackOff")]
     assert decide(*units) == Restart(units[1])
 
 
-def test_a_pod_that_fails_on_its_new_revision_stops_the_roll():
+def test_a_pod_that_fails_on_its_new_revision_stops_the_roll() -> None:
     units = [group(0, ready=False, problem="ImagePullBackOff"), group(1, OLD), group(2, OLD, ready=False)]
     assert decide(*units) == Stop(units[0])
 
 
-def test_nothing_is_restarted_before_it_is_known_what_pods_should_be_made_from():
+def test_nothing_is_restarted_before_it_is_known_what_pods_should_be_made_from() -> None:
     units = [group(0, OLD), replace(group(1), revision=None)]
     assert decide(*units) == Wait(units[1])
 
 
-def test_a_pod_that_is_held_is_waited_for():
+def test_a_pod_that_is_held_is_waited_for() -> None:
     units = [group(0, OLD, unit={"hold": "wait"}), group(1, OLD)]
     assert decide(*units) == Wait(units[0])
 
 
-def test_a_group_that_shall_go_is_restarted_only_if_it_is_down():
+def test_a_group_that_shall_go_is_restarted_only_if_it_is_down() -> None:
     leaving = group(2, OLD, unit={"surplus": True})
     assert decide(group(0), group(1), leaving) == Nothing()
     down = group(2, OLD, unit={"surplus": True}, ready=False)
@@ -191,19 +203,19 @@ def test_a_group_that_shall_go_is_restarted_only_if_it_is_down():
     assert decide(*units) == Drain(units[0], "withdraw")
 
 
-def test_a_broker_that_cannot_be_asked_is_given_time_and_then_restarted():
+def test_a_broker_that_cannot_be_asked_is_given_time_and_then_restarted() -> None:
     silent = replace(group(0, OLD), info=None, unreachable_s=44)
     assert decide(silent, group(1)) == Wait(silent)
     longer = replace(silent, unreachable_s=45)
     assert decide(longer, group(1)) == Restart(longer)
 
 
-def test_a_decommissioned_broker_that_shall_stay_is_restarted():
+def test_a_decommissioned_broker_that_shall_stay_is_restarted() -> None:
     units = [group(0), group(1, of=info("refuse", NOW_MS - 60_000, decommissioned=True))]
     assert decide(*units) == Restart(units[1])
 
 
-def test_a_broken_pod_gets_its_cure_although_another_waits_for_its_node():
+def test_a_broken_pod_gets_its_cure_although_another_waits_for_its_node() -> None:
     lost = group(1, OLD, ready=False, terminating=True, problem="its node does not answer")
     units = [group(0, OLD, ready=False), lost, group(2, OLD)]
     assert decide(*units) == Restart(units[0])

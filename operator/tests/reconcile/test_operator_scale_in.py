@@ -1,19 +1,23 @@
 """Groups that are too many are emptied and removed."""
 
+from typing import Any, NoReturn
+
 import pytest
+from delaymq.api_types.broker import DrainMode
 from delaymq_operator.reconcile.context import ReconcileSettings
 from delaymq_operator.reconcile.errors import BrokerRefused
+from delaymq_operator.reconcile.ports import Endpoint, Manifest
 from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 
 CLAIM = "store-demo-broker-1-0"
 
 
 @pytest.fixture
-def world():
+def world() -> FakeWorld:
     return settled(size=2)
 
 
-def settled(**spec):
+def settled(**spec: Any) -> FakeWorld:
     found = FakeWorld()
     found.create(**spec)
     found.run()
@@ -21,7 +25,7 @@ def settled(**spec):
     return found
 
 
-def gone(world, group=1):
+def gone(world: FakeWorld, group: int = 1) -> bool:
     return not [
         name
         for kind in ("StatefulSet", "Pod", "Service")
@@ -30,7 +34,7 @@ def gone(world, group=1):
     ]
 
 
-def test_an_empty_group_is_removed_after_its_writes_have_moved_away(world):
+def test_an_empty_group_is_removed_after_its_writes_have_moved_away(world: FakeWorld) -> None:
     world.change(size=1)
     world.run(lambda: gone(world))
     world.run()
@@ -45,13 +49,13 @@ def test_an_empty_group_is_removed_after_its_writes_have_moved_away(world):
     assert world.get("PersistentVolumeClaim", CLAIM) is not None
 
 
-def test_the_volume_goes_with_the_group_if_the_spec_says_so():
+def test_the_volume_goes_with_the_group_if_the_spec_says_so() -> None:
     world = settled(size=2, storage={"deleteClaim": True})
     world.change(size=1)
     world.run(lambda: gone(world) and world.get("PersistentVolumeClaim", CLAIM) is None)
 
 
-def test_a_volume_that_shall_stay_after_all_stays_though_its_group_was_on_its_way_out():
+def test_a_volume_that_shall_stay_after_all_stays_though_its_group_was_on_its_way_out() -> None:
     world = settled(size=2, storage={"deleteClaim": True})
     world.brokers.stores[CLAIM].pending = 3
     world.change(size=1)
@@ -64,12 +68,12 @@ def test_a_volume_that_shall_stay_after_all_stays_though_its_group_was_on_its_wa
     assert world.pod_uids()["demo-broker-0-0"] == before["demo-broker-0-0"]
 
 
-def test_a_group_is_not_removed_before_its_volume_is_let_go_of():
+def test_a_group_is_not_removed_before_its_volume_is_let_go_of() -> None:
     world = settled(size=2, storage={"deleteClaim": True})
     world.change(size=1, storage={"deleteClaim": False})
-    owner = {"uid": world.get("StatefulSet", "demo-broker-1")["metadata"]["uid"]}
+    owner = {"uid": world.existing("StatefulSet", "demo-broker-1")["metadata"]["uid"]}
 
-    def held():
+    def held() -> None:
         world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]["metadata"]["ownerReferences"] = [owner]
         world.cache.sync()
 
@@ -82,7 +86,7 @@ def test_a_group_is_not_removed_before_its_volume_is_let_go_of():
     assert world.get("PersistentVolumeClaim", CLAIM) is not None
 
 
-def test_an_override_that_was_taken_back_a_moment_ago_removes_nothing(world):
+def test_an_override_that_was_taken_back_a_moment_ago_removes_nothing(world: FakeWorld) -> None:
     world.brokers.stores[CLAIM].pending = 3
     world.annotate(force_scale_in="1")
     world.change(size=1)
@@ -98,7 +102,7 @@ def test_an_override_that_was_taken_back_a_moment_ago_removes_nothing(world):
     [({"pending": 3}, "3 delayed messages"), ({"unconsumed": 7}, "7 of orders by workers")],
     ids=["delayed", "unconsumed"],
 )
-def test_a_group_stays_as_long_as_something_is_in_it(world, left, words):
+def test_a_group_stays_as_long_as_something_is_in_it(world: FakeWorld, left: Manifest, words: str) -> None:
     store = world.brokers.stores[CLAIM]
     for name, value in left.items():
         setattr(store, name, value)
@@ -118,7 +122,7 @@ def test_a_group_stays_as_long_as_something_is_in_it(world, left, words):
     assert world.condition("ScaleInBlocked") == {}
 
 
-def test_the_annotation_removes_a_group_with_what_is_in_it(world):
+def test_the_annotation_removes_a_group_with_what_is_in_it(world: FakeWorld) -> None:
     world.brokers.stores[CLAIM].pending = 3
     world.change(size=1)
     world.idle(30)
@@ -128,7 +132,7 @@ def test_the_annotation_removes_a_group_with_what_is_in_it(world):
     assert ("decommission", "demo-broker-1-0") in world.brokers.calls
 
 
-def test_a_group_whose_broker_does_not_answer_stays_until_somebody_forces_it(world):
+def test_a_group_whose_broker_does_not_answer_stays_until_somebody_forces_it(world: FakeWorld) -> None:
     world.brokers.mute.add("demo-broker-1-0")
     world.change(size=1)
     world.idle(60)
@@ -138,8 +142,8 @@ def test_a_group_whose_broker_does_not_answer_stays_until_somebody_forces_it(wor
     world.run(lambda: gone(world))
 
 
-def test_a_group_that_does_not_move_its_writes_away_stays_and_says_why(world):
-    async def refuse(endpoint, mode, lease_ms):
+def test_a_group_that_does_not_move_its_writes_away_stays_and_says_why(world: FakeWorld) -> None:
+    async def refuse(endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> NoReturn:
         raise BrokerRefused(endpoint.host, "not_found", "there is no /api/v1/drain")
 
     world.brokers.drain = refuse
@@ -151,7 +155,7 @@ def test_a_group_that_does_not_move_its_writes_away_stays_and_says_why(world):
     world.run(lambda: gone(world))
 
 
-def test_a_group_that_waits_stays_read_only_however_seldom_the_operator_looks():
+def test_a_group_that_waits_stays_read_only_however_seldom_the_operator_looks() -> None:
     world = FakeWorld(settings=ReconcileSettings(default_image="i", poll_interval_s=100, drain_lease_s=60))
     world.create(size=2)
     world.run()
@@ -159,12 +163,12 @@ def test_a_group_that_waits_stays_read_only_however_seldom_the_operator_looks():
     world.change(size=1)
     world.run(lambda: world.condition("ScaleInBlocked") != {})
     world.watch = lambda: modes.add(world.brokers.running["demo-broker-1-0"].drain.mode)
-    modes = set()
+    modes: set[str] = set()
     world.idle(300)
     assert modes == {"refuse"}
 
 
-def test_a_group_that_shall_stay_after_all_takes_writes_again(world):
+def test_a_group_that_shall_stay_after_all_takes_writes_again(world: FakeWorld) -> None:
     world.brokers.stores[CLAIM].pending = 3
     world.change(size=1)
     world.idle(60)
@@ -177,7 +181,7 @@ def test_a_group_that_shall_stay_after_all_takes_writes_again(world):
     assert world.status["groups"][1]["writable"] is True
 
 
-def test_a_group_that_was_taken_out_of_the_routes_already_comes_back_by_a_restart(world):
+def test_a_group_that_was_taken_out_of_the_routes_already_comes_back_by_a_restart(world: FakeWorld) -> None:
     world.change(size=1)
     world.run(lambda: world.brokers.running["demo-broker-1-0"].decommissioned)
     world.change(size=2)
@@ -187,7 +191,7 @@ def test_a_group_that_was_taken_out_of_the_routes_already_comes_back_by_a_restar
     assert world.status["readyGroups"] == 2
 
 
-def test_groups_go_from_the_highest_and_one_that_must_stay_keeps_those_below():
+def test_groups_go_from_the_highest_and_one_that_must_stay_keeps_those_below() -> None:
     world = settled(size=4)
     world.brokers.stores["store-demo-broker-2-0"].pending = 1
     world.change(size=1)
@@ -202,9 +206,9 @@ def test_groups_go_from_the_highest_and_one_that_must_stay_keeps_those_below():
     assert world.status["size"] == 1
 
 
-def test_no_group_gives_its_writes_away_when_nobody_would_take_them(world):
+def test_no_group_gives_its_writes_away_when_nobody_would_take_them(world: FakeWorld) -> None:
     world.kube.unready.add("demo-broker-0-0")
-    pod = world.get("Pod", "demo-broker-0-0")
+    pod = world.existing("Pod", "demo-broker-0-0")
     pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
     world.change(size=1)
     world.idle(60)
@@ -214,7 +218,7 @@ def test_no_group_gives_its_writes_away_when_nobody_would_take_them(world):
     world.run(lambda: gone(world))
 
 
-def test_a_drain_ends_by_itself_when_there_is_no_operator(world):
+def test_a_drain_ends_by_itself_when_there_is_no_operator(world: FakeWorld) -> None:
     world.brokers.stores[CLAIM].pending = 3
     world.change(size=1)
     world.idle(30)
@@ -223,14 +227,14 @@ def test_a_drain_ends_by_itself_when_there_is_no_operator(world):
     assert world.brokers.running["demo-broker-1-0"].drain.mode == "none"
 
 
-def test_nothing_is_removed_while_paused(world):
+def test_nothing_is_removed_while_paused(world: FakeWorld) -> None:
     world.change(size=1, paused=True)
     world.idle(90)
     assert not gone(world)
     assert world.brokers.calls == []
 
 
-def test_a_roll_goes_on_beside_a_scale_in_that_waits(world):
+def test_a_roll_goes_on_beside_a_scale_in_that_waits(world: FakeWorld) -> None:
     world.brokers.stores[CLAIM].pending = 3
     world.change(size=1)
     world.idle(30)
@@ -242,7 +246,7 @@ def test_a_roll_goes_on_beside_a_scale_in_that_waits(world):
     assert world.condition("ScaleInBlocked")["status"] == "True"
 
 
-def test_a_scale_back_that_the_cache_does_not_show_yet_removes_nothing(world):
+def test_a_scale_back_that_the_cache_does_not_show_yet_removes_nothing(world: FakeWorld) -> None:
     world.change(size=1)
     world.run(lambda: ("refuse", "demo-broker-1-0") in world.brokers.calls)
     world.lag_ticks = 10_000

@@ -1,9 +1,11 @@
 """Sends while a Broker is edited and scaled: none fails as long as one of its groups could take it."""
 
 import random
+from typing import Any
 
 import pytest
 from delaymq_operator_testing.fakes.producers import FakeProducers
+from delaymq_operator_testing.fakes.world import FakeWorld
 from delaymq_operator_testing.worlds.settled import settled
 
 EDITS = (
@@ -15,7 +17,7 @@ EDITS = (
 )
 
 
-def busy(size, *, every=1):
+def busy(size: int, *, every: int = 1) -> tuple[FakeWorld, FakeProducers]:
     """A settled Broker and its producers."""
     world = settled(size=size)
     world.idle(15)
@@ -24,7 +26,7 @@ def busy(size, *, every=1):
     return world, producers
 
 
-def finish(world, ticks=600):
+def finish(world: FakeWorld, ticks: int = 600) -> None:
     """Until it is as its spec says, and half a minute longer: that long a stale route may be used."""
     world.idle(1)
     world.run(ticks=ticks)
@@ -32,7 +34,7 @@ def finish(world, ticks=600):
 
 
 @pytest.mark.parametrize("pause_s", [1, 3, 6])
-def test_a_size_of_one_in_between_restarts_nothing_at_once(pause_s):
+def test_a_size_of_one_in_between_restarts_nothing_at_once(pause_s: int) -> None:
     world, producers = busy(2)
     world.change(flush="Sync")
     world.idle(1)
@@ -45,11 +47,11 @@ def test_a_size_of_one_in_between_restarts_nothing_at_once(pause_s):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_five_edits_and_four_sizes_within_seconds_fail_no_send(seed):
+def test_five_edits_and_four_sizes_within_seconds_fail_no_send(seed: int) -> None:
     chosen = random.Random(seed)
     world, producers = busy(2)
-    sizes = [{"size": size} for size in (3, 1, 3, 2)]
-    steps = [step for pair in zip(EDITS, [*sizes, {}], strict=True) for step in pair]
+    sizes: list[dict[str, Any]] = [{"size": size} for size in (3, 1, 3, 2)]
+    steps: list[dict[str, Any]] = [step for pair in zip(EDITS, [*sizes, {}], strict=True) for step in pair]
     for step in steps:
         world.change(**step)
         world.idle(chosen.choice((0, 1, 2, 5)))
@@ -59,7 +61,7 @@ def test_five_edits_and_four_sizes_within_seconds_fail_no_send(seed):
     assert len({broker.settings["flushDiskType"] for broker in world.brokers.running.values()}) == 1
 
 
-def test_the_group_that_goes_takes_writes_while_the_one_that_stays_is_restarted():
+def test_the_group_that_goes_takes_writes_while_the_one_that_stays_is_restarted() -> None:
     world, producers = busy(2)
     before = world.pod_uids()
     world.change(size=1, flush="Sync")
@@ -69,7 +71,7 @@ def test_the_group_that_goes_takes_writes_while_the_one_that_stays_is_restarted(
     assert world.pod_uids()["demo-broker-0-0"] != before["demo-broker-0-0"]
 
 
-def test_a_group_that_waits_to_go_takes_writes_again_for_a_restart():
+def test_a_group_that_waits_to_go_takes_writes_again_for_a_restart() -> None:
     world, producers = busy(2)
     store = world.brokers.stores["store-demo-broker-1-0"]
     store.pending = 1
@@ -85,7 +87,7 @@ def test_a_group_that_waits_to_go_takes_writes_again_for_a_restart():
     assert world.status["size"] == 1
 
 
-def test_a_group_that_stays_after_all_takes_writes_before_another_is_restarted():
+def test_a_group_that_stays_after_all_takes_writes_before_another_is_restarted() -> None:
     """Withdrawn when it was to go, it is the only one that could help."""
     world, producers = busy(2)
     world.change(size=1)
@@ -97,7 +99,7 @@ def test_a_group_that_stays_after_all_takes_writes_before_another_is_restarted()
     assert producers.causes() == {}
 
 
-def test_producers_that_send_now_and_then_meet_one_group_that_refuses_at_most():
+def test_producers_that_send_now_and_then_meet_one_group_that_refuses_at_most() -> None:
     world, producers = busy(3, every=7)
     world.change(size=1)
     finish(world)

@@ -1,6 +1,8 @@
 """What is said of a scheduler after a restart."""
 
 import json
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pytest
 from delaymq.api_types.broker import About, Drain
@@ -14,7 +16,9 @@ from msgspec.structs import replace
 NOW_MS = 1_790_000_000_000
 
 
-def info(offsets, *, boot="boot-2", store="store-1", corrected=()):
+def info(
+    offsets: Mapping[int, int], *, boot: str = "boot-2", store: str = "store-1", corrected: Iterable[Correction] = ()
+) -> About:
     return About(
         as_of_ms=NOW_MS,
         version="1",
@@ -35,7 +39,7 @@ def info(offsets, *, boot="boot-2", store="store-1", corrected=()):
     )
 
 
-def before(offsets, *, boot="boot-1", store="store-1"):
+def before(offsets: Mapping[int, int], *, boot: str = "boot-1", store: str = "store-1") -> GroupStatus:
     return GroupStatus(
         name="demo-0",
         group=0,
@@ -87,20 +91,22 @@ STALE = Correction(level=1, from_offset=90, to_offset=100, reason="stale")
         "another store, nothing lost",
     ],
 )
-def test_a_start_is_judged_by_what_was_seen_before(last, seen, now, verdict, corrected):
+def test_a_start_is_judged_by_what_was_seen_before(
+    last: GroupStatus | None, seen: Seen | None, now: About, verdict: str, corrected: list[tuple[Any, ...]]
+) -> None:
     found = judge(last, seen, now, NOW_MS)
     assert found.verdict == verdict
     assert [(each.level, each.from_offset, each.to_offset, each.reason) for each in found.corrected] == corrected
     assert found.boot_id == now.boot_id
 
 
-def test_a_start_that_was_judged_keeps_its_verdict():
+def test_a_start_that_was_judged_keeps_its_verdict() -> None:
     known = before({1: 100}, boot="boot-2")
     assert judge(known, None, info({1: 5}), NOW_MS) is known.resumed
 
 
 @pytest.fixture
-def world():
+def world() -> FakeWorld:
     found = FakeWorld()
     found.create(size=2)
     found.run()
@@ -108,16 +114,16 @@ def world():
     return found
 
 
-def kill(world, group=0):
-    pod = world.get("Pod", f"demo-broker-{group}-0")
+def kill(world: FakeWorld, group: int = 0) -> None:
+    pod = world.existing("Pod", f"demo-broker-{group}-0")
     world.kube.objects.pop(("Pod", "default", pod["metadata"]["name"]))
 
 
-def verdicts(world):
+def verdicts(world: FakeWorld) -> list[str]:
     return [group["resumed"]["verdict"] for group in world.status["groups"]]
 
 
-def test_a_killed_broker_that_recovers_from_its_log_is_no_reason_to_worry(world):
+def test_a_killed_broker_that_recovers_from_its_log_is_no_reason_to_worry(world: FakeWorld) -> None:
     world.brokers.stores["store-demo-broker-0-0"].corrected = (STALE,)
     kill(world)
     world.run(lambda: verdicts(world) == ["Corrected", "Intact"])
@@ -132,7 +138,7 @@ def test_a_killed_broker_that_recovers_from_its_log_is_no_reason_to_worry(world)
     assert [event for event in world.kube.events if event[1].startswith("Scheduler")][1:] == []
 
 
-def test_a_store_that_went_back_is_told_also_by_an_operator_that_never_saw_it_before(world):
+def test_a_store_that_went_back_is_told_also_by_an_operator_that_never_saw_it_before(world: FakeWorld) -> None:
     world.idle(70)
     world.restart_operator()
     world.brokers.stores["store-demo-broker-0-0"].offsets[1] = 2
@@ -143,7 +149,7 @@ def test_a_store_that_went_back_is_told_also_by_an_operator_that_never_saw_it_be
     assert any(event[:2] == ("Warning", "SchedulerWentBack") for event in world.kube.events)
 
 
-def test_what_was_seen_last_stays_in_the_status_while_a_broker_is_down(world):
+def test_what_was_seen_last_stays_in_the_status_while_a_broker_is_down(world: FakeWorld) -> None:
     world.kube.unready.add("demo-broker-0-0")
     kill(world)
     world.idle(1)
@@ -152,7 +158,7 @@ def test_what_was_seen_last_stays_in_the_status_while_a_broker_is_down(world):
     assert [level["offset"] for level in group["delay"]] == [10, 4]
 
 
-def test_a_clean_restart_makes_it_intact_again(world):
+def test_a_clean_restart_makes_it_intact_again(world: FakeWorld) -> None:
     store = world.brokers.stores["store-demo-broker-0-0"]
     store.corrected = (STALE,)
     kill(world)
@@ -164,7 +170,7 @@ def test_a_clean_restart_makes_it_intact_again(world):
     assert world.reason("SchedulerIntact") == "Intact"
 
 
-def test_a_status_stays_small_enough_for_an_object_with_as_many_levels_as_there_can_be():
+def test_a_status_stays_small_enough_for_an_object_with_as_many_levels_as_there_can_be() -> None:
     world = FakeWorld()
     world.create(size=32)
     world.run()

@@ -1,6 +1,7 @@
 """Secrets that a Broker names and that are not there, or lack something: what is said, what is left alone, recovery."""
 
 import base64
+from collections.abc import Collection
 
 import pytest
 from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
@@ -13,21 +14,21 @@ SPEC = {"accessControl": {"secretName": "rules"}, "tls": {"secretName": "certifi
 
 
 @pytest.fixture
-def world():
+def world() -> FakeWorld:
     return FakeWorld()
 
 
-def put(world, name, *, without=(), empty=()):
+def put(world: FakeWorld, name: str, *, without: Collection[str] = (), empty: Collection[str] = ()) -> None:
     texts = {key: "" if key in empty else text for key, text in WHOLE[name].items() if key not in without}
     data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
     world.kube.put({"kind": "Secret", "metadata": {"name": name, "namespace": NAMESPACE}, "data": data})
 
 
-def degraded(world):
+def degraded(world: FakeWorld) -> str:
     return world.reason("Degraded")
 
 
-def test_nothing_is_made_until_its_secrets_are_there(world):
+def test_nothing_is_made_until_its_secrets_are_there(world: FakeWorld) -> None:
     world.create(size=1, **SPEC)
     world.run(lambda: degraded(world) == "SecretMissing")
     assert "Secret rules does not exist" in world.condition("Degraded")["message"]
@@ -49,7 +50,9 @@ def test_nothing_is_made_until_its_secrets_are_there(world):
     ],
 )
 @pytest.mark.parametrize("how", ["without", "empty"])
-def test_a_secret_without_a_file_is_as_none_and_the_file_is_named(world, name, key, field, how):
+def test_a_secret_without_a_file_is_as_none_and_the_file_is_named(
+    world: FakeWorld, name: str, key: str, field: str, how: str
+) -> None:
     for each in WHOLE:
         put(world, each, **({how: (key,)} if each == name else {}))
     world.create(size=1, **SPEC)
@@ -61,7 +64,7 @@ def test_a_secret_without_a_file_is_as_none_and_the_file_is_named(world, name, k
     world.run(lambda: world.settled and degraded(world) == "AsExpected")
 
 
-def test_a_running_broker_is_not_restarted_for_a_secret_that_is_not_there(world):
+def test_a_running_broker_is_not_restarted_for_a_secret_that_is_not_there(world: FakeWorld) -> None:
     world.create(size=2)
     world.run()
     before = world.pod_uids()
@@ -76,7 +79,7 @@ def test_a_running_broker_is_not_restarted_for_a_secret_that_is_not_there(world)
     assert not set(before.values()) & set(after.values())
 
 
-def test_a_secret_that_goes_away_or_changes_restarts_nothing(world):
+def test_a_secret_that_goes_away_or_changes_restarts_nothing(world: FakeWorld) -> None:
     for each in WHOLE:
         put(world, each)
     world.create(size=1, **SPEC)
@@ -90,7 +93,7 @@ def test_a_secret_that_goes_away_or_changes_restarts_nothing(world):
     assert world.pod_uids() == before
 
 
-def test_a_broker_without_secrets_has_none_read_but_its_token(world):
+def test_a_broker_without_secrets_has_none_read_but_its_token(world: FakeWorld) -> None:
     world.create(size=1)
     world.run()
     read = [call for call in world.calls if call.startswith("get ('Secret'")]

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from delaymq.client import Admin, Client, TopicConfig
 from delaymq.protocol.codes import ResponseCode
@@ -39,7 +40,7 @@ class Brokers:
 
 @asynccontextmanager
 async def brokers(path: Path) -> AsyncIterator[Brokers]:
-    named = {"broker_cluster_name": "demo", "auto_create_topic_enable": False}
+    named: dict[str, Any] = {"broker_cluster_name": "demo", "auto_create_topic_enable": False}
     async with (
         standalone(path / "0", broker_name="demo-0", **named) as first,
         standalone(path / "1", broker_name="demo-1", **named) as second,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from delaymq_operator.reconcile.context import Key, Waiting
-from delaymq_operator.reconcile.ports import TopicConfig
+from delaymq_operator.reconcile.ports import Endpoint, TopicConfig
 from delaymq_operator.reconcile.topic import reconcile_topic, release_topic
 from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld
 
@@ -240,11 +240,11 @@ def test_a_topic_is_owned_before_it_is_made_so_that_a_crash_leaves_nothing_behin
 
     put = world.brokers.put_topic
 
-    async def put_and_crash(*arguments: Any) -> None:
-        await put(*arguments)
+    async def put_and_crash(endpoint: Endpoint, config: TopicConfig) -> None:
+        await put(endpoint, config)
         await crash()
 
-    world.brokers.put_topic = put_and_crash  # type: ignore[method-assign]
+    world.brokers.put_topic = put_and_crash
     with pytest.raises(RuntimeError, match="killed"):
         settle(world, key)
     world.restart_operator()

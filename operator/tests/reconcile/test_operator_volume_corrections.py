@@ -1,7 +1,10 @@
 """A wrong size or storage class is told of with its name, and can be corrected without the loss of a message."""
 
+from typing import Any, NoReturn
+
 import pytest
 from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 from delaymq_operator_testing.worlds.settled import settled
 from delaymq_operator_testing.worlds.stuck import warn
@@ -10,33 +13,34 @@ CLAIM = "store-demo-broker-0-0"
 NOT_FOUND = 'storageclass.storage.k8s.io "fsat" not found'
 
 
-def claim_of(world):
-    return world.get("PersistentVolumeClaim", CLAIM)
+def claim_of(world: FakeWorld) -> Manifest:
+    return world.existing("PersistentVolumeClaim", CLAIM)
 
 
-def size_of(claim):
-    return claim["spec"]["resources"]["requests"]["storage"]
+def size_of(claim: Manifest) -> str:
+    size: str = claim["spec"]["resources"]["requests"]["storage"]
+    return size
 
 
-def template_of(world):
-    return world.get("StatefulSet", "demo-broker-0")["spec"]["volumeClaimTemplates"][0]
+def template_of(world: FakeWorld) -> Manifest:
+    return world.existing("StatefulSet", "demo-broker-0")["spec"]["volumeClaimTemplates"][0]
 
 
-def patches(world):
+def patches(world: FakeWorld) -> int:
     return world.kube.requests.count(("patch", "PersistentVolumeClaim", CLAIM))
 
 
 # Sizes.
 
 
-def assert_nothing_is_written(world):
+def assert_nothing_is_written(world: FakeWorld) -> None:
     """By twenty more passes."""
     world.kube.requests.clear()
     world.idle(20)
     assert world.kube.writes() == []
 
 
-def test_a_size_that_the_class_refuses_is_set_back_as_the_status_says():
+def test_a_size_that_the_class_refuses_is_set_back_as_the_status_says() -> None:
     world = settled(size=1)
     world.kube.can_grow = False
     world.change(storage={"size": "900Gi"})
@@ -54,7 +58,7 @@ def test_a_size_that_the_class_refuses_is_set_back_as_the_status_says():
 @pytest.mark.parametrize(
     ("size", "asked"), [("10Gi", "10241Mi"), ("20Gi", "20Gi"), ("15Gi", "15Gi")], ids=lambda amount: amount
 )
-def test_a_size_that_the_storage_cannot_reach_is_set_back_around_the_pod(size, asked):
+def test_a_size_that_the_storage_cannot_reach_is_set_back_around_the_pod(size: str, asked: str) -> None:
     world = settled(size=1)
     world.kube.largest = "20Gi"
     before = world.pod_uids()
@@ -72,7 +76,7 @@ def test_a_size_that_the_storage_cannot_reach_is_set_back_around_the_pod(size, a
     assert_nothing_is_written(world)
 
 
-def test_storage_that_cannot_grow_at_all_is_left_with_the_least_that_kubernetes_takes():
+def test_storage_that_cannot_grow_at_all_is_left_with_the_least_that_kubernetes_takes() -> None:
     world = settled(size=1)
     world.kube.largest = "10Gi"
     world.change(storage={"size": "900Ti"})
@@ -85,13 +89,13 @@ def test_storage_that_cannot_grow_at_all_is_left_with_the_least_that_kubernetes_
     assert_nothing_is_written(world)
 
 
-def test_a_kubernetes_that_takes_no_smaller_request_is_asked_once_and_the_broker_is_well():
+def test_a_kubernetes_that_takes_no_smaller_request_is_asked_once_and_the_broker_is_well() -> None:
     world = settled(size=1)
     world.kube.largest = "10Gi"
     world.change(storage={"size": "900Ti"})
     world.idle(10)
 
-    def refuse(body, before):
+    def refuse(body: Manifest, before: Manifest) -> NoReturn:
         raise KubeError(422, "Invalid", "field can not be less than previous value")
 
     world.kube._admit_size = refuse
@@ -106,7 +110,7 @@ def test_a_kubernetes_that_takes_no_smaller_request_is_asked_once_and_the_broker
     ]
 
 
-def test_a_growth_that_somebody_else_asked_for_is_left_to_them():
+def test_a_growth_that_somebody_else_asked_for_is_left_to_them() -> None:
     world = settled(size=1)
     world.kube.largest = "10Gi"
     claim_of(world)["spec"]["resources"]["requests"]["storage"] = "50Gi"
@@ -116,7 +120,7 @@ def test_a_growth_that_somebody_else_asked_for_is_left_to_them():
     assert patches(world) == 0
 
 
-def test_a_typo_that_is_corrected_within_a_second_is_withdrawn_too():
+def test_a_typo_that_is_corrected_within_a_second_is_withdrawn_too() -> None:
     world = settled(size=1)
     world.kube.largest = "10Gi"
     world.change(storage={"size": "900Ti"})
@@ -129,7 +133,7 @@ def test_a_typo_that_is_corrected_within_a_second_is_withdrawn_too():
     assert size_of(template_of(world)) == "10Gi"
 
 
-def test_storage_that_has_given_up_is_told_of():
+def test_storage_that_has_given_up_is_told_of() -> None:
     world = settled(size=1)
     world.kube.largest = "10Gi"
     world.change(storage={"size": "900Ti"})
@@ -144,7 +148,7 @@ def test_storage_that_has_given_up_is_told_of():
 # Classes.
 
 
-def without_class(name, **storage):
+def without_class(name: str | None, **storage: Any) -> FakeWorld:
     """A Broker whose claim names a class that is not there."""
     world = FakeWorld()
     world.kube.missing_classes.add(name)
@@ -156,7 +160,7 @@ def without_class(name, **storage):
 
 
 @pytest.mark.parametrize("delete_claim", [False, True])
-def test_a_class_that_is_missing_is_named_and_can_be_corrected(delete_claim):
+def test_a_class_that_is_missing_is_named_and_can_be_corrected(delete_claim: bool) -> None:
     world = without_class("fsat", deleteClaim=delete_claim)
     world.idle(20)
     assert world.reason("Degraded") == "VolumeNotBound"
@@ -176,7 +180,7 @@ def test_a_class_that_is_missing_is_named_and_can_be_corrected(delete_claim):
     assert world.kube.requests.count(("delete", "PersistentVolumeClaim", CLAIM)) == 1
 
 
-def test_a_class_that_appears_needs_no_correction():
+def test_a_class_that_appears_needs_no_correction() -> None:
     world = without_class("fsat")
     world.idle(20)
     uid = claim_of(world)["metadata"]["uid"]
@@ -185,7 +189,7 @@ def test_a_class_that_appears_needs_no_correction():
     assert claim_of(world)["metadata"]["uid"] == uid
 
 
-def test_a_cluster_without_a_default_class_is_told_of_and_a_class_can_be_named():
+def test_a_cluster_without_a_default_class_is_told_of_and_a_class_can_be_named() -> None:
     world = without_class(None)
     world.idle(20)
     assert world.reason("Degraded") == "VolumeNotBound"
@@ -195,14 +199,14 @@ def test_a_cluster_without_a_default_class_is_told_of_and_a_class_can_be_named()
     assert claim_of(world)["spec"]["storageClassName"] == "fast"
 
 
-def test_a_class_can_be_given_up_for_the_default_one():
+def test_a_class_can_be_given_up_for_the_default_one() -> None:
     world = without_class("fsat")
     world.change(storage={})
     world.run()
     assert "storageClassName" not in claim_of(world)["spec"]
 
 
-def test_a_size_can_be_corrected_before_there_is_a_volume():
+def test_a_size_can_be_corrected_before_there_is_a_volume() -> None:
     world = without_class("fsat", size="900Ti")
     world.kube.missing_classes.clear()
     world.kube.missing_classes.add("fsat")
@@ -214,13 +218,13 @@ def test_a_size_can_be_corrected_before_there_is_a_volume():
     assert world.failures == []
 
 
-def test_a_claim_that_is_bound_at_the_last_moment_stays():
+def test_a_claim_that_is_bound_at_the_last_moment_stays() -> None:
     world = without_class("fsat")
     world.change(storage={"storageClassName": "fast"})
     deleted = []
     delete = world.kube.delete
 
-    async def bind_first(kind, namespace, name, **options):
+    async def bind_first(kind: str, namespace: str, name: str, **options: Any) -> None:
         if kind == "PersistentVolumeClaim":
             claim = claim_of(world)
             claim["spec"]["volumeName"] = "pv-1"
@@ -237,7 +241,7 @@ def test_a_claim_that_is_bound_at_the_last_moment_stays():
 
 
 @pytest.mark.parametrize("status", [{"phase": "Bound"}, {"phase": "Lost"}, {"capacity": {"storage": "10Gi"}}])
-def test_a_claim_that_has_or_had_a_volume_is_never_deleted(status):
+def test_a_claim_that_has_or_had_a_volume_is_never_deleted(status: Manifest) -> None:
     world = settled(size=1)
     claim = world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]
     claim["metadata"]["annotations"]["delaymq.io/unwanted"] = "true"
@@ -251,7 +255,7 @@ def test_a_claim_that_has_or_had_a_volume_is_never_deleted(status):
 
 @pytest.mark.parametrize("after", [False, True], ids=["before it takes effect", "after it took effect"])
 @pytest.mark.parametrize("step", ["patch ('PersistentVolumeClaim'", "delete ('StatefulSet'", "delete ('Persistent"])
-def test_an_operator_that_is_killed_at_a_step_is_replaced_by_one_that_finishes(step, after):
+def test_an_operator_that_is_killed_at_a_step_is_replaced_by_one_that_finishes(step: str, after: bool) -> None:
     first = without_class("fsat")
     first.calls.clear()
     first.change(storage={})
@@ -267,7 +271,7 @@ def test_an_operator_that_is_killed_at_a_step_is_replaced_by_one_that_finishes(s
     assert "storageClassName" not in template_of(world)["spec"]
 
 
-def test_the_smallest_volume_of_all_groups_bounds_what_the_size_may_be_set_back_to():
+def test_the_smallest_volume_of_all_groups_bounds_what_the_size_may_be_set_back_to() -> None:
     world = settled(size=2, storage={"storageClassName": "fast"})
     claim = world.kube.objects["PersistentVolumeClaim", NAMESPACE, "store-demo-broker-1-0"]
     claim["spec"]["resources"]["requests"]["storage"] = "20Gi"

@@ -7,7 +7,7 @@ CLAIM = "store-demo-broker-0-0"
 
 
 @pytest.fixture
-def world():
+def world() -> FakeWorld:
     found = FakeWorld()
     found.create(size=1)
     found.run()
@@ -15,35 +15,36 @@ def world():
     return found
 
 
-def size_of(world, kind, name):
-    body = world.get(kind, name)
+def size_of(world: FakeWorld, kind: str, name: str) -> str:
+    body = world.existing(kind, name)
     claim = body if kind == "PersistentVolumeClaim" else body["spec"]["volumeClaimTemplates"][0]
-    return claim["spec"]["resources"]["requests"]["storage"]
+    size: str = claim["spec"]["resources"]["requests"]["storage"]
+    return size
 
 
-def test_claim_and_stateful_set_get_the_new_size_and_the_pod_runs_on(world):
+def test_claim_and_stateful_set_get_the_new_size_and_the_pod_runs_on(world: FakeWorld) -> None:
     before = world.pod_uids()
-    old = world.get("StatefulSet", "demo-broker-0")["metadata"]["uid"]
+    old = world.existing("StatefulSet", "demo-broker-0")["metadata"]["uid"]
     world.change(storage={"size": "20Gi"})
     world.idle(1)
     world.run()
     assert size_of(world, "PersistentVolumeClaim", CLAIM) == "20Gi"
     assert size_of(world, "StatefulSet", "demo-broker-0") == "20Gi"
-    new = world.get("StatefulSet", "demo-broker-0")["metadata"]["uid"]
+    new = world.existing("StatefulSet", "demo-broker-0")["metadata"]["uid"]
     assert new != old
     assert world.pod_uids() == before
-    assert world.get("Pod", "demo-broker-0-0")["metadata"]["ownerReferences"][0]["uid"] == new
+    assert world.existing("Pod", "demo-broker-0-0")["metadata"]["ownerReferences"][0]["uid"] == new
     assert world.status["groups"][0]["storage"] == {"requested": "20Gi", "capacity": "20Gi"}
 
 
-def test_another_spelling_of_the_size_changes_nothing(world):
+def test_another_spelling_of_the_size_changes_nothing(world: FakeWorld) -> None:
     world.change(storage={"size": "10240Mi"})
     world.idle(10)
     assert ("delete", "StatefulSet", "demo-broker-0") not in world.kube.requests
     assert ("patch", "PersistentVolumeClaim", CLAIM) not in world.kube.requests
 
 
-def test_a_class_that_cannot_grow_is_named_and_not_asked_again_and_again(world):
+def test_a_class_that_cannot_grow_is_named_and_not_asked_again_and_again(world: FakeWorld) -> None:
     world.kube.can_grow = False
     before = world.pod_uids()
     world.change(storage={"size": "20Gi"})
@@ -60,10 +61,10 @@ def test_a_class_that_cannot_grow_is_named_and_not_asked_again_and_again(world):
     assert world.condition("Degraded")["status"] == "False"
 
 
-def test_the_capacity_is_waited_for(world):
+def test_the_capacity_is_waited_for(world: FakeWorld) -> None:
     tick = world.kube.tick
 
-    def without_resizer():
+    def without_resizer() -> None:
         tick()
         claim = world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]
         if claim["status"]["capacity"]["storage"] == "20Gi":
@@ -80,7 +81,7 @@ def test_the_capacity_is_waited_for(world):
     world.run()
 
 
-def test_a_larger_volume_than_asked_for_is_left_alone(world):
+def test_a_larger_volume_than_asked_for_is_left_alone(world: FakeWorld) -> None:
     world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]["spec"]["resources"]["requests"]["storage"] = "50Gi"
     world.change(storage={"size": "20Gi"})
     world.idle(1)
@@ -88,8 +89,8 @@ def test_a_larger_volume_than_asked_for_is_left_alone(world):
     assert size_of(world, "PersistentVolumeClaim", CLAIM) == "50Gi"
 
 
-def test_volumes_of_an_earlier_broker_are_found_again_with_their_messages_and_address(world):
-    address = world.get("Service", "demo-broker-0")["spec"]["clusterIP"]
+def test_volumes_of_an_earlier_broker_are_found_again_with_their_messages_and_address(world: FakeWorld) -> None:
+    address = world.existing("Service", "demo-broker-0")["spec"]["clusterIP"]
     store = world.brokers.stores[CLAIM]
     world.kube.remove("Broker", NAMESPACE, "demo")
     world.idle(8)
@@ -99,11 +100,11 @@ def test_volumes_of_an_earlier_broker_are_found_again_with_their_messages_and_ad
     world.create(size=1)
     world.run()
     assert world.brokers.running["demo-broker-0-0"].store is store
-    assert world.get("Service", "demo-broker-0")["spec"]["clusterIP"] == address
+    assert world.existing("Service", "demo-broker-0")["spec"]["clusterIP"] == address
     assert world.status["groups"][0]["address"] == f"{address}:10911"
 
 
-def test_volumes_that_may_go_go_with_the_broker(world):
+def test_volumes_that_may_go_go_with_the_broker(world: FakeWorld) -> None:
     world.change(storage={"deleteClaim": True})
     world.idle(1)
     world.run()
@@ -112,7 +113,7 @@ def test_volumes_that_may_go_go_with_the_broker(world):
     assert world.names("PersistentVolumeClaim") == []
 
 
-def test_a_pod_whose_volume_was_deleted_by_mistake_is_not_restarted(world):
+def test_a_pod_whose_volume_was_deleted_by_mistake_is_not_restarted(world: FakeWorld) -> None:
     before = world.pod_uids()
     claim = world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]
     claim["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
@@ -124,7 +125,7 @@ def test_a_pod_whose_volume_was_deleted_by_mistake_is_not_restarted(world):
     assert "volume store-demo-broker-0-0 would be deleted with it" in world.condition("Progressing")["message"]
 
 
-def test_a_volume_that_is_deleted_in_the_last_moment_keeps_its_pod(world):
+def test_a_volume_that_is_deleted_in_the_last_moment_keeps_its_pod(world: FakeWorld) -> None:
     before = world.pod_uids()
     world.change(flush="Sync")
     world.tick()

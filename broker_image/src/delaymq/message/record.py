@@ -261,7 +261,7 @@ def decode_transaction(head: bytes) -> tuple[int, int, int]:
     return body_crc, sys_flag, _AFTER_STORE.unpack_from(head, at)[1]
 
 
-def decode_record(data: bytes | memoryview, position: int = 0, *, check_crc: bool = True) -> Record:
+def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, check_crc: bool = True) -> Record:
     """The message record at `position` of `data`; RecordError says what does not hold.
 
     `data` may end behind the record or be longer; a blank record is an error here (see `SIZE_AND_MAGIC`).

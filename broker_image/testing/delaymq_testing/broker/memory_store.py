@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from delaymq.message.hashing import tags_code
@@ -12,7 +12,7 @@ from delaymq.message.marks import parse_due
 from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TAGS
 from delaymq.message.properties import encode_properties
 from delaymq.message.record import Record, decode_record, encode_record
-from delaymq.store.model import Dispatched, DispatchObserver, NewRecord
+from delaymq.store.model import Dispatched, DispatchObserver, LiveObserver, NewRecord
 
 _ENTRY = struct.Struct(">qiq")
 
@@ -65,7 +65,7 @@ class MemoryStore:
         *,
         now_ms: Callable[[], int],
         levels: DelayLevels,
-        observers: Iterable[DispatchObserver] = (),
+        observers: Collection[DispatchObserver] = (),
         log: bytes = b"",
         files: dict[str, bytes] | None = None,
         snapshot: tuple[int, dict[str, object]] | None = None,
@@ -77,14 +77,14 @@ class MemoryStore:
         self.flushed_offset = len(log)
         self.last_store_timestamp_ms = 0
         self.config_files = self.own_files = MemoryConfigFiles({} if files is None else files)
-        self.observers = list(observers)
+        self.observers: list[LiveObserver] = [*observers]
         self.refuse: Callable[[NewRecord], Exception | None] = lambda message: None
         self.fail_after: Callable[[NewRecord], Exception | None] = lambda message: None
         self.entries: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         self.first_entry: dict[tuple[str, int], int] = {}
         self._now_ms = now_ms
         end, states = snapshot if snapshot is not None else (min_offset, {})
-        for observer in self.observers:
+        for observer in observers:
             observer.restore(states.get(observer.name) if snapshot is not None else None)
         position = min_offset
         while position < len(self.log):

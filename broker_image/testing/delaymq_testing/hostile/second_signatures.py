@@ -53,7 +53,7 @@ def reading(request: Request) -> Reading:
         read, language = [pair for pair in read if pair[1]], "JAVA"
         remark = remark or None
     if not isinstance(language, str):
-        language = {5: "ERLANG"}.get(language, "OTHER")
+        language = "ERLANG" if language == 5 else "OTHER"
     text = remark.decode(errors="replace") if isinstance(remark, bytes) else remark
     members = (request.code, request.opaque, request.flag, request.version, language, text)
     return Reading(*members, dict(read), request.body)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import format_due
 from delaymq.message.names import DUE, SCHEDULE_TOPIC
 from delaymq.store.message_store import MessageStore
-from delaymq.store.model import StoreTask
+from delaymq.store.model import NewRecord, StoreTask
 
 from delaymq_testing.store.recording import RecordingFiles
 from delaymq_testing.store.small_stores import SMALL, Clock, Watcher, message
@@ -57,12 +58,12 @@ class Workload:
         for step in self.chance.choices(list(kinds), list(kinds.values()), k=steps):
             step()
 
-    def _message(self):  # type: ignore[no-untyped-def]
+    def _message(self) -> tuple[str, NewRecord]:
         self.sent += 1
         unique = f"{self.sent:08d}"
         topic, queue_id = self.chance.choice([("Orders", 0), ("Orders", 1), ("Watched", 0), (SCHEDULE_TOPIC, 2)])
         body = self.chance.randbytes(int(self.chance.paretovariate(0.9) * 40) % 6_000)
-        properties = {"TAGS": self.chance.choice("ab"), "KEYS": f"k{self.sent % 17}"}
+        properties: dict[str, Any] = {"TAGS": self.chance.choice("ab"), "KEYS": f"k{self.sent % 17}"}
         if topic == SCHEDULE_TOPIC:
             offset = self.store.next_queue_offset(topic, queue_id)
             properties |= {"DELAY": "3", DUE: format_due(self.clock.ms + 10_000, queue_id, offset)}

@@ -128,7 +128,7 @@ class Workload:
     def ask(self, code: int, fields: dict[str, Any], body: bytes = b"") -> Any:
         texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items()}
         result = self.broker.handle(self.session, request_command(code, texts, body))
-        answer = getattr(result, "response", result)
+        answer: Any = getattr(result, "response", result)
         assert answer.code == 0, answer
         self.clock.now_ms += self.chance.choice([0, 1, 3])
         return answer

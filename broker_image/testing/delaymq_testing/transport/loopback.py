@@ -22,7 +22,7 @@ BOUND_S = 10
 def run(scenario: Callable[[], object]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(BOUND_S):
-            await scenario()  # type: ignore[misc]
+            await scenario()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(bounded())

@@ -88,7 +88,7 @@ class MemoryTransport(asyncio.Transport):
         assert isinstance(protocol, asyncio.BufferedProtocol)
         rest = memoryview(data)
         while rest:
-            buffer = memoryview(protocol.get_buffer(len(rest)))  # type: ignore[arg-type]
+            buffer = memoryview(protocol.get_buffer(len(rest)))
             count = min(len(buffer), len(rest))
             buffer[:count] = rest[:count]
             protocol.buffer_updated(count)

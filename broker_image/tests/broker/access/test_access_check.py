@@ -278,7 +278,7 @@ def test_refusals_are_logged_once_in_a_while(guarded: Guarded, caplog: pytest.Lo
 
 
 def test_codes_are_those_of_rocketmq() -> None:
-    assert RequestCode.UPDATE_AND_CREATE_ACL_CONFIG == 50
+    assert int(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG) == 50
     assert {code for code, each in REQUIREMENTS.items() if each.admin and not each.own} == {17, 25, 200, 207, 215}
 
 

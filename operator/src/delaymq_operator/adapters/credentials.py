@@ -37,9 +37,9 @@ class Credentials:
         loaded = Configuration()
         try:
             if not self.kubeconfig and in_cluster():
-                config.load_incluster_config(client_configuration=loaded)  # type: ignore[no-untyped-call]
+                config.load_incluster_config(client_configuration=loaded)
             else:
-                config.load_kube_config(  # type: ignore[no-untyped-call]
+                config.load_kube_config(
                     config_file=self.kubeconfig or None,
                     context=self.context or None,
                     client_configuration=loaded,

@@ -12,7 +12,7 @@ from delaymq.api_types.broker import About, Drain, DrainMode, Remaining, Unconsu
 from delaymq.api_types.delay import Correction, Delay, DelayLevel
 from delaymq.config import BrokerConfig, build, parse_properties_text, to_properties_text
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import Endpoint, TopicConfig
+from delaymq_operator.reconcile.ports import Account, Endpoint, TopicConfig
 from msgspec.structs import replace
 
 from delaymq_operator_testing.fakes.kube import FakeKube
@@ -191,8 +191,15 @@ class FakeBrokers:
     async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
         raise AssertionError("topics are not the Broker's")
 
-    async def delete_route(self, addresses: tuple[str, ...], topic: str) -> None:
+    async def delete_route(
+        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: Account | None = None
+    ) -> None:
         raise AssertionError("topics are not the Broker's")
 
-    async def put_order(self, addresses: tuple[str, ...], topic: str, text: str | None) -> None:
+    async def orders(self, address: str) -> Mapping[str, str]:
+        raise AssertionError("not asked for a Broker")
+
+    async def put_order(
+        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: Account | None = None
+    ) -> None:
         raise AssertionError("topics are not the Broker's")

@@ -6,6 +6,7 @@ The real one is in api_server.py; this one lets hundreds of histories run in a s
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import itertools
 import json
@@ -165,7 +166,7 @@ class FakeKube:
             if each == kind and namespace in (None, where) and labels.items() <= carried.items():
                 yield body
 
-    def writes(self) -> list[tuple[str, str, str]]:
+    def writes(self) -> builtins.list[tuple[str, str, str]]:
         """Requests that change something."""
         return [request for request in self.requests if request[0] not in ("get", "list")]
 

@@ -14,6 +14,7 @@ from delaymq_operator.reconcile.ports import Manifest
 
 from delaymq_operator_testing.fakes.brokers import FakeBrokers
 from delaymq_operator_testing.fakes.kube import FakeCache, FakeKube
+from delaymq_operator_testing.fakes.spark import FakeSpark
 from delaymq_operator_testing.trees import copied
 
 NAMESPACE = "default"
@@ -75,6 +76,8 @@ class FakeWorld:
         self.cache = FakeCache(self.kube)
         self.memory = Memory()
         self.analysed: list[str] = []
+        self.spark = FakeSpark(self.kube)
+        """Runs nothing until its `tick` is among the others."""
         self.key = Key("Broker", NAMESPACE, "demo")
         self._ticks = 0
         self._look_at_ms = 0
@@ -128,6 +131,10 @@ class FakeWorld:
     def get(self, kind: str, name: str) -> Manifest | None:
         return self.kube.objects.get((kind, NAMESPACE, name))
 
+    def existing(self, kind: str, name: str) -> Manifest:
+        """What must be there."""
+        return self.kube.objects[kind, NAMESPACE, name]
+
     def names(self, kind: str) -> list[str]:
         return [body["metadata"]["name"] for body in self.kube.select(kind, NAMESPACE, {})]
 
@@ -150,9 +157,9 @@ class FakeWorld:
             return len(self.calls) == self.dies_at
 
         return ReconcileContext(
-            kube=Deadly(self.kube, count, after=self.dies_after),  # type: ignore[arg-type]
+            kube=Deadly(self.kube, count, after=self.dies_after),
             cache=self.cache,
-            admin=Deadly(self.brokers, count, after=self.dies_after),  # type: ignore[arg-type]
+            admin=Deadly(self.brokers, count, after=self.dies_after),
             settings=self.settings,
             clock=lambda: self.now_ms,
             memory=self.memory,

@@ -1,13 +1,15 @@
 """A small world with a Broker that allows analytics, and short words for what is seen of them there."""
 
-from delaymq_operator_testing.fakes.spark import FakeSpark
+from typing import Any
+
+from delaymq_operator.reconcile.ports import Manifest
+
 from delaymq_operator_testing.fakes.world import FakeWorld
 
 
-def analysed(size=1, analytics=None, **spec):
+def analysed(size: int = 1, analytics: Manifest | None = None, **spec: Any) -> FakeWorld:
     """A settled Broker that allows analytics, and the Spark operator."""
     world = FakeWorld()
-    world.spark = FakeSpark(world.kube)
     world.others.append(world.spark.tick)
     world.create(size=size, analytics={} if analytics is None else analytics, **spec)
     world.run()
@@ -15,31 +17,31 @@ def analysed(size=1, analytics=None, **spec):
     return world
 
 
-def told(world):
+def told(world: FakeWorld) -> Manifest:
     return world.status.get("analytics") or {}
 
 
-def group(world, index=0):
+def group(world: FakeWorld, index: int = 0) -> Manifest:
     return next((each for each in told(world).get("groups", []) if each["group"] == index), {})
 
 
-def ready(world):
+def ready(world: FakeWorld) -> Manifest:
     return world.condition("AnalyticsReady")
 
 
-def applications(world):
+def applications(world: FakeWorld) -> list[str]:
     return world.names("SparkApplication")
 
 
-def made(world):
+def made(world: FakeWorld) -> list[str]:
     return [name for kind, _, name in world.kube.made if kind == "SparkApplication"]
 
 
-def ended(world):
+def ended(world: FakeWorld) -> bool:
     return told(world).get("state") in ("Succeeded", "Failed")
 
 
-def analyse(world, text="1"):
+def analyse(world: FakeWorld, text: str = "1") -> None:
     """Asks for a run and waits for its end."""
     before = told(world).get("run")
     world.annotate(analyze=text)
@@ -47,10 +49,10 @@ def analyse(world, text="1"):
     world.idle(2)
 
 
-def events(world, reason):
+def events(world: FakeWorld, reason: str) -> list[str]:
     return [message for _, said, message in world.kube.events if said == reason]
 
 
-def analytics_requests(world):
+def analytics_requests(world: FakeWorld) -> list[tuple[str, str, str]]:
     kinds = ("SparkApplication", "AnalyticsResult", "RoleBinding")
     return [request for request in world.kube.requests if request[1] in kinds]

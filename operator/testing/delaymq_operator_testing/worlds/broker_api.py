@@ -97,6 +97,12 @@ class ApiWorld:
     def get(self, kind: str, name: str) -> Manifest | None:
         return self.mirror.objects.get((kind, self.namespace, name))
 
+    def existing(self, kind: str, name: str) -> Manifest:
+        """What must be there."""
+        found = self.get(kind, name)
+        assert found is not None, f"there is no {kind} {name}"
+        return found
+
     def names(self, kind: str) -> list[str]:
         return [body["metadata"]["name"] for body in self.mirror.select(kind, self.namespace, {})]
 
@@ -147,7 +153,7 @@ class ApiWorld:
             bad = bad or not self.mirror.has_volume(body["metadata"])
             if bad or (body.get("status") or {}).get("phase") == "Running":
                 continue
-            status = {
+            status: Manifest = {
                 "phase": "Running",
                 "podIP": f"10.1.0.{next(self._addresses)}",
                 "conditions": [{"type": "Ready", "status": "True"}],

@@ -1,5 +1,10 @@
 """A settled Broker of the tests, and what a change restarts of it."""
 
+from collections.abc import Callable
+from typing import Any
+
+from delaymq_operator.reconcile.ports import Manifest
+
 from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 
 BROKERS = ["demo-broker-0-0", "demo-broker-1-0"]
@@ -7,7 +12,7 @@ EVERYTHING = ["demo-namesrv-0", *BROKERS]
 TRIAL = "demo-namesrv-trial-0"
 
 
-def settled(**spec):
+def settled(**spec: Any) -> FakeWorld:
     found = FakeWorld()
     # What a spec may name: without it nothing would be changed.
     data = dict.fromkeys(("plain_acl.yml", "accessKey", "secretKey", "tls.crt", "tls.key"), "c29tZXRoaW5n")
@@ -20,7 +25,7 @@ def settled(**spec):
     return found
 
 
-def restarts(world, change):
+def restarts(world: FakeWorld, change: Callable[[], object]) -> list[str]:
     """Pods that were restarted by the change, in their order, without the one on which it was tried out."""
     before = world.pod_uids()
     started = len(world.kube.started)
@@ -34,10 +39,10 @@ def restarts(world, change):
     return again
 
 
-def watch_rolls(world):
+def watch_rolls(world: FakeWorld) -> None:
     """From now on: no two brokers are down, and none is stopped that still takes sends while another could."""
 
-    def watch():
+    def watch() -> None:
         size = world.broker["spec"].get("size", 1)
         pods = [world.get("Pod", f"demo-broker-{group}-0") for group in range(size)]
         ready = [pod for pod in pods if pod and is_ready(pod)]
@@ -50,6 +55,6 @@ def watch_rolls(world):
     world.watch = watch
 
 
-def is_ready(pod):
+def is_ready(pod: Manifest) -> bool:
     conditions = (pod.get("status") or {}).get("conditions", [])
     return "deletionTimestamp" not in pod["metadata"] and any(each["status"] == "True" for each in conditions)

@@ -9,8 +9,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
+from delaymq.api_types.broker import DrainMode
 from delaymq_operator.api.names import FINALIZER
 from delaymq_operator.api.topic import claim_of
 from delaymq_operator.reconcile.context import Key, ReconcileContext, ReconcileSettings
@@ -200,10 +201,16 @@ class MemoryBrokers:
         for address in addresses:
             self._at("delete_route", address, topic, cluster)
 
-    async def info(self, endpoint: Endpoint) -> Any:
+    async def info(self, endpoint: Endpoint) -> NoReturn:
         raise AssertionError("not asked for a Topic")
 
-    remaining = drain = decommission = set_settings = info
+    async def drain(self, endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> NoReturn:
+        raise AssertionError("not asked for a Topic")
+
+    async def set_settings(self, endpoint: Endpoint, settings: Mapping[str, str]) -> NoReturn:
+        raise AssertionError("not asked for a Topic")
+
+    remaining = decommission = info
 
 
 class TopicWorld:
