@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.manifests import Context, GroupContext, broker_stateful_set
-from delaymq_operator.reconcile.endpoints import broker_endpoint
-from delaymq_operator.reconcile.ports import AdminAccount
+from delaymq_operator.reconcile.broker.observe.cluster import broker_endpoint
+from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, Manifest
 from delaymq_operator.reconcile.secrets import MAX_AGE_MS, operator_account, parse_secret
 from delaymq_operator.reconcile.topic.targets import groups_of
 from delaymq_operator_testing.fakes.kube import FakeKube
@@ -65,20 +65,20 @@ def test_the_account_is_read_again_after_a_while_and_for_another_secret() -> Non
     world.kube = Kube()  # type: ignore[assignment]  # of the port only `get` is asked
     used = world._world()
 
-    def account(name: str | None) -> Account | None:
+    def account(name: str | None) -> AdminAccount | None:
         body = {"metadata": {"name": "demo", "namespace": "ns", "uid": "u"}}
         spec = {"accessControl": {"secretName": name}} if name else {}
         return asyncio.run(operator_account(parse_broker(body | {"spec": spec}), used))
 
     assert account(None) is None
     assert asked == []
-    assert account("rules") == Account(access_key="operators", secret_key="rules-secret-1")
-    assert account("rules") == Account(access_key="operators", secret_key="rules-secret-1")
+    assert account("rules") == AdminAccount(access_key="operators", secret_key="rules-secret-1")
+    assert account("rules") == AdminAccount(access_key="operators", secret_key="rules-secret-1")
     world.now_ms += MAX_AGE_MS
-    assert account("rules") == Account(access_key="operators", secret_key="rules-secret-2")
+    assert account("rules") == AdminAccount(access_key="operators", secret_key="rules-secret-2")
     world.now_ms -= 10 * MAX_AGE_MS  # a clock that was set back
-    assert account("rules") == Account(access_key="operators", secret_key="rules-secret-3")
-    assert account("others") == Account(access_key="operators", secret_key="others-secret-4")
+    assert account("rules") == AdminAccount(access_key="operators", secret_key="rules-secret-3")
+    assert account("others") == AdminAccount(access_key="operators", secret_key="others-secret-4")
 
 
 def test_brokers_of_topics_are_asked_by_the_account() -> None:

@@ -1,4 +1,4 @@
-"""Whether an object already is what is wanted."""
+"""Whether an object already is what is desired."""
 
 import pytest
 from delaymq_operator.reconcile.broker.apply.compare import covers
@@ -18,7 +18,7 @@ from delaymq_operator.reconcile.ports import Manifest
         ({"tolerations": [{"key": "k", "operator": "Equal"}]}, {"tolerations": [{"key": "k"}]}),
     ],
 )
-def test_what_others_added_and_other_spellings_count_for_nothing(live: Manifest, desired) -> None:
+def test_what_others_added_and_other_spellings_count_for_nothing(live: Manifest, desired: Manifest) -> None:
     assert covers(live, desired)
 
 
@@ -38,5 +38,5 @@ def test_what_others_added_and_other_spellings_count_for_nothing(live: Manifest,
         (None, {"a": 1}),
     ],
 )
-def test_a_difference_is_seen(live: Manifest | None, desired) -> None:
+def test_a_difference_is_seen(live: Manifest | None, desired: Manifest) -> None:
     assert not covers(live, desired)

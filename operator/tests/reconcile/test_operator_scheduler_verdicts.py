@@ -92,7 +92,7 @@ STALE = Correction(level=1, from_offset=90, to_offset=100, reason="stale")
     ],
 )
 def test_a_start_is_judged_by_what_was_seen_before(
-    last: GroupStatus | None, seen: Seen | None, now: About, verdict: str, corrected: list[tuple[Any, ...]]
+    last: GroupStatus | None, seen: SeenOffsets | None, now: About, verdict: str, corrected: list[tuple[Any, ...]]
 ) -> None:
     found = judge(last, seen, now, NOW_MS)
     assert found.verdict == verdict

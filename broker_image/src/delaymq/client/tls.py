@@ -1,4 +1,4 @@
-"""TLS options for connections to brokers and NameServers: trusted issuers and the client's certificate."""
+"""TLS options for connections to brokers and NameServers: trusted issuers and the client certificate."""
 
 from __future__ import annotations
 
@@ -11,31 +11,26 @@ from delaymq.client.errors import ClientError
 
 @dataclass(frozen=True, kw_only=True)
 class TlsOptions:
-    """TLS options of a client. Files are read for each new connection, so renewed files take effect without a
-    restart.
-    """
+    """TLS options. Files are read for each new connection, so renewed files take effect from then on."""
 
     ca_path: Path | None = None
     """Trusted issuers, PEM. None: those of the system."""
     certificate_path: Path | None = None
-    """Client certificate with its issuers, PEM, for servers certificates of request one."""
+    """Client certificate for servers that request one, PEM, with the certificates of its issuers."""
     key_path: Path | None = None
-    """Private key of the certificate, PEM. None: it is in the file of the certificate."""
+    """Private key of the certificate, PEM. None: in the file of the certificate."""
     key_password: str = field(default="", repr=False)
-    """Password of an encrypted key."""
+    """Password of the encrypted private key."""
     server_name: str = ""
-    """Name required in the certificates; Empty: the host of the address. NameServers mostly provide brokers as
-    IP addresses: set the set in to the here.
-    """
+    """Name that the certificates of servers must have. Empty: the host of the server's address. Clients connect to
+    brokers at the addresses in the routes of NameServers, mostly IP addresses: set this option to the name in the
+    brokers' certificates."""
     insecure: bool = False
-    """Whether to accept any server certificate, as RocketMQ's clients do unless tls.client.authServer=true. This this
-    protects against eavesdropping, but not against an active man in the middle.
-    """
+    """Accept any server certificate, as RocketMQ's clients do unless tls.client.authServer=true. This protects against
+    eavesdropping but not against an active man in the middle."""
 
     def context(self) -> ssl.SSLContext:
-        """Return the SSL context for new connections. Raises TlsFilesError; loading the system's issuers takes some
-        ms.
-        """
+        """For connections from now on. Raises TlsFilesError; reading the system's issuers takes some ms."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.insecure:
@@ -59,23 +54,23 @@ class TlsOptions:
             _read(path)
         asked = False
 
-        def give_password() -> str:
+        def give() -> str:
             # Without this OpenSSL would ask at the terminal.
             nonlocal asked
             asked = True
             return self.key_password
 
         try:
-            context.load_cert_chain(certificate, key, give_password)
+            context.load_cert_chain(certificate, key, give)
         except (ssl.SSLError, OSError, ValueError) as error:
             if asked:
-                raise TlsFilesError(f"{key} is encrypted with a password other than key_password") from error
+                raise TlsFilesError(f"{key} is encrypted, with another password than key_password") from error
             why = getattr(error, "reason", None) or error
-            raise TlsFilesError(f"{certificate} and {key} are not a certificate and its key in PEM ({why})") from error
+            raise TlsFilesError(f"{certificate} and {key} are no certificate with its key in PEM ({why})") from error
 
 
 class TlsFilesError(ClientError):
-    """A file of TlsOptions is unusable."""
+    """A file of TlsOptions cannot be used."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"TLS: {text}")

@@ -12,7 +12,7 @@ from delaymq.api_types.broker import About, Drain, DrainMode, Remaining, Unconsu
 from delaymq.api_types.delay import Correction, Delay, DelayLevel
 from delaymq.config import BrokerConfig, build, parse_properties_text, to_properties_text
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import Account, Endpoint, TopicConfig
+from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, TopicConfig
 from msgspec.structs import replace
 
 from delaymq_operator_testing.fakes.kube import FakeKube
@@ -192,7 +192,7 @@ class FakeBrokers:
         raise AssertionError("topics are not the Broker's")
 
     async def delete_route(
-        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: Account | None = None
+        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: AdminAccount | None = None
     ) -> None:
         raise AssertionError("topics are not the Broker's")
 
@@ -200,6 +200,6 @@ class FakeBrokers:
         raise AssertionError("not asked for a Broker")
 
     async def put_order(
-        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: Account | None = None
+        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: AdminAccount | None = None
     ) -> None:
         raise AssertionError("topics are not the Broker's")

@@ -119,7 +119,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     post(
         *(
             "/api/v1/delay/resume",
-            "Resume deliveries, with a policy for overdue messages"),
+            "Resume deliveries, with a policy for overdue messages",
             DelayHttp.resume,
             DeliveryState,
         ),

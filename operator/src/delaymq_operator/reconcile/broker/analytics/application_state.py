@@ -62,9 +62,8 @@ def application_state(application: Manifest, driver: Pod | None, now_ms: int, cr
         return ApplicationState("Submitted", driver.problem if driver is not None else None)
     if state in _RUNNING:
         return ApplicationState("Running", _of_pods(status, driver, now_ms - created_ms))
-    cause = f": {error}" if error else ""
     return ApplicationState(
-        "Running", f"the Spark operator reports {one_line(state)}{cause}" if error else "")
+        "Running", f"the Spark operator reports {one_line(state)}" + (f": {error}" if error else "")
     )
 
 
