@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.manifests import Context, GroupContext, broker_stateful_set
-from delaymq_operator.reconcile.broker.observe.cluster import broker_endpoint
+from delaymq_operator.reconcile.endpoints import broker_endpoint
 from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, Manifest
 from delaymq_operator.reconcile.secrets import MAX_AGE_MS, operator_account, parse_secret
 from delaymq_operator.reconcile.topic.targets import groups_of
