@@ -156,7 +156,9 @@ def test_pulls_and_offsets_are_those_of_the_account(clients: Workbench) -> None:
         ({"accessKey": "application", "secretKey": "87654321"}, "Check signature failed for accessKey=application"),
     ],
 )
-def test_who_is_not_known_is_told_why(clients: Workbench, credentials: dict[str, str] | None, said: str) -> None:
+def test_a_request_of_an_unknown_account_is_rejected_with_the_reason(
+    clients: Workbench, credentials: dict[str, str] | None, said: str
+) -> None:
     producer = clients.new_producer(credentials=credentials, retries=0)
     assert refusal_of(lambda: producer.send("AclOrders", "x")).startswith(said)
 

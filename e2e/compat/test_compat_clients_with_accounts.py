@@ -128,7 +128,9 @@ def test_a_message_is_found_by_its_keys_and_ids(side: Side) -> None:
         ({**APP, "secretKey": "87654321"}, "Check signature failed for accessKey=application"),
     ],
 )
-def test_who_is_not_known_is_told_why(side: Side, account: dict[str, str] | None, said: str) -> None:
+def test_a_request_of_an_unknown_account_is_rejected_with_the_reason(
+    side: Side, account: dict[str, str] | None, said: str
+) -> None:
     producer = side.clients.new_producer(credentials=account, retries=0)
     with pytest.raises(ClientError) as caught:
         producer.send(side.orders, "x")

@@ -96,7 +96,7 @@ def test_mqadmin_sets_the_offsets_of_an_offline_group_itself(clients: Workbench)
     wait_committed(clients, topic, group, {0: 0})
 
 
-def test_a_group_goes_on_where_another_one_is(clients: Workbench, operators: Operators) -> None:
+def test_cloned_offsets_are_those_of_the_source_group(clients: Workbench, operators: Operators) -> None:
     topic, source, destination = clients.topic(queues=2), clients.group(retry_topic=True), clients.group()
     clients.stop(consumed(clients, topic, source, queues=2, rounds=2))
     operators.clone(source, destination, topic, offline=True)

@@ -42,7 +42,7 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
-def test_what_was_sent_is_what_was_stored_and_what_groups_got(clients: Workbench, operators: Operators) -> None:
+def test_statistics_of_puts_and_gets_equal_the_traffic(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=2), clients.group(retry_topic=True)
     for number in range(MESSAGES - 4):
         clients.producer.send(topic, f"{number}", queue_id=number % 2)

@@ -93,7 +93,7 @@ def test_tools_find_the_keys_that_they_fail_without(harness: Harness) -> None:
     assert {"useTLS", "slaveReadEnable", "msgTraceTopicName", "clientCallbackExecutorThreads"} <= set(settings)
 
 
-def test_a_made_topic_is_on_disk_when_it_is_answered_and_name_servers_are_told(harness: Harness) -> None:
+def test_a_created_topic_is_stored_before_the_response_and_registered(harness: Harness) -> None:
     told: list[TopicConfig] = []
     harness.broker.topics.changed = told.append
     before = harness.broker.topics.version
@@ -185,7 +185,7 @@ def test_topics_lost_with_their_file_come_back_from_the_stored_queues(harness: H
     assert len(harness.pulled(queue_id=2)) == 1
 
 
-def test_what_a_real_broker_wrote_in_its_tables_is_read(harness: Harness) -> None:
+def test_tables_of_rocketmqs_broker_are_read(harness: Harness) -> None:
     harness.broker.close()
     config = Path(harness.config.store_path_root_dir) / "config"
     (config / "consumerOffset.json").write_text('{\n\t"offsetTable":{"Orders@readers":{0:3,1:4\n\t\t}\n\t}\n}')
@@ -203,7 +203,7 @@ def test_a_group_that_cannot_be_is_refused(harness: Harness, group: Subscription
     assert group.group_name not in harness.broker.groups.table
 
 
-def test_a_deleted_group_is_gone_and_its_offsets_if_asked(harness: Harness) -> None:
+def test_a_deleted_group_is_removed_with_its_offsets_on_request(harness: Harness) -> None:
     harness.broker.groups.find("readers")
     harness.broker.offsets.commit("Orders", "readers", 0, 1)
     harness.answer(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "readers"})
@@ -213,7 +213,7 @@ def test_a_deleted_group_is_gone_and_its_offsets_if_asked(harness: Harness) -> N
     assert harness.broker.offsets.get("Orders", "readers", 0) is None
 
 
-def test_the_ends_of_a_topic_s_queues_are_told(harness: Harness) -> None:
+def test_topic_stats_contain_the_ends_of_all_queues(harness: Harness) -> None:
     harness.send()
     harness.clock.advance(10)
     harness.send()
@@ -233,7 +233,7 @@ def test_the_broker_s_own_topics_are_listed(harness: Harness) -> None:
     assert names.OP_HALF_TOPIC in listed
 
 
-def test_without_write_permission_all_topics_are_registered_with_what_the_broker_has(
+def test_a_broker_without_write_permission_registers_all_topics_without_it(
     open_harness: Callable[..., Harness],
 ) -> None:
     harness = open_harness(broker_permission=4)
@@ -241,7 +241,7 @@ def test_without_write_permission_all_topics_are_registered_with_what_the_broker
     assert {topic.perm for topic in table.values()} == {4}
 
 
-def test_a_changed_permission_is_told_for_all_topics_with_a_new_version(harness: Harness) -> None:
+def test_a_changed_broker_permission_registers_all_topics_with_a_new_version(harness: Harness) -> None:
     told: list[TopicConfig] = []
     harness.broker.topics.changed = told.append
     version = harness.broker.topics.version
@@ -256,7 +256,7 @@ def test_a_changed_permission_is_told_for_all_topics_with_a_new_version(harness:
     }
 
 
-def test_the_configuration_is_told_and_hot_keys_can_be_changed(harness: Harness) -> None:
+def test_the_configuration_is_returned_and_hot_keys_can_be_changed(harness: Harness) -> None:
     answer = harness.answer(RequestCode.GET_BROKER_CONFIG)
     settings = decode_settings(answer.body)
     assert settings["brokerName"] == "broker-a"
@@ -320,9 +320,7 @@ RUNTIME_KEYS = """
 """
 
 
-def test_runtime_figures_tell_how_long_storing_and_reading_took(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runtime_info_contains_put_and_get_times(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([10.0, 10.25, 20.0, 20.0009])
     monkeypatch.setattr("delaymq.broker.processors.send.perf_counter", lambda: next(readings))
     harness.send()
@@ -366,7 +364,7 @@ def test_queues_without_a_topic_are_cleaned(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("code", [RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.DELETE_EXPIRED_COMMITLOG])
-def test_a_retention_pass_on_demand_keeps_what_is_young(harness: Harness, code: int) -> None:
+def test_retention_on_demand_keeps_young_segments(harness: Harness, code: int) -> None:
     harness.send()
     assert harness.answer(code).code == ResponseCode.SUCCESS
     assert len(harness.pulled()) == 1

@@ -80,7 +80,7 @@ def test_a_heartbeat_makes_the_group_and_its_retry_topic(harness: Harness) -> No
     assert members(harness) == ["c1"]
 
 
-def test_members_are_told_when_one_joins_leaves_or_wants_other_topics(harness: Harness) -> None:
+def test_members_are_notified_of_joins_leaves_and_changed_subscriptions(harness: Harness) -> None:
     first, second = FakeSession(1), FakeSession(2)
     beat(harness, first, "c1", "Orders")
     assert told(first) == 1
@@ -98,7 +98,7 @@ def test_members_are_told_when_one_joins_leaves_or_wants_other_topics(harness: H
     assert members(harness) == ["c1"]
 
 
-def test_members_of_a_large_group_are_told_once_for_all_that_came_or_went(harness: Harness) -> None:
+def test_members_of_a_large_group_are_notified_once_for_several_changes(harness: Harness) -> None:
     sessions = [FakeSession(port) for port in range(1, MAX_NOTIFIED_AT_ONCE + 40)]
     for number, session in enumerate(sessions):
         beat(harness, session, f"c{number}", "Orders")
@@ -132,7 +132,7 @@ def test_a_closed_connection_leaves_its_groups_and_the_last_one_ends_them(harnes
     assert members(harness) == []
 
 
-def test_groups_that_do_not_want_to_be_told_are_not(harness: Harness) -> None:
+def test_groups_without_notifications_are_not_notified(harness: Harness) -> None:
     session = FakeSession()
     harness.broker.groups.put(SubscriptionGroupConfig("readers", notify_consumer_ids_changed_enable=False))
     beat(harness, session, "c1", "Orders")
@@ -191,7 +191,7 @@ def test_a_restarted_broker_believes_its_last_clients_for_40_seconds(harness: Ha
     assert told(again) == 1, "the queues of the client that did not come back are free"
 
 
-def test_a_broker_that_died_knows_what_it_wrote_before(harness: Harness) -> None:
+def test_a_killed_broker_restores_the_clients_that_it_saved(harness: Harness) -> None:
     beat(harness, FakeSession(), "c1", "Orders")
     task = harness.broker.persist_task(harness.clock())
     assert task is not None
@@ -203,7 +203,7 @@ def test_a_broker_that_died_knows_what_it_wrote_before(harness: Harness) -> None
     assert b'"clientIds":["c1"]' in stored
 
 
-def test_after_a_long_pause_nobody_is_remembered(harness: Harness) -> None:
+def test_clients_are_not_restored_after_a_long_downtime(harness: Harness) -> None:
     beat(harness, FakeSession(), "c1", "Orders")
     harness.broker.freeze()
     harness.broker.close()
@@ -255,7 +255,7 @@ def test_a_queue_is_locked_by_one_client_until_it_gives_it_up_or_stops_renewing(
     assert lock(harness, "c2", 0) == [0]
 
 
-def test_operators_see_who_is_connected(harness: Harness) -> None:
+def test_connections_are_listed_for_administrators(harness: Harness) -> None:
     session = FakeSession(4_711)
     beat(harness, session, "c1", "Orders", producer="writers")
     consumers = ConsumerConnection.decode(
@@ -284,7 +284,7 @@ def test_operators_see_who_is_connected(harness: Harness) -> None:
         (RequestCode.GET_CONSUMER_LIST_BY_GROUP, {}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_questions_about_nobody_are_answered_with_an_error(
+def test_requests_about_unknown_clients_are_errors(
     harness: Harness, code: int, fields: dict[str, Any], answer: int
 ) -> None:
     assert harness.answer(code, fields).code == answer
@@ -305,7 +305,7 @@ def test_a_subscription_can_be_checked_before_it_is_used(
     assert harness.answer(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == code
 
 
-def test_the_list_of_members_follows_who_comes_goes_and_changes_its_id(harness: Harness) -> None:
+def test_the_member_list_follows_joins_leaves_and_changed_ids(harness: Harness) -> None:
     sessions = [FakeSession(port) for port in (1, 2, 3)]
     for number, session in enumerate(sessions):
         beat(harness, session, f"c{number}", "Orders")

@@ -67,7 +67,7 @@ def test_the_tests_that_prove_a_code_are_there() -> None:
 
 
 @pytest.mark.parametrize(("server", "table"), [("broker", BROKER_PROCESSORS), ("NameServer", NAMESRV_PROCESSORS)])
-def test_what_the_document_calls_served_is_what_the_table_serves(server: str, table: dict[int, object]) -> None:
+def test_the_compatibility_page_equals_the_table_of_processors(server: str, table: dict[int, object]) -> None:
     documented = {code for code, row in rows().items() if row.server == server and row.status != "refused"}
     assert documented == {int(code) for code in table}
 
@@ -88,7 +88,7 @@ def test_no_code_that_is_refused_leads_to_a_module() -> None:
     assert {row.module for row in rows().values() if row.status == "refused"} == {NOTHING}
 
 
-def test_the_broker_says_what_to_do_about_each_code_of_a_real_broker_that_it_refuses() -> None:
+def test_each_unsupported_code_of_rocketmq_has_a_refusal_with_advice() -> None:
     refused = {code for code, row in rows().items() if row.server == "broker" and row.status == "refused"}
     assert refused == {int(code) for code in NOT_SERVED}
     for code in refused:
@@ -98,6 +98,6 @@ def test_the_broker_says_what_to_do_about_each_code_of_a_real_broker_that_it_ref
         assert answer.remark.startswith(f" request type {code} not supported: ")
 
 
-def test_a_code_that_nobody_knows_is_refused_too() -> None:
+def test_an_unknown_code_is_rejected() -> None:
     assert refusal(9_999).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert refusal(9_999).remark == " request type 9999 not supported"

@@ -49,7 +49,7 @@ def test_a_consumer_gets_past_a_hole_that_a_start_has_bridged(harness: Harness) 
     assert bodies_to_the_end(harness) == [b"0", b"1", b"3", b"4", b"5"]
 
 
-def test_a_pull_that_finds_only_lost_messages_goes_on_behind_them(harness: Harness) -> None:
+def test_a_pull_of_lost_messages_continues_after_them(harness: Harness) -> None:
     places = stored(harness, 3)
     harness.broker.store.abandon()
     offset, size = places[1]
@@ -67,7 +67,7 @@ def test_records_that_were_damaged_while_the_broker_runs_cost_no_others(harness:
     assert bodies_to_the_end(harness) == [b"0", b"1", b"2", b"4", b"5"]
 
 
-def test_a_record_whose_size_is_wrong_costs_no_others(harness: Harness) -> None:
+def test_a_record_with_a_wrong_size_does_not_hide_others(harness: Harness) -> None:
     places = stored(harness, 4)
     damage(harness, places[1][0], (places[1][1] + 7).to_bytes(4, "big"))
     assert bodies_to_the_end(harness) == [b"0", b"2", b"3"]
@@ -75,7 +75,7 @@ def test_a_record_whose_size_is_wrong_costs_no_others(harness: Harness) -> None:
     assert bodies_to_the_end(harness) == [b"2", b"3"]
 
 
-def test_a_pull_of_damaged_records_alone_is_told_to_go_on(harness: Harness) -> None:
+def test_a_pull_of_damaged_records_returns_the_next_offset(harness: Harness) -> None:
     places = stored(harness, 2)
     for offset, size in places:
         damage(harness, offset, bytes(size))
@@ -85,7 +85,7 @@ def test_a_pull_of_damaged_records_alone_is_told_to_go_on(harness: Harness) -> N
     assert response.fields["nextBeginOffset"] == "2"
 
 
-def test_a_damaged_queue_offset_is_not_told_to_consumers(harness: Harness) -> None:
+def test_a_damaged_queue_offset_is_not_sent_to_consumers(harness: Harness) -> None:
     places = stored(harness, 5)
     damage(harness, places[2][0] + 20, (1 << 40).to_bytes(8, "big"))
     for sys_flag in (4, 2 | 4):

@@ -36,7 +36,7 @@ def test_a_withdrawn_broker_is_read_only_in_routes_and_takes_sends(harness: Harn
     assert harness.broker.topics.table["Orders"].perm == 6
 
 
-def test_a_refusing_broker_answers_sends_with_14_and_goes_on_with_all_else(harness: Harness) -> None:
+def test_a_refusing_broker_rejects_sends_with_14_and_serves_all_other_requests(harness: Harness) -> None:
     harness.send()
     harness.send(properties={"DELAY": "1"})
     harness.broker.set_drain(DrainMode.REFUSE, LEASE_MS)
@@ -62,7 +62,7 @@ def test_the_end_of_a_drain_takes_writes_again(harness: Harness) -> None:
     assert response_of(harness.send()).code == ResponseCode.SUCCESS
 
 
-def test_a_renewal_prolongs_the_lease_and_tells_no_name_server(harness: Harness) -> None:
+def test_a_renewed_drain_extends_the_lease_without_a_registration(harness: Harness) -> None:
     began_ms = harness.clock()
     harness.broker.set_drain(DrainMode.WITHDRAW, LEASE_MS)
     version = harness.broker.topics.version
@@ -85,7 +85,7 @@ def test_the_permission_of_the_whole_broker_and_a_drain_add_up(
     assert registered(harness)["Orders"] == expected
 
 
-def test_a_drain_ends_with_the_process_and_name_servers_take_what_is_said_then(harness: Harness) -> None:
+def test_a_drain_ends_with_the_process_and_the_next_registration_restores_permissions(harness: Harness) -> None:
     harness.send()
     harness.broker.set_drain(DrainMode.WITHDRAW, LEASE_MS)
     drained = harness.broker.topics.version
@@ -94,7 +94,7 @@ def test_a_drain_ends_with_the_process_and_name_servers_take_what_is_said_then(h
     assert harness.broker.topics.version != drained
 
 
-def test_what_producers_send_is_counted_and_what_consumers_send_back_is_not(harness: Harness) -> None:
+def test_sends_are_counted_and_send_backs_are_not(harness: Harness) -> None:
     stats = harness.broker.stats
     assert (stats.sends, stats.last_send_ms) == (0, None)
     harness.send()

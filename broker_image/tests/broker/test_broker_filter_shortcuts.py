@@ -57,7 +57,7 @@ BODIES = [
         ("kind IS NULL", b""),
     ],
 )
-def test_what_must_stand_in_the_properties_follows_from_the_expression(expression: str, needle: bytes) -> None:
+def test_the_prefilter_text_follows_from_the_expression(expression: str, needle: bytes) -> None:
     assert compile_expression(SQL_TYPE, expression).needle == needle
 
 
@@ -66,7 +66,7 @@ def test_what_must_stand_in_the_properties_follows_from_the_expression(expressio
     st.lists(st.sampled_from([b"kind", b"number", b"kin", b"d", b"\1", b"\1", b"\2", b"3", b"4", b"none", b"\0"])),
 )
 @settings(max_examples=2_000)
-def test_no_properties_pass_without_what_must_stand_in_them(expression: str, pieces: list[bytes]) -> None:
+def test_no_properties_match_without_the_prefilter_text(expression: str, pieces: list[bytes]) -> None:
     wanted = compile_expression(SQL_TYPE, expression)
     properties = b"".join(pieces)
     assert wanted.properties is not None
@@ -139,7 +139,7 @@ def test_a_tag_is_not_taken_for_bytes_of_offsets_and_sizes(harness: Harness) -> 
     assert compile_expression(None, "T2||T3").tag == compile_expression(None, "*").tag == b""
 
 
-def test_a_damaged_record_is_left_out_and_those_around_it_are_found(harness: Harness) -> None:
+def test_a_damaged_record_is_skipped_and_its_neighbours_are_found(harness: Harness) -> None:
     fill(harness)
     wanted = compile_expression(SQL_TYPE, "kind = '3'")
     whole = all_seen(harness, wanted, 32)

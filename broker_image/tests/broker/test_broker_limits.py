@@ -171,7 +171,7 @@ def test_names_in_locks_are_as_long_as_names_may_be(harness: Harness) -> None:
     assert [lock("g" * 256, "c", "t"), lock("g", "c" * 1_025, "t"), lock("g", "c", "t" * 256)] == [1, 1, 1]
 
 
-def test_the_cost_of_what_clients_state_is_that_of_what_is_kept(harness: Harness) -> None:
+def test_the_estimated_cost_of_heartbeats_equals_the_memory_kept(harness: Harness) -> None:
     clients = harness.broker.clients
     sessions = [FakeSession(number) for number in range(3)]
     chosen = random.Random(15)
@@ -215,9 +215,7 @@ def test_the_cost_of_what_clients_state_is_that_of_what_is_kept(harness: Harness
     assert clients.stated_bytes == 0
 
 
-def test_a_table_that_cannot_be_written_is_told_and_written_the_next_time(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_of_a_table_is_logged_and_repeated(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 

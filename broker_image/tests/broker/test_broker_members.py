@@ -68,7 +68,7 @@ def test_the_question_for_running_info_reaches_the_member_with_all_its_fields(ha
     assert question.answer([said]) == Response(7, "so so", {"x": "y"}, b"anything, even nonsense")
 
 
-def test_a_member_that_is_silent_is_told_from_one_that_left(harness: Harness) -> None:
+def test_a_silent_member_is_distinguished_from_one_that_left(harness: Harness) -> None:
     session = join(harness)
     question = asked(harness, RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
     silent = response_of(question.answer([None]))
@@ -81,7 +81,7 @@ def test_a_member_that_is_silent_is_told_from_one_that_left(harness: Harness) ->
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY])
-def test_a_client_that_is_not_connected_or_too_old_is_not_asked(harness: Harness, code: int) -> None:
+def test_a_disconnected_or_outdated_client_gets_no_request(harness: Harness, code: int) -> None:
     fields = RUNNING_INFO | {"msgId": stored_id(harness)}
     for wanted in ({}, {"consumerGroup": "others"}):
         answer = harness.answer(code, fields | wanted)
@@ -93,7 +93,7 @@ def test_a_client_that_is_not_connected_or_too_old_is_not_asked(harness: Harness
     )
 
 
-def test_of_several_connections_of_one_client_the_newest_is_asked(harness: Harness) -> None:
+def test_a_request_goes_to_the_newest_connection_of_a_client(harness: Harness) -> None:
     older, newer = join(harness), join(harness)
     ((to, _),) = asked(harness, RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO).requests
     assert to is newer
@@ -130,7 +130,7 @@ def test_a_message_id_without_a_record_is_refused(harness: Harness, offset: int)
 
 
 @pytest.mark.parametrize("message_id", [None, "", "7F", "x" * 32, "7F000001" * 20_000])
-def test_what_is_no_message_id_is_refused(harness: Harness, message_id: str | None) -> None:
+def test_an_invalid_message_id_is_rejected(harness: Harness, message_id: str | None) -> None:
     join(harness)
     fields = {"consumerGroup": "readers", "clientId": "c1"} | ({} if message_id is None else {"msgId": message_id})
     answer = harness.answer(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
@@ -143,7 +143,7 @@ def stated(offset: int) -> Command:
     return Command(0, body=ConsumerStatus(message_queue_table={QUEUE: offset}).encode())
 
 
-def test_all_members_are_asked_how_far_they_are(harness: Harness) -> None:
+def test_the_consumer_status_is_requested_from_all_members(harness: Harness) -> None:
     sessions = [join(harness, f"c{number}") for number in (1, 2, 3)]
     question = asked(harness, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
     assert question.timeout_ms == 5_000
@@ -156,7 +156,7 @@ def test_all_members_are_asked_how_far_they_are(harness: Harness) -> None:
     assert ConsumerStatus.decode(answer.body).consumer_table == {"c1": {QUEUE: 5}, "c3": {QUEUE: 7}}
 
 
-def test_one_member_can_be_asked_alone(harness: Harness) -> None:
+def test_the_consumer_status_can_be_requested_from_one_member(harness: Harness) -> None:
     sessions = [join(harness, f"c{number}") for number in (1, 2)]
     fields = STATUS | {"clientAddr": "c2"}
     question = asked(harness, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
@@ -165,7 +165,7 @@ def test_one_member_can_be_asked_alone(harness: Harness) -> None:
     assert ConsumerStatus.decode(response_of(nobody.answer([])).body).consumer_table == {}
 
 
-def test_a_member_that_answers_nonsense_or_an_error_is_left_out(harness: Harness) -> None:
+def test_an_invalid_or_error_response_of_a_member_is_omitted(harness: Harness) -> None:
     for number in range(5):
         join(harness, f"c{number}")
     question = asked(harness, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
@@ -182,7 +182,7 @@ def test_a_member_that_answers_nonsense_or_an_error_is_left_out(harness: Harness
     assert ConsumerStatus.decode(answer.body).consumer_table == {"c4": {QUEUE: 3}}
 
 
-def test_members_that_say_too_much_are_left_out(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_responses_of_members_are_omitted(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         join(harness, f"c{number}")
     monkeypatch.setattr(module, "MAX_STATUS_BYTES", 2 * len(stated(1).body) + 100)

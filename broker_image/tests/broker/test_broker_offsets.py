@@ -155,7 +155,7 @@ def test_a_queue_never_written_has_zeros_and_no_time(harness: Harness) -> None:
     assert earliest.fields == {"timestamp": "-1"}
 
 
-def test_positions_of_delay_levels_are_told(harness: Harness) -> None:
+def test_positions_of_delay_levels_are_returned(harness: Harness) -> None:
     harness.send(properties={"DELAY": "1"})
     harness.send(properties={"DELAY": "2"})
     harness.clock.advance(1_000)
@@ -184,7 +184,7 @@ def test_progress_of_a_group_by_queue(harness: Harness) -> None:
     assert ordered.total_diff == 0
 
 
-def test_topics_that_a_connected_group_no_longer_subscribes_are_left_out_of_its_progress(harness: Harness) -> None:
+def test_progress_omits_topics_that_a_connected_group_no_longer_subscribes(harness: Harness) -> None:
     harness.send()
     commit(harness, 0)
     heartbeat = (
@@ -210,7 +210,7 @@ def test_the_time_span_that_a_group_has_consumed(harness: Harness) -> None:
     assert (span.consume_time_stamp, span.delay_time) == (start_ms + 1_000, 1_000)
 
 
-def test_members_are_told_to_go_on_at_a_time(harness: Harness) -> None:
+def test_a_reset_sends_members_the_offsets_of_a_time(harness: Harness) -> None:
     for queue_id in (0, 1, 2, 3, 0):
         harness.send(e=queue_id)
         harness.clock.advance(1_000)
@@ -263,7 +263,7 @@ def test_after_an_unclean_stop_offsets_ahead_of_the_log_come_back_to_its_end(har
     assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="honest") == 1
 
 
-def test_a_group_goes_on_where_another_one_is(harness: Harness) -> None:
+def test_cloned_offsets_are_those_of_the_source_group(harness: Harness) -> None:
     for topic in ("Orders", "Refunds"):
         harness.send(topic)
         fields = {"consumerGroup": "readers", "topic": topic, "queueId": 0, "commitOffset": 1}
@@ -281,7 +281,7 @@ def test_a_group_goes_on_where_another_one_is(harness: Harness) -> None:
     assert (table["Orders@others"], table["Refunds@others"]) == ({0: 0}, {0: 1})
 
 
-def test_only_what_the_connected_group_subscribes_is_cloned_unless_it_counts_as_offline(harness: Harness) -> None:
+def test_only_subscribed_topics_are_cloned_unless_offline(harness: Harness) -> None:
     harness.send()
     commit(harness, 1)
     heartbeat = (
@@ -295,7 +295,7 @@ def test_only_what_the_connected_group_subscribes_is_cloned_unless_it_counts_as_
     assert harness.broker.offsets.table["Orders@others"] == {0: 1}
 
 
-def test_nothing_is_cloned_into_illegal_names_from_nobody_or_in_a_topic_that_is_gone(harness: Harness) -> None:
+def test_no_offsets_are_cloned_for_illegal_names_or_missing_groups_and_topics(harness: Harness) -> None:
     harness.send()
     commit(harness, 1)
     harness.broker.offsets.commit("Gone", "readers", 0, 3)
@@ -317,7 +317,7 @@ def corrections(harness: Harness, compare: str, left_out: str = "") -> dict[int,
     return CorrectionOffsets.decode(answer.body).correction_offsets
 
 
-def test_the_least_offset_of_all_groups_is_told_by_queue(harness: Harness) -> None:
+def test_the_least_offset_of_all_groups_is_returned_by_queue(harness: Harness) -> None:
     harness.send()
     for group, offset in (("ahead", 9), ("middle", 6), ("behind", 3)):
         commit(harness, offset, group=group)

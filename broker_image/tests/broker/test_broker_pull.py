@@ -50,7 +50,7 @@ def test_found_records_come_as_stored_one_after_the_other(harness: Harness) -> N
     assert offsets_of(response) == (5, 0, 5)
 
 
-def test_records_of_other_queues_between_are_left_out(harness: Harness) -> None:
+def test_records_of_other_queues_are_skipped(harness: Harness) -> None:
     for number in range(6):
         harness.send(body=b"%d" % number, e=number % 3)
     assert [record.body for record in harness.pulled(queue_id=1)] == [b"1", b"4"]
@@ -96,7 +96,7 @@ def test_a_corrected_offset_leaves_an_event_for_operators(open_harness: Callable
     assert silent.pulled(names.OFFSET_MOVED_TOPIC) == []
 
 
-def test_no_more_than_asked_for_and_no_more_than_32_are_returned(harness: Harness) -> None:
+def test_a_pull_returns_at_most_the_requested_number_and_at_most_32(harness: Harness) -> None:
     fill(harness, 40)
     assert len(harness.pulled(maxMsgNums=7)) == 7
     assert len(harness.pulled(maxMsgNums=1_000)) == 32
@@ -119,7 +119,7 @@ def test_far_behind_the_smaller_limits_hold(open_harness: Callable[..., Harness]
     assert len(harness.pulled()) == 8
 
 
-def test_tags_choose_records_and_skipped_ones_are_not_looked_at_again(harness: Harness) -> None:
+def test_tags_select_records_and_skipped_records_are_not_examined_again(harness: Harness) -> None:
     for number in range(6):
         harness.send(body=b"%d" % number, properties={"TAGS": "AB"[number % 2]})
     response = harness.pull(subscription="B || C")
@@ -132,14 +132,14 @@ def test_tags_choose_records_and_skipped_ones_are_not_looked_at_again(harness: H
     assert offsets_of(nothing)[0] == 6
 
 
-def test_a_filtering_pull_looks_at_800_entries_at_most(open_harness: Callable[..., Harness]) -> None:
+def test_a_filtering_pull_examines_at_most_800_entries(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(mapped_file_size_consume_queue=20 * 2_000)
     fill(harness, 900)
     response = harness.pull(subscription="rare")
     assert offsets_of(response)[0] == 800
 
 
-def test_a_pull_ends_with_its_queue_file_and_goes_on_in_the_next(open_harness: Callable[..., Harness]) -> None:
+def test_a_pull_ends_with_its_queue_file_and_the_next_continues(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(mapped_file_size_consume_queue=200)
     fill(harness, 25)
     seen: list[bytes] = []
@@ -165,7 +165,7 @@ def test_a_pull_ends_with_its_queue_file_and_goes_on_in_the_next(open_harness: C
         ({"queueOffset": "x"}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_a_pull_that_cannot_be_served_says_why(harness: Harness, fields: dict[str, Any], code: int) -> None:
+def test_a_rejected_pull_states_the_reason(harness: Harness, fields: dict[str, Any], code: int) -> None:
     fill(harness, 1)
     response = harness.pull(**fields)
     assert isinstance(response, Response)
@@ -245,7 +245,7 @@ def test_without_long_polling_a_pull_is_held_for_the_short_time(open_harness: Ca
     assert held.deadline_ms == harness.clock() + 300
 
 
-def test_nobody_is_held_for_longer_than_two_minutes_or_without_a_wish(harness: Harness) -> None:
+def test_a_pull_is_held_only_on_request_and_for_two_minutes_at_most(harness: Harness) -> None:
     fill(harness, 1)
     held = harness.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=2**62)
     assert isinstance(held, Held)
@@ -268,7 +268,7 @@ def test_an_arriving_message_that_matches_resumes_a_held_pull(harness: Harness) 
     assert [record.body for record in records_of(answer.body)] == [b"new"]
 
 
-def test_a_held_pull_whose_topic_goes_is_answered_with_the_reason(harness: Harness) -> None:
+def test_a_held_pull_of_a_deleted_topic_is_answered_with_the_reason(harness: Harness) -> None:
     fill(harness, 1)
     held = harness.pull(offset=1, sysFlag=HOLD)
     assert isinstance(held, Held)

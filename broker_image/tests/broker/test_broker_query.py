@@ -38,7 +38,7 @@ def test_messages_are_found_by_each_of_their_keys_in_the_order_of_the_log(harnes
     assert [record.body for record in records_of(query(harness, "common", maxNum=2).body)] == [b"1", b"2"]
 
 
-def test_a_key_nobody_has_another_topic_or_time_finds_nothing(harness: Harness) -> None:
+def test_a_query_for_an_unknown_key_topic_or_time_finds_nothing(harness: Harness) -> None:
     harness.send(properties={"KEYS": "k"})
     for answer in (
         query(harness, "other"),
@@ -50,7 +50,7 @@ def test_a_key_nobody_has_another_topic_or_time_finds_nothing(harness: Harness) 
         assert answer.body == b""
 
 
-def test_a_message_with_another_key_of_the_same_hash_is_left_out(harness: Harness) -> None:
+def test_a_message_with_a_colliding_key_is_not_returned(harness: Harness) -> None:
     harness.send(body=b"Aa", properties={"KEYS": "Aa"})
     harness.send(body=b"BB", properties={"KEYS": "BB"})
     assert [record.body for record in records_of(query(harness, "Aa").body)] == [b"Aa"]
@@ -84,7 +84,7 @@ def test_entries_of_a_queue_are_shown_as_they_stand(harness: Harness) -> None:
     assert data.queue_data[0].physic_offset == harness.pulled(offset=1)[0].physical_offset
 
 
-def test_a_queue_or_index_that_is_not_there_says_so(harness: Harness) -> None:
+def test_a_missing_queue_or_index_is_an_error(harness: Harness) -> None:
     harness.send()
     assert look(harness, queueId=3).code == ResponseCode.SYSTEM_ERROR
     beyond = look(harness, index=1)
@@ -98,7 +98,7 @@ def subscribe(harness: Harness, expression: str, expression_type: str) -> None:
     assert harness.answer(RequestCode.HEART_BEAT, body=data.encode()).code == ResponseCode.SUCCESS
 
 
-def test_entries_are_shown_with_what_a_group_makes_of_them(open_harness: Callable[..., Harness]) -> None:
+def test_entries_are_returned_with_the_result_of_a_groups_filter(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(enable_property_filter=True)
     for number in range(3):
         harness.send(properties={"TAGS": f"Tag{number}", "size": str(number)})

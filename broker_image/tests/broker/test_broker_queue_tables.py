@@ -141,7 +141,7 @@ def test_a_topic_without_queues_in_front_leaves_no_comma(harness: Harness) -> No
 @pytest.mark.parametrize(
     ("code", "fields", "expected"), [each for each in ANSWERS if each[1] != {"consumerGroup": "nobody"}]
 )
-def test_a_step_looks_at_a_bounded_number_of_queues(
+def test_a_step_examines_a_bounded_number_of_queues(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, code: int, fields: dict[str, Any], expected: object
 ) -> None:
     read_only_config = 0

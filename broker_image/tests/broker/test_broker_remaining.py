@@ -57,7 +57,7 @@ def test_a_connected_group_has_all_before_it_that_it_has_not_committed(harness: 
     assert scanned(harness).messages == 0
 
 
-def test_topics_that_nobody_reads_do_not_count(harness: Harness) -> None:
+def test_topics_without_consumers_do_not_count(harness: Harness) -> None:
     send_to(harness, "Orders", 5)
     assert scanned(harness) == UnconsumedTotals()
 
@@ -107,7 +107,7 @@ def test_a_group_that_an_administrator_deleted_does_not_count(harness: Harness) 
     assert rows(harness) == set()
 
 
-def test_a_connected_group_counts_for_what_it_subscribes_and_its_retries_only(harness: Harness) -> None:
+def test_a_connected_group_counts_for_its_subscriptions_and_retries_only(harness: Harness) -> None:
     send_to(harness, "Old", 2)
     send_to(harness, "New", 2)
     for topic in ("%RETRY%readers", "%DLQ%readers"):
@@ -133,7 +133,7 @@ def test_dead_letters_system_topics_and_system_groups_do_not_count(harness: Harn
     assert scanned(harness).groups == {"readers"}
 
 
-def test_a_broadcasting_group_is_left_out(harness: Harness) -> None:
+def test_a_broadcasting_group_does_not_count(harness: Harness) -> None:
     send_to(harness, "Orders", 5)
     commit(harness, "readers", "Orders", 1)
     beat(harness, "readers", "Orders", model="BROADCASTING")

@@ -36,7 +36,7 @@ def kept(harness: Harness) -> list[bytes]:
     return [record.body for record in harness.pulled(TOPIC)]
 
 
-def test_a_reply_is_pushed_to_who_asked_and_kept(harness: Harness) -> None:
+def test_a_reply_is_pushed_to_the_requester_and_stored(harness: Harness) -> None:
     asker = introduce(harness, "asker", "g")
     introduce(harness, "other", "g", port=2)
     asked = reply(harness, f=1, h=7)
@@ -69,14 +69,14 @@ def test_the_long_header_is_read_too(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("told", [REFUSED, None])
-def test_a_reply_that_was_not_taken_is_kept_and_its_sender_told(harness: Harness, told: Command | None) -> None:
+def test_an_unaccepted_reply_is_stored_and_reported_to_its_sender(harness: Harness, told: Command | None) -> None:
     introduce(harness, "asker", "g")
     answer = reply(harness).answer([told])
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "push reply message to askerfail.")
     assert kept(harness) == [b"yes"]
 
 
-def test_a_reply_to_nobody_is_kept_and_its_sender_told(harness: Harness) -> None:
+def test_a_reply_without_a_requester_is_stored_and_reported_to_its_sender(harness: Harness) -> None:
     gone = reply(harness)
     assert gone.remark == "push reply message fail, channel of <asker> not found."
     nobody = reply(harness, {"CORRELATION_ID": "id"}, b"whose?")
@@ -102,7 +102,7 @@ def test_the_answer_waits_for_the_disk_where_sends_do(open_harness: Callable[...
     assert answer.response.code == answer.late.code == 0
 
 
-def test_a_reply_that_cannot_be_sent_is_refused_before_anybody_is_asked(harness: Harness) -> None:
+def test_an_unsendable_reply_is_rejected_before_any_push(harness: Harness) -> None:
     introduce(harness, "asker", "g")
     large = reply(harness, body=b"x" * (harness.broker.max_message_size + 1))
     assert large.code == ResponseCode.MESSAGE_ILLEGAL

@@ -7,7 +7,7 @@ from delaymq.protocol.command import Response
 from delaymq_testing.broker.harness import Harness, records_of
 
 
-def test_one_topic_is_told(harness: Harness) -> None:
+def test_one_topic_is_returned(harness: Harness) -> None:
     """As mqadmin 5.3 asks for it: `lo` is a field of static topics."""
     harness.send()
     answer = harness.answer(RequestCode.GET_TOPIC_CONFIG, {"topic": "Orders", "lo": "true"})

@@ -63,7 +63,7 @@ def test_a_one_way_send_is_stored_and_not_answered(harness: Harness) -> None:
     assert len(harness.pulled()) == 1
 
 
-def test_what_only_the_broker_may_say_is_taken_out(harness: Harness) -> None:
+def test_reserved_properties_are_stripped(harness: Harness) -> None:
     mark = "delivered:0:0:0"
     harness.send(properties={names.MARK: mark, names.DUE: "1:0:0", "__DMQ_anything": "x", "color": "red"})
     assert harness.pulled()[0].properties == {"color": "red", "CLUSTER": "DefaultCluster"}
@@ -250,7 +250,7 @@ def test_with_synchronous_flush_the_answer_waits_for_the_disk(open_harness: Call
         (SegmentCreateError("the segment could not be made"), ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_what_the_store_refuses_is_answered_with_its_reason(
+def test_a_store_refusal_is_answered_with_its_reason(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
     def refuse(*_: object) -> None:
@@ -265,7 +265,7 @@ def test_what_the_store_refuses_is_answered_with_its_reason(
     assert harness.broker.stats.put_failed == 2
 
 
-def test_a_broker_taken_out_of_service_refuses_sends_and_serves_pulls(harness: Harness) -> None:
+def test_a_decommissioned_broker_rejects_sends_and_serves_pulls(harness: Harness) -> None:
     harness.send()
     harness.broker.writable = False
     assert response_of(harness.send()).code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -304,7 +304,7 @@ def test_records_are_read_back_by_the_id_in_the_answer(harness: Harness) -> None
     assert record.body == b"two"
 
 
-def test_in_a_batch_too_what_only_the_broker_may_say_is_taken_out_and_limits_hold(harness: Harness) -> None:
+def test_in_a_batch_reserved_properties_are_stripped_and_limits_apply(harness: Harness) -> None:
     own = b"__DMQ_DUE\x011\x02UNIQ_KEY\x01U"
     fields = send_fields("Orders", {"__DMQ_MARK": "delivered:0:0:0:0", "all": "yes"})
     harness.ask(RequestCode.SEND_BATCH_MESSAGE, fields, batch_of(b"a", properties=own))

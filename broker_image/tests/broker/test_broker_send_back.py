@@ -83,7 +83,7 @@ def test_a_negative_level_or_the_client_s_own_maximum_means_dead_letter_at_once(
     assert len(harness.pulled("%DLQ%readers")) == 2
 
 
-def test_a_send_back_that_cannot_be_done_says_why(open_harness: Callable[..., Harness]) -> None:
+def test_a_failed_send_back_states_the_reason(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness()
     harness.send()
     end = harness.broker.store.end_offset
@@ -107,7 +107,7 @@ def test_a_group_without_retry_queues_gets_an_answer_and_stores_nothing(harness:
     assert harness.broker.store.end_offset == end
 
 
-def test_a_group_whose_retry_topic_would_be_too_long_is_told_so(harness: Harness) -> None:
+def test_a_group_with_too_long_a_retry_topic_is_rejected(harness: Harness) -> None:
     harness.send()
     answer = send_back(harness, 0, group="g" * 125)
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -219,7 +219,7 @@ def test_retries_lie_only_in_queues_that_members_read(harness: Harness) -> None:
     assert queues == {"0"}
 
 
-def test_a_unit_s_retry_topic_says_so_and_its_dead_letters_do_not(harness: Harness) -> None:
+def test_a_units_retry_topic_has_the_unit_flag_and_its_dead_letter_queue_has_not(harness: Harness) -> None:
     harness.send()
     send_back(harness, 0, unitMode=True)
     send_back(harness, 0, unitMode=True, delayLevel=-1)
@@ -247,7 +247,7 @@ def test_a_record_that_no_queue_names_cannot_be_sent_back(harness: Harness) -> N
 
 
 @pytest.mark.parametrize("topic", [names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC, names.MARKS_TOPIC])
-def test_what_no_consumer_was_given_cannot_be_sent_back(harness: Harness, topic: str) -> None:
+def test_a_message_that_no_consumer_received_cannot_be_sent_back(harness: Harness, topic: str) -> None:
     offset = _append(harness, topic, 0)
     answer = send_back(harness, offset)
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
@@ -259,7 +259,7 @@ def _append(harness: Harness, topic: str, sys_flag: int, *, prepared: int = 0) -
     return harness.broker.store.append(record).physical_offset
 
 
-def test_a_retry_goes_on_where_it_was_after_a_restart(harness: Harness) -> None:
+def test_a_retry_keeps_its_level_and_count_after_a_restart(harness: Harness) -> None:
     harness.send(body=b"bad", properties={"UNIQ_KEY": "U"})
     send_back(harness, 0)
     harness.restart()

@@ -56,7 +56,7 @@ def test_kept_expressions_take_no_more_than_is_counted(text: str, monkeypatch: p
     assert taken <= expressions._sql.bytes - before + (64 << 10)
 
 
-def test_what_was_not_asked_for_the_longest_is_forgotten_first_when_there_are_too_many_bytes() -> None:
+def test_least_recently_used_expressions_are_evicted_above_the_byte_limit() -> None:
     kept: Compiled[str] = Compiled(100)
     for name in "abcd":
         kept.put(name, name.upper(), 25)
@@ -111,7 +111,7 @@ def test_after_the_work_of_the_largest_expression_the_next_new_one_waits_for_the
     window.compile("window = 'set back'")
 
 
-def test_what_one_connection_spent_beyond_its_share_it_waits_for() -> None:
+def test_a_connection_waits_for_the_work_that_it_spent_beyond_its_share() -> None:
     window = Window()
     hostile = 1_000
     window.compile(largest(10_002), hostile)
@@ -181,7 +181,7 @@ def sql_pull(harness: Harness, text: str, **fields: Any) -> Any:
     return harness.pull(subscription=text, expressionType=SQL_TYPE, **fields)
 
 
-def test_a_pull_whose_filter_has_to_wait_comes_again_and_loses_nothing(open_harness: Any) -> None:
+def test_a_pull_with_a_deferred_filter_is_retried_and_loses_no_message(open_harness: Any) -> None:
     harness = open_harness(enable_property_filter=True)
     harness.send(properties={"wanted": "1"})
     for number in range(20_000, 20_003):

@@ -59,7 +59,7 @@ def test_a_condition_holds(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a = 'x'", "a <> 'x'", "NOT (a = 'x')", "a > 1", "a IN ('x')", "a NOT IN ('x')", "a"])
-def test_what_is_not_there_is_neither_equal_nor_unequal(text: str) -> None:
+def test_a_missing_property_is_neither_equal_nor_unequal(text: str) -> None:
     assert not matches(text, b="x")
 
 
@@ -84,7 +84,7 @@ def test_not_binds_closer_than_a_comparison_as_in_rocketmq() -> None:
     assert matches("NOT a", a="x")
 
 
-def test_of_a_property_that_stands_twice_the_later_one_counts() -> None:
+def test_the_last_of_two_equal_property_names_counts() -> None:
     matches_two = matcher("a = '2'")
     assert matches_two(b"a\x011\x02a\x012")
     assert matches_two(b"a\x011\x02b\x01x\x02a\x012\x02")
@@ -120,14 +120,14 @@ def test_bytes_that_are_no_text_match_nothing_and_raise_nothing() -> None:
         ("a NOT 5", "line 1, column 3", "NOT stands before"),
     ],
 )
-def test_a_mistake_is_told_with_its_place_and_what_to_write(text: str, place: str, hint: str) -> None:
+def test_an_error_states_its_position_and_a_correction(text: str, place: str, hint: str) -> None:
     remark = refusal(text)
     assert remark.startswith("Invalid MessageSelector: ")
     assert place in remark
     assert hint in remark
 
 
-def test_what_follows_a_whole_expression_is_ignored_as_in_rocketmq() -> None:
+def test_text_after_a_complete_expression_is_ignored_as_in_rocketmq() -> None:
     assert matches("a = 1 b = 2 %", a="1")
 
 

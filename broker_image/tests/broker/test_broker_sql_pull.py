@@ -55,7 +55,7 @@ def subscribe(harness: Harness, expression: str, topic: str = "Orders", version:
     assert harness.answer(RequestCode.HEART_BEAT, body=heartbeat.encode()).code == ResponseCode.SUCCESS
 
 
-def test_a_pull_hands_out_what_its_expression_holds_for(harness: Harness) -> None:
+def test_a_pull_returns_messages_that_match_its_expression(harness: Harness) -> None:
     for i in range(10):
         harness.send(body=b"%d" % i, properties={"price": str(i), "TAGS": "A"})
     found = answer(harness, "price BETWEEN 3 AND 5 AND TAGS = 'A'")
@@ -65,7 +65,7 @@ def test_a_pull_hands_out_what_its_expression_holds_for(harness: Harness) -> Non
     assert answer(harness, "price > 1", maxMsgNums=2).fields["nextBeginOffset"] == "4"
 
 
-def test_a_pull_that_finds_no_match_goes_on_behind_what_it_looked_at(harness: Harness) -> None:
+def test_a_pull_without_a_match_continues_after_the_examined_records(harness: Harness) -> None:
     for _ in range(5):
         harness.send(properties={"price": "1"})
     found = answer(harness, "price > 1")
@@ -73,7 +73,7 @@ def test_a_pull_that_finds_no_match_goes_on_behind_what_it_looked_at(harness: Ha
     assert isinstance(pull(harness, "price > 1", 5, sysFlag=HOLD), Held)
 
 
-def test_one_pull_looks_at_a_bounded_number_of_records(harness: Harness) -> None:
+def test_a_pull_examines_a_bounded_number_of_records(harness: Harness) -> None:
     for _ in range(MIN_ENTRIES_EXAMINED + 200):
         harness.send(body=b"", properties={"price": "1"})
     cheap = answer(harness, "price > 1")
@@ -82,7 +82,7 @@ def test_one_pull_looks_at_a_bounded_number_of_records(harness: Harness) -> None
     assert 0 < int(costly.fields["nextBeginOffset"]) <= MAX_PROPERTY_WORK // 100
 
 
-def test_many_who_look_for_rare_messages_share_their_work_and_each_gets_on(harness: Harness) -> None:
+def test_many_pulls_with_rare_matches_share_the_work_budget(harness: Harness) -> None:
     for _ in range(100):
         harness.send(properties={"kind": "common"})
     rare = " OR ".join(f"p{i} = '1'" for i in range(100))
@@ -119,7 +119,7 @@ def test_the_properties_of_a_record_are_found_with_hosts_of_any_width(born: byte
         assert read(0, len(data)) in (None, decode_record(data).raw_properties)
 
 
-def test_a_held_pull_knows_which_properties_it_waits_for(harness: Harness) -> None:
+def test_a_held_pull_matches_properties_of_new_messages(harness: Harness) -> None:
     harness.send(properties={"price": "1"})
     held = pull(harness, "price > 1", 1, sysFlag=HOLD)
     assert isinstance(held, Held)
@@ -131,7 +131,7 @@ def test_a_held_pull_knows_which_properties_it_waits_for(harness: Harness) -> No
     assert plain.properties is None
 
 
-def test_arrivals_carry_properties_only_where_somebody_waits_for_them(harness: Harness) -> None:
+def test_arrivals_carry_properties_only_for_held_pulls_that_need_them(harness: Harness) -> None:
     seen: list[Any] = []
     waiting = {("Orders", 0)}
     harness.broker.watch_arrivals(lambda *arrival: seen.append(arrival[4]), {("Orders", 0), ("Orders", 1)}, waiting)
@@ -161,7 +161,7 @@ def test_expressions_come_by_heartbeat_as_well_and_bad_ones_are_27_there_and_23_
     assert answer(harness, "price > ").code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-def test_a_client_is_told_at_its_start_whether_its_expression_is_served(harness: Harness) -> None:
+def test_a_clients_expression_is_checked_at_its_start(harness: Harness) -> None:
     def check(expression: str, kind: str = "SQL92") -> Response:
         subscription = SubscriptionData("Orders", expression, expression_type=kind)
         body = CheckClient("10.0.0.2@1", "readers", subscription).encode()
@@ -206,7 +206,7 @@ def test_retries_of_topics_that_the_group_takes_by_tags_pass(open_harness: Calla
     assert len(bodies(found)) == 3
 
 
-def test_a_message_that_was_delayed_keeps_what_expressions_ask_for(harness: Harness) -> None:
+def test_a_delayed_message_keeps_the_properties_for_expressions(harness: Harness) -> None:
     harness.send(body=b"late", properties={"price": "2", "DELAY": "1"})
     harness.clock.advance(2_000)
     harness.broker.hand_over(harness.clock(), 100)
@@ -244,7 +244,7 @@ def test_a_group_that_stays_far_behind_is_stopped_where_that_is_wanted(open_harn
     assert stopped.code == ResponseCode.NO_PERMISSION
 
 
-def test_damaged_records_are_left_out_of_what_an_expression_finds(harness: Harness) -> None:
+def test_damaged_records_do_not_match_expressions(harness: Harness) -> None:
     for number in range(4):
         harness.send(body=b"%d" % number, properties={"price": str(number)})
     first = harness.pulled()[1]

@@ -43,7 +43,7 @@ def run(harness: Harness, ms: int, *, every: int = SECOND_MS) -> None:
         harness.broker.hand_over(harness.clock(), 100)
 
 
-def test_what_was_sent_is_what_was_stored_and_what_groups_got(harness: Harness) -> None:
+def test_statistics_of_puts_and_gets_equal_the_traffic(harness: Harness) -> None:
     for number in range(6):
         harness.send(body=b"x" * number)
     end = size_of_log(harness)
@@ -91,7 +91,7 @@ def test_pulls_that_find_nothing_are_not_counted(harness: Harness) -> None:
         ("", ""),
     ],
 )
-def test_names_and_keys_that_nobody_counted_do_not_exist(harness: Harness, name: str, key: str) -> None:
+def test_statistics_of_unknown_names_and_keys_do_not_exist(harness: Harness, name: str, key: str) -> None:
     harness.send()
     assert view(harness, name, key) is None
 
@@ -134,7 +134,7 @@ def test_a_batch_is_one_time(harness: Harness) -> None:
     assert harness.broker.stats.stored == {"Orders": 4}
 
 
-def test_what_comes_back_is_counted_for_the_topic_it_came_from(harness: Harness) -> None:
+def test_send_backs_are_counted_for_their_original_topic(harness: Harness) -> None:
     harness.broker.groups.find("readers")
     sent = response_of(harness.send())
     fields = {"offset": int(sent.fields["msgId"][-16:], 16), "group": "readers", "delayLevel": 0}
@@ -154,7 +154,7 @@ def test_what_comes_back_is_counted_for_the_topic_it_came_from(harness: Harness)
     assert minute(harness, "SNDBCK_PUT_NUMS", "Orders@readers").sum == 2
 
 
-def test_a_group_that_is_behind_says_by_how_much(harness: Harness) -> None:
+def test_fall_statistics_contain_the_lag_of_a_group(harness: Harness) -> None:
     harness.send()
     behind_from = size_of_log(harness)
     harness.clock.advance(SECOND_MS)
@@ -172,7 +172,7 @@ def test_a_group_that_is_behind_says_by_how_much(harness: Harness) -> None:
         assert minute(harness, name, "0@Orders@readers").sum == 0
 
 
-def test_progress_tells_how_fast_a_group_consumes(harness: Harness) -> None:
+def test_progress_contains_the_consume_rate_of_a_group(harness: Harness) -> None:
     for _ in range(30):
         harness.send()
         harness.send("Refunds")
@@ -222,7 +222,7 @@ def sums(statistics: Statistics, now_ms: int) -> tuple[int, int, int]:
     return windows[0].sum, windows[1].sum, windows[2].sum
 
 
-def test_windows_forget_what_is_older_than_they_are() -> None:
+def test_windows_exclude_older_samples() -> None:
     statistics = Statistics(START_MS)
     now_ms = START_MS
     history: list[int] = []

@@ -35,7 +35,7 @@ def test_samples_are_kept_for_the_longest_window_only() -> None:
     assert stats.rates(2_999_000)["put"] == (0.0, 0.0, 0.0)
 
 
-def test_totals_of_yesterday_and_today_turn_over_at_midnight() -> None:
+def test_totals_of_yesterday_and_today_roll_over_at_midnight() -> None:
     stats = Stats(DAY_MS - 1_000)
     stats.put("Orders", 1)
     stats.sample(DAY_MS)

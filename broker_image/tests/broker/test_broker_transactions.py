@@ -24,7 +24,7 @@ def harness(open_transacting: Open) -> Transacting:
     return open_transacting()
 
 
-def test_a_half_message_is_kept_as_rocketmq_keeps_it_and_nobody_sees_it(harness: Transacting) -> None:
+def test_a_half_message_is_stored_as_by_rocketmq_and_invisible(harness: Transacting) -> None:
     half = harness.prepare(KEYS="order-1")
     [record] = harness.records(names.HALF_TOPIC)
     assert (record.queue_id, record.queue_offset, record.physical_offset) == (0, 0, half.physical_offset)
@@ -38,7 +38,7 @@ def test_a_half_message_is_kept_as_rocketmq_keeps_it_and_nobody_sees_it(harness:
     assert harness.pending == 1
 
 
-def test_the_answer_to_a_half_message_names_the_asked_queue_and_the_half_queues_offset(harness: Transacting) -> None:
+def test_the_response_to_a_half_message_has_the_requested_queue_and_the_half_offset(harness: Transacting) -> None:
     harness.prepare()
     properties = {"UNIQ_KEY": "K", "TRAN_MSG": "true", "PGROUP": GROUP}
     answer = harness.send(TOPIC, b"b", properties, e=3)
@@ -99,7 +99,7 @@ def test_an_end_that_does_not_match_its_half_message_is_refused_as_by_rocketmq(
     assert harness.records(TOPIC) == []
 
 
-def test_what_is_no_half_message_cannot_be_committed(harness: Transacting) -> None:
+def test_a_message_that_is_not_a_half_message_cannot_be_committed(harness: Transacting) -> None:
     answer = harness.send(TOPIC, b"plain", {"PGROUP": GROUP, "UNIQ_KEY": "P"})
     plain = Half("P", int(answer.fields["queueOffset"]), int(answer.fields["msgId"][16:], 16))
     assert harness.commit(plain).remark == "Find prepared transaction message failed"
@@ -174,7 +174,7 @@ def test_with_sync_flush_a_commit_is_answered_when_it_is_on_the_disk(open_transa
     assert harness.committed_keys() == ["U1"]
 
 
-def test_a_broker_that_rejects_transactions_says_so(open_transacting: Open) -> None:
+def test_a_broker_without_transactions_rejects_half_messages(open_transacting: Open) -> None:
     harness = open_transacting(reject_transaction_message=True, broker_ip1="10.0.0.1")
     answer = harness.send(TOPIC, b"b", {"TRAN_MSG": "true", "PGROUP": GROUP}, f=4)
     assert (answer.code, answer.remark) == (16, "the broker[10.0.0.1] sending transaction message is forbidden")
@@ -188,7 +188,7 @@ def test_a_batch_cannot_be_a_transaction(harness: Transacting) -> None:
     assert harness.send(TOPIC, b"b", {}, f=4).code == 16
 
 
-def test_a_transaction_needs_somebody_to_ask(harness: Transacting) -> None:
+def test_a_transaction_needs_a_producer_group(harness: Transacting) -> None:
     answer = harness.send(TOPIC, b"b", {"TRAN_MSG": "true"}, f=4)
     assert answer.code == 13
     assert "PGROUP" in answer.remark
@@ -264,7 +264,7 @@ def test_a_topic_of_the_broker_cannot_be_the_target(harness: Transacting, topic:
     assert (answer.code, answer.remark) == (16, f"Sending message to topic[{topic}] is forbidden.")
 
 
-def test_a_retry_topic_can_be_the_target_but_what_is_retried_later_is_no_transaction(harness: Transacting) -> None:
+def test_a_retry_topic_can_be_a_target_but_a_retry_is_not_a_transaction(harness: Transacting) -> None:
     harness.broker.groups.put(SubscriptionGroupConfig("readers"))
     half = harness.prepare(topic="%RETRY%readers")
     assert harness.records("%RETRY%readers") == []

@@ -28,7 +28,7 @@ def asked(session: FakeSession) -> list[str]:
     return [command.fields["msgId"] for command in session.notified]
 
 
-def test_a_producer_is_asked_with_the_message_as_it_will_be(harness: Transacting) -> None:
+def test_a_check_carries_the_message_as_it_will_be_delivered(harness: Transacting) -> None:
     session = harness.connect()
     half = harness.prepare(KEYS="k", TAGS="paid")
     assert harness.next_round() == 1
@@ -51,7 +51,7 @@ def test_a_producer_is_asked_with_the_message_as_it_will_be(harness: Transacting
     assert record.properties["PGROUP"] == GROUP
 
 
-def test_nobody_is_asked_before_the_time_is_over_nor_twice_in_a_round(open_transacting: Open) -> None:
+def test_no_check_is_sent_before_the_timeout_or_twice_in_a_round(open_transacting: Open) -> None:
     harness = open_transacting(transaction_time_out=6_000, transaction_check_interval=2_000)
     session = harness.connect()
     harness.prepare()
@@ -72,7 +72,7 @@ def test_nobody_is_asked_before_the_time_is_over_nor_twice_in_a_round(open_trans
 
 
 @pytest.mark.parametrize(("immunity", "rounds"), [("30", 3), ("-1", 1), ("x", 1), ("9999999999", 1), ("0", 1)])
-def test_a_message_may_state_how_long_nobody_is_asked(open_transacting: Open, immunity: str, rounds: int) -> None:
+def test_a_message_may_state_its_immunity_time(open_transacting: Open, immunity: str, rounds: int) -> None:
     harness = open_transacting(transaction_time_out=6_000, transaction_check_interval=10_000)
     session = harness.connect()
     harness.prepare(CHECK_IMMUNITY_TIME_IN_SECONDS=immunity)
@@ -84,7 +84,7 @@ def test_a_message_may_state_how_long_nobody_is_asked(open_transacting: Open, im
     assert done == rounds
 
 
-def test_producers_of_a_group_are_asked_in_turn(harness: Transacting) -> None:
+def test_checks_rotate_through_the_producers_of_a_group(harness: Transacting) -> None:
     first, second = harness.connect(), harness.connect()
     harness.prepare()
     for _ in range(4):
@@ -92,7 +92,7 @@ def test_producers_of_a_group_are_asked_in_turn(harness: Transacting) -> None:
     assert [len(asked(session)) for session in (first, second)] == [2, 2]
 
 
-def test_a_question_that_nobody_takes_does_not_count_and_the_round_goes_on_with_it(open_transacting: Open) -> None:
+def test_an_unsent_check_does_not_count_and_the_round_resumes_with_it(open_transacting: Open) -> None:
     """Large messages are faster than a connection: what did not fit would be given up without having been asked."""
     harness = open_transacting(transaction_check_max=2)
     session = harness.connect()
@@ -129,7 +129,7 @@ def test_a_group_that_takes_no_questions_keeps_the_others_from_none(open_transac
     assert asked(deaf) == ["U1", "U3", "U5"]
 
 
-def test_the_turn_of_a_producer_that_is_behind_goes_to_the_next(harness: Transacting) -> None:
+def test_a_check_skips_a_producer_that_does_not_read(harness: Transacting) -> None:
     behind, ready = harness.connect(), harness.connect()
     behind.room = 0
     for _ in range(4):
@@ -158,7 +158,7 @@ def test_a_birth_in_the_future_does_not_put_the_question_off(harness: Transactin
     assert asked(session) == ["F"]
 
 
-def test_producers_of_a_group_are_asked_in_turn_and_those_of_others_never(harness: Transacting) -> None:
+def test_checks_rotate_within_a_group_and_never_go_to_other_groups(harness: Transacting) -> None:
     first, second, other = harness.connect(), harness.connect(), harness.connect("others")
     for _ in range(6):
         harness.prepare()
@@ -168,7 +168,7 @@ def test_producers_of_a_group_are_asked_in_turn_and_those_of_others_never(harnes
     assert other.notified == []
 
 
-def test_the_question_is_asked_later_when_the_producer_has_gone_and_only_then_counts(harness: Transacting) -> None:
+def test_a_check_is_deferred_while_no_producer_is_connected_and_counts_when_sent(harness: Transacting) -> None:
     session = harness.connect()
     harness.prepare()
     harness.broker.clients.session_closed(session)
@@ -183,7 +183,7 @@ def test_the_question_is_asked_later_when_the_producer_has_gone_and_only_then_co
     assert decode_record(command.body).properties["TRANSACTION_CHECK_TIMES"] == "1"
 
 
-def test_a_round_goes_on_where_its_budget_ended(open_transacting: Open) -> None:
+def test_a_round_resumes_where_its_budget_ended(open_transacting: Open) -> None:
     harness = open_transacting(mapped_file_size_commit_log=8 << 20)
     session = harness.connect()
     for _ in range(50):
@@ -196,7 +196,7 @@ def test_a_round_goes_on_where_its_budget_ended(open_transacting: Open) -> None:
     assert asked(session) == [f"U{number}" for number in range(1, 51)]
 
 
-def test_what_is_ended_in_the_middle_of_a_round_is_not_asked_about(harness: Transacting) -> None:
+def test_a_transaction_that_ends_during_a_round_is_not_checked(harness: Transacting) -> None:
     session = harness.connect()
     halves = [harness.prepare() for _ in range(10)]
     harness.clock.advance(61_000)
@@ -252,7 +252,7 @@ def given_up(harness: Transacting) -> Half:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_late_commit_of_what_was_given_up_counts_once(open_transacting: Open, restart: bool) -> None:
+def test_a_late_commit_of_a_given_up_transaction_counts_once(open_transacting: Open, restart: bool) -> None:
     harness = open_transacting(transaction_check_max=1)
     half = given_up(harness)
     if restart:
@@ -265,7 +265,7 @@ def test_a_late_commit_of_what_was_given_up_counts_once(open_transacting: Open, 
     assert harness.committed_keys() == ["U1"]
 
 
-def test_a_late_rollback_of_what_was_given_up_holds(open_transacting: Open) -> None:
+def test_a_late_rollback_of_a_given_up_transaction_is_kept(open_transacting: Open) -> None:
     harness = open_transacting(transaction_check_max=1)
     half = given_up(harness)
     assert harness.roll_back(half).code == 0
@@ -274,7 +274,7 @@ def test_a_late_rollback_of_what_was_given_up_holds(open_transacting: Open) -> N
     assert harness.committed_keys() == []
 
 
-def test_what_is_older_than_the_log_keeps_is_given_up_whether_or_not_somebody_is_there(open_transacting: Open) -> None:
+def test_transactions_older_than_the_retention_are_given_up_with_or_without_producers(open_transacting: Open) -> None:
     harness = open_transacting(file_reserved_time=2)
     harness.prepare(CHECK_IMMUNITY_TIME_IN_SECONDS="999999")
     harness.clock.advance(3_600_000)
@@ -287,7 +287,7 @@ def test_what_is_older_than_the_log_keeps_is_given_up_whether_or_not_somebody_is
     assert harness.pending == 1
 
 
-def test_a_nearly_full_disk_is_not_held_by_what_nobody_can_be_asked_about(
+def test_transactions_without_producers_do_not_pin_a_nearly_full_disk(
     open_transacting: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One transaction of a producer that is gone would keep every later segment for fileReservedTime."""
@@ -317,7 +317,7 @@ def resume(harness: Transacting, message_id: str) -> Response:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_was_given_up_can_be_asked_about_again(open_transacting: Open, restart: bool) -> None:
+def test_a_given_up_transaction_can_be_checked_again(open_transacting: Open, restart: bool) -> None:
     harness = open_transacting(transaction_check_max=2)
     half = given_up(harness)
     [copy] = harness.records(names.TRANS_CHECK_MAX_TOPIC)
@@ -337,7 +337,7 @@ def test_what_was_given_up_can_be_asked_about_again(open_transacting: Open, rest
     assert resume(harness, offset_message_id(copy.store_host, copy.physical_offset)).code == 1
 
 
-def test_what_is_asked_about_begins_anew(open_transacting: Open) -> None:
+def test_a_resumed_transaction_starts_with_no_checks(open_transacting: Open) -> None:
     harness = open_transacting(transaction_check_max=2)
     session = harness.connect()
     half = harness.prepare()
@@ -352,7 +352,7 @@ def test_what_is_asked_about_begins_anew(open_transacting: Open) -> None:
 
 
 @pytest.mark.parametrize("message_id", ["", "xyz", "0" * 32, "Z" * 32, "0" * 24 + "7" * 8])
-def test_a_message_that_is_no_half_message_is_not_asked_about(harness: Transacting, message_id: str) -> None:
+def test_a_message_that_is_not_a_half_message_cannot_be_resumed(harness: Transacting, message_id: str) -> None:
     harness.prepare()
     answer = resume(harness, message_id)
     if message_id == "0" * 32:
@@ -363,7 +363,7 @@ def test_a_message_that_is_no_half_message_is_not_asked_about(harness: Transacti
         assert answer.remark.startswith("Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed.")
 
 
-def test_what_has_ended_is_not_asked_about_again(harness: Transacting) -> None:
+def test_an_ended_transaction_cannot_be_resumed(harness: Transacting) -> None:
     half = harness.prepare()
     harness.commit(half)
     answer = resume(harness, offset_message_id(harness.broker.store_host, half.physical_offset))
@@ -373,7 +373,7 @@ def test_what_has_ended_is_not_asked_about_again(harness: Transacting) -> None:
     )
 
 
-def test_how_often_was_asked_outlives_a_clean_stop(open_transacting: Open) -> None:
+def test_check_counts_survive_a_clean_stop(open_transacting: Open) -> None:
     harness = open_transacting(transaction_check_max=3)
     harness.connect()
     harness.prepare()

@@ -59,7 +59,7 @@ def open_offsets(harness: Transacting) -> list[int]:
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_op_marks_of_rocketmq_settle_what_their_body_names(harness: Transacting, snapshot: bool) -> None:
+def test_op_marks_of_rocketmq_settle_the_offsets_in_their_body(harness: Transacting, snapshot: bool) -> None:
     halves = [foreign_half(harness, f"F{number}") for number in range(6)]
     if snapshot:
         harness.restart()
@@ -80,7 +80,7 @@ def test_op_marks_of_rocketmq_settle_what_their_body_names(harness: Transacting,
     assert open_offsets(harness) == [2, 5]
 
 
-def test_what_lies_behind_the_progress_of_rocketmq_is_settled(harness: Transacting) -> None:
+def test_half_messages_below_rocketmqs_progress_are_settled(harness: Transacting) -> None:
     for number in range(4):
         foreign_half(harness, f"F{number}")
     harness.broker.offsets.commit(names.HALF_TOPIC, PROGRESS_GROUP, 0, 3)
@@ -91,7 +91,7 @@ def test_what_lies_behind_the_progress_of_rocketmq_is_settled(harness: Transacti
     assert open_offsets(harness) == [3]
 
 
-def test_of_what_rocketmq_stored_anew_before_it_was_killed_the_newest_counts(harness: Transacting) -> None:
+def test_the_newest_of_rocketmqs_restored_half_messages_counts(harness: Transacting) -> None:
     first = foreign_half(harness, "A")
     other = foreign_half(harness, "B")
     newer = foreign_half(harness, "A", TRANSACTION_CHECK_TIMES="1")
@@ -120,7 +120,7 @@ def test_the_questions_that_rocketmq_put_count(open_transacting: Open) -> None:
     assert [r.properties["UNIQ_KEY"] for r in harness.records(names.TRANS_CHECK_MAX_TOPIC)] == ["A"]
 
 
-def test_what_rocketmq_gave_up_can_be_asked_about_again_once(harness: Transacting) -> None:
+def test_a_transaction_given_up_by_rocketmq_can_be_resumed_once(harness: Transacting) -> None:
     harness.send(TOPIC)
     properties = {"UNIQ_KEY": "G", "TRAN_MSG": "true", "PGROUP": GROUP, "REAL_TOPIC": TOPIC, "REAL_QID": "0"}
     copy = NewRecord(names.TRANS_CHECK_MAX_TOPIC, 0, b"body of G", properties, 0, 0, 1, HOST, HOST)
@@ -154,7 +154,7 @@ def test_a_retry_of_a_committed_message_settles_nothing(harness: Transacting) ->
     assert harness.committed_keys() == ["U1"]
 
 
-def test_more_ranges_than_a_snapshot_tells_are_found_by_their_op_marks(
+def test_ranges_beyond_the_snapshot_limit_are_recovered_from_op_marks(
     open_transacting: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger, "MAX_RUNS", 3)
@@ -213,7 +213,7 @@ def test_a_commit_that_crashed_before_its_op_mark_gets_it_after_the_start(harnes
     assert harness.marks() == [0]
 
 
-def test_a_commit_whose_append_failed_behind_the_log_is_not_made_twice(harness: Transacting) -> None:
+def test_a_commit_whose_append_failed_after_the_write_is_not_repeated(harness: Transacting) -> None:
     half = harness.prepare()
     store = harness.broker.store
     append = store.append
@@ -337,7 +337,7 @@ def test_a_read_only_broker_ends_nothing(open_transacting: Open) -> None:
     harness.reopen()
 
 
-def test_a_producer_that_is_asked_may_be_one_that_came_after_the_start(harness: Transacting) -> None:
+def test_a_check_may_go_to_a_producer_that_connected_after_the_start(harness: Transacting) -> None:
     harness.prepare()
     harness.kill()
     session = FakeSession()

@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_read_holds_everything_back() -> None:
     assert bench.delivery.control.policy.mode is DeliveryMode.PAUSED
 
 
-def test_a_spread_goes_in_due_order_over_its_time_and_holds_up_nothing_newer() -> None:
+def test_a_spread_delivers_in_due_order_and_does_not_delay_newer_messages() -> None:
     bench = overdue_bench()
     bench.delivery.control.spread(10_000)
     began_ms = bench.now_ms
@@ -112,7 +112,7 @@ def test_a_spread_that_no_broker_has_begun_begins_with_the_first() -> None:
     assert len(bodies(bench)) == 11
 
 
-def test_what_the_store_did_not_take_stays_in_the_spread() -> None:
+def test_rejected_appends_stay_in_the_spread() -> None:
     bench = overdue_bench()
     bench.delivery.control.spread(1_000)
     bench.store.refuse = lambda message: StoreFullError("full")
@@ -140,7 +140,7 @@ def test_a_pause_in_a_spread_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("ending", ["kill", "stop", "power"])
-def test_what_is_dropped_is_settled_by_marks_and_stays_so(ending: str) -> None:
+def test_dropped_messages_are_settled_by_marks_and_stay_settled(ending: str) -> None:
     bench = overdue_bench()
     bench.delivery.control.drop(bench.now_ms)
     bench.hand_over()
@@ -161,7 +161,7 @@ def test_what_is_dropped_is_settled_by_marks_and_stays_so(ending: str) -> None:
     assert bodies(bench) == ["later"]
 
 
-def test_a_kill_among_the_drops_goes_on_with_them_and_delivers_none() -> None:
+def test_a_kill_during_a_drop_resumes_it_and_delivers_nothing() -> None:
     bench = overdue_bench()
     bench.delivery.control.drop(bench.now_ms)
     assert bench.delivery.hand_over(bench.now_ms, 4) == 4
@@ -174,7 +174,7 @@ def test_a_kill_among_the_drops_goes_on_with_them_and_delivers_none() -> None:
     assert len(bodies(bench, MARKS_TOPIC)) == 10
 
 
-def test_what_comes_due_after_the_stated_time_is_delivered() -> None:
+def test_messages_due_after_the_stated_time_are_delivered() -> None:
     bench = overdue_bench()
     bench.delivery.control.drop(bench.now_ms - 8_950)
     bench.hand_over()
@@ -205,7 +205,7 @@ def queue_of(dues: Iterable[int]) -> LevelQueue:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_spread_takes_what_is_overdue_however_it_lies_and_gives_the_rest_back(seed: int) -> None:
+def test_a_spread_takes_all_overdue_entries_and_returns_the_rest(seed: int) -> None:
     random = Random(seed)
     dues = sorted(random.choices(range(1_000), k=300))
     for _ in range(random.choice((0, 3, 150))):
@@ -232,7 +232,7 @@ def test_a_spread_takes_what_is_overdue_however_it_lies_and_gives_the_rest_back(
     assert [entry[::2] for entry in rest] == sorted((waits - {entry[::2] for entry in half}) | {(5, len(dues))})
 
 
-def test_what_is_settled_while_it_is_spread_is_not_given_out_and_the_spread_ends() -> None:
+def test_entries_settled_during_a_spread_are_not_delivered() -> None:
     queue = queue_of(range(100))
     spread = PacedQueue([queue], 99, 1_000, 2_000)
     for offset in range(90, 100):
@@ -241,7 +241,7 @@ def test_what_is_settled_while_it_is_spread_is_not_given_out_and_the_spread_ends
     assert (spread.left, spread.next_due_ms()) == (0, None)
 
 
-def test_a_pause_whose_file_cannot_be_removed_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_remains_when_its_file_cannot_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = overdue_bench()
     bench.delivery.control.pause()
 

@@ -95,7 +95,7 @@ def test_our_copy_of_a_foreign_message_does_not_keep_a_due_time_that_is_not_its_
     assert "__DMQ_DUE" not in bench.copies()[0].properties
 
 
-def test_a_mark_does_not_settle_what_is_stored_after_it() -> None:
+def test_a_mark_does_not_settle_later_records() -> None:
     bench = Bench("1s")
     size = bench.send("a", 1).size
     real = {"DELAY": "1", "REAL_TOPIC": "orders", "REAL_QID": "0", "UNIQ_KEY": "b"}

@@ -11,7 +11,7 @@ from delaymq.store.model import NewRecord
 from delaymq_testing.broker.delivery_harness import HOST, START_MS, Bench
 
 
-def test_the_copy_keeps_everything_and_names_what_it_settles() -> None:
+def test_a_copy_keeps_all_properties_and_names_its_record() -> None:
     bench = Bench("1s 5s")
     properties = {"KEYS": "k", "TAGS": "t", "WAIT": "false", "color": "rot", "DELAY": "2"}
     topic, queue_id, prepared = bench.delivery.ingress.prepare(properties, "orders", 3, 2)

@@ -63,7 +63,7 @@ def test_retries_are_clamped_where_producers_are_refused() -> None:
     assert bench.delivery.counters.clamped == 1
 
 
-def test_clamping_is_logged_once_a_minute_with_the_number_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_clamping_is_logged_once_per_minute_with_the_number_suppressed(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench("1s")
     with caplog.at_level(logging.WARNING):
         for _ in range(5):

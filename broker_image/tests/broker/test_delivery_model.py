@@ -139,7 +139,7 @@ def test_each_message_is_handed_over_once_and_never_early_whatever_happens(seed:
     assert life.bench.delivery.next_wakeup_ms() is None
 
 
-def test_what_is_due_together_and_not_disturbed_comes_in_send_order() -> None:
+def test_messages_due_together_are_delivered_in_send_order() -> None:
     for seed in range(8):
         random = Random(seed)
         bench = Bench("1s 2s 3s")

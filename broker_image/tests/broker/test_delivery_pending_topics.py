@@ -105,7 +105,7 @@ def test_counts_equal_those_of_every_record_through_sends_deliveries_kills_and_l
     assert sum(counted(harness).values()) == sum(harness.broker.delivery.pending().values())
 
 
-def test_before_a_start_is_learned_nothing_is_told_of_a_topic(tmp_path: Path) -> None:
+def test_counts_by_topic_are_unknown_until_pending_records_are_loaded(tmp_path: Path) -> None:
     harness = Harness(tmp_path, message_delay_level=LEVELS)
     harness.send("T", b"x", {"DELAY": "4"})
     assert harness.broker.delivery.pending_of_topic("T") == 1
@@ -116,7 +116,7 @@ def test_before_a_start_is_learned_nothing_is_told_of_a_topic(tmp_path: Path) ->
     assert harness.broker.delivery.pending_of_topic("U") == 0
 
 
-def test_what_is_settled_takes_no_memory_for_long() -> None:
+def test_memory_of_settled_entries_is_released() -> None:
     queue = QueueTopics()
     for offset in range(100_000):
         queue.add(offset, f"T{offset}")
@@ -164,7 +164,7 @@ def test_buckets_by_due_time_equal_a_count_one_by_one(tmp_path: Path, seed: int)
     assert buckets.first_ms[1:] == expected.first_ms[1:]
 
 
-def test_a_look_at_entries_out_of_order_lets_others_have_their_turn() -> None:
+def test_an_inspection_of_unordered_entries_runs_in_slices() -> None:
     count = 5 * STEP_ENTRIES
     queue = LevelQueue(0, Settled())
     queue.give_back([(count - offset, 0, offset, 0) for offset in range(count)])

@@ -29,7 +29,7 @@ def test_the_pin_holds_pending_messages_and_copies_that_the_disk_does_not_have()
     assert bench.delivery.pin() is None
 
 
-def test_messages_whose_log_is_deleted_while_they_wait_are_gone_and_not_corrupt() -> None:
+def test_pending_messages_whose_log_is_deleted_count_as_gone_not_corrupt() -> None:
     bench = Bench("1s")
     bench.send("a", 1)
     bench.store.min_offset = bench.send("b", 1).physical_offset
@@ -39,7 +39,7 @@ def test_messages_whose_log_is_deleted_while_they_wait_are_gone_and_not_corrupt(
     assert bench.delivery.delay_offsets() == {1: 2}
 
 
-def test_a_state_beyond_a_queues_end_does_not_settle_what_comes_later() -> None:
+def test_a_state_beyond_the_end_of_a_queue_does_not_settle_later_entries() -> None:
     bench = Bench("1s")
     bench.send("a", 1)
     bench.kill()
@@ -94,7 +94,7 @@ def test_a_stop_that_cannot_write_its_offsets_still_stops(
     assert "as old as its last write" in caplog.text
 
 
-def test_a_stop_names_what_the_real_broker_would_repeat(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stop_logs_the_messages_that_rocketmq_would_deliver_again(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench("10s")
     bench.send("old", 1)
     bench.delivery.set_levels(DelayLevels.parse("1s"))

@@ -234,7 +234,7 @@ def steps_of(text: str) -> list[tuple[int, str, list[str]]]:
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.stem)
-def test_delays_go_as_the_story_says(path: Path) -> None:
+def test_delays_follow_the_scenario(path: Path) -> None:
     story = Story()
     for number, line, expected in steps_of(path.read_text(encoding="utf-8")):
         assert story.play(line) == expected, f"{path.name}:{number}: {line}"

@@ -204,7 +204,7 @@ def test_a_file_ahead_of_the_log_settles_nothing_that_is_pending(
     assert Counter(at.marked()) == Counter(f"m{number}" for number in range(50))
 
 
-def test_a_stated_offset_settles_what_a_foreign_broker_wrote_among_ours(open_at: Callable[..., Opened]) -> None:
+def test_a_stated_offset_settles_entries_of_a_foreign_broker(open_at: Callable[..., Opened]) -> None:
     at = open_at()
     for number in range(6):
         if number % 2:
@@ -276,7 +276,7 @@ def test_a_snapshot_of_a_later_version_is_not_used(
     assert at.marked() == ["a", "b"]
 
 
-def test_retention_keeps_what_is_pending(open_at: Callable[..., Opened]) -> None:
+def test_retention_keeps_pending_messages(open_at: Callable[..., Opened]) -> None:
     at = open_at()
     at.store.pins.hold("schedule", at.delivery.pin)
     at.send("kept", 3)

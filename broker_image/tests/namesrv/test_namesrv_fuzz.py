@@ -59,7 +59,7 @@ def answer_of(server: NameServer, peer: Peer, command: Command) -> Response:
     return result if isinstance(result, Response) else server.guarded(command.code, lambda: at_once(result))
 
 
-def test_every_request_has_an_answer_that_somebody_wrote(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_request_has_an_intended_response(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     now_ms = 1_700_000_000_000
     config = NamesrvConfig(kv_config_path=str(tmp_path / "kv.json"))

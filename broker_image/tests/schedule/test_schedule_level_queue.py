@@ -54,14 +54,14 @@ def test_settled_entries_are_skipped_and_do_not_wake_anybody() -> None:
     assert queue.next_due_ms() is None
 
 
-def test_what_is_given_back_is_given_out_again_in_order() -> None:
+def test_returned_entries_are_taken_again_in_order() -> None:
     queue = queue_of([10, 10, 10, 20])
     taken = queue.take(10, 2)
     queue.give_back(taken)
     assert offsets(queue, 20) == [0, 1, 2, 3]
 
 
-def test_pending_counts_what_is_not_settled() -> None:
+def test_pending_counts_unsettled_entries() -> None:
     settled = Settled()
     queue = queue_of([10, 20, 30, 40], settled)
     queue.take(20, 10)
@@ -141,7 +141,7 @@ def test_a_million_pending_entries_take_less_than_20_mb_and_load_at_once() -> No
     assert given_out == 1_000_000
 
 
-def test_memory_of_what_was_given_out_is_released() -> None:
+def test_memory_of_taken_entries_is_released() -> None:
     queue = LevelQueue(0, Settled())
     queue.extend(0, array("q", range(100_000)))
     while queue.take(90_000, 1_000):

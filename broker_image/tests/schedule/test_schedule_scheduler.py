@@ -53,7 +53,7 @@ def test_queues_with_much_to_do_share_the_budget() -> None:
     assert taken_by_queue(scheduler.due(5, 100)) == {0: 25, 1: 25, 2: 25, 3: 25}
 
 
-def test_what_one_queue_leaves_the_others_get() -> None:
+def test_unused_budget_of_a_queue_goes_to_the_others() -> None:
     scheduler = Scheduler()
     scheduler.add(level_queue(0, [1] * 3))
     scheduler.add(level_queue(1, [1] * 1_000))

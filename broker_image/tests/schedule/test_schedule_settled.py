@@ -16,7 +16,7 @@ def test_in_queue_order_only_the_low_watermark_moves() -> None:
     assert settled.state() == {"low": 1_000, "above": []}
 
 
-def test_the_watermark_moves_over_what_was_settled_above_it() -> None:
+def test_the_watermark_advances_over_settled_entries() -> None:
     settled = Settled(5)
     for offset in (7, 6, 9):
         assert settled.settle(offset)
@@ -85,7 +85,7 @@ def test_a_state_that_describes_nothing_is_refused(state: object) -> None:
         Settled.from_state(state)
 
 
-def test_a_queue_that_ends_earlier_cuts_what_is_settled() -> None:
+def test_a_shorter_queue_truncates_the_settled_entries() -> None:
     settled = Settled.from_state({"low": 5, "above": [8, 12, 20, 30]})
     settled.cut(10)
     assert settled.state() == {"low": 5, "above": [8, 10]}

@@ -37,7 +37,7 @@ def listed(pattern: str, address: str) -> bool:
         ("*:*:*:*:*:*:*:*", ["1.2.3.4", "::1"], []),
     ],
 )
-def test_a_pattern_lists_what_it_says_and_nothing_else(pattern: str, inside: list[str], outside: list[str]) -> None:
+def test_a_pattern_matches_exactly_the_stated_addresses(pattern: str, inside: list[str], outside: list[str]) -> None:
     assert [address for address in inside if not listed(pattern, address)] == []
     assert [address for address in outside if listed(pattern, address)] == []
 
@@ -50,12 +50,12 @@ def test_a_pattern_lists_what_it_says_and_nothing_else(pattern: str, inside: lis
         "1:2:3:4:5:6:7::8:*", "٣.0.0.1", "10.0.0.1e1",
     ],
 )  # fmt: skip
-def test_what_is_no_address_is_refused_by_its_name(text: str) -> None:
+def test_an_invalid_address_is_rejected_and_named(text: str) -> None:
     with pytest.raises(AccessError, match="Netaddress examine Exception"):
         WhiteList([text])
 
 
-def test_an_empty_list_lists_nobody() -> None:
+def test_an_empty_white_list_matches_no_address() -> None:
     assert not WhiteList([])
     assert not WhiteList(["", " , "])
     assert not WhiteList([]).matches(pack_host("10.0.0.1", 1))
@@ -77,7 +77,7 @@ def test_a_plain_address_lists_itself_alone(one: object, other: object) -> None:
     assert listed(str(one), str(other)) is (one == other) or "::ffff:" in f"{one}{other}"
 
 
-def test_lists_and_what_is_remembered_of_peers_are_bounded() -> None:
+def test_white_lists_and_cached_peers_are_bounded() -> None:
     with pytest.raises(AccessError, match="write ranges"):
         WhiteList([f"10.0.{number // 256}.{number % 256}" for number in range(MAX_ALTERNATIVES + 1)])
     one = WhiteList(["10.0.0.1"])
@@ -88,7 +88,7 @@ def test_lists_and_what_is_remembered_of_peers_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 5_000, "x:" * 2_500])
-def test_what_is_no_address_is_not_repeated_at_any_length(text: str) -> None:
+def test_an_invalid_address_is_shortened_in_the_error(text: str) -> None:
     with pytest.raises(AccessError) as refused:
         WhiteList([text])
     assert len(str(refused.value)) < 500

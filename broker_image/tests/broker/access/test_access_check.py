@@ -33,7 +33,7 @@ def heartbeat(group: str, *topics: str) -> bytes:
     return HeartbeatData("client", [], [ConsumerData(group, subscription_data_set=subscriptions)]).encode()
 
 
-def test_without_access_control_nobody_signs(harness: Harness) -> None:
+def test_requests_need_no_signature_without_access_control(harness: Harness) -> None:
     assert harness.broker.access is None
     assert response_of(harness.send()).code == 0
 
@@ -42,7 +42,7 @@ def test_every_code_of_a_broker_is_classified() -> None:
     assert set(PROCESSORS) | set(NOT_SERVED) == set(REQUIREMENTS)
 
 
-def test_the_page_says_of_every_code_what_it_needs() -> None:
+def test_the_page_lists_the_requirements_of_every_code() -> None:
     rows: dict[int, tuple[bool, bool, bool]] = {}
     section = PAGE.read_text().partition("## What a request needs")[2].partition("\n## ")[0]
     for codes, needs in re.findall(r"^\| ([\d, ]+?)(?: \([^)]*\))? \| (.+) \|$", section, re.MULTILINE):
@@ -57,7 +57,7 @@ def test_the_page_says_of_every_code_what_it_needs() -> None:
     assert rows == stated
 
 
-def test_who_is_not_known_is_told_why(guarded: Guarded) -> None:
+def test_a_request_of_an_unknown_account_is_rejected_with_the_reason(guarded: Guarded) -> None:
     fields = send_fields("Orders")
     assert guarded.refusal(310, fields) == ""
     assert guarded.refusal(310, fields, key=None).startswith("No accessKey is configured")
@@ -180,11 +180,13 @@ def test_a_oneway_request_is_refused_without_an_answer(guarded: Guarded) -> None
         (325, {"b": "Read", "topic": "DefaultCluster_REPLY_TOPIC"}, "topic:Read"),
     ],
 )
-def test_a_request_needs_what_it_names(guarded: Guarded, code: int, fields: dict[str, Any], missing: str) -> None:
+def test_a_request_needs_permissions_for_the_resources_it_names(
+    guarded: Guarded, code: int, fields: dict[str, Any], missing: str
+) -> None:
     assert guarded.refusal(code, fields) == (MISSING + missing if missing else "")
 
 
-def test_heartbeats_and_locks_need_what_their_bodies_name(guarded: Guarded) -> None:
+def test_heartbeats_and_locks_need_permissions_for_their_bodies(guarded: Guarded) -> None:
     assert guarded.refusal(34, body=heartbeat("mine", "Orders", "Read", "%RETRY%mine")) == ""
     assert guarded.refusal(34, body=heartbeat("other", "Orders")) == MISSING + "group:other"
     assert guarded.refusal(34, body=heartbeat("mine", "Write")) == MISSING + "topic:Write"
@@ -221,7 +223,7 @@ def test_a_record_is_judged_by_its_topic_wherever_it_waits(guarded: Guarded) -> 
 
 
 @pytest.mark.parametrize("text", [" 0", "0 ", "+0", "0.0", "0x0", "٣", "1e0", "9" * 30, "-", ""])
-def test_an_offset_that_somebody_else_might_read_as_a_number_is_refused(guarded: Guarded, text: str) -> None:
+def test_an_offset_in_an_ambiguous_number_format_is_rejected(guarded: Guarded, text: str) -> None:
     for code, name in ((33, "offset"), (36, "offset"), (37, "commitLogOffset")):
         answer = guarded.ask(code, {name: text, "group": "mine"})
         assert isinstance(answer, Response)
@@ -229,7 +231,7 @@ def test_an_offset_that_somebody_else_might_read_as_a_number_is_refused(guarded:
 
 
 @pytest.mark.parametrize("code", sorted(code for code, each in REQUIREMENTS.items() if each.admin))
-def test_only_administrators_do_what_changes_the_broker(guarded: Guarded, code: int) -> None:
+def test_only_administrators_may_change_the_broker(guarded: Guarded, code: int) -> None:
     needed = f"Need admin permission for request code={code}, but accessKey=application is not"
     assert guarded.refusal(code) == needed
     assert guarded.refusal(code, key="operators") == ""
@@ -241,7 +243,7 @@ def test_reading_about_the_broker_takes_an_account(guarded: Guarded, code: int) 
     assert guarded.refusal(code, key=None).startswith("No accessKey")
 
 
-def test_a_code_that_nobody_serves_is_refused_by_its_own_name_after_the_signature(guarded: Guarded) -> None:
+def test_an_unsupported_code_is_rejected_after_the_signature_check(guarded: Guarded) -> None:
     assert guarded.refusal(9_999, key=None).startswith("No accessKey")
     answer = guarded.ask(9_999)
     assert isinstance(answer, Response)
@@ -256,7 +258,7 @@ def test_permissions_of_an_administrator_count_as_with_rocketmq(guarded: Guarded
     assert guarded.refusal(222, {"group": "g", "topic": "T"}, key="limited-admin") == ""
 
 
-def test_a_default_does_not_open_what_is_denied_or_the_brokers_own_topics(guarded: Guarded) -> None:
+def test_a_default_permission_opens_neither_denied_nor_system_topics(guarded: Guarded) -> None:
     assert guarded.refusal(310, send_fields("Any"), key="generous") == ""
     assert guarded.refusal(310, send_fields("Orders"), key="generous") == MISSING + "topic:Orders"
     for topic in (
@@ -282,7 +284,7 @@ def test_codes_are_those_of_rocketmq() -> None:
     assert {code for code, each in REQUIREMENTS.items() if each.admin and not each.own} == {17, 25, 200, 207, 215}
 
 
-def test_only_producers_that_may_send_to_a_topic_are_asked_about_its_transactions(guarded: Guarded) -> None:
+def test_checks_go_only_to_producers_that_may_send_to_the_topic(guarded: Guarded) -> None:
     """The question holds the whole message, and anybody can say that he is of a group."""
     broker = guarded.broker
     accounts = ("application", "generous", "operators", "neighbours")

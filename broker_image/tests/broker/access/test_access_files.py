@@ -120,7 +120,7 @@ def test_any_account_survives_being_written(key: str, secret: str, topic: str, a
         ("a: \x00", "is no YAML"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(text: str, said: str) -> None:
+def test_problems_of_a_rule_file_are_reported(text: str, said: str) -> None:
     with pytest.raises(AccessError, match=rf"(?s){said}"):
         parse(text, NOW_MS)
 
@@ -147,7 +147,7 @@ def test_no_error_shows_a_secret() -> None:
     assert secret not in repr(parse(f"{{accounts: [], secretKey:{secret}}}", NOW_MS).notes)
 
 
-def test_what_may_be_meant_otherwise_is_noted() -> None:
+def test_ambiguous_settings_of_a_rule_file_are_noted() -> None:
     account = "accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n"
     assert "means DENY" in parse(account + "  defaultTopicPerm: ANY", NOW_MS).notes[0]
     assert "means DENY" in parse(account + "  topicPerms: [T=READ]", NOW_MS).notes[0]
@@ -278,7 +278,7 @@ def test_a_new_file_is_its_owners_only(tmp_path: Path) -> None:
     assert main.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     main = tmp_path / "missing" / "plain_acl.yml"
     with pytest.raises(AccessError, match="cannot be written"):
         files.write(main, AclFile())

@@ -29,7 +29,7 @@ def test_administrators_requests_and_those_that_move_offsets_are_administrative(
 
 
 @pytest.mark.parametrize("code", FORMS)
-def test_what_tools_send_has_the_form(code: int) -> None:
+def test_requests_of_rocketmqs_tools_pass_the_form_check(code: int) -> None:
     form = FORMS[code]
     assert set(NEWER.get(code, ())) <= form.fields
     fields = dict.fromkeys(form.fields, "x-1") | COMMON | {"AccessKey": "operators", "Signature": "x"}

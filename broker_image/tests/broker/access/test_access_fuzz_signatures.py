@@ -62,7 +62,7 @@ class Server:
         return ""
 
 
-def test_a_signature_counts_exactly_when_the_rule_says_so(tmp_path: Path) -> None:
+def test_a_signature_is_accepted_exactly_under_its_rule(tmp_path: Path) -> None:
     server = Server(tmp_path)
     rule = Rule(OWNERS, MAX_SILENCE_S, lambda: server.now_s)
     requests = HostileRequests(f"{SEED} to be signed", PROCESSORS | PROCESSORS_OF_ACCESS)

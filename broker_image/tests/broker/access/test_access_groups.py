@@ -55,7 +55,7 @@ def test_groups_that_are_not_named_go_by_the_default_of_groups(groups: Guarded) 
     assert read(groups, "Orders", "by-default") == ""
 
 
-def test_who_may_consume_as_a_group_may_have_its_dead_letters(groups: Guarded) -> None:
+def test_an_account_that_may_consume_as_a_group_may_read_its_dead_letters(groups: Guarded) -> None:
     for topic in ("%DLQ%G", "%RETRY%G"):
         assert read(groups, topic, "one-group") == ""
         assert groups.refusal(310, send_fields(topic), key="one-group") == ""
@@ -71,7 +71,7 @@ def test_a_topics_own_rule_counts_but_for_a_denied_group(groups: Guarded) -> Non
     assert read(groups, "%RETRY%H", "stated-topic") == MISSING + "group:H"
 
 
-def test_replies_are_written_by_all_and_read_by_those_whose_rules_name_them(groups: Guarded) -> None:
+def test_replies_may_be_written_by_all_and_read_with_a_permission(groups: Guarded) -> None:
     assert read(groups, REPLIES, "denied-one") == MISSING + f"topic:{REPLIES}"
     assert read(groups, REPLIES, "stated-topic") == ""
     assert read(groups, REPLIES, "operators") == ""

@@ -94,7 +94,7 @@ def test_an_account_is_made_changed_and_deleted(guarded: Guarded, open_harness: 
     assert len(again.access.rules.accounts) == 5
 
 
-def test_an_account_is_changed_where_it_stands(guarded: Guarded) -> None:
+def test_an_account_is_changed_in_its_own_file(guarded: Guarded) -> None:
     other = guarded.path.parent / "acl" / "team.yml"
     other.parent.mkdir()
     other.write_text("accounts:\n- {accessKey: team-key, secretKey: team-secret}\n")
@@ -149,7 +149,7 @@ def test_a_file_that_is_broken_or_cannot_be_written_is_left_as_it_is(guarded: Gu
     assert guarded.refusal(26, key="newcomers") == "No acl config for newcomers"
 
 
-def test_what_somebody_wrote_into_the_file_just_now_is_kept(guarded: Guarded) -> None:
+def test_a_concurrent_edit_of_the_file_is_kept(guarded: Guarded) -> None:
     guarded.path.write_text(RULES + "- {accessKey: by-hand, secretKey: by-hand-secret}\n")
     assert put(guarded, "newcomers").code == 0
     assert guarded.refusal(26, key="by-hand") == ""
@@ -183,7 +183,7 @@ def test_no_secret_is_in_a_log_an_answer_or_the_configuration(
         assert secret not in shown
 
 
-def test_what_waits_is_checked_again_by_the_rules_of_now(guarded: Guarded) -> None:
+def test_held_requests_are_checked_again_by_the_current_rules(guarded: Guarded) -> None:
     pull = Command(11, fields={"topic": "Orders", "consumerGroup": "mine", "AccessKey": "application"})
     session = guarded.harness.session
     before = guarded.access.account_of(session, pull)
