@@ -62,7 +62,7 @@ format: $(DEV) ## sort imports and format all Python code
 
 check: $(DEV) ## static checks: ruff (rules and format), mypy, import contracts, limits of size, Biome (the console's JavaScript; needs Node), Vale (prose; needs Go)
 	$(call suite,prose-linter) env PYTHONPATH=e2e $(BIN)/python .ci/lint_prose.py --build
-	$(call suite,check) $(MAKE) --no-print-directory check-all
+	$(call suite,check) $(MAKE) --no-print-directory check-all $(if $(wildcard $(SPARK)),check-spark)
 
 # The same commands as in .pre-commit-config.yaml; a test compares them.
 check-all: $(DEV)
@@ -101,8 +101,10 @@ test-api: $(DEV) cluster ## operator and chart against real API servers
 
 test-spark: test-spark-core test-spark-rest ## the analytics, on a local Spark (needs Java 17)
 
-test-spark-core: $(DEV) $(SPARK)
-	$(BIN)/mypy --config-file spark/pyproject.toml --python-executable $(SPARK_BIN)/python spark/src
+check-spark: $(DEV) $(SPARK) ## mypy for the analytics and their tests; part of check where .venv-spark is
+	$(BIN)/mypy --config-file spark/pyproject.toml --python-executable $(SPARK_BIN)/python $(addprefix spark/,src testing tests bench image)
+
+test-spark-core: check-spark
 	$(call suite,spark-core) $(SPARK_BIN)/python -m pytest -c spark/pyproject.toml spark/tests -n $(WORKERS) --dist loadfile -m core --junitxml=$(REPORTS)/spark-core.xml
 
 test-spark-rest: $(SPARK)
@@ -180,6 +182,6 @@ pins: ## write the pins in requirements/ anew from the .in files (needs uv); ima
 clean: ## remove what the targets made, but for the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
 
-.PHONY: help setup setup-dev setup-spark demo run format check check-all test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
+.PHONY: help setup setup-dev setup-spark demo run format check check-all check-spark test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
 .PHONY: bench bench-hostile bench-spark docs screenshots pictures-cli wheels pins clean

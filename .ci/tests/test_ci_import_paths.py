@@ -1,16 +1,34 @@
-"""Tests, mypy and editors find the packages that tests share in the same folders."""
+"""pytest, mypy and editors find the packages that tests share in the same folders."""
 
+import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
-TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-FOLDERS = TOOLS["pytest"]["ini_options"]["pythonpath"]
+CONFIG = "$MYPY_CONFIG_FILE_DIR/"
 
 
-def test_an_editor_finds_what_pytest_finds() -> None:
-    assert TOOLS["pyright"]["extraPaths"] == FOLDERS
+@pytest.mark.parametrize("folder", ["", "spark"])
+def test_mypy_searches_each_folder_that_pytest_searches(folder: str) -> None:
+    tools = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["tool"]
+    searched = tools["pytest"]["ini_options"]["pythonpath"]
+    assert [name for name in searched if not (ROOT / folder / name).is_dir()] == []
+    assert set(searched) <= {path.removeprefix(CONFIG) for path in tools["mypy"]["mypy_path"]}
 
 
-def test_each_folder_is_there() -> None:
-    assert [name for name in FOLDERS if not (ROOT / name).is_dir()] == []
+def test_editors_search_each_folder_that_pytest_searches() -> None:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert tools["pyright"]["extraPaths"] == tools["pytest"]["ini_options"]["pythonpath"]
+
+
+def test_mypy_checks_all_code_but_examples_and_the_analytics() -> None:
+    """The analytics have an environment and a run of their own, `make check-spark`."""
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    ours = [Path(name) for name in listed.stdout.splitlines() if not name.startswith(("examples/", "spark/"))]
+    assert ours
+    assert [path for path in ours if not any(path.is_relative_to(folder) for folder in checked)] == []

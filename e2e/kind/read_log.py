@@ -7,8 +7,6 @@
 Arguments: the store's folder, the topic, the delay level table.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -51,7 +51,11 @@ def expected(broker: FakeBroker, position: int, count: int) -> bytes:
 def test_a_kept_connection_that_falls_silent_is_made_anew(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_patience, "RESPONSE_TIMEOUT_S", 0.3)
     over = threading.Event()
-    broker.script = [send_range, lambda handler: bool(over.wait(20)) and None]
+
+    def stay_silent(handler: Handler) -> None:
+        over.wait(20)
+
+    broker.script = [send_range, stay_silent]
     client = BrokerClient(broker.url, None, 60)
     try:
         assert read(client, 0, 1_000) == expected(broker, 0, 1_000)

@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq_spark import StorePathError, read_positions
 from delaymq_spark.store import broker_client, remote
 from delaymq_spark.store import patience as store_patience
+from delaymq_spark.store.address import check_store_path
 from delaymq_spark.store.patience import Patience
 from delaymq_spark.store.remote import describe_store
 from delaymq_spark.store.segments import Skipped
@@ -82,7 +84,7 @@ def broker(store: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield server
 
 
-def keys_of(broker: FakeBroker, **options: str) -> tuple[list[str], list[Skipped]]:
+def keys_of(broker: FakeBroker, **options: Any) -> tuple[list[str], list[Skipped]]:
     told: list[Skipped] = []
     rows = source_rows(broker.url, told=told, **options)
     return [row["keys"] for row in rows], told
@@ -243,7 +245,11 @@ def test_a_kept_connection_that_falls_silent_is_given_up_too(
 ) -> None:
     client = broker_client.BrokerClient(broker.url, None, 100)
     assert b"brokerName" in client.get("/api/v1/store")
-    broker.first = lambda handler: handler.rfile.read(1)
+
+    def read_a_byte(handler: Handler) -> None:
+        handler.rfile.read(1)
+
+    broker.first = read_a_byte
     monkeypatch.setattr(store_patience, "time", time)
     monkeypatch.setattr(store_patience, "RESPONSE_TIMEOUT_S", 10_000)
     client._patience.seconds = 0.3
@@ -341,7 +347,7 @@ def test_an_address_that_cannot_be_one_is_told_without_what_may_be_secret(path: 
     ],
 )
 def test_an_address_has_one_form(given: str, normal: str) -> None:
-    assert remote.check_store_path(given) == normal
+    assert check_store_path(given) == normal
 
 
 def test_a_token_is_sent_and_never_shown(

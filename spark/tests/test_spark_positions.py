@@ -142,7 +142,7 @@ def test_a_store_of_ours_that_is_in_use_tells_deletions_only_by_its_own_table(tm
     work.close()
     (work.path / "config").mkdir(exist_ok=True)
     (work.path / "config" / "topics.json").write_text('{"topicConfigTable":{"TBW102":{}}}')
-    assert read_positions(work.path).known_topics == {"TBW102", "Orders"}
+    assert read_positions(work.path).known_topics == frozenset({"TBW102", "Orders"})
     (work.path / "abort").touch()
     assert read_positions(work.path).known_topics is None
 

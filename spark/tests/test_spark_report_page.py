@@ -7,6 +7,7 @@ import re
 import warnings
 from datetime import datetime, timedelta
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from delaymq_spark.report import page as report
@@ -15,6 +16,7 @@ from delaymq_spark.report.page import render
 from delaymq_spark.report.text import headline, lines
 from delaymq_spark_testing.summaries import empty_summary, full_summary, iso
 from matplotlib import dates
+from matplotlib.patches import Rectangle
 
 VOID = {"meta", "path", "use", "rect", "line", "br"}
 
@@ -102,9 +104,11 @@ def test_one_message_is_not_counted_as_several() -> None:
 def test_a_bar_of_the_rate_covers_its_hour() -> None:
     figure = plots._rate(full_summary(hours=3)["traffic"])
     assert figure is not None
-    bars, points = figure.axes[0].patches, figure.axes[1].lines[0].get_xdata()
+    bars = figure.axes[0].patches
+    points: Any = figure.axes[1].lines[0].get_xdata()
     first = datetime.fromisoformat(iso(0))
     for number, bar in enumerate(bars):
+        assert isinstance(bar, Rectangle)
         begin, end = (dates.num2date(x) for x in (bar.get_x(), bar.get_x() + bar.get_width()))
         assert abs(begin - first - timedelta(hours=number)) < timedelta(seconds=1)
         assert abs(end - begin - timedelta(hours=1)) < timedelta(seconds=1)

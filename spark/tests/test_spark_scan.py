@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq.message.marks import format_due
@@ -14,6 +15,7 @@ from delaymq.message.record import encode_record
 from delaymq_spark import skipped
 from delaymq_spark.planning.parts import plan
 from delaymq_spark.scan import frames, walk
+from delaymq_spark.store.segment_file import Skipped
 from delaymq_spark_testing.store import comparable, reader_damage, reader_rows, source_rows, unpack_golden
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -72,12 +74,13 @@ def messages(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
-def write_log(path: Path, parts: list[dict[str, object]], base: int = 0) -> list[Path]:
+def write_log(path: Path, parts: list[dict[str, Any]], base: int = 0) -> list[Path]:
     """A log of these messages in files of SEGMENT_BYTES; the files."""
     folder = path / "commitlog"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    data, files = bytearray(), []
+    data = bytearray()
+    files: list[Path] = []
 
     def close_segment() -> None:
         file = folder / f"{base + len(files) * SEGMENT_BYTES:020d}"
@@ -87,20 +90,20 @@ def write_log(path: Path, parts: list[dict[str, object]], base: int = 0) -> list
 
     for number, part in enumerate(parts):
         at = base + len(files) * SEGMENT_BYTES + len(data)
-        record = encode_record(**part, physical_offset=at, store_timestamp_ms=1_700_000_000_000 + number)  # type: ignore[arg-type]
+        record = encode_record(**part, physical_offset=at, store_timestamp_ms=1_700_000_000_000 + number)
         if len(record) + 8 > SEGMENT_BYTES - len(data):
             left = SEGMENT_BYTES - len(data)
             data += left.to_bytes(4, "big") + (0xCBD43194).to_bytes(4, "big")
             close_segment()
             at = base + len(files) * SEGMENT_BYTES
-            record = encode_record(**part, physical_offset=at, store_timestamp_ms=1_700_000_000_000 + number)  # type: ignore[arg-type]
+            record = encode_record(**part, physical_offset=at, store_timestamp_ms=1_700_000_000_000 + number)
         data += record
     close_segment()
     return files
 
 
 def assert_same_as_reader(path: Path, split_bytes: int = 1 << 27) -> int:
-    told: list[walk.Skipped] = []
+    told: list[Skipped] = []
     rows = [comparable(row) for row in source_rows(path, split_bytes=split_bytes, told=told)]
     expected = list(reader_rows(path))
     assert [row["physical_offset"] for row in rows] == [row["physical_offset"] for row in expected]
@@ -139,7 +142,7 @@ def test_a_segment_is_split_only_where_a_queue_names_the_record(golden: Path) ->
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(parts=st.lists(messages(), max_size=60), base=st.sampled_from([0, SEGMENT_BYTES * 3]))
 def test_any_records_give_the_readers_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[dict[str, object]], base: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[dict[str, Any]], base: int
 ) -> None:
     # Small stripes and windows, so that a log of a test has many.
     monkeypatch.setattr(frames, "STRIPE_BYTES", 512)
@@ -186,7 +189,7 @@ def wounded(data: bytearray, source: random.Random, manner: str) -> bytearray:
     return data
 
 
-def _message(body: bytes = b"body", **changes: object) -> dict[str, object]:
+def _message(body: bytes = b"body", **changes: object) -> dict[str, Any]:
     return {
         "topic": b"Orders", "queue_id": 0, "flag": 0, "queue_offset": 0, "sys_flag": 0, "born_timestamp_ms": 1,
         "born_host": IPV4, "store_host": IPV4, "reconsume_times": 0, "prepared_transaction_offset": 0, "body": body,
@@ -203,7 +206,7 @@ def test_a_body_full_of_records_in_their_right_places_gives_one_row(
     while len(body) < 40_000:
         body += encode_record(
             **_message(b"inner"), physical_offset=first_body_byte + len(body), store_timestamp_ms=1_700_000_000_000
-        )  # type: ignore[arg-type]
+        )
     write_log(tmp_path, [_message(bytes(body)), outer, outer])
     assert assert_same_as_reader(tmp_path) == 3
     # Also where a part of the log would begin within that body: no queue names what stands there.
@@ -280,7 +283,8 @@ def test_a_file_that_is_deleted_or_cut_after_planning_is_told(tmp_path: Path) ->
     found = plan(str(tmp_path), 1 << 27)
     os.remove(files[0])
     os.truncate(files[1], 10_000)
-    options, told = parse_options({"path": str(tmp_path)}), []
+    options = parse_options({"path": str(tmp_path)})
+    told: list[Skipped] = []
     counts = [sum(batch.num_rows for batch in batches(part, options, told.append)) for part in found.parts]
     assert counts[0] == 0
     assert counts[1] == 10_000 // (found.parts[2].start and 3000 + 91 + 6 + 6)

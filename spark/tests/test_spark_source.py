@@ -82,7 +82,8 @@ def test_bodies_and_properties_are_read_only_when_asked_for(spark: SparkSession,
     assert load(spark, golden).columns == list(DEFAULT_COLUMNS)
     assert load(spark, golden, columns="body,topic").columns == ["body", "topic"]
     frame = spark.read.format("rocketmq_store").schema("size int, topic string").option("path", str(golden)).load()
-    assert frame.agg(F.sum("size")).first()[0] == sum(record.size for record in StoreReader(golden).records())
+    [[total]] = frame.agg(F.sum("size")).collect()
+    assert total == sum(record.size for record in StoreReader(golden).records())
 
 
 def test_topics_and_store_times_narrow_what_is_read(spark: SparkSession, golden: Path) -> None:
@@ -96,7 +97,7 @@ def test_topics_and_store_times_narrow_what_is_read(spark: SparkSession, golden:
 
 def test_pushed_filters_give_the_rows_that_spark_would_have_kept(spark: SparkSession, golden: Path) -> None:
     frame = load(spark, golden)
-    middle = frame.agg(F.percentile_approx("store_time", 0.5)).first()[0]
+    [[middle]] = frame.agg(F.percentile_approx("store_time", 0.5)).collect()
     conditions = [
         (F.col("topic") == "GoldenNormal") & (F.col("queue_id") == 1),
         F.col("topic").isin("GoldenNormal", "GoldenDelay"),

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 from itertools import count, islice, repeat
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -135,7 +136,12 @@ def test_a_column_is_made_only_when_it_is_asked_for(tmp_path: Path, monkeypatch:
     write_segment(tmp_path, repeat((b"Orders", b"b" * 500, b"KEYS\x01k")), 60_000)
     made: list[str] = []
     column = scan_columns.Rows.column
-    monkeypatch.setattr(scan_columns.Rows, "column", lambda rows, name: made.append(name) or column(rows, name))
+
+    def noted(rows: scan_columns.Rows, name: str) -> Any:
+        made.append(name)
+        return column(rows, name)
+
+    monkeypatch.setattr(scan_columns.Rows, "column", noted)
     monkeypatch.setattr(scan_columns, "Properties", None)
     assert sum(batch.num_rows for batch in read(tmp_path, "topic,size")) > 0
     assert set(made) == {"topic", "size"}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq.message.levels import DelayLevels
@@ -20,7 +22,7 @@ from delaymq_spark.source.data_source import RocketMqStoreSource
 from delaymq_spark.store import remote
 from delaymq_spark.store.broker_client import NoAnswerError
 from delaymq_spark_testing.fake_broker import fake_broker, reset
-from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
+from pyspark.sql.datasource import Filter, GreaterThanOrEqual, LessThan
 
 pytestmark = pytest.mark.core
 
@@ -52,19 +54,19 @@ def times_of(store: Path) -> list[int]:
     return [record.store_timestamp_ms for record in StoreReader(store).records()]
 
 
-def read_times(source: RocketMqStoreSource, *filters: object) -> tuple[list[int], list[int]]:
+def read_times(source: RocketMqStoreSource, *filters: Filter) -> tuple[list[int], list[int]]:
     """Store times of the rows in ms, and the segments that were read for them."""
     reader = source.reader(source.schema())
     if filters:
         assert list(reader.pushFilters(list(filters))) == []
-    parts = reader.partitions()
+    parts: Sequence[Any] = reader.partitions()
     rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
     return [round(row["store_time"].timestamp() * 1000) for row in rows], sorted(
         {part.part.segment.base for part in parts}
     )
 
 
-def bound(kind: type[GreaterThanOrEqual | LessThan], at_ms: int) -> object:
+def bound(kind: type[GreaterThanOrEqual | LessThan], at_ms: int) -> Filter:
     return kind(("store_time",), datetime.fromtimestamp(at_ms / 1000, UTC))
 
 

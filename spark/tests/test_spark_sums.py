@@ -71,7 +71,7 @@ def test_quantiles_of_nothing_are_none() -> None:
 def test_each_row_goes_to_one_partition_and_equal_ones_to_the_same() -> None:
     texts = ["a", None, "b", "", "a", "ü", None, "b"]
     rows = pa.table({"text": pa.array(texts), "at": pa.array([0] * len(texts), TIME)})
-    found = {}
+    found: dict[str | None, list[int]] = {}
     for place, some in scattered(rows, place_of_texts(rows["text"], 3), 3):
         for text in unpack(pack(some))["text"].to_pylist():
             found.setdefault(text, []).append(place)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 _WAIT_LIMIT_S = 240
 # Spark gives a stream's Python process ten seconds to come up, which no setting changes: too few beside other work.

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from delaymq.message import names
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels, queue_of_level
@@ -58,15 +59,15 @@ class Workload:
         )  # fmt: skip
         self._store = self._open()
 
-    def append(self, topic: str, queue_id: int, reason: str, *, body: bytes = b"", **fields: object) -> Written:
+    def append(self, topic: str, queue_id: int, reason: str, *, body: bytes = b"", **fields: Any) -> Written:
         """One record; `fields` are those of NewRecord."""
-        properties = dict(fields.pop("properties", {}))  # type: ignore[call-overload]
+        properties = dict(fields.pop("properties", {}))
         if topic != names.OP_HALF_TOPIC and names.UNIQUE_KEY not in properties:
             self._keys += 1
             properties[names.UNIQUE_KEY] = f"7F0000010000{self._keys:020X}"
         message = NewRecord(
-            topic, queue_id, body, properties, 0, int(fields.pop("sys_flag", 0)),  # type: ignore[call-overload]
-            int(fields.pop("born_ms", self.now_ms)), HOST, HOST, **fields,  # type: ignore[call-overload]
+            topic, queue_id, body, properties, 0, int(fields.pop("sys_flag", 0)),
+            int(fields.pop("born_ms", self.now_ms)), HOST, HOST, **fields,
         )  # fmt: skip
         done = self._store.append(message)
         written = Written(
@@ -254,8 +255,8 @@ def mixed_workload(path: Path, *, seed: int = 1, rounds: int = 40, marks: bool =
                 waiting.append(far)
         half = work.half("Money", 0)
         fate = chance.randrange(3)
-        if fate < 2 and (message := work.end(half, commit=fate == 1)) is not None:
-            aged.append(message)
+        if fate < 2 and (ended := work.end(half, commit=fate == 1)) is not None:
+            aged.append(ended)
         elif fate == 2:
             halves.append(half)
         work.now_ms += 1_000

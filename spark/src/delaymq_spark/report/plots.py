@@ -273,6 +273,6 @@ def _times(rows: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def _time_axis(axes: Axes) -> None:
-    locator = dates.AutoDateLocator(minticks=3, maxticks=9)  # type: ignore[no-untyped-call]
+    locator = dates.AutoDateLocator(minticks=3, maxticks=9)
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
