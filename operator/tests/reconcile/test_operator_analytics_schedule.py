@@ -12,16 +12,17 @@ def ms(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def text(at_ms: int | None) -> str:
-    return "never" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+def text(at_ms: int | None) -> str | None:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def following(line: str, zone: str, after: str, count: int) -> list[str]:
     """The next times after one, as texts in UTC."""
-    found, at_ms = [], ms(after)
+    found: list[str] = []
+    at_ms = ms(after)
     for _ in range(count):
         at_ms = next_time_ms(line, zone, at_ms)
-        found.append(text(at_ms))
+        found.append(str(text(at_ms)))
     return found
 
 
