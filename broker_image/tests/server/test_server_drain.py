@@ -85,7 +85,7 @@ def test_a_drain_that_nobody_renews_ends_and_writes_are_registered_again(
             await until(lambda: permission(server, "T") == 6)
 
     run(scenario)
-    assert caplog.text.count("its lease ended") == 1
+    assert caplog.text.count("the lease expired") == 1
 
 
 def test_a_drained_broker_stops_and_starts_with_writes(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_a_drained_broker_stops_and_starts_with_writes(tmp_path: Path) -> None:
         (b"[]", "Expected `object`"),
         (b"{}", "`mode`"),
         (b'{"mode":"away","leaseMs":5000}', "Invalid enum value"),
-        (b'{"mode":"withdraw"}', "withdraw needs leaseMs"),
-        (b'{"mode":"refuse","leaseMs":null}', "refuse needs leaseMs"),
+        (b'{"mode":"withdraw"}', "withdraw requires leaseMs"),
+        (b'{"mode":"refuse","leaseMs":null}', "refuse requires leaseMs"),
         (b'{"mode":"refuse","leaseMs":999}', ">= 1000"),
         (b'{"mode":"refuse","leaseMs":600001}', "<= 600000"),
         (b'{"mode":"refuse","leaseMs":"5000"}', "Expected `int"),

@@ -100,7 +100,7 @@ def test_idle_connections_up_to_the_limit_of_open_files_stop_no_send_and_no_hand
         process.wait(BOUND_S)
     log_text = log_path.read_text()
     assert "maxConnections is 10000, but the limit of open files (320)" in log_text
-    assert "is cut off: the limit of open files has no room" in log_text
+    assert "the limit of open files allows no more connections" in log_text
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_start_without_threads_ends_with_a_sentence(threads: int, tmp_path: Pa
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", WITHOUT_THREADS, str(tmp_path), str(threads)]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=BOUND_S)
-    assert "cannot start: a thread cannot be started (can't start new thread): raise the limit" in ended.stderr
+    assert "cannot start: cannot start a thread (can't start new thread): raise the limit" in ended.stderr
     assert "trace=" not in ended.stderr
     assert ended.returncode == 1
 

@@ -133,7 +133,7 @@ def test_an_error_is_in_the_same_line_with_the_calls_and_the_causes(form: str) -
 
 
 def test_arguments_that_do_not_fit_cost_nothing_but_their_place() -> None:
-    assert "its arguments do not fit" in as_text("%d and %d", "x")
+    assert "invalid arguments" in as_text("%d and %d", "x")
 
 
 # How many
@@ -248,7 +248,7 @@ def test_what_was_left_out_is_told_also_when_nothing_more_is_logged(pipe: Pipe) 
         lines = [file.readline() for _ in range(BURST_LINES)]  # as many, and no more, are taken at once
         owed = 0
         for line in file:
-            told = re.search(r'event="(\d+) more lines of this logger were left out"', line)
+            told = re.search(r'event="(\d+) lines of this logger were suppressed"', line)
             owed += int(told[1]) if told is not None else 0
             lines += [] if told is not None else [line]
             if owed + len(lines) == BURST_LINES + 50:

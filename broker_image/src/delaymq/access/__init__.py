@@ -1,12 +1,12 @@
-"""Accounts and their files, for brokers and NameServers: RocketMQ's plain_acl.yml.
+"""Accounts and their files for brokers and NameServers, in the format of RocketMQ's plain_acl.yml.
 
-Here: rule files and their reading (`files`, `plain_acl`, `yaml_tree`), accounts, white lists, and whether a request
-carries an account's signature (`signed`). Not here: the signatures (protocol/signatures.py, second_signature.py), and
-what an account may do: of a broker's requests (broker/access), of a NameServer's (namesrv/guard.py). Invariant: no
-secret is in an answer, a log or an error.
+Here: reading of rule files (`files`, `plain_acl`, `yaml_tree`), accounts, allow lists, and verification that a request
+is signed by an account (`signed`). Not here: the signatures (protocol/signatures.py, second_signature.py), and the
+permissions for requests to brokers (broker/access) and to NameServers (namesrv/guard.py). Invariant: responses, logs
+and errors never contain a secret.
 """
 
 from typing import Final
 
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-"""What a refusal begins with. Clients in Java show the name of their broker's exception; people look for it."""
+"""Prefix of rejections: Java clients show the exception name of RocketMQ's broker, which users search for."""

@@ -1,4 +1,4 @@
-"""Accounts and what they may do: one entry of a file, and the same prepared for the check of each request."""
+"""Accounts and their permissions: an entry of a file, and its prepared form for checking requests."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ PERMISSIONS: Final[Mapping[str, int]] = {
     "SUB|PUB": PUB | SUB,
 }
 MIN_KEY_CHARACTERS: Final = 7
-"""RocketMQ takes keys and secrets that are longer than 6."""
+"""Minimum length; RocketMQ requires keys and secrets longer than 6."""
 MAX_KEY_CHARACTERS: Final = 1_024
 MAX_PERMISSIONS: Final = 10_000
-"""Of one account."""
+"""Maximum permissions of one account."""
 _SHOWN_CHARACTERS: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """An account as a file states it."""
+    """An account as defined in a file."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -43,35 +43,35 @@ class Entry:
     topic_perms: tuple[str, ...] | None = None
     group_perms: tuple[str, ...] | None = None
     require_second_signature: bool = False
-    """RocketMQ's signature is not enough (protocol.second_signature)."""
+    """Whether RocketMQ's signature does not suffice (protocol.second_signature)."""
     others: tuple[tuple[str, Scalar], ...] = field(default=(), repr=False)
-    """Keys that mean nothing here; they stay in the file."""
+    """Keys without a meaning here, which are preserved in the file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
-    """An account as the check uses it."""
+    """An account prepared for checks."""
 
     entry: Entry
     white_list: WhiteList | None
     signer: Signer
     admin: bool
     topic_permission: int
-    """For topics that `permissions` does not name."""
+    """Permission of topics not in `permissions`."""
     group_permission: int
     permissions: Mapping[str, int]
-    """By topic; a group stands under its retry topic."""
+    """Permissions by topic; groups are listed by their retry topic."""
     notes: tuple[str, ...]
-    """What its owner may have meant otherwise."""
+    """Warnings about probable mistakes."""
 
 
 def prepare(entry: Entry) -> Account:
-    """The account of an entry. AccessError says what is wrong with it, without the secret."""
+    """Prepare the account of an entry; raise AccessError, without the secret, if the entry is invalid."""
     check_keys(entry.access_key, entry.secret_key)
     notes: list[str] = []
     permissions = dict(_permissions(entry.topic_perms or (), "topic", "", notes))
     for resource, permission in _permissions(entry.group_perms or (), "group", RETRY_PREFIX, notes):
-        # Both lists can name a retry topic: a DENY counts in either.
+        # Both lists can name a retry topic: a DENY in either one applies.
         permissions[resource] = permission | (permissions.get(resource, 0) & DENY)
     try:
         white_list = WhiteList([entry.white_remote_address]) if entry.white_remote_address.strip() else None
@@ -90,7 +90,7 @@ def prepare(entry: Entry) -> Account:
 
 
 def check_keys(access_key: str, secret_key: str) -> None:
-    """AccessError for keys that RocketMQ does not take either; its sentence, without the secret."""
+    """Raise AccessError, with RocketMQ's text but without the secret, for keys that RocketMQ rejects, too."""
     if len(access_key) < MIN_KEY_CHARACTERS or len(secret_key) < MIN_KEY_CHARACTERS:
         raise AccessError(
             f"The accessKey={shown(access_key)} and secretKey=(not shown) cannot be null and length should longer than"
@@ -98,13 +98,13 @@ def check_keys(access_key: str, secret_key: str) -> None:
         )
     if max(len(access_key), len(secret_key)) > MAX_KEY_CHARACTERS or not (access_key + secret_key).isprintable():
         raise AccessError(
-            f"account {shown(access_key)}: accessKey and secretKey are printable and have at most"
+            f"account {shown(access_key)}: accessKey and secretKey must be printable and have at most"
             f" {MAX_KEY_CHARACTERS} characters"
         )
 
 
 def check_permissions(entry: Entry) -> None:
-    """AccessError for permissions that somebody asks for and that are none (in a file they mean DENY)."""
+    """Raise AccessError for invalid permissions in a request (in a file, they mean DENY)."""
     for stated in (*(entry.topic_perms or ()), *(entry.group_perms or ())):
         words = _words(stated)
         if len(words) != 2:
@@ -131,8 +131,8 @@ def _permissions(stated: Iterable[str], kind: str, prefix: str, notes: list[str]
         words = _words(text)
         if len(words) != 2:
             raise AccessError(
-                f"Parse resource permission failed for {kind}:{text[:_SHOWN_CHARACTERS]}: write NAME=PUB, SUB, PUB|SUB"
-                " or DENY"
+                f"Parse resource permission failed for {kind}:{text[:_SHOWN_CHARACTERS]}: use NAME=PERMISSION with PUB,"
+                " SUB, PUB|SUB or DENY"
             )
         yield prefix + words[0], _permission(words[1], f"{kind} {text[:_SHOWN_CHARACTERS]}", notes)
 
@@ -150,11 +150,11 @@ def _default(stated: str | None, key: str, notes: list[str]) -> int:
 def _permission(word: str, about: str, notes: list[str]) -> int:
     known = PERMISSIONS.get(word)
     if known is None:
-        notes.append(f"{about} is no permission and means DENY, as for RocketMQ: write PUB, SUB, PUB|SUB or DENY")
+        notes.append(f"{about} is not a permission and means DENY, as in RocketMQ: use PUB, SUB, PUB|SUB or DENY")
         return DENY
     return known
 
 
 def shown(access_key: str) -> str:
-    """An access key as texts have it: a peer must not choose how long they are, or what a terminal does."""
+    """Return an access key truncated and without unprintable characters, for texts."""
     return "".join(each if each.isprintable() else "?" for each in access_key[:_SHOWN_CHARACTERS])

@@ -1,6 +1,6 @@
-"""White lists: which peers' addresses need no signature, in the forms that RocketMQ's files have.
+"""Allow lists: addresses of peers that need no signature, in the formats of RocketMQ's files.
 
-`*`, `10.0.0.7`, `10.0.0.*`, `10.0.1-3.*`, `10.0.0.{7,9}`, several joined by commas, and the same of IPv6
+`*`, `10.0.0.7`, `10.0.0.*`, `10.0.1-3.*`, `10.0.0.{7,9}`, several separated by commas, and the same for IPv6
 (`2::ac5:78:*`).
 """
 
@@ -16,26 +16,26 @@ from delaymq.access.errors import AccessError
 
 EVERYBODY: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 MAX_ALTERNATIVES: Final = 1_024
-"""In one pair of braces, and patterns in one list; each is looked at when a peer asks for the first time."""
+"""Maximum alternatives in braces, and patterns in a list; all are checked at the first request of a peer."""
 REMEMBERED_PEERS: Final = 4_096
-"""Addresses whose answer is kept; peers must not fill the memory by coming from many."""
+"""Maximum cached addresses, so that peers with many addresses cannot exhaust the memory."""
 _COMMA: Final = re.compile(r",(?![^{]*\})")
 _GROUPS: Final = struct.Struct(">8H")
 _SHOWN_CHARACTERS: Final = 100
 
 Ranges = tuple[tuple[int, int], ...]
-"""What one part of an address may be: from, to."""
+"""Ranges of one part of an address: from, to."""
 Pattern = tuple[Ranges, ...]
-"""Four parts, or eight for IPv6."""
+"""Pattern of four parts, or eight for IPv6."""
 
 
 class WhiteList:
-    """Addresses that are believed without a signature."""
+    """Addresses that are trusted without a signature."""
 
     __slots__ = ("_known", "_patterns")
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """AccessError names the text that is no address."""
+        """Parse the addresses; raise AccessError with the text of an invalid one."""
         self._patterns: list[Pattern] | None = []
         self._known: dict[bytes, bool] = {}
         for text in texts:
@@ -45,13 +45,13 @@ class WhiteList:
                 elif self._patterns is not None:
                     self._patterns.append(parse_pattern(one))
                     if len(self._patterns) > MAX_ALTERNATIVES:
-                        raise AccessError(f"a white list has more than {MAX_ALTERNATIVES} entries: write ranges")
+                        raise AccessError(f"an allow list has more than {MAX_ALTERNATIVES} entries: use ranges")
 
     def __bool__(self) -> bool:
         return self._patterns is None or bool(self._patterns)
 
     def matches(self, remote_host: bytes) -> bool:
-        """Whether a peer (packed as message.ids.pack_host does it) is listed."""
+        """Return whether a peer (packed by message.ids.pack_host) is listed."""
         if self._patterns is None:
             return True
         address = remote_host[:-4]
@@ -65,19 +65,19 @@ class WhiteList:
 
 
 def split_list(text: str) -> list[str]:
-    """The addresses of a list that is joined by commas; those within braces are one's alternatives."""
+    """Split a list at its commas, except within braces."""
     return [word.strip() for word in _COMMA.split(text) if word.strip()]
 
 
 def parse_pattern(text: str) -> Pattern:
-    """One address or range of them. AccessError."""
+    """Parse one address or range of addresses; raise AccessError if it is invalid."""
     try:
         return _version_6(text) if ":" in text else _version_4(text)
     except ValueError as error:
-        # The error of `ipaddress` repeats all of the text.
+        # The error of `ipaddress` repeats the whole text.
         shown, why = text[:_SHOWN_CHARACTERS], str(error)[: 2 * _SHOWN_CHARACTERS]
         raise AccessError(
-            f"Netaddress examine Exception netaddress is {shown!r}: {why}; write an address, or 10.0.0.*, 10.0.0.1-20"
+            f"Netaddress examine Exception netaddress is {shown!r}: {why}; use an address, or 10.0.0.*, 10.0.0.1-20"
             " or 10.0.0.{1,2}"
         ) from error
 
@@ -103,7 +103,7 @@ def _version_6(text: str) -> Pattern:
         return tuple(((group, group),) for group in _GROUPS.unpack(address.packed))
     head, gap, tail = text.partition("::")
     if "::" in tail:
-        raise ValueError("`::` stands in it twice")
+        raise ValueError("`::` occurs twice")
     before = head.split(":") if head else []
     after = tail.split(":") if tail else []
     missing = 8 - len(before) - len(after)
@@ -131,7 +131,7 @@ def _part(word: str, base: int, highest: int) -> Ranges:
 def _number(word: str, base: int, highest: int) -> int:
     digits = "0123456789abcdefABCDEF" if base == 16 else "0123456789"
     if not 0 < len(word) <= 4 or any(character not in digits for character in word):
-        raise ValueError(f"{word[:20]!r} is no part of an address")
+        raise ValueError(f"{word[:20]!r} is not a part of an address")
     number = int(word, base)
     if number > highest:
         raise ValueError(f"{word} is above {highest}")

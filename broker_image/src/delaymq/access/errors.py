@@ -1,5 +1,5 @@
-"""Errors of rule files; peers get RequestErrors (protocol.errors) instead."""
+"""Errors of rule files; peers receive RequestErrors (protocol.errors) instead."""
 
 
 class AccessError(Exception):
-    """The rules cannot be read, or cannot be kept; the text says what to do, and holds no secret."""
+    """Rules cannot be read or written; the text says what to do, and contains no secret."""

@@ -1,4 +1,4 @@
-"""One rule file, `plain_acl.yml` or one beside it: from its text to its accounts, and back.
+"""Parsing and formatting of one rule file, `plain_acl.yml` or a file of the folder `acl`.
 
     globalWhiteRemoteAddresses:
     - 10.10.103.*
@@ -12,7 +12,7 @@
     - counter: 1
       timestamp: 1700000000000
 
-Keys are RocketMQ's, so a file can be used by either broker, whichever wrote it last.
+Keys are RocketMQ's, so that both brokers can use a file written by either.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from delaymq.access.errors import AccessError
 from delaymq.access.yaml_tree import Scalar, Tree, read_yaml
 
 MAX_ACCOUNTS: Final = 10_000
-"""Of one file; each takes some kilobytes of memory."""
+"""Maximum accounts of one file; each takes some kilobytes of memory."""
 MAX_PERMISSIONS_IN_ALL: Final = 100_000
 
 _TEXTS: Final = {
@@ -40,25 +40,25 @@ _TEXTS: Final = {
 }
 _LISTS: Final = {"topicPerms": "topic_perms", "groupPerms": "group_perms"}
 REQUIRE_SECOND: Final = "requireSecondSignature"
-"""Ours; RocketMQ's broker ignores it."""
+"""A key of DelayMQ, which RocketMQ's broker ignores."""
 _KNOWN: Final = frozenset({*_TEXTS, *_LISTS, "admin", REQUIRE_SECOND})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """RocketMQ's dataVersion: how often a file was changed over the wire, and when last."""
+    """RocketMQ's dataVersion: number and time of changes of a file by requests."""
 
     counter: int = 0
     timestamp_ms: int = 0
 
     def json(self) -> dict[str, int]:
-        """As the wire and the file have it."""
+        """Return the form used in responses and files."""
         return {"counter": self.counter, "timestamp": self.timestamp_ms}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AclFile:
-    """What a file states, checked. `has_data` is false for one that states nothing at all."""
+    """Validated content of a file; `has_data` is false for an empty one."""
 
     white_addresses: tuple[str, ...] = ()
     accounts: tuple[Account, ...] = ()
@@ -66,14 +66,14 @@ class AclFile:
     notes: tuple[str, ...] = ()
     has_data: bool = True
     others: tuple[tuple[str, Scalar], ...] = field(default=(), repr=False)
-    """Keys that mean nothing here; they stay in the file."""
+    """Keys without a meaning here, which are preserved in the file."""
 
     def account(self, access_key: str) -> Account | None:
-        """The account with this key."""
+        """Return the account with this key; None if there is none."""
         return next((each for each in self.accounts if each.entry.access_key == access_key), None)
 
     def with_account(self, account: Account, version: Version) -> AclFile:
-        """The file with an account put in the place of the one with its key, or added."""
+        """Return the file with an account replaced or added."""
         key = account.entry.access_key
         if self.account(key) is None:
             return replace(self, accounts=(*self.accounts, account), version=version, has_data=True)
@@ -81,22 +81,22 @@ class AclFile:
         return replace(self, accounts=changed, version=version)
 
     def without_account(self, access_key: str, version: Version) -> AclFile:
-        """The file without the account."""
+        """Return the file without the account."""
         rest = tuple(each for each in self.accounts if each.entry.access_key != access_key)
         return replace(self, accounts=rest, version=version)
 
 
 def parse(text: str, changed_ms: int) -> AclFile:
-    """The file with this text; `changed_ms` stands for a version that it does not state. AccessError."""
+    """Parse a text; `changed_ms` is used if it has no version. Raises AccessError."""
     return from_tree(read_yaml(text), changed_ms)
 
 
 def from_tree(tree: Tree, changed_ms: int) -> AclFile:
-    """The file with this content, as `parse`."""
+    """Convert parsed YAML, like `parse`."""
     if tree is None or tree == {}:
         return AclFile(has_data=False, version=Version(timestamp_ms=changed_ms))
     if not isinstance(tree, dict):
-        raise AccessError("is no file of rules: write `accounts:` and a list below it")
+        raise AccessError("is not a rule file: use `accounts:` with a list below it")
     notes: list[str] = []
     white = tuple(texts(tree.get("globalWhiteRemoteAddresses"), "globalWhiteRemoteAddresses", MAX_ALTERNATIVES))
     WhiteList(white)
@@ -115,18 +115,18 @@ def _accounts(tree: Tree, notes: list[str]) -> Iterator[Account]:
     if tree is None:
         return
     if not isinstance(tree, list) or len(tree) > MAX_ACCOUNTS:
-        raise AccessError(f"accounts: write a list of at most {MAX_ACCOUNTS} accounts")
+        raise AccessError(f"accounts: use a list of at most {MAX_ACCOUNTS} accounts")
     seen: set[str] = set()
     permissions = 0
     for number, item in enumerate(tree, 1):
         if not isinstance(item, dict):
-            raise AccessError(f"account {number}: write `- accessKey: …` and its other keys below")
+            raise AccessError(f"account {number}: use `- accessKey: …` with its other keys below")
         entry = _entry(item, number, notes)
         permissions += len(entry.topic_perms or ()) + len(entry.group_perms or ())
         if permissions > MAX_PERMISSIONS_IN_ALL:
             raise AccessError(f"has more than {MAX_PERMISSIONS_IN_ALL} permissions of topics and groups")
         if entry.access_key in seen:
-            notes.append(f"account {shown(entry.access_key)} stands there twice: the first one counts")
+            notes.append(f"duplicate account {shown(entry.access_key)}: the first one applies")
             continue
         seen.add(entry.access_key)
         yield prepare(entry)
@@ -151,28 +151,28 @@ def _entry(item: dict[str, Tree], number: int, notes: list[str]) -> Entry:
 
 def _text(value: Tree, about: str) -> str:
     if isinstance(value, bool | float) or not isinstance(value, str | int):
-        raise AccessError(f"{about}: is no text: put it in quotes")
+        raise AccessError(f"{about}: the value is not a text: put it in quotes")
     return str(value)
 
 
 def texts(tree: Tree, about: str, most: int) -> Iterator[str]:
-    """The texts of a list. AccessError names `about` where it is none, or longer than `most`."""
+    """Yield the texts of a list; raise AccessError with `about` if it is not a list, or longer than `most`."""
     if tree is None:
         return
     if not isinstance(tree, list) or len(tree) > most:
-        raise AccessError(f"{about}: write a list of at most {most} entries")
+        raise AccessError(f"{about}: use a list of at most {most} entries")
     for each in tree:
         if each is not None:
             yield _text(each, about)
 
 
 def flag(value: Tree, about: str) -> bool:
-    """Whether it says true. AccessError for other words than true and false."""
+    """Parse true or false; raise AccessError for anything else."""
     if value is None:
         return False
     text = str(value).strip().lower()
     if text not in ("true", "false"):
-        raise AccessError(f"{about}: write true or false")
+        raise AccessError(f"{about}: use true or false")
     return text == "true"
 
 
@@ -181,9 +181,9 @@ def _others(
 ) -> tuple[tuple[str, Scalar], ...]:
     strange = [key for key in tree if key not in known]
     if strange:
-        # What stands behind a colon without a blank is part of the key, and may be a secret.
+        # Text after a colon without a blank is part of the key, and may be a secret.
         names = ", ".join(shown(key.partition(":")[0]) for key in strange[:8])
-        notes.append(f"{about}: {names} means nothing here and is left aside")
+        notes.append(f"{about}: ignored keys without a meaning here: {names}")
     kept: list[tuple[str, Scalar]] = []
     for key in strange:
         value = tree[key]
@@ -198,12 +198,12 @@ def _version(tree: Tree, changed_ms: int) -> Version:
         return Version(timestamp_ms=changed_ms)
     counter, timestamp_ms = first.get("counter"), first.get("timestamp")
     if not (isinstance(counter, int) and isinstance(timestamp_ms, int)) or not 0 <= counter < 2**63:
-        raise AccessError("dataVersion: counter and timestamp are whole numbers: remove dataVersion if in doubt")
+        raise AccessError("dataVersion: counter and timestamp must be integers: remove dataVersion if in doubt")
     return Version(counter=counter, timestamp_ms=timestamp_ms)
 
 
 def to_text(file: AclFile) -> str:
-    """The file's text. Comments are gone, as after a change by RocketMQ's broker."""
+    """Return the file's text, without comments, as after a change by RocketMQ's broker."""
     lines: list[str] = []
     if file.white_addresses:
         lines += ["globalWhiteRemoteAddresses:", *(f"- {_quoted(text)}" for text in file.white_addresses)]
@@ -235,6 +235,6 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
 
 
 def _quoted(value: Scalar) -> str:
-    # JSON's texts are YAML's double-quoted ones, but for line ends that only YAML knows.
+    # JSON strings are valid YAML double-quoted strings, except for line ends that only YAML defines.
     text = json.dumps(value, ensure_ascii=False)
     return text if text.isprintable() else "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)

@@ -1,4 +1,4 @@
-"""Whether a request carries the signature of its account, the second one or RocketMQ's."""
+"""Verification of a request's signature, the second one or RocketMQ's."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _WHAT_TO_DO: Final = {
 def signature_problem(
     channels: Channels, connection_id: int, account: Account, command: Command
 ) -> tuple[str, str] | None:
-    """A reason, `signature` or a verdict on the second one, and the text for the peer; None: it is signed.
+    """Verify a signature: return the reason (`signature`, or a verdict on the second one) and the text for the peer.
 
-    Once a request: counters rise.
+    Returns None if the signature is valid. Call it once per request, because counters increase.
     """
     key = account.entry.access_key
     if SECOND_SIGNATURE in command.fields:

@@ -1,7 +1,7 @@
-"""YAML of a file to plain lists, dictionaries and scalars, event by event.
+"""Parsing of YAML to lists, dictionaries and scalars, event by event.
 
-PyYAML's loaders recurse: a file of open brackets ends the process. Anchors and tags are not read: a few lines of them
-can stand for gigabytes, or for objects of any class. The library is loaded when the first file is read.
+PyYAML's loaders recurse, so that a file of open brackets would crash the process. Anchors and tags are rejected: a few
+lines can expand to gigabytes, or create objects of any class. The library is loaded when the first file is read.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from typing import Any, Final
 from delaymq.access.errors import AccessError
 
 MAX_DEPTH: Final = 16
-"""A rule file has five levels."""
+"""Maximum nesting; a rule file has five levels."""
 MAX_EVENTS: Final = 2_000_000
-"""A file of the largest size that is read has fewer, unless it is made of brackets."""
+"""Maximum events; a file of maximum size has fewer, unless it consists of brackets."""
 MAX_NUMBER_CHARACTERS: Final = 64
-"""YAML has numbers to the base 60, whose value takes time that grows with the square of their length."""
+"""Limit of a number's length, because parsing YAML's base-60 numbers takes quadratic time."""
 
 Scalar = str | int | float | bool | None
 Tree = Scalar | list["Tree"] | dict[str, "Tree"]
 
 
 def read_yaml(text: str) -> Tree:
-    """The first document; None for an empty one. AccessError says in which line it is wrong."""
+    """Parse the first document; None for an empty one. Raises AccessError with the line of an error."""
     import yaml
 
     loader = (getattr(yaml, "CSafeLoader", None) or yaml.SafeLoader)(text)
     try:
         return _build(loader, yaml)
     except yaml.YAMLError as error:
-        raise AccessError(f"is no YAML: {_place(error)}") from error
-    except (ValueError, OverflowError) as error:  # a number that Python does not take
-        raise AccessError("has a value that cannot be read: put it in quotes") from error
+        raise AccessError(f"is not valid YAML: {_place(error)}") from error
+    except (ValueError, OverflowError) as error:  # a number that Python rejects
+        raise AccessError("contains an invalid value: put it in quotes") from error
     finally:
         loader.dispose()
 
 
 def _build(loader: Any, yaml: Any) -> Tree:
-    # Each level is [container, pending key]; a mapping's key waits for its value.
+    # Each level is [container, pending key].
     levels: list[list[Any]] = []
     root: list[Any] = []
     for _ in range(MAX_EVENTS):
@@ -46,7 +46,7 @@ def _build(loader: Any, yaml: Any) -> Tree:
         event = loader.get_event()
         kind = type(event)
         if kind is yaml.AliasEvent or getattr(event, "anchor", None) is not None:
-            raise AccessError(f"{_line(event)}: anchors and aliases (& and *) are not read here: write the values out")
+            raise AccessError(f"{_line(event)}: anchors and aliases (& and *) are not supported: write the values out")
         if kind is yaml.ScalarEvent:
             _put(levels, root, _scalar(loader, yaml, event), event)
         elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
@@ -55,13 +55,13 @@ def _build(loader: Any, yaml: Any) -> Tree:
             _put(levels, root, made, event)
             levels.append([made, None])
             if len(levels) > MAX_DEPTH:
-                raise AccessError(f"{_line(event)}: is nested deeper than {MAX_DEPTH} levels")
+                raise AccessError(f"{_line(event)}: nesting is deeper than {MAX_DEPTH} levels")
         elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
             levels.pop()
         elif kind is yaml.DocumentEndEvent:
             return root[0] if root else None
     else:
-        raise AccessError("has too many values")
+        raise AccessError("contains too many values")
     return root[0] if root else None
 
 
@@ -74,12 +74,12 @@ def _put(levels: list[list[Any]], root: list[Any], value: Any, event: Any) -> No
         container.append(value)
     elif key is None:
         if isinstance(value, dict | list):
-            raise AccessError(f"{_line(event)}: a key must be a word")
+            raise AccessError(f"{_line(event)}: a key must be a scalar")
         levels[-1][1] = "" if value is None else str(value)
         if levels[-1][1] in container:
-            # What stands behind a colon without a blank is part of the key, and may be a secret.
+            # Text after a colon without a blank is part of the key, and may be a secret.
             key = levels[-1][1].partition(":")[0][:64]
-            raise AccessError(f"{_line(event)}: the key {key!r} stands there twice")
+            raise AccessError(f"{_line(event)}: duplicate key {key!r}")
     else:
         container[key] = value
         levels[-1][1] = None
@@ -108,8 +108,8 @@ def _scalar(loader: Any, yaml: Any, event: Any) -> Scalar:
 
 def _refuse_tag(event: Any) -> None:
     if event.tag is not None and event.tag not in ("!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-        # The tag is not shown: a secret that begins with an exclamation mark is one.
-        raise AccessError(f"{_line(event)}: tags (!…) are not read here: write the plain value, or put it in quotes")
+        # The tag is not shown, because a secret that starts with an exclamation mark is parsed as one.
+        raise AccessError(f"{_line(event)}: tags (!…) are not supported: use the plain value, or put it in quotes")
 
 
 def _line(event: Any) -> str:
@@ -117,7 +117,7 @@ def _line(event: Any) -> str:
 
 
 def _place(error: Any) -> str:
-    # The error's own text quotes the file, and a line of the file may be a secret.
+    # The error's text quotes the file, and a line may contain a secret.
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    problem = getattr(error, "problem", None) or "it cannot be read"
+    problem = getattr(error, "problem", None) or "invalid syntax"
     return f"{problem}" + (f" (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else "")

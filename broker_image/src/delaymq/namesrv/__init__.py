@@ -1,8 +1,8 @@
-"""The NameServer's domain: which brokers live, which topics they have, and settings by key.
+"""The NameServer's domain: live brokers, their topics, and key-value configuration.
 
-Here: registrations, routes, topic lists, write permission, expiry, key-value settings, one function for each request
-code. Not here: sockets and waiting (server/). Invariant: nothing here looks at a clock that it was not given, and what
-clients are told about a broker that is away is decided when they ask, never written into its data.
+Here: registrations, routes, topic lists, write permissions, expiry, key-value configuration, and one function per
+request code. Not here: sockets and timers (server/). Invariant: clocks are injected, and the routes of a disconnected
+broker are adjusted in responses, never in its data.
 """
 
 from delaymq.namesrv.errors import NamesrvError

@@ -1,4 +1,4 @@
-"""What a NameServer knows of brokers."""
+"""Broker data of a NameServer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from delaymq.protocol.bodies import DataVersion, TopicConfig
 
 @dataclass(slots=True)
 class BrokerGroup:
-    """A broker's name: one master and its slaves."""
+    """Brokers of one name: a master and its slaves."""
 
     name: str
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
     """Broker id → address."""
     topics: dict[str, bytes] = field(default_factory=dict)
-    """Those with queues of this group, so that nothing has to look through all topics for them → who brought them."""
+    """Topics with queues of this group → payer (`shares`); avoids searching all topics."""
 
 
 @dataclass(slots=True)
@@ -29,15 +29,15 @@ class LiveBroker:
     ha_address: str
     data_version: DataVersion
     payer: bytes
-    """Who brought it (`shares`)."""
+    """Payer of the registration (`shares`)."""
     seen_ms: int
     lost_ms: int | None = None
-    """When the last connection over which it was registered closed, if it has not registered since."""
+    """Time at which its last registering connection closed; None after a new registration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What request 103 says."""
+    """Content of request 103."""
 
     cluster: str
     name: str

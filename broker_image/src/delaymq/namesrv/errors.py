@@ -1,4 +1,4 @@
-"""Errors of a NameServer; refusals to peers are RequestErrors (protocol.errors)."""
+"""Errors of a NameServer; rejections of requests are RequestErrors (protocol.errors)."""
 
 from typing import Final
 
@@ -20,16 +20,16 @@ REASONS: Final = (
     "owner",
     "room",
 )
-"""Why a request is refused: by the rules, because a broker's name or address is another's for now (`owner`), or because
-a table is full or the peer took its share of it (`room`)."""
+"""Reasons of rejections: the rules, a broker name or address owned by another broker (`owner`), or a full table or an
+exhausted share of it (`room`)."""
 
 
 class NamesrvError(Exception):
-    """A NameServer that cannot start; the text says what to do."""
+    """The NameServer cannot start; the text says what to do."""
 
 
 class RefusalError(RequestError):
-    """A request that the rules forbid; `reason` is one of REASONS."""
+    """A request rejected by the rules; `reason` is one of REASONS."""
 
     def __init__(self, reason: str, remark: str) -> None:
         super().__init__(ResponseCode.SYSTEM_ERROR, EXCEPTION + remark)

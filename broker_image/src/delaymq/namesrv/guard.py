@@ -1,8 +1,8 @@
-"""Who may change what a NameServer tells: the check of eight request codes by its rules.
+"""Access control of a NameServer: checks of the eight request codes that change its data.
 
-103 and 104 need the account of the broker's name, the other six an administrator's. RocketMQ's signature covers neither
-the code nor the boundaries between fields. So a signed request has the fields of its code and no others, and an
-administrator's needs TLS, a peer on this machine, or the second signature.
+103 and 104 require the account of the broker's name, the other six an administrator. RocketMQ's signature covers
+neither the code nor the boundaries between fields, so signed requests may contain only the fields of their code, and
+administrators need TLS, a peer on this machine, or the second signature.
 """
 
 from __future__ import annotations
@@ -43,21 +43,22 @@ GUARDED: Final[Mapping[int, type[Header] | None]] = {
     RequestCode.UPDATE_NAMESRV_CONFIG: None,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: headers.AddWritePermOfBrokerRequestHeader,
 }
-"""The codes that change something, with their fields."""
+"""Request codes that change data, with their headers."""
 BROKERS_CODES: Final = frozenset({RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER})
 _OPTIONAL: Final = COMMON_FIELDS | {SECURITY_TOKEN}
-"""What clients add to all requests. Without the second signature, text there could take up another field's start."""
+"""Fields that clients add to all requests; without the second signature, they must be empty, as RocketMQ's signature
+does not separate fields."""
 _SHOWN_CHARACTERS: Final = 64
 
 
 def check(rules: NamesrvRules, channels: Channels, session: NamesrvSession, command: Command) -> None:
-    """Nothing, or RefusalError. Once a request: counters rise."""
+    """Raise RefusalError unless the request is permitted; call it once per request, because counters increase."""
     if command.code not in GUARDED:
         _keep_alive(rules, channels, session, command)
         return
     if not rules.readable:
         raise RefusalError(
-            "unreadable", f"the rules cannot be read: correct {rules.path.name}, the NameServer's log has more"
+            "unreadable", f"the rules are unreadable: correct {rules.path.name}; see the NameServer's log for details"
         )
     name = command.fields.get("brokerName", "") if command.code in BROKERS_CODES else None
     if not states_account(command):
@@ -80,12 +81,12 @@ def check(rules: NamesrvRules, channels: Channels, session: NamesrvSession, comm
 
 
 def states_account(command: Command) -> bool:
-    """Whether a request names an account; one that `check` passed is signed by it then."""
+    """Return whether a request names an account, by which it is signed if it passed `check`."""
     return ACCESS_KEY in command.fields
 
 
 def _keep_alive(rules: NamesrvRules, channels: Channels, session: NamesrvSession, command: Command) -> None:
-    """A challenge ends without requests that count, and brokers may ask (322) for long before they register again."""
+    """Count a broker's query (322) for its challenge, which would otherwise expire before its next registration."""
     if command.code == RequestCode.QUERY_DATA_VERSION and SECOND_SIGNATURE in command.fields:
         account = rules.accounts.get(command.fields.get(ACCESS_KEY, ""))
         if account is not None:
@@ -110,12 +111,12 @@ def _may_be_unsigned(rules: NamesrvRules, session: NamesrvSession, name: str) ->
 
 def _unsigned_text(rules: NamesrvRules, code: int, name: str | None) -> str:
     if name is None:
-        return f"No accessKey is configured: request code={code} needs the signature of an administrator"
+        return f"No accessKey is configured: request code={code} requires an administrator's signature"
     stated = name[:_SHOWN_CHARACTERS]
     if name in rules.registrars:
-        return f"No accessKey is configured: broker {stated} signs with its account (namesrvAccountFile)"
+        return f"No accessKey is configured: broker {stated} must sign with its account (namesrvAccountFile)"
     return (
-        f"No accessKey is configured: give an account brokerNames with {stated}, or list the broker's network in"
+        f"No accessKey is configured: add {stated} to the brokerNames of an account, or the broker's network to"
         " unsignedBrokers"
     )
 
@@ -141,7 +142,7 @@ def _check_addresses(rules: NamesrvRules, account: Account, command: Command) ->
         address = command.fields.get(field, "")
         ip = _ip_of(address)
         if field == "haServerAddr" and ip is not None and ip.is_loopback:
-            continue  # what a broker without replicas says; a replica elsewhere finds nothing there
+            continue  # sent by a broker without replicas, and useless to a remote replica
         if address and (ip is None or not any(ip in network for network in networks)):
             raise RefusalError(
                 "address",
@@ -160,18 +161,16 @@ def _check_fields(command: Command) -> None:
         if name not in known and (name not in _OPTIONAL or (value and not is_covered))
     ]
     if strange:
-        text = (
-            f"request code={command.code} has no field {strange[0][:_SHOWN_CHARACTERS]!r}: send a signed one without it"
-        )
+        text = f"request code={command.code} has no field {strange[0][:_SHOWN_CHARACTERS]!r}: remove it from signed requests"
         raise RefusalError("fields", text)
     address = command.fields.get("brokerAddr")
     if address is not None and _ip_of(address) is None:
-        text = f"brokerAddr {address[:_SHOWN_CHARACTERS]!r} is no IP address with a port: set brokerIP1 to one"
+        text = f"brokerAddr {address[:_SHOWN_CHARACTERS]!r} is not an IP address with a port: set brokerIP1 to an IP address"
         raise RefusalError("fields", text)
 
 
 def _ip_of(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The IP address in `address` with its port; None where that is no address of a broker."""
+    """Return the IP address of `address` (with a port); None if it is not a valid broker address."""
     try:
         host, port = parse_address(address)
         ip = ipaddress.ip_address(host)
@@ -179,5 +178,5 @@ def _ip_of(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None
         return None
     if ip.is_unspecified or ip.is_multicast:
         return None
-    # One spelling of each: what is shifted out of a field must not be the same address.
+    # Only the canonical spelling, so that text shifted between fields cannot form the same address.
     return ip if address in (f"{ip}:{port}", f"[{ip}]:{port}") else None

@@ -1,4 +1,4 @@
-"""Settings by namespace and key, kept in RocketMQ's kvConfig.json: `{"configTable":{NAMESPACE:{KEY:VALUE}}}`."""
+"""Key-value configuration by namespace, stored in RocketMQ's kvConfig.json: `{"configTable":{NAMESPACE:{KEY:VALUE}}}`."""
 
 import contextlib
 import logging
@@ -14,24 +14,24 @@ from delaymq.protocol.errors import FastJsonError, RequestError
 from delaymq.protocol.fastjson import dumps, loads
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-"""The namespace that says on which brokers ordered topics have how many queues; brokers get it with each answer."""
+"""Namespace of the brokers and queue numbers of ordered topics; brokers receive it with each registration."""
 
 MAX_ENTRIES: Final = 10_000
-"""Every change writes the file anew, and a peer must not make it grow without end."""
+"""Limit of entries, because every change rewrites the file, and a peer must not let it grow indefinitely."""
 MAX_ENTRY_CHARACTERS: Final = 65_536
-"""Namespace, key and value of one entry together."""
+"""Limit of an entry: namespace, key and value."""
 MAX_CHARACTERS: Final = 16 << 20
-"""Of all entries: some kilobytes for each that there may be, and no more than can be written again and again."""
+"""Limit of all entries, small enough to be rewritten frequently."""
 MAX_FILE_BYTES: Final = 16 << 20
-"""Of the file: what a start reads. A character takes up to 6 bytes in it."""
+"""Limit of the file at startup. A character takes up to 6 bytes in it."""
 UNREADABLE: Final = ".unreadable"
-"""What the name of a file ends with that could not be read."""
+"""Suffix of an unreadable file that was moved aside."""
 
 _logger = logging.getLogger(__name__)
 
 
 class KVSettings:
-    """The settings in memory; each change, one at a time, is on the disk before. `path` None: there is no file."""
+    """Settings in memory; each change is written to disk first. Changes must not overlap. `path` None: no file."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -40,18 +40,18 @@ class KVSettings:
             self._tables = _load(path)
 
     def get(self, namespace: str, key: str) -> str | None:
-        """The value, or None."""
+        """Return the value, or None."""
         return self._tables.get(namespace, {}).get(key)
 
     def table(self, namespace: str) -> dict[str, str] | None:
-        """All keys of a namespace; None if there is no such namespace."""
+        """Return all keys of a namespace; None if there is no such namespace."""
         return self._tables.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> BlockingSteps[None]:
-        """Sets a value. RequestError when that would exceed the limits or cannot be written."""
+        """Set a value; raise RequestError if that would exceed a limit or cannot be written."""
         if len(namespace) + len(key) + len(value) > MAX_ENTRY_CHARACTERS:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"the entry is longer than {MAX_ENTRY_CHARACTERS} characters: shorten it"
+                ResponseCode.SYSTEM_ERROR, f"the entry exceeds {MAX_ENTRY_CHARACTERS} characters: shorten it"
             )
         known = self.get(namespace, key)
         if known is None and sum(map(len, self._tables.values())) >= MAX_ENTRIES:
@@ -59,15 +59,16 @@ class KVSettings:
         more = len(value) - len(known) if known is not None else len(namespace) + len(key) + len(value)
         if more > 0 and self._characters() + more > MAX_CHARACTERS:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"all settings have {MAX_CHARACTERS} characters already: delete some"
+                ResponseCode.SYSTEM_ERROR,
+                f"all settings together would exceed {MAX_CHARACTERS} characters: delete some",
             )
-        # A namespace stays there when its last key is deleted, as in RocketMQ, but not for ever.
+        # As in RocketMQ, a namespace remains when its last key is deleted, but only until the next change.
         tables = {name: dict(table) for name, table in self._tables.items() if table}
         tables.setdefault(namespace, {})[key] = value
         yield from self._change(tables)
 
     def delete(self, namespace: str, key: str) -> BlockingSteps[None]:
-        """Removes a value, if it is there."""
+        """Remove a value if it exists."""
         if self.get(namespace, key) is None:
             return
         tables = {name: dict(table) for name, table in self._tables.items()}
@@ -86,15 +87,14 @@ class KVSettings:
             if len(data) > MAX_FILE_BYTES:
                 raise RequestError(
                     ResponseCode.SYSTEM_ERROR,
-                    f"all settings would have {len(data)} bytes as a file, of which a start reads {MAX_FILE_BYTES}:"
-                    " delete some",
+                    f"the file would have {len(data)} bytes, more than the limit of {MAX_FILE_BYTES}: delete some",
                 )
             try:
                 yield partial(_save, self._path, data)
             except OSError as error:
-                _logger.error("the settings cannot be written to %s: %s", self._path, error)
+                _logger.error("cannot write the settings to %s: %s", self._path, error)
                 raise RequestError(
-                    ResponseCode.SYSTEM_ERROR, f"the settings cannot be written ({error.strerror}): nothing was changed"
+                    ResponseCode.SYSTEM_ERROR, f"cannot write the settings ({error.strerror}): nothing was changed"
                 ) from error
         self._tables = tables
 
@@ -107,10 +107,10 @@ def _load(path: Path) -> dict[str, dict[str, str]]:
         except FileNotFoundError:
             continue
         except (FastJsonError, ValueError) as error:
-            _logger.warning("%s cannot be read and is left aside: %s", candidate, error)
+            _logger.warning("%s is unreadable and is moved aside: %s", candidate, error)
             _set_aside(candidate)
         except OSError as error:
-            raise NamesrvError(f"{candidate} cannot be read: {error.strerror}: make it readable") from error
+            raise NamesrvError(f"cannot read {candidate}: {error.strerror}: make it readable") from error
     return {}
 
 
@@ -118,12 +118,12 @@ def _parse(data: bytes) -> dict[str, dict[str, str]]:
     tree = loads(data, max_bytes=MAX_FILE_BYTES)
     tables = tree.get("configTable") if isinstance(tree, dict) else None
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
-        raise ValueError("it has no configTable of namespaces")
+        raise ValueError("it contains no configTable of namespaces")
     return {str(name): {str(key): str(value) for key, value in table.items()} for name, table in tables.items()}
 
 
 def _set_aside(path: Path) -> None:
-    """Renames a file that cannot be read: it must replace no good backup."""
+    """Rename an unreadable file, so that it does not replace a valid backup."""
     kept, number = path.with_name(path.name + UNREADABLE), 1
     while kept.exists():
         number += 1
@@ -131,7 +131,7 @@ def _set_aside(path: Path) -> None:
     try:
         path.rename(kept)
     except OSError as error:
-        _logger.error("%s cannot be renamed: %s", path, error)
+        _logger.error("cannot rename %s: %s", path, error)
 
 
 def _save(path: Path, data: bytes) -> None:

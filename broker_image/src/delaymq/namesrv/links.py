@@ -1,7 +1,7 @@
-"""Which open connections said that a broker is at an address.
+"""Open connections that registered each broker address.
 
-No connection pushes out another one: a broker's routes end with the last of them, so that repeating a registration and
-closing the connection ends nothing.
+Connections do not replace each other: a broker's routes end with the last one, so that repeating a registration and
+closing the connection has no effect.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Final
 from delaymq.namesrv.shares import Shares
 
 MAX_LINKS: Final = 40_000
-"""Pairs of connection and address: of each broker that may be registered its connection, and some from before."""
+"""Maximum pairs of connection and address: one per possible broker, and some older ones."""
 
 
 class Links:
-    """An index in both directions."""
+    """Index of connections and addresses in both directions."""
 
     def __init__(self) -> None:
         self.shares = Shares(MAX_LINKS, "connections of brokers")
         self._of_address: dict[str, set[int]] = {}
         self._of_session: dict[int, dict[str, bytes]] = {}
-        """Session → address → who is charged for the pair."""
+        """Session → address → payer of the pair."""
 
     def of(self, address: str) -> Set[int]:
-        """The sessions."""
+        """Return the sessions of an address."""
         return self._of_address.get(address, frozenset())
 
     def add(self, address: str, session_id: int, payer: bytes) -> None:
-        """Remembers a pair. One beyond the payer's share is not: the end of that connection goes unnoticed."""
+        """Add a pair, unless the payer's share is exhausted; the end of such a connection goes unnoticed."""
         if session_id in self.of(address) or self.shares.problem(payer) is not None:
             return
         self._of_address.setdefault(address, set()).add(session_id)
@@ -37,12 +37,12 @@ class Links:
         self.shares.add(payer)
 
     def forget(self, address: str) -> None:
-        """Nobody's word counts any more: the broker is gone."""
+        """Remove all connections of a removed broker."""
         for session_id in list(self.of(address)):
             self._remove(address, session_id)
 
     def closed(self, session_id: int) -> list[str]:
-        """Removes a connection; the addresses of which it was the last."""
+        """Remove a connection, and return the addresses for which it was the last one."""
         addresses = list(self._of_session.get(session_id, ()))
         for address in addresses:
             self._remove(address, session_id)

@@ -1,4 +1,4 @@
-"""The NameServer as one object: hands requests to processors, and lets time pass."""
+"""The NameServer: dispatches requests to processors, and expires brokers."""
 
 from __future__ import annotations
 
@@ -34,56 +34,56 @@ class NamesrvSession(Protocol):
     """One connection of a broker or client."""
 
     id: int
-    """Unique in this process, never used again."""
+    """Unique in this process, never reused."""
     remote_address: str
     remote_host: bytes
-    """Packed as message.ids.pack_host does it."""
+    """Packed by message.ids.pack_host."""
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody in between can read along."""
+        """Whether the connection is protected from eavesdropping."""
 
 
 class NameServer:
-    """All state of a NameServer. `config` may be replaced while it runs."""
+    """State of a NameServer. `config` may be replaced at run time."""
 
     def __init__(
         self, config: NamesrvConfig, now_ms: Callable[[], int], steady_ms: Callable[[], int] | None = None
     ) -> None:
-        """NamesrvError when the settings' file cannot be read. `steady_ms` is a clock that nobody sets."""
+        """Load the key-value file; raise NamesrvError if it cannot be read. `steady_ms` is a monotonic clock."""
         self.config = config
         self.settings = RunningSettings(NamesrvConfig)
-        """The server says where they are from."""
+        """Settings with their origins; replaced by the server."""
         self.on_settings: Callable[[NamesrvConfig], None] | None = None
-        """Called with settings that were changed."""
+        """Called with changed settings."""
         self.now_ms = now_ms
         self.steady_ms = steady_ms or now_ms
         self.routes = Routes()
         self.ownership = Ownership(self.routes.links)
         self.rules: NamesrvRules | None = None
-        """Who may change what clients are told; None: everybody, within `ownership`."""
+        """Access rules; None: no restrictions besides `ownership`."""
         self.channels: Channels | None = None
-        """With rules: what connections sign for."""
+        """Challenges of connections; only with rules."""
         if config.namesrv_acl_config_path:
-            # Most NameServers run without them.
+            # Most NameServers run without rules.
             from delaymq.namesrv.rules import NamesrvRules
             from delaymq.protocol.second_signature import Channels
 
             self.channels = Channels()
             self.rules = NamesrvRules(Path(config.namesrv_acl_config_path).absolute(), now_ms)
         self.refused: dict[str, int] = dict.fromkeys(REASONS, 0)
-        """Refused requests by reason."""
+        """Rejected requests by reason."""
         self._throttled = ThrottledLogger(_logger, now_ms)
         self.kv = KVSettings(Path(config.kv_config_path) if config.kv_config_path else None)
 
     def handle(self, session: NamesrvSession, command: Command) -> Response | BlockingSteps[Response]:
-        """The answer to `command`, or its change, to be run `guarded`; never raises.
+        """Return the response to `command`, or its steps, to be run `guarded`; never raises.
 
-        An unknown code is answered too (the real NameServer stays silent).
+        Unknown codes are answered, too (RocketMQ's NameServer does not respond).
         """
         processor = PROCESSORS.get(command.code)
         if processor is None:
-            remark = f" request type {command.code} not supported: ask a broker, or use a newer NameServer"
+            remark = f" request type {command.code} not supported: send it to a broker, or use a newer NameServer"
             return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         answer = self._checked(session, command)
         if answer is not None:
@@ -91,7 +91,7 @@ class NameServer:
         return self.guarded(command.code, partial(processor, self, session, command))
 
     def is_vouched(self, command: Command) -> bool:
-        """Whether an account vouches for a request that `handle` passed on."""
+        """Return whether a request that passed `handle` is signed by an account."""
         if self.rules is None:
             return False
         from delaymq.namesrv import guard
@@ -99,15 +99,15 @@ class NameServer:
         return guard.states_account(command)
 
     def refuse(self, session: NamesrvSession, command: Command, reason: str, error: RequestError) -> Response:
-        """Counts a refusal; the answer."""
+        """Count a rejection and return its response."""
         self.refused[reason] += 1
-        # A peer can cause this at will.
-        text = f"a request was refused ({reason}): code %d: %s"
+        # Throttled, because a peer can cause this at will.
+        text = f"rejected a request ({reason}): code %d: %s"
         self._throttled.warning(text, command.code, error.remark, peer=session.remote_address)
         return Response(error.code, error.remark)
 
     def _checked(self, session: NamesrvSession, command: Command) -> Response | None:
-        """The answer to what the rules refuse, and to the question for a challenge; None: for the processor."""
+        """Return the response to a rejected request or a challenge request; None: continue with the processor."""
         rules, channels = self.rules, self.channels
         if rules is None or channels is None:
             return None
@@ -124,7 +124,7 @@ class NameServer:
         return None
 
     def guarded(self, code: int, run: Callable[[], T]) -> T | Response:
-        """`run()` for a request of this code, with whatever it raises turned into the answer."""
+        """Call `run` for a request of this code, and convert its exceptions to a response."""
         try:
             return run()
         except RequestError as error:
@@ -134,27 +134,27 @@ class NameServer:
             return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     def apply(self, config: NamesrvConfig) -> None:
-        """Takes a changed configuration."""
+        """Apply a changed configuration."""
         self.config = config
         if self.on_settings is not None:
             self.on_settings(config)
 
     def session_closed(self, session: NamesrvSession) -> None:
-        """A connection ended; the routes stay for the grace period if it was a master's."""
+        """Handle a closed connection; a master's routes stay for the grace period."""
         if self.channels is not None:
             self.channels.closed(session.id)
         grace_ms = self.config.route_grace_ms
         for address in self.routes.session_closed(session.id, self.now_ms(), grace_ms):
-            _logger.info("the connection of broker %s closed; a master's routes stay for %d ms", address, grace_ms)
+            _logger.info("the connection of broker %s was closed; a master's routes stay for %d ms", address, grace_ms)
 
     def expire(self) -> list[int]:
-        """Drops brokers that are gone; returns the ids of their sessions, which may be closed."""
+        """Remove expired brokers, and return the ids of their sessions, which may be closed."""
         config = self.config
         expired = self.routes.expire(self.now_ms(), config.broker_expire_ms, config.route_grace_ms)
         for broker, _ in expired:
-            _logger.info("broker %s (%s) is gone: its routes are dropped", broker.name, broker.address)
+            _logger.info("broker %s (%s) has expired: removed its routes", broker.name, broker.address)
         return [session_id for _, session_ids in expired for session_id in session_ids]
 
     def next_expiry_ms(self) -> int | None:
-        """When `expire` must run before its next regular time, because a grace period ends."""
+        """Return when the next grace period ends, at which `expire` must run; None if there is none."""
         return self.routes.next_grace_end_ms(self.config.route_grace_ms)

@@ -1,7 +1,7 @@
-"""Which address a broker's name and id belong to while nobody has to sign: that of its last registration, for 45 s.
+"""Ownership of broker names and ids without signatures: by the address of the last registration, for 45 s.
 
-Nobody proves anything here. It keeps a second broker of the same name, and a passer-by, from taking clients away from a
-broker that lives (docs/decisions/0040-bind-broker-names-to-accounts.md).
+It proves nothing, but prevents a second broker of the same name, or a stranger, from taking over the clients of a live
+broker (docs/decisions/0040-bind-broker-names-to-accounts.md).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
 
 HOLD_MS: Final = 45_000
-"""One and a half of the 30 s between two registrations."""
+"""One and a half times the 30 s between two registrations."""
 MAX_HOLD_MS: Final = 90_000
 """The same for the longest `registerNameServerPeriod`."""
 MAX_CLAIMS: Final = 20_000
-"""Twice the brokers that may be registered: a claim outlives its broker for some seconds."""
+"""Twice the maximum number of brokers, because a claim outlives its broker for some seconds."""
 _PRUNE_MS: Final = 1_000
 
 Place = tuple[str, int]
@@ -28,47 +28,47 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """What a registration says of its broker."""
+    """Claim of a registration."""
 
     place: Place
     address: str
-    """What clients are told."""
+    """Address advertised to clients."""
     session_id: int
-    """The connection that says so now."""
+    """Connection of the latest registration."""
     host: bytes
-    """The IP address that it is from."""
+    """IP address of the connection."""
     signed: bool
-    """Whether an account vouched for it."""
+    """Whether it was signed by an account."""
     epoch: int = 0
-    """Rises when a replica is promoted; 0 where nobody vouched for it."""
+    """Increases when a replica is promoted; 0 for unsigned registrations."""
     seen_ms: int = 0
-    """By a clock that nobody sets."""
+    """Time by a monotonic clock."""
     hold_ms: int = HOLD_MS
-    """How long it counts from then on."""
+    """Validity from `seen_ms`."""
     other_ms: int | None = None
-    """When another host said it last."""
+    """Time of the last registration from another host."""
     payer: bytes = SIGNED
-    """Who brought it."""
+    """Payer of the claim (`shares`)."""
 
 
 class OwnedError(RequestError):
-    """The name, or the address, is another's for now."""
+    """The name or the address is currently owned by another broker."""
 
 
 class Ownership:
     """The claims of the last 45 s."""
 
     def __init__(self, links: Links) -> None:
-        """`links`: which connections say now what was claimed."""
+        """`links`: connections that registered each address."""
         self.shares = Shares(MAX_CLAIMS, "brokers of the last minute")
         self._links = links
         self._claims: dict[Place, Claim] = {}
         self._at: dict[str, Place] = {}
-        """Address → whose it is said to be."""
+        """Address → its claimed owner."""
         self._next_prune_ms = 0
 
     def check(self, claim: Claim) -> None:
-        """Nothing, or OwnedError: a registration that another one forbids at `claim.seen_ms`."""
+        """Raise OwnedError if another claim forbids this registration at `claim.seen_ms`."""
         known = self._young(self._claims.get(claim.place), claim.seen_ms)
         self._check_name(claim, known)
         self._check_address(claim)
@@ -76,12 +76,12 @@ class Ownership:
             self._prune(claim.seen_ms)
 
     def room_problem(self, claim: Claim) -> str | None:
-        """Why there is no room for what `check` let pass; None: `took` may take it."""
+        """Return why a claim that passed `check` exceeds a limit; None: `took` may be called."""
         known = self._young(self._claims.get(claim.place), claim.seen_ms)
         return None if known is not None else self.shares.problem(claim.payer)
 
     def took(self, claim: Claim) -> None:
-        """A registration was accepted."""
+        """Record an accepted registration."""
         before = self._claims.get(claim.place)
         if before is not None and before.address == claim.address:
             claim = _continued(before, claim)
@@ -89,29 +89,29 @@ class Ownership:
             claim = replace(claim, payer=before.payer)
         self._drop(claim.place)
         if claim.address in self._at:
-            self._drop(self._at[claim.address])  # what the broker there was before
+            self._drop(self._at[claim.address])  # the previous claim of this address
         self._claims[claim.place] = claim
         self._at[claim.address] = claim.place
         self.shares.add(claim.payer)
 
     def saw(self, place: Place, address: str, session_id: int, now_ms: int) -> None:
-        """A sign of life without a registration, over a connection of one."""
+        """Record a sign of life without a registration, over a registering connection."""
         known = self._claims.get(place)
         if known is not None and known.address == address and session_id in self._links.of(address):
             self._claims[place] = _continued(known, replace(known, seen_ms=now_ms))
 
     def check_leave(self, leaving: Claim) -> None:
-        """Nothing, or OwnedError: a broker that others registered too is not unregistered without a signature."""
+        """Raise OwnedError for an unsigned unregistration of a broker that other connections registered, too."""
         for known in self._touched(leaving):
             if not leaving.signed and not self._is_alone(known, leaving):
                 raise OwnedError(
                     ResponseCode.SYSTEM_ERROR,
-                    f"broker {_named(known.place)} is registered over another connection, or was from another host"
-                    f" lately: its registration ends by itself, and its name is free in {HOLD_MS // 1000} s",
+                    f"broker {_named(known.place)} is registered over another connection, or was recently registered from another"
+                    f" host: its registration expires, and its name is free after {HOLD_MS // 1000} s",
                 )
 
     def left(self, leaving: Claim) -> None:
-        """A broker unregistered: its name is free."""
+        """Release the name of an unregistered broker."""
         for known in self._touched(leaving):
             if known.place[0] == leaving.place[0]:
                 self._drop(known.place)
@@ -123,17 +123,17 @@ class Ownership:
             raise OwnedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"broker {_named(claim.place)} is registered with epoch {known.epoch}: a replica was promoted, and"
-                f" epoch {claim.epoch} is an older master's",
+                f" epoch {claim.epoch} belongs to an older master",
             )
         if known.address != claim.address and not claim.signed:
             raise OwnedError(
                 ResponseCode.SYSTEM_ERROR,
-                f"broker {_named(claim.place)} is registered at {known.address}: give this one another brokerName, or"
-                f" stop that one; its name is free {HOLD_MS // 1000} s after its last registration",
+                f"broker {_named(claim.place)} is registered at {known.address}: change this broker's brokerName, or"
+                f" stop the other one; the name is free {HOLD_MS // 1000} s after its last registration",
             )
 
     def _check_address(self, claim: Claim) -> None:
-        # Otherwise somebody takes the address away from the name first, and then the name.
+        # Otherwise an attacker could first take the address away from the name, and then the name.
         known = self._young_at(claim.address, claim.seen_ms)
         if known is None or known.place == claim.place or self._is_alone(known, claim):
             return
@@ -141,19 +141,19 @@ class Ownership:
             raise OwnedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"{claim.address} is the address of broker {_named(known.place)}: correct brokerIP1 or listenPort,"
-                f" or stop that one; its address is free {HOLD_MS // 1000} s after its last registration",
+                f" or stop the other one; the address is free {HOLD_MS // 1000} s after its last registration",
             )
 
     def _is_alone(self, known: Claim, by: Claim) -> bool:
-        """Whether the connection of `by`, and for as long as `known` counts its host, alone said what is known.
+        """Return whether only the connection and host of `by` registered what `known` claims.
 
-        Who repeats a registration, perhaps while the broker connects again, does not get to end it.
+        A client that repeats a registration, perhaps while the broker reconnects, must not be able to end it.
         """
         others_said = known.other_ms is not None and by.seen_ms - known.other_ms < known.hold_ms
         return self._links.of(known.address) == {by.session_id} and known.host == by.host and not others_said
 
     def _touched(self, leaving: Claim) -> list[Claim]:
-        """The young claims that an unregistration would end."""
+        """Return the valid claims that an unregistration would end."""
         by_name = self._young(self._claims.get(leaving.place), leaving.seen_ms)
         by_address = self._young_at(leaving.address, leaving.seen_ms)
         return list({each.place: each for each in (by_name, by_address) if each is not None}.values())
@@ -183,7 +183,7 @@ class Ownership:
 
 
 def _continued(before: Claim, claim: Claim) -> Claim:
-    """A claim that repeats `before`, as anybody can: what was held stays held for as long."""
+    """Return a claim that repeats `before`; as anyone can repeat it, the validity is not shortened."""
     interval_ms = claim.seen_ms - before.seen_ms
     hold_ms = HOLD_MS
     if interval_ms <= MAX_HOLD_MS:

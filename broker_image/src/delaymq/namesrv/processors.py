@@ -1,7 +1,7 @@
-"""One function for each request code that the NameServer serves but those of brokers; table.py says which is which.
+"""One function per request code of the NameServer, except registrations; table.py maps the codes.
 
-Each takes the NameServer, the session and the command, and returns the answer or raises RequestError; those that write
-a file do so in steps.
+Each takes the NameServer, the session and the command, and returns the response or raises RequestError; functions that
+write a file do so in steps.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 SHOWN_CHARACTERS: Final = 127
-"""How much of a peer's text a remark repeats."""
+"""Maximum length of a peer's text in a remark."""
 
 # Write permissions
 
 
 def wipe_write_permission(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """205."""
+    """205: revoke the write permission of a broker's topics."""
     header = WipeWritePermOfBrokerRequestHeader.from_fields(command.fields)
     count = server.routes.wipe_write_permission(header.broker_name)
     return Response(fields=WipeWritePermOfBrokerResponseHeader(count).to_fields())
 
 
 def add_write_permission(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """327."""
+    """327: grant read and write permission to a broker's topics."""
     header = AddWritePermOfBrokerRequestHeader.from_fields(command.fields)
     count = server.routes.add_write_permission(header.broker_name)
     return Response(fields=AddWritePermOfBrokerResponseHeader(count).to_fields())
@@ -63,7 +63,7 @@ def add_write_permission(server: NameServer, session: NamesrvSession, command: C
 
 
 def route_of_topic(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """105. The answer is standard JSON in ASCII, which clients from 4.9.4 ask for and older ones read too."""
+    """105: return a topic's route, as standard JSON in ASCII, which all clients can read."""
     header = GetRouteInfoRequestHeader.from_fields(command.fields)
     route = server.routes.route(header.topic)
     if route is None:
@@ -76,17 +76,17 @@ def route_of_topic(server: NameServer, session: NamesrvSession, command: Command
 
 
 def cluster_info(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """106."""
+    """106: return all brokers and clusters."""
     return Response(body=server.routes.cluster_info().encode())
 
 
 def all_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """206."""
+    """206: return all topics."""
     return Response(body=TopicList(list(server.routes.topics)).encode())
 
 
 def system_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """304: names of clusters and brokers, which are topics too, and the address of one broker to ask for the rest."""
+    """304: return names of clusters and brokers, which are topics, too, and one broker's address for the others."""
     info = server.routes.cluster_info()
     names = []
     for cluster, brokers in info.cluster_addr_table.items():
@@ -96,29 +96,29 @@ def system_topics(server: NameServer, session: NamesrvSession, command: Command)
 
 
 def topics_of_cluster(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """224."""
+    """224: return the topics of a cluster."""
     header = GetTopicsByClusterRequestHeader.from_fields(command.fields)
     return Response(body=TopicList(server.routes.topics_of_cluster(header.cluster)).encode())
 
 
 def unit_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """311."""
+    """311: return the topics of units."""
     return Response(body=TopicList(server.routes.topics_with_flags(wanted=FLAG_UNIT)).encode())
 
 
 def unit_subscription_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """312."""
+    """312: return the topics with unit subscriptions."""
     return Response(body=TopicList(server.routes.topics_with_flags(wanted=FLAG_UNIT_SUBSCRIPTION)).encode())
 
 
 def unit_subscription_only_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """313: with a unit's subscription, but of no unit."""
+    """313: return the topics with unit subscriptions that are not topics of units."""
     topics = server.routes.topics_with_flags(wanted=FLAG_UNIT_SUBSCRIPTION, unwanted=FLAG_UNIT)
     return Response(body=TopicList(topics).encode())
 
 
 def delete_topic(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """216."""
+    """216: delete a topic."""
     header = DeleteTopicFromNamesrvRequestHeader.from_fields(command.fields)
     server.routes.delete_topic(header.topic, header.cluster_name or None)
     return Response()
@@ -128,14 +128,14 @@ def delete_topic(server: NameServer, session: NamesrvSession, command: Command) 
 
 
 def put_kv(server: NameServer, session: NamesrvSession, command: Command) -> BlockingSteps[Response]:
-    """100: on the disk when it is answered."""
+    """100: set a value, durably."""
     header = PutKVConfigRequestHeader.from_fields(command.fields)
     yield from server.kv.put(header.namespace, header.key, header.value)
     return Response()
 
 
 def get_kv(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """101."""
+    """101: return a value."""
     header = GetKVConfigRequestHeader.from_fields(command.fields)
     value = server.kv.get(header.namespace, header.key)
     if value is None:
@@ -145,14 +145,14 @@ def get_kv(server: NameServer, session: NamesrvSession, command: Command) -> Res
 
 
 def delete_kv(server: NameServer, session: NamesrvSession, command: Command) -> BlockingSteps[Response]:
-    """102: on the disk when it is answered."""
+    """102: remove a value, durably."""
     header = DeleteKVConfigRequestHeader.from_fields(command.fields)
     yield from server.kv.delete(header.namespace, header.key)
     return Response()
 
 
 def kv_table(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """219."""
+    """219: return all keys of a namespace."""
     header = GetKVListByNamespaceRequestHeader.from_fields(command.fields)
     table = server.kv.table(header.namespace)
     if table is None:
@@ -162,15 +162,15 @@ def kv_table(server: NameServer, session: NamesrvSession, command: Command) -> R
 
 
 def get_config(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """319."""
+    """319: return the configuration."""
     return Response(body=to_properties_text(server.config).encode())
 
 
 def update_config(server: NameServer, session: NamesrvSession, command: Command) -> BlockingSteps[Response]:
-    """318: changes keys, all of them or none; the remark says which changed now, which wait for a restart, or why."""
+    """318: change settings atomically; the remark lists those changed now and after a restart, or the reason of failure."""
     settings = decode_settings(command.body)
     if not settings:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "the body has no keys: send key=value lines")
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "the body contains no keys: send key=value lines")
     try:
         change = yield from server.settings.change(
             lambda: server.config, settings, by=f"code 318 of {session.remote_address}", now_ms=server.now_ms()

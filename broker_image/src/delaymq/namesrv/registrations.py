@@ -1,4 +1,4 @@
-"""What brokers ask: to be registered (103), to be forgotten (104), and whether the NameServer is up to date (322)."""
+"""Requests of brokers: registration (103), unregistration (104), and query of the data version (322)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from delaymq.namesrv.nameserver import NameServer, NamesrvSession
 
 MAX_NAME_CHARACTERS: Final = 255
-"""Of a broker's name, cluster or address; the longest host name."""
+"""Limit of a broker's name, cluster and address: the maximum length of a host name."""
 
 
 def register_broker(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """103: a broker's sign of life, with all of its topics or some."""
+    """103: register or renew a broker, with all or some of its topics."""
     header = RegisterBrokerRequestHeader.from_fields(command.fields)
     registration = _registration(header, command.body)
     vouched = server.is_vouched(command)
@@ -50,7 +50,7 @@ def register_broker(server: NameServer, session: NamesrvSession, command: Comman
         return server.refuse(session, command, "owner", error)
     problem = _room_problem(server, registration, claim)
     if problem is not None:
-        # A broker that is registered is renewed in any case.
+        # A registered broker is renewed in any case.
         known = server.routes.without_new_topics(registration)
         if known is not None:
             _take(server, known, claim)
@@ -78,15 +78,17 @@ def _room_problem(server: NameServer, registration: Registration, claim: Claim) 
 
 
 def _registration(header: RegisterBrokerRequestHeader, data: bytes) -> Registration:
-    """What the request says. RequestError."""
+    """Convert the request; raise RequestError if it is invalid."""
     for name in (header.broker_name, header.cluster_name, header.broker_addr):
         if not name or len(name) > MAX_NAME_CHARACTERS:
             remark = f"brokerName, clusterName and brokerAddr must have 1 to {MAX_NAME_CHARACTERS} characters"
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     if not (header.broker_name + header.cluster_name + header.broker_addr + header.ha_server_addr).isprintable():
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "names and addresses of a broker have no control characters")
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, "names and addresses of a broker must not contain control characters"
+        )
     if header.broker_id < 0 or (header.epoch or 0) < 0:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "brokerId and epoch are at least 0")
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "brokerId and epoch must not be negative")
     if len(header.ha_server_addr) > MAX_NAME_CHARACTERS:
         remark = f"haServerAddr must have at most {MAX_NAME_CHARACTERS} characters"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
@@ -111,7 +113,7 @@ def _legal_topics(topics: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
 
 
 def unregister_broker(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """104: a broker that does not come back: no grace."""
+    """104: remove a broker immediately, without a grace period."""
     header = UnRegisterBrokerRequestHeader.from_fields(command.fields)
     leaving = Claim(
         place=(header.broker_name, header.broker_id),
@@ -131,7 +133,7 @@ def unregister_broker(server: NameServer, session: NamesrvSession, command: Comm
 
 
 def query_data_version(server: NameServer, session: NamesrvSession, command: Command) -> Response:
-    """322: whether a broker must register again; if not, this is a sign of life."""
+    """322: return whether a broker must register again; if not, the query renews its registration."""
     header = QueryDataVersionRequestHeader.from_fields(command.fields)
     theirs = DataVersion.decode(command.body)
     ours = server.routes.data_version_of(header.broker_addr)

@@ -1,8 +1,8 @@
-"""Brokers, their topics, and the routes that follow from both.
+"""Brokers, their topics, and the resulting routes.
 
-A broker whose connection closed keeps its routes for a grace period: clients of a restarted broker would otherwise
-come back only with their next look at the routes, half a minute later. While it lasts, the broker's write permission
-is withheld in answers if another broker takes writes for the topic.
+A broker whose connection closed keeps its routes for a grace period; otherwise, clients of a restarted broker would
+reconnect only at their next route update, half a minute later. During the grace period, responses omit the broker's
+write permission if another broker accepts writes for the topic.
 """
 
 from dataclasses import replace
@@ -29,33 +29,33 @@ FLAG_UNIT: Final = 1
 FLAG_UNIT_SUBSCRIPTION: Final = 2
 
 MAX_BROKERS: Final = 10_000
-"""Addresses that may be registered; a peer must not fill the memory with brokers that do not exist."""
+"""Maximum registered addresses, so that a peer cannot exhaust the memory with fictitious brokers."""
 MAX_TOPICS: Final = 200_000
-"""Topics of all brokers together, for the same reason; as many as one registration can hold."""
+"""Maximum topics of all brokers, for the same reason; the maximum of one registration."""
 MAX_ROUTES: Final = 1_000_000
-"""Topics of each broker, counted together: brokers that share names could otherwise multiply the two limits above."""
+"""Maximum pairs of broker and topic, because brokers with common topics could otherwise multiply both limits."""
 MAX_EXPIRED_PER_SLICE: Final = 100
-"""Brokers dropped at a time: each may take many topics with it, and clients wait for their routes meanwhile."""
+"""Maximum brokers removed per time slice, because each may have many topics."""
 
 
 class Routes:
-    """All tables of the NameServer but the key-value settings."""
+    """All tables of the NameServer except the key-value configuration."""
 
     def __init__(self) -> None:
         self.groups: dict[str, BrokerGroup] = {}
         self.live: dict[str, LiveBroker] = {}
         self.topics: dict[str, dict[str, RouteQueues]] = {}
-        """Topic → broker name → queues, with the permission that the broker or an administrator gave."""
+        """Topic → broker name → queues, with the permission set by the broker or an administrator."""
         self.links = Links()
         self.broker_shares = Shares(MAX_BROKERS, "brokers")
         self.topic_shares = Shares(MAX_TOPICS, "topics")
         self.route_shares = Shares(MAX_ROUTES, "topics of brokers")
         self._topic_payers: dict[str, bytes] = {}
 
-    # Brokers come and go
+    # Registration and expiry
 
     def room_problem(self, registration: Registration, payer: bytes) -> str | None:
-        """Why there is no room for what a registration adds; None: `register` may take it."""
+        """Return why a registration exceeds a limit; None: `register` may be called."""
         problem = self.broker_shares.problem(payer) if registration.address not in self.live else None
         if problem is not None or registration.broker_id != MASTER_ID:
             return problem
@@ -65,29 +65,29 @@ class Routes:
         return topics if topics is not None else self.route_shares.problem(payer, len(added))
 
     def without_new_topics(self, registration: Registration) -> Registration | None:
-        """What is left of a registration where topics have no room, for a broker that is registered; None: nothing."""
+        """Return a registered broker's registration without new topics, for a full table; None if it is not registered."""
         known = self.live.get(registration.address)
         if known is None or known.name != registration.name:
             return None
         group = self.groups[registration.name]
         topics = {topic: config for topic, config in registration.topics.items() if topic in group.topics}
-        # Another version than the broker's: it goes on telling all of them.
+        # A different version than the broker's, so that it keeps sending all topics.
         return replace(registration, topics=topics, data_version=DataVersion(0, 0))
 
     def register(
         self, registration: Registration, session_id: int, payer: bytes, now_ms: int
     ) -> tuple[str | None, str | None]:
-        """Takes a registration, full or partial; returns the master's replication address and address to a slave.
+        """Apply a full or partial registration; for a slave, return the master's replication address and address.
 
-        Topics are taken over from a master with a changed data version or a newly seen one; none is ever removed.
-        `payer` is charged for what is new.
+        Topics are updated from a new master or one with a changed data version; none is ever removed. New entries are
+        charged to `payer`.
         """
         known = self.live.get(registration.address)
         if known is not None and known.name != registration.name:
             self.drop(registration.address)  # another broker took over the address
             known = None
         is_new = self._join_group(registration)
-        # After a lost connection the broker may have restarted: what it says then replaces a wiped permission too.
+        # After a lost connection the broker may have restarted, so its data also replaces a wiped permission.
         changed = known is None or known.lost_ms is not None or known.data_version != registration.data_version
         if registration.broker_id == MASTER_ID and (is_new or changed):
             group = self.groups[registration.name]
@@ -113,13 +113,13 @@ class Routes:
             group = self.groups[registration.name] = BrokerGroup(registration.name, registration.cluster)
         if registration.broker_id == MASTER_ID:
             group.cluster = registration.cluster
-        # A slave that became the master registers its address under another id.
+        # A promoted slave registers its address under another id.
         for broker_id, address in list(group.addresses.items()):
             if address == registration.address and broker_id != registration.broker_id:
                 del group.addresses[broker_id]
         replaced = group.addresses.get(registration.broker_id)
         if replaced is not None and replaced != registration.address:
-            self._forget(replaced)  # the same broker at a new address, as a moved pod
+            self._forget(replaced)  # the same broker at a new address, such as a moved pod
         group.addresses[registration.broker_id] = registration.address
         return replaced is None
 
@@ -150,21 +150,20 @@ class Routes:
         return (master.ha_address, master.address) if master is not None else (None, None)
 
     def data_version_of(self, address: str) -> DataVersion | None:
-        """What a broker registered last; None if it must register again, as after a lost connection."""
+        """Return the last registered data version; None if the broker must register again, as after a lost connection."""
         broker = self.live.get(address)
         return broker.data_version if broker is not None and broker.lost_ms is None else None
 
     def saw(self, address: str, session_id: int, now_ms: int) -> None:
-        """A sign of life without a registration, which counts over the connection of one."""
+        """Record a sign of life without a registration, if it comes over a registering connection."""
         broker = self.live.get(address)
         if broker is not None and session_id in self.links.of(address):
             broker.seen_ms = now_ms
 
     def session_closed(self, session_id: int, now_ms: int, grace_ms: int) -> list[str]:
-        """Begins the grace period of the brokers that registered over this connection, and over no other one that is
-        open; returns their addresses.
+        """Start the grace period of the brokers registered only over this connection, and return their addresses.
 
-        Slaves have none: consumers that were sent to one go back to its master as soon as it is gone from the route.
+        Slaves have no grace period: consumers redirected to one return to its master when it is removed from the route.
         """
         lost = [self.live[address] for address in self.links.closed(session_id)]
         for broker in lost:
@@ -174,7 +173,7 @@ class Routes:
         return [broker.address for broker in lost]
 
     def expire(self, now_ms: int, expire_ms: int, grace_ms: int) -> list[tuple[LiveBroker, frozenset[int]]]:
-        """Drops brokers that were silent, or whose connection was closed, for too long; of many only some.
+        """Remove brokers that were silent or disconnected for too long, up to a limit per call.
 
         Returns them with the sessions over which they were registered.
         """
@@ -191,12 +190,12 @@ class Routes:
         return found
 
     def next_grace_end_ms(self, grace_ms: int) -> int | None:
-        """When the first grace period ends, if one runs."""
+        """Return when the next grace period ends; None if there is none."""
         ends = [broker.lost_ms + grace_ms for broker in self.live.values() if broker.lost_ms is not None]
         return min(ends, default=None)
 
     def unregister(self, name: str, address: str, broker_id: int) -> None:
-        """Forgets an address at once; the broker said that it will not come back."""
+        """Remove an address immediately."""
         group = self.groups.get(name)
         if address in self.live and self.live[address].name == name:
             self.drop(address)
@@ -205,7 +204,7 @@ class Routes:
             self._drop_if_empty(group)
 
     def drop(self, address: str) -> None:
-        """Forgets an address, and the broker's topics with its last one."""
+        """Remove an address, and with the last address of a broker its topics."""
         broker = self._forget(address)
         group = self.groups.get(broker.name) if broker is not None else None
         if broker is None or group is None:
@@ -229,24 +228,24 @@ class Routes:
             del self.topics[topic]
             self.topic_shares.drop(self._topic_payers.pop(topic))
 
-    # What administrators change
+    # Changes by administrators
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        """Forgets a topic, of one cluster or of all."""
+        """Remove a topic, from one cluster or from all."""
         for name in list(self.topics.get(topic, ())):
             group = self.groups[name]
             if cluster is None or group.cluster == cluster:
                 self._drop_queues(topic, group)
 
     def wipe_write_permission(self, broker_name: str) -> int:
-        """Takes the write permission from all topics of a broker; returns their number."""
+        """Revoke the write permission of all topics of a broker; return their number."""
         queues = self._queues_of(broker_name)
         for each in queues:
             each.perm &= ~PERM_WRITE
         return len(queues)
 
     def add_write_permission(self, broker_name: str) -> int:
-        """Gives all topics of a broker read and write permission; returns their number."""
+        """Grant read and write permission to all topics of a broker; return their number."""
         queues = self._queues_of(broker_name)
         for each in queues:
             each.perm = PERM_READ | PERM_WRITE
@@ -256,10 +255,10 @@ class Routes:
         group = self.groups.get(broker_name)
         return [] if group is None else [self.topics[topic][broker_name] for topic in group.topics]
 
-    # What clients ask
+    # Queries of clients
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Brokers and queues of a topic; None if no broker has it."""
+        """Return the brokers and queues of a topic; None if no broker has it."""
         queues = list(self.topics.get(topic, {}).values())
         if not queues:
             return None
@@ -281,14 +280,14 @@ class Routes:
         return BrokerData(group.name, group.cluster, dict(sorted(group.addresses.items())))
 
     def cluster_info(self) -> ClusterInfo:
-        """All brokers, by name and by cluster."""
+        """Return all brokers, by name and by cluster."""
         clusters: dict[str, list[str]] = {}
         for group in self.groups.values():
             clusters.setdefault(group.cluster, []).append(group.name)
         return ClusterInfo({name: self._broker_data(name) for name in self.groups}, clusters)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Topics that a broker of this cluster has."""
+        """Return the topics of a cluster's brokers."""
         found: dict[str, None] = {}
         for group in self.groups.values():
             if group.cluster == cluster:
@@ -296,7 +295,7 @@ class Routes:
         return list(found)
 
     def topics_with_flags(self, *, wanted: int, unwanted: int = 0) -> list[str]:
-        """Topics by the unit bits of their sys flag, as their first broker registered it."""
+        """Return topics by the unit bits of their sys flag, as registered by their first broker."""
         flags = ((topic, next(iter(brokers.values())).topic_sys_flag) for topic, brokers in self.topics.items())
         return [topic for topic, flag in flags if flag & wanted and not flag & unwanted]
 

@@ -1,20 +1,20 @@
-"""The rules of a NameServer: `namesrvAclConfigPath` and the folder `acl` beside it, read again when they change.
+"""Access rules of a NameServer: `namesrvAclConfigPath` and the folder `acl` next to it, reloaded when they change.
 
     accounts:
     - accessKey: orders-broker
       secretKey: 2f9c41e07b
-      brokerNames:               # which brokers it registers
+      brokerNames:               # brokers that the account may register
       - orders-0
-      unsigned: false            # true: these names may do without a signature, until their brokers sign
-      addresses:                 # where these brokers are, as they advertise it; left out: anywhere
+      unsigned: false            # true: these names need no signature, until their brokers sign
+      addresses:                 # advertised addresses of these brokers; omitted: any
       - 10.2.0.0/24
     - accessKey: operator
       secretKey: 8c11d0a5f3
       admin: true                # settings, topics and write permissions
-    unsignedBrokers:             # from where all other names are registered without a signature
+    unsignedBrokers:             # networks from which all other names may be registered without a signature
     - 10.1.0.0/16
 
-A broker's `plain_acl.yml` is such a file too: its administrators are administrators here. White lists mean nothing.
+A broker's `plain_acl.yml` is a valid file, too: its administrators are administrators here. Allow lists are ignored.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from delaymq.access.yaml_tree import Tree, read_yaml
 from delaymq.throttled_log import fields as about
 
 MAX_NAMES: Final = 1_000
-"""Of one account."""
+"""Maximum broker names of one account."""
 MAX_NETWORKS: Final = 1_024
 SHOWN_CHARACTERS: Final = 64
 _OURS: Final = frozenset({"brokerNames", "unsigned", "addresses"})
-"""Keys of accounts that a broker's file does not have."""
+"""Account keys that do not exist in a broker's file."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -48,19 +48,19 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamesFile(AclFile):
-    """What one file states."""
+    """Content of one file."""
 
     names: tuple[tuple[str, str], ...] = ()
-    """Access key and the name of a broker that it registers."""
+    """Pairs of access key and broker name."""
     open_names: frozenset[str] = frozenset()
-    """Names that need no signature yet."""
+    """Names that need no signature."""
     networks: tuple[Network, ...] = ()
     addresses: tuple[tuple[str, Network], ...] = ()
-    """Access key and a network in which its brokers are."""
+    """Pairs of access key and network of its brokers."""
 
 
 def parse(text: str, changed_ms: int) -> NamesFile:
-    """The file with this text. AccessError."""
+    """Parse a text; raise AccessError if it is invalid."""
     tree = read_yaml(text)
     names: list[tuple[str, str]] = []
     open_names: set[str] = set()
@@ -87,7 +87,7 @@ def parse(text: str, changed_ms: int) -> NamesFile:
 def _without_names(
     item: Tree, names: list[tuple[str, str]], open_names: set[str], addresses: list[tuple[str, Network]]
 ) -> Tree:
-    """The account as a broker's file has it; what it registers goes into the lists."""
+    """Return the account as in a broker's file, and add its other keys to the lists."""
     if not isinstance(item, dict) or not item.keys() & _OURS:
         return item
     key = str(item.get("accessKey"))
@@ -98,7 +98,7 @@ def _without_names(
     if "addresses" in item:
         where = _networks(item, "addresses", f"account {shown(key)}: ")
         if not where:
-            raise AccessError(f"account {shown(key)}: addresses has no network: list some, or leave the key out")
+            raise AccessError(f"account {shown(key)}: addresses contains no network: add some, or remove the key")
         addresses += [(key, network) for network in where]
     return {each: value for each, value in item.items() if each not in _OURS}
 
@@ -112,15 +112,15 @@ def _network(text: str, where: str) -> Network:
         return ipaddress.ip_network(text.strip())
     except ValueError as error:
         raise AccessError(
-            f"{where}: {text[:SHOWN_CHARACTERS]!r} is no network ({error}): write 10.1.0.0/16, or an address"
+            f"{where}: {text[:SHOWN_CHARACTERS]!r} is not a network ({error}): use 10.1.0.0/16, or an address"
         ) from error
 
 
 class NamesrvRules:
-    """The rules that hold. A file that cannot be read leaves its last good rules in force."""
+    """Rules in effect. If a file is unreadable, its last valid rules stay in effect."""
 
     def __init__(self, path: Path, now_ms: Callable[[], int]) -> None:
-        """Reads them. A NameServer starts without them too: clients need its routes, which brokers wait to register."""
+        """Read the rules. A NameServer also starts with unreadable rules."""
         self.path = path
         self.accounts: Mapping[str, Account] = {}
         """By access key."""
@@ -129,24 +129,24 @@ class NamesrvRules:
         self.open_names: frozenset[str] = frozenset()
         self.networks: tuple[Network, ...] = ()
         self.addresses: Mapping[str, tuple[Network, ...]] = {}
-        """Access key → where its brokers are, as they advertise it; without an entry: anywhere."""
+        """Access key → networks of its brokers' advertised addresses; without an entry: any."""
         self.readable = False
-        """Whether all files could be read at least once; until then nobody may change anything."""
+        """Whether all files were readable at least once; until then, all changes are rejected."""
         self._now_ms = now_ms
         self._states: States = {}
         self._take(files.load_changed(path, {}, now_ms(), parse))
 
     @property
     def problems(self) -> list[str]:
-        """Files that do not count as they are now, with what is wrong."""
+        """Files whose current content is not in effect, with the reasons."""
         return [f"{state.path}: {state.problem}" for state in self._states.values() if state.problem]
 
     def reload_task(self) -> ReloadTask:
-        """Looks for changed files: `run` in a thread, `finish` here."""
+        """Return a task that checks for changed files: `run` in a thread, `finish` on the loop."""
         return ReloadTask(self, self._states)
 
     def is_unsigned_network(self, remote_host: bytes) -> bool:
-        """Whether brokers of a peer (packed as message.ids.pack_host does it) cannot sign."""
+        """Return whether a peer (packed by message.ids.pack_host) may register brokers without a signature."""
         address = ipaddress.ip_address(remote_host[:-4])
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
@@ -171,7 +171,7 @@ class NamesrvRules:
                     accounts[account.entry.access_key] = account
                     counted.add(account.entry.access_key)
                 else:
-                    _logger.warning("%s: an account stands in another file too, which counts", path)
+                    _logger.warning("%s: an account is defined in another file, too, which takes precedence", path)
             if isinstance(file, NamesFile):
                 for key, name in file.names:
                     if key in counted:
@@ -192,7 +192,7 @@ class NamesrvRules:
     def _log_change(state: files.FileState) -> None:
         where = about(file=str(state.path))
         if state.problem:
-            _logger.error("%s %s; its last good rules stay in force", state.path, state.problem, extra=where)
+            _logger.error("%s %s; its last valid rules stay in effect", state.path, state.problem, extra=where)
             return
         for note in state.file.notes:
             _logger.warning("%s: %s", state.path, note, extra=where)
@@ -202,7 +202,7 @@ class NamesrvRules:
 
 
 class ReloadTask:
-    """One look at the files."""
+    """Check for changed files."""
 
     def __init__(self, rules: NamesrvRules, states: States) -> None:
         self._rules = rules
@@ -210,11 +210,11 @@ class ReloadTask:
         self._found = states
 
     def run(self) -> None:
-        """Reads what changed."""
+        """Read changed files, in a thread."""
         self._found = files.load_changed(self._rules.path, self._states, self._rules._now_ms(), parse)
 
     def finish(self) -> None:
-        """Puts it in force."""
+        """Put the changes into effect."""
         if list(self._found) != list(self._states) or any(
             self._states[path] is not state and self._states[path] != state for path, state in self._found.items()
         ):

@@ -1,7 +1,7 @@
-"""How much of each table one host may take without a signature.
+"""Limits on each host's share of a table without signatures.
 
-A stranger can make up names, but not addresses that answers reach. Signed registrations are counted separately, so that
-unsigned ones never take their room.
+A stranger can invent names, but not addresses that receive responses. Signed registrations are counted separately, so
+that unsigned ones never use up their capacity.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections import Counter
 from typing import Final
 
 SIGNED: Final = b""
-"""The payer of what an account vouched for."""
+"""Payer of signed entries."""
 HOSTS_PER_TABLE: Final = 4
-"""One host may take this fraction of a table."""
+"""Fraction of a table that one host may use, as a divisor."""
 
 
 class Shares:
-    """Who brought how many entries of one table."""
+    """Number of entries of one table by payer."""
 
     def __init__(self, limit: int, what: str) -> None:
-        """`limit` holds for all unsigned entries together, and for all signed ones."""
+        """`limit` applies to all unsigned entries together, and to all signed ones."""
         self.limit = limit
         self.host_limit = limit // HOSTS_PER_TABLE
         self._what = what
@@ -27,26 +27,26 @@ class Shares:
         self._unsigned = 0
 
     def problem(self, payer: bytes, added: int = 1) -> str | None:
-        """Why `payer` cannot bring so many more; None: it can."""
+        """Return why `payer` cannot add more entries; None if it can."""
         if not added:
             return None
         taken = self._by_payer[SIGNED] if payer == SIGNED else self._unsigned
         if taken + added > self.limit:
-            return f"{self.limit} {self._what} are registered already"
+            return f"the limit of {self.limit} {self._what} is reached"
         if payer != SIGNED and self._by_payer[payer] + added > self.host_limit:
             return (
                 f"your address may register {self.host_limit} {self._what} without a signature, and"
-                f" {self._by_payer[payer]} of them are there: unregister some, or sign (namesrvAccountFile)"
+                f" has {self._by_payer[payer]}: unregister some, or sign requests (namesrvAccountFile)"
             )
         return None
 
     def add(self, payer: bytes) -> None:
-        """One more entry."""
+        """Count an added entry."""
         self._by_payer[payer] += 1
         self._unsigned += payer != SIGNED
 
     def drop(self, payer: bytes) -> None:
-        """One of its entries is gone."""
+        """Count a removed entry."""
         self._by_payer[payer] -= 1
         self._unsigned -= payer != SIGNED
         if not self._by_payer[payer]:

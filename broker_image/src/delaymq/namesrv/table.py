@@ -1,4 +1,4 @@
-"""Which function serves which request code: the one place where the NameServer's dispatch can be seen whole."""
+"""Dispatch table of the NameServer: request code → function."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The asyncio edge: sockets, timers, threads, signals and HTTP around the domains of broker and NameServer.
+"""The asyncio layer: sockets, timers, threads, signals and HTTP around the domains of broker and NameServer.
 
-Here: the servers and processes, registration, and rooms: `requests` (sessions, held pulls, flushing, flow control),
-`jobs` (background work, the delivery's timer), `tls`, `http`, `api`, `metrics`, `console`, `logs`.
-Not here: what a request means (broker/, namesrv/) and the bytes of frames (protocol/).
+Here: servers, processes and registration, and the packages `requests` (sessions, held pulls, flushing, flow control),
+`jobs` (background jobs, the delivery timer), `tls`, `http`, `api`, `metrics`, `console` and `logs`.
+Not here: the semantics of requests (broker/, namesrv/) and the encoding of frames (protocol/).
 
-Invariant: one thread, the loop's, touches the domain; other threads run only a store task's system calls.
+Invariant: only the loop's thread accesses the domain; other threads run only the system calls of store tasks.
 """

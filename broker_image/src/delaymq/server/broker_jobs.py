@@ -1,4 +1,4 @@
-"""Periodic jobs of a broker: each with its interval and what it calls."""
+"""Periodic jobs of a broker, with their intervals."""
 
 import logging
 import time
@@ -14,42 +14,42 @@ if TYPE_CHECKING:
     from delaymq.server.requests.sessions import Sessions
 
 WRITE_BEHIND_INTERVAL_MS: Final = 1_000
-"""As RocketMQ's flushIntervalConsumeQueue: how far queues and index on disk may be behind the log."""
+"""Maximum delay of queues and index on disk behind the log, as RocketMQ's flushIntervalConsumeQueue."""
 WRITE_BEHIND_BUSY_INTERVAL_MS: Final = 200
-"""The same while more is left than one turn of the loop may take."""
+"""The same, while more is left than fits one time slice."""
 WRITE_BEHIND_SLICE_S: Final = 0.01
-"""How long one turn writes: a new file takes ten times as long as an old one, so a number of files bounds nothing."""
+"""Time slice of writing; not a number of files, because a new file takes ten times as long as an old one."""
 WRITE_BEHIND_ROUND_FILES: Final = 4
 ALLOCATION_INTERVAL_MS: Final = 200
 SNAPSHOT_INTERVAL_MS: Final = 1_000
 CLEAN_INTERVAL_MS: Final = 10_000
 EXPIRE_INTERVAL_MS: Final = 10_000
 RULES_INTERVAL_MS: Final = 2_000
-"""How soon a changed file of access control counts; RocketMQ looks every 5 s."""
+"""Interval between checks for changed rule files; RocketMQ uses 5 s."""
 DELAY_OFFSET_INTERVAL_MS: Final = 1_000
-"""How often is asked; the delivery knows its own interval (flushDelayOffsetInterval)."""
+"""Interval of the check; the delivery applies flushDelayOffsetInterval."""
 TABLES_INTERVAL_MS: Final = 200
-"""How often is looked whether topics, groups or memberships changed: a consumer that a crash forgets waits 30 s for its
-heartbeat. Consumer offsets have an interval of their own."""
+"""Interval between checks for changed topics, groups or memberships; a member lost in a crash is missing until its next
+heartbeat, up to 30 s. Consumer offsets have a separate interval."""
 NOTIFY_INTERVAL_MS: Final = 200
 MEMBERS_NOTIFIED_PER_SLICE: Final = 250
-"""Members of large groups that hear of a change in one turn of the loop: some 3 ms."""
+"""Maximum members notified of a group change per time slice of some 3 ms."""
 HELD_DEADLINE_INTERVAL_MS: Final = 400
 LONG_POLLING_RECHECK_MS: Final = 5_000
-"""RocketMQ looks at held pulls this often too."""
+"""Interval between rechecks of held pulls, as in RocketMQ."""
 RECHECK_SLICE_INTERVAL_MS: Final = 200
 
 TRANSACTIONS_INTERVAL_MS: Final = 200
-"""How often is asked; transactions know their own rounds (transactionCheckInterval)."""
+"""Interval of the check; transactions apply transactionCheckInterval."""
 TRANSACTIONS_AT_ONCE: Final = 16
 TRANSACTIONS_SLICE_S: Final = 0.004
-"""How long one turn asks producers: a message that is asked about is read and sent whole."""
+"""Time slice of checking transactions, each of which reads and sends the whole message."""
 
 _logger = logging.getLogger(__name__)
 
 
 class BrokerJobs:
-    """What one broker does at intervals, and what of it is left for the next turn."""
+    """Periodic jobs of one broker, and the state between their runs."""
 
     def __init__(self, broker: "Broker", held_pulls: "HeldPulls", sessions: "Sessions") -> None:
         self._broker = broker
@@ -59,7 +59,7 @@ class BrokerJobs:
         self._offsets_due_ms = 0
 
     def jobs(self) -> list[Job]:
-        """All of them, or for a broker that only reads those that write nothing."""
+        """Return all jobs; for a read-only broker, only those that do not write."""
         broker = self._broker
         store = broker.store
         read = [
@@ -106,7 +106,7 @@ class BrokerJobs:
         self._held_pulls.recheck(self._broker.now_ms(), every_ms, RECHECK_SLICE_INTERVAL_MS)
 
     def _persist(self) -> Task | None:
-        # Who is a member of which group must outlive a crash of the next second; offsets change all the time and wait.
+        # Memberships must survive an imminent crash; offsets change constantly and are saved less often.
         broker = self._broker
         now_ms = broker.now_ms()
         if not (broker.topics.dirty or broker.groups.dirty or broker.clients.dirty or now_ms >= self._offsets_due_ms):

@@ -1,4 +1,4 @@
-"""A broker on its ports: connections, held pulls, flushing, delivery, background work, registration, HTTP."""
+"""A broker with its ports: connections, held pulls, flushing, delivery, background jobs, registration, HTTP."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ if TYPE_CHECKING:
     from delaymq.server.http.http_server import HttpServer
 
 DRAIN_TIMEOUT_S: Final = 3.0
-"""How long a stop waits for clients to take their last answers."""
+"""Maximum wait at shutdown for clients to receive their last responses."""
 READ_ONLY: Final = 4
 
 _logger = logging.getLogger(__name__)
 
 
 class BrokerServer:
-    """One broker process, or its half of a standalone one. `open`, `start`, then `stop` once."""
+    """Broker of a process, possibly next to a NameServer. Call `open`, `start`, then `stop`, once each."""
 
     def __init__(self, broker: Broker, tls: ServerTls, ports: Ports, descriptor_limit: int) -> None:
-        """Use `open`."""
+        """Create a server; use `open` instead."""
         self.config = config = broker.config
         self.broker = broker
         self.tls = tls
@@ -67,7 +67,7 @@ class BrokerServer:
         self.ports_open = False
         self.decommissioned = False
         self.boot_id = uuid.uuid4().hex
-        """Another one at each start."""
+        """Random id of this start."""
         self.start_seconds = 0.0
         self.sessions = Sessions(
             config.max_connections,
@@ -99,13 +99,13 @@ class BrokerServer:
             broker.access.rules.on_changed = self._rules_changed
         broker.watch_arrivals(self.held_pulls.arrived, self.held_pulls.queues, self.held_pulls.property_queues)
 
-    # Life
+    # Life cycle
 
     @classmethod
     def open(
         cls, config: BrokerConfig, settings: RunningSettings[BrokerConfig] | None = None, *, http: bool = True
     ) -> BrokerServer:
-        """Binds and recovers. ServerError, StoreError, AccessError: nothing is left open then."""
+        """Bind and recover; raise ServerError, StoreError or AccessError, with nothing left open."""
         began = time.monotonic()
         ports = Ports.bind(config, http=http)
         broker = None
@@ -123,7 +123,7 @@ class BrokerServer:
         return server
 
     async def start(self) -> None:
-        """Listens and registers."""
+        """Listen and register."""
         began = time.monotonic()
         loop = asyncio.get_running_loop()
         await self._listen(loop, self._ports.main, self._on_commands)
@@ -138,7 +138,7 @@ class BrokerServer:
         self.background.start()
         self.registration.start()
         if self._ports.http is not None:
-            # HTTP's libraries are loaded when clients are served already.
+            # HTTP libraries are loaded after clients are served.
             module = await load("delaymq.server.api.app")
             self._http = await module.broker_http(self, self._ports.http)
         self.flow.begin()
@@ -169,16 +169,16 @@ class BrokerServer:
 
     @property
     def http_port(self) -> int | None:
-        """The HTTP port; None without one."""
+        """HTTP port; None without HTTP."""
         return self._http.port if self._http is not None else None
 
     @property
     def http_connections(self) -> int:
-        """Open connections of HTTP."""
+        """Number of open HTTP connections."""
         return self._http.connections if self._http is not None else 0
 
     def not_ready(self) -> list[str]:
-        """What keeps the broker from being ready, as sentences; empty when it is."""
+        """Return the reasons why the broker is not ready, as sentences; empty if it is ready."""
         problems = []
         if not self.ports_open:
             problems.append("the ports are not open")
@@ -189,9 +189,9 @@ class BrokerServer:
         return problems
 
     def decommission(self) -> None:
-        """Takes the broker out of service: no more writes, its routes say so; pulls and deliveries go on.
+        """Take the broker out of service: reject writes and advertise read-only routes; pulls and deliveries continue.
 
-        The stop that follows unregisters it.
+        The next `stop` unregisters it.
         """
         self.decommissioned = True
         self.broker.writable = False
@@ -199,7 +199,7 @@ class BrokerServer:
         self.registration.register_soon()
 
     async def stop(self) -> None:
-        """Drains and closes everything: the log is flushed, what waits for that is answered, files are written."""
+        """Drain and close everything: flush the log, answer requests waiting for it, and write the files."""
         broker = self.broker
         broker.freeze()
         self.sessions.stop_reading()
@@ -229,7 +229,7 @@ class BrokerServer:
     def _on_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
         session = connection.session
         if not isinstance(session, ClientSession):
-            return  # there were too many connections, and this one is being cut off
+            return  # rejected because of too many connections, and being closed
         broker, flow, flushing = self.broker, self.flow, self.flushing
         began = monotonic()
         if (
@@ -272,7 +272,7 @@ class BrokerServer:
     def _hand_over(self, now_ms: int, budget: int) -> int:
         count = self.broker.hand_over(now_ms, budget)
         if count and self.broker.waits_for_flush:
-            # Consumers see a copy only when it is on disk.
+            # Consumers see a copy only when it is durable.
             self.flushing.request()
         return count
 

@@ -1,5 +1,5 @@
-"""The error that keeps a server from starting."""
+"""Error raised when a server cannot start."""
 
 
 class ServerError(Exception):
-    """A server that cannot start; the text says what to do."""
+    """The server cannot start; the text says what to do."""

@@ -1,4 +1,4 @@
-"""Sockets that listen, with errors that say what to do."""
+"""Listening sockets, with errors that say what to do."""
 
 import errno
 import ipaddress
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from delaymq.config import BrokerConfig
 
 BACKLOG: Final = 1_024
-"""Connections that wait to be accepted; after a restart all clients come at once."""
+"""Listen backlog; after a restart, all clients connect at the same time."""
 FAST_PORT_DISTANCE: Final = 2
-"""Clients with `vipChannelEnabled` look for the fast port this far below the listen port."""
+"""Clients with `vipChannelEnabled` use the fast port this far below the listen port."""
 MAX_TRIES: Final = 50
-"""How often a free port is looked for whose fast port is free too."""
+"""Attempts to find a free port whose fast port is free, too."""
 
 
 def bind(host: str, port: int, what: str, *, beside: Iterable[socket.socket | None] = ()) -> socket.socket:
-    """A socket bound to an address; it does not listen yet, so that clients are refused until there is an answer.
+    """Return a socket bound to an address; it does not listen yet, so that early connections are refused.
 
-    What it will accept has a linger time of 0: when the process is killed, its peers are told by a reset. With
-    SO_REUSEADDR Linux lets two sockets have one address until the first listens, so those bound ``beside`` this one are
-    compared. Raises ServerError.
+    Accepted connections have a linger time of 0, so that peers receive a reset when the process is killed. With
+    SO_REUSEADDR, Linux allows two sockets on one address until the first one listens, so the sockets ``beside`` this
+    one are compared. Raises ServerError.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
@@ -49,7 +49,7 @@ def _share_address(one: socket.socket, other: socket.socket) -> bool:
     if port != other_port:
         return False
     hosts = {ipaddress.ip_address(host), ipaddress.ip_address(other_host)}
-    # :: has the addresses of both families, 0.0.0.0 only those of IPv4.
+    # :: covers the addresses of both families, 0.0.0.0 only IPv4.
     newest = max(each.version for each in hosts)
     return len(hosts) == 1 or any(each.is_unspecified and each.version == newest for each in hosts)
 
@@ -59,14 +59,14 @@ def _problem(host: str, port: int, what: str, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"{what} {address} is in use: stop the other program or choose another port"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{what} {address}: this machine has no such address: listen on one that it has, or on 0.0.0.0"
+        return f"{what} {address}: this machine does not have this address: use one of its addresses, or 0.0.0.0"
     if error.errno == errno.EACCES:
         return f"{what} {address}: not permitted: choose a port above 1023"
-    return f"{what} {address} cannot be opened: {error.strerror or error}"
+    return f"cannot open {what} {address}: {error.strerror or error}"
 
 
 def bind_broker_ports(host: str, port: int, *, fast: bool) -> tuple[socket.socket, socket.socket | None]:
-    """The broker's port and its fast port (None when it is off); port 0 takes any that are free."""
+    """Bind the broker's port and its fast port (None if disabled); port 0 selects free ones."""
     if port != 0:
         main = bind(host, port, "the broker's port")
         if not fast or port <= FAST_PORT_DISTANCE:
@@ -84,12 +84,12 @@ def bind_broker_ports(host: str, port: int, *, fast: bool) -> tuple[socket.socke
             return main, bind(host, port_of(main) - FAST_PORT_DISTANCE, "the broker's fast port")
         except ServerError:
             main.close()
-    raise ServerError(f"no two free ports were found on {host}: set listenPort")
+    raise ServerError(f"cannot find two free ports on {host}: set listenPort")
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The bound sockets of one broker; `fast` and `http` are None where they are off."""
+    """Bound sockets of one broker; `fast` and `http` are None if disabled."""
 
     main: socket.socket
     fast: socket.socket | None
@@ -97,7 +97,7 @@ class Ports:
 
     @classmethod
     def bind(cls, config: "BrokerConfig", *, http: bool) -> "Ports":
-        """Binds all of them, or raises ServerError and leaves none open."""
+        """Bind all ports; on ServerError, none is left open."""
         main, fast = bind_broker_ports(config.listen_host, config.listen_port, fast=config.fast_port_enable)
         ports = cls(main, fast, None)
         if not http:
@@ -109,19 +109,19 @@ class Ports:
             raise
 
     def close(self) -> None:
-        """Gives the ports up."""
+        """Close the sockets."""
         for each in (self.main, self.fast, self.http):
             if each is not None:
                 each.close()
 
 
 def port_of(bound: socket.socket) -> int:
-    """The port of a bound socket."""
+    """Return the port of a bound socket."""
     return int(bound.getsockname()[1])
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine only."""
+    """Return whether an address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

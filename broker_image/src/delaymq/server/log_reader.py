@@ -1,7 +1,6 @@
-"""Reads single records of the log in threads, so that a query for an old message never blocks the loop on a disk.
+"""Reading of single records of the log in threads, so that queries for old messages never block the loop.
 
-Files are opened anew for each task, since the store may close its own meanwhile. Of a large body only the beginning
-is read.
+Files are opened for each task, because the store may close its own. Only the beginning of large bodies is read.
 """
 
 import os
@@ -29,34 +28,34 @@ if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
 
 SHOWN_BODY_BYTES: Final = 64 * 1024
-"""Of a body more is never read for people: 64 messages of 4 MiB would be a quarter of a GiB."""
+"""Maximum bytes read of a body for display: 64 messages of 4 MiB would be a quarter of a GiB."""
 _WHOLE_BYTES: Final = 96 * 1024
-"""Records up to this size are read in one go and their checksum is checked."""
+"""Records up to this size are read completely, and their checksum is verified."""
 _PAGE_BYTES: Final = 4096
 _ANY_SIZE: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """A record of the log; its `body` may be cut."""
+    """A record of the log; its `body` may be truncated."""
 
     record: Record
     body_bytes: int
-    """Of the whole body, as it is stored."""
+    """Size of the whole stored body."""
 
     @property
     def is_cut(self) -> bool:
-        """Whether there is more of the body than `record.body`."""
+        """Whether `record.body` is truncated."""
         return len(self.record.body) < self.body_bytes
 
 
 def clean_text(text: str) -> str:
-    """Text of a record as answers can carry it: bytes that are not UTF-8 become the replacement character."""
+    """Return a record's text for responses: invalid UTF-8 is replaced by the replacement character."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 class LogFiles:
-    """The log as it is now, to be read in any thread: what is confirmed, or all that is appended."""
+    """View of the current log for any thread: the confirmed part, or everything appended."""
 
     def __init__(self, store: "MessageStore", *, unconfirmed: bool = False) -> None:
         self._folder = f"{store.path}/commitlog"
@@ -65,24 +64,24 @@ class LogFiles:
         self._file_bytes = store.options.commit_log_file_bytes
 
     def records(self, offsets: list[int]) -> list[ReadRecord | None]:
-        """The sound records that begin at these physical offsets; None where there is none (any more)."""
+        """Return the valid records at these physical offsets; None where there is none."""
         with _Segments(self._folder) as segments:
             return [self._record(segments, offset) for offset in offsets]
 
     def whole(self, offset: int) -> Record | None:
-        """One record with all of its body, whatever its size."""
+        """Return one record with its complete body; None if there is none."""
         with _Segments(self._folder) as segments:
             found = self._record(segments, offset, _ANY_SIZE)
         return None if found is None else found.record
 
     def real_topics(self, offsets: list[int]) -> list[str]:
-        """For which topics the records of the schedule at these offsets wait; empty where none can be read."""
+        """Return the destination topics of pending records at these offsets; empty where a record is unreadable."""
         with _Segments(self._folder) as segments:
             found = [self._record(segments, offset, _PAGE_BYTES, 0) for offset in offsets]
         return ["" if each is None else clean_text(each.record.properties.get(REAL_TOPIC, "")) for each in found]
 
     def store_times_ms(self, offsets: list[int]) -> list[int | None]:
-        """Store times of the records at these physical offsets, from their heads alone."""
+        """Return the store times of the records at these physical offsets, reading only their headers."""
         with _Segments(self._folder) as segments:
             return [self._store_time_ms(segments, offset) for offset in offsets]
 
@@ -128,7 +127,7 @@ class LogFiles:
 
 
 class _Segments:
-    """Descriptors of one task."""
+    """Open segment descriptors of one task."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -143,7 +142,7 @@ class _Segments:
                 os.close(descriptor)
 
     def open(self, base: int) -> int | None:
-        """The segment that begins at `base`; None when it was deleted."""
+        """Open the segment that starts at `base`; return None if it was deleted."""
         if base not in self._open:
             try:
                 self._open[base] = os.open(f"{self._folder}/{segment_name(base)}", os.O_RDONLY | os.O_CLOEXEC)
@@ -153,14 +152,14 @@ class _Segments:
 
 
 def read_cut(descriptor: int, position: int, head: bytes, size: int, shown_bytes: int) -> ReadRecord:
-    """A large record with the beginning of its body: decoded as one without a body, which the head is changed for."""
+    """Read a large record with the beginning of its body, by decoding it with a header changed to an empty body."""
     at = body_at(int.from_bytes(head[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big"))
     body_bytes = int.from_bytes(head[at - BODY_LENGTH_BYTES : at], "big", signed=True)
     if not 0 <= body_bytes <= size - FIXED_BYTES:
-        raise RecordError(f"the body's length {body_bytes} does not fit a record of {size} bytes")
+        raise RecordError(f"body length {body_bytes} does not fit a record of {size} bytes")
     tail_bytes = size - at - body_bytes
     if not 0 <= tail_bytes <= MAX_TAIL_BYTES:
-        raise RecordError(f"the record has {tail_bytes} bytes behind its body: 3 to {MAX_TAIL_BYTES} can be")
+        raise RecordError(f"the record has {tail_bytes} bytes after its body: 3 to {MAX_TAIL_BYTES} are valid")
     rest = os.pread(descriptor, tail_bytes, position + at + body_bytes)
     without_body = b"".join(
         (

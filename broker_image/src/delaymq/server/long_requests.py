@@ -1,4 +1,4 @@
-"""Requests that take several turns of the loop, and the queue of those that need much memory."""
+"""Requests that take several time slices, and the queue of those that need much memory."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from delaymq.server.requests.replies import reply
 from delaymq.transport import RemotingConnection
 
 AT_ONCE: Final = 2
-"""Requests of the row that are under way at once. Each fills up to 16 MiB, and one connection has one of them."""
+"""Maximum concurrent queued requests. Each takes up to 16 MiB, and a connection has at most one of them."""
 
 
 class LongRequests:
-    """Those of one server. `defer` takes an answer that waits for the disk."""
+    """Long requests of one server; `defer` takes responses that wait for the disk."""
 
     def __init__(self, broker: Broker, defer: Callable[[ClientSession, Command, Deferred], None]) -> None:
         self._broker = broker
         self._defer = defer
         self._queue: deque[tuple[RemotingConnection, TimeSliced]] = deque()
         self.under_way = 0
-        """Requests of the row that have begun and not ended."""
+        """Number of queued requests in progress."""
 
     def __len__(self) -> int:
-        """Requests that wait in the row."""
+        """Return the number of waiting requests."""
         return len(self._queue)
 
     def begin(
@@ -40,7 +40,7 @@ class LongRequests:
         work: TimeSliced,
         behind: list[Command],
     ) -> None:
-        """Has `work` done to its end, and `behind` handled after it; at once or when it is its turn in the row."""
+        """Run `work` to completion, immediately or when it leaves the queue, and handle `behind` after it."""
         step = partial(self._next_step, session, command, work)
         if not work.queued:
             connection.finish_in_slices(step, behind)
@@ -52,11 +52,11 @@ class LongRequests:
             connection.finish_in_slices(partial(self._counted, step), behind, parked=True)
 
     def _next_step(self, session: ClientSession, command: Command, work: TimeSliced) -> bool:
-        """Whether the request is done."""
+        """Run a step; return whether the request is done."""
         result = self._broker.next_step(session, command, work)
         if result is work:
             return False
-        # None: the client has left, or wants no answer.
+        # None: the client has disconnected, or expects no response.
         if type(result) is Response:
             reply(session, command, result)
         elif type(result) is Deferred:
@@ -77,7 +77,7 @@ class LongRequests:
     def _begin_next(self) -> None:
         connection, work = self._queue.popleft()
         if connection.peer_has_closed:
-            # Else what clients asked for that come and go would be done for nobody, one after the other.
+            # Otherwise requests of disconnected clients would still be processed.
             work.steps.close()
         self.under_way += 1
         connection.unpark()

@@ -1,4 +1,4 @@
-"""The processes: start, say where they listen, wait for a signal, stop cleanly. What the command line calls."""
+"""Server processes, called by the command line: start, log the addresses, wait for a signal, shut down cleanly."""
 
 import asyncio
 import contextlib
@@ -21,13 +21,13 @@ from delaymq.transport.addresses import host_and_port
 EXIT_STOPPED: Final = 0
 EXIT_CANNOT_START: Final = 1
 EXIT_FAILED: Final = 70
-"""A defect; the log has it."""
+"""Exit code for an unexpected error, which is logged."""
 
 GC_THRESHOLDS: Final = (20_000, 20, 100)
-"""Messages make no cycles: a full collection, which stops everything, should be rare."""
+"""Messages create no cycles, so full collections, which block the process, should be rare."""
 
 LAST_WORDS_S: Final = 0.2
-"""What the log gets when somebody does not want to wait."""
+"""Time for flushing the log on a forced exit."""
 
 _logger = logging.getLogger("delaymq")
 
@@ -37,9 +37,9 @@ class _Server(Protocol):
 
 
 Event = tuple[str, dict[str, object]]
-"""Text and fields of a line in the log."""
+"""Text and fields of a log line."""
 Started = tuple[_Server, Callable[[], list[Event]]]
-"""A server that answers, and what the log says of it."""
+"""A started server, and a function that returns its log events."""
 
 
 def run_broker(
@@ -50,9 +50,9 @@ def run_broker(
     notes: Sequence[str] = (),
     facts: Sequence[str] = (),
 ) -> int:
-    """Runs a broker until a signal; the exit code. `notes` are warned of at the start, `facts` told."""
+    """Run a broker until a signal, and return the exit code; `notes` are logged as warnings, `facts` as info."""
     logs.start_logs(config.log_format, config.log_level)
-    from delaymq.server.broker_server import BrokerServer  # what a command does not need, it does not load
+    from delaymq.server.broker_server import BrokerServer  # loaded only when needed
 
     async def start() -> Started:
         server = BrokerServer.open(config, settings, http=http)
@@ -69,7 +69,7 @@ def run_namesrv(
     settings: RunningSettings[NamesrvConfig] | None = None,
     notes: Sequence[str] = (),
 ) -> int:
-    """Runs a NameServer until a signal; the exit code. `notes` are warned of at the start."""
+    """Run a NameServer until a signal, and return the exit code; `notes` are logged as warnings."""
     logs.start_logs(config.log_format, config.log_level)
     from delaymq.server.namesrv_server import NamesrvServer
 
@@ -91,7 +91,7 @@ def run_standalone(
     notes: Sequence[str] = (),
     facts: Sequence[str] = (),
 ) -> int:
-    """Runs both in one process until a signal; the exit code. The log is as the broker's settings say."""
+    """Run both in one process until a signal, and return the exit code; logging follows the broker's settings."""
     logs.start_logs(broker_config.log_format, broker_config.log_level)
     from delaymq.server.standalone import Standalone
 
@@ -113,7 +113,7 @@ def _run(start: Callable[[], Awaitable[Started]], notes: Sequence[str], facts: S
         try:
             runner.run(_serve(start))
         finally:
-            # It waits for threads in one more, which there may not be; the loop is closed in any case.
+            # Closing needs one more thread, which may be unavailable; the loop is closed in any case.
             with contextlib.suppress(RuntimeError):
                 runner.close()
     except _refusals_to_start() as error:
@@ -128,7 +128,7 @@ def _run(start: Callable[[], Awaitable[Started]], notes: Sequence[str], facts: S
 
 
 def _refusals_to_start() -> tuple[type[Exception], ...]:
-    """What servers raise that cannot start; loaded only then, since a broker needs nothing else of the NameServer's."""
+    """Return the exceptions of servers that cannot start, imported only when needed."""
     from delaymq.access.errors import AccessError
     from delaymq.namesrv.errors import NamesrvError
     from delaymq.server.errors import ServerError
@@ -144,15 +144,15 @@ async def _serve(start: Callable[[], Awaitable[Started]]) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stop, number)
-    # HTTP is loaded in its thread, when the server answers already: without one the start must fail before.
+    # HTTP is loaded in this thread when the server already responds; a lack of threads must fail the start earlier.
     loop.set_default_executor(started(ThreadPoolExecutor(thread_name_prefix="default"), 1))
     server, events = await start()
-    from delaymq.interpreter import about_interpreter  # takes milliseconds; by now the server answers
+    from delaymq.interpreter import about_interpreter  # takes milliseconds; by now the server responds
 
     interpreter = about_interpreter()
     for text, about in events():
         _logger.info("%s", text, extra=fields(**about, interpreter=interpreter))
-    # What lives from here on to the end is not looked at again by every collection.
+    # Exclude long-lived objects from further collections.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -164,7 +164,7 @@ async def _serve(start: Callable[[], Awaitable[Started]]) -> None:
 
 def _on_signal(stop: asyncio.Event, number: int) -> None:
     if stop.is_set() and number == signal.SIGINT:
-        # Somebody at a terminal does not want to wait: as after a crash, the next start recovers.
+        # A second Ctrl-C exits immediately; the next start recovers, as after a crash.
         logs.flush_logs(LAST_WORDS_S)
         os._exit(128 + number)
     stop.set()

@@ -1,4 +1,4 @@
-"""A NameServer's HTTP side, put together. Importing this module loads aiohttp: do it late."""
+"""Assembly of a NameServer's HTTP server. Importing this module loads aiohttp, so import it lazily."""
 
 import asyncio
 import importlib
@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 
 
 async def alive(request: web.Request) -> web.Response:
-    """/livez: the loop runs, or there would be no answer."""
+    """/livez: any response proves that the event loop runs."""
     return web.json_response({"alive": True})
 
 
 async def namesrv_http(server: "NamesrvServer", bound: socket.socket) -> HttpServer:
-    """The HTTP side of a NameServer: probes and metrics."""
+    """Start the HTTP server of a NameServer: probes and metrics."""
 
     async def ready(request: web.Request) -> web.Response:
         rules = server.namesrv.rules
         unread = rules is not None and not rules.readable
-        return readiness(["the rules cannot be read (namesrvAclConfigPath): the log says why"] if unread else [])
+        return readiness(
+            ["the rules are unreadable (namesrvAclConfigPath): see the log for the reason"] if unread else []
+        )
 
     async def metrics(request: web.Request) -> web.Response:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""A NameServer on its port."""
+"""A NameServer with its listening port."""
 
 import asyncio
 import logging
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 DRAIN_TIMEOUT_S: Final = 2.0
 MIN_WAIT_MS: Final = 10
 RULES_INTERVAL_MS: Final = 2_000
-"""How soon changed rules count, as on a broker."""
+"""Interval between checks for changed rules, as on a broker."""
 
 _logger = logging.getLogger(__name__)
 
 
 class NamesrvServer:
-    """One NameServer process, or its half of a standalone one. `start`, then `stop` once."""
+    """NameServer of a process, possibly next to a broker. Call `start`, then `stop`, once each."""
 
     def __init__(self, config: NamesrvConfig, settings: RunningSettings[NamesrvConfig] | None = None) -> None:
         self.config = config
@@ -46,11 +46,11 @@ class NamesrvServer:
         """Set by `start`."""
         self._http: HttpServer | None = None
         self._background: Background | None = None
-        """Looks for changed rules, if there are any."""
+        """Checks for changed rules; None without rules."""
         self._expiry: asyncio.TimerHandle | None = None
 
     async def start(self, *, http: bool = True) -> None:
-        """Binds and listens. ServerError, NamesrvError: nothing is left open then."""
+        """Bind and listen; raise ServerError or NamesrvError, with nothing left open."""
         config = self.config
         bound = bind(config.listen_host, config.listen_port, "the NameServer's port")
         http_bound = None
@@ -101,16 +101,16 @@ class NamesrvServer:
             )
             self._background.start()
         if http_bound is not None:
-            module = await load("delaymq.server.namesrv_http")  # when clients are served already
+            module = await load("delaymq.server.namesrv_http")  # loaded after clients are served
             self._http = await module.namesrv_http(self, http_bound)
 
     @property
     def http_port(self) -> int | None:
-        """The HTTP port; None without one."""
+        """HTTP port; None without HTTP."""
         return self._http.port if self._http is not None else None
 
     async def stop(self) -> None:
-        """Closes the port and the connections."""
+        """Close the port and the connections."""
         if self._expiry is not None:
             self._expiry.cancel()
         if self._background is not None:
@@ -144,7 +144,7 @@ class NamesrvServer:
         self._plan_expiry()
 
     def _plan_expiry(self) -> None:
-        # At regular times, and when a grace period ends.
+        # Runs at regular intervals, and when a grace period ends.
         wait_ms = self.namesrv.config.scan_interval_ms
         next_ms = self.namesrv.next_expiry_ms()
         if next_ms is not None:

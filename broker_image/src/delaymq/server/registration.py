@@ -1,4 +1,4 @@
-"""Keeps the broker registered with every NameServer: at start, every 30 s, and when a topic is made."""
+"""Registration of the broker with every NameServer: at startup, every 30 s, and when a topic is created."""
 
 import asyncio
 import contextlib
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 FIRST_BACKOFF_S: Final = 0.1
 MAX_BACKOFF_S: Final = 2.0
-"""A NameServer that is restarted or moved elsewhere is looked for this often; its name is resolved each time."""
+"""Maximum interval between attempts to reach a NameServer; its name is resolved each time."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
 MAX_ANNOUNCED_AT_ONCE: Final = 16
-"""Changed topics are told with an answer, for the order settings in it; a slow NameServer must not pile them up."""
+"""Maximum pending registrations of changed topics that expect a response, whose order configuration is used."""
 
 _logger = logging.getLogger(__name__)
 
 
 class NameServerLink:
-    """The connection to one NameServer. Its task runs until it is cancelled."""
+    """Connection to one NameServer. Its task runs until it is cancelled."""
 
     def __init__(
         self,
@@ -48,33 +48,33 @@ class NameServerLink:
         account: RegistrationAccount,
         leads: Callable[["NameServerLink"], bool] = lambda link: True,
     ) -> None:
-        """`leads` says whether this NameServer's order settings count: they may differ, and must not take turns."""
+        """`leads` returns whether this NameServer's order configuration is used, as those of NameServers may differ."""
         self.address = host_and_port(host, port)
         self.registered = False
-        """Whether this NameServer has answered a registration since the start."""
+        """Whether this NameServer has accepted a registration since startup."""
         self.registrations = 0
         self.problem: str | None = "not tried yet"
-        """Why it is not registered now; None: it is."""
+        """Why the broker is not registered now; None: it is registered."""
         self._broker = broker
         self._account = account
         self._host = host
         self._port = port
         self._connection: RemotingConnection | None = None
         self._signed_by: tuple[str, str] | None = None
-        """The account by which the connection's requests are signed."""
+        """The account that signs the connection's requests."""
         self._wanted = asyncio.Event()
         self._leads = leads
         self._telling = 0
 
     async def run(self) -> None:
-        """Connects, registers, and does so again whenever the connection ends."""
+        """Connect and register, and repeat whenever the connection ends."""
         backoff_s = FIRST_BACKOFF_S
         while True:
             try:
                 await self._stay_registered()
             except (TransportError, RequestError, AccountError, OSError) as error:
                 if self.problem is None:
-                    backoff_s = FIRST_BACKOFF_S  # it had worked: try again soon
+                    backoff_s = FIRST_BACKOFF_S  # the last attempt succeeded: retry soon
                 if self.problem != str(error):
                     text = "not registered with the NameServer %s: %s"
                     _logger.warning(text, self.address, error, extra=fields(namesrv=self.address))
@@ -107,7 +107,7 @@ class NameServerLink:
                 raise ServerGoneError(self.address)
 
     async def _is_outdated(self, connection: RemotingConnection) -> bool:
-        """Asks whether the NameServer has other topics than the broker; where not, that it asked keeps it listed."""
+        """Query whether the NameServer's topics are outdated; if not, the query itself renews the registration."""
         broker = self._broker
         header = QueryDataVersionRequestHeader(
             broker.config.broker_name, broker.address, broker.config.broker_cluster_name, broker.config.broker_id
@@ -123,7 +123,7 @@ class NameServerLink:
         from delaymq.server.tls.contexts import client_context
 
         try:
-            # Anew for each connection, and so from the files of now; reading all issuers of a system takes a while.
+            # Created for each connection, from the current files; loading all CAs of a system takes a while.
             return await asyncio.get_running_loop().run_in_executor(None, client_context, config)
         except ServerError as error:
             raise ConnectError(self.address, str(error)) from error
@@ -138,7 +138,7 @@ class NameServerLink:
         command = register_command(broker, broker.register_body())
         answer = await connection.request(command, broker.config.register_broker_timeout_mills)
         if answer.code != ResponseCode.SUCCESS:
-            raise RequestError(answer.code, answer.remark or "the registration was refused")
+            raise RequestError(answer.code, answer.remark or "the registration was rejected")
         if self.problem is not None:
             _logger.info("registered with the NameServer %s", self.address, extra=fields(namesrv=self.address))
         self.problem = None
@@ -151,11 +151,11 @@ class NameServerLink:
             take_order_settings(self._broker, KVTable.decode(answer.body).table)
 
     def announce(self, command: Command) -> None:
-        """Sends a registration, if there is a connection; without one the next registration tells all."""
+        """Send a registration if connected; otherwise, the next registration includes everything."""
         connection = self._connection
         if connection is None or self.problem is not None:
             return
-        # What fails here is told by the next registration.
+        # The next registration repeats what fails here.
         with contextlib.suppress(TransportError, ValueError):
             if self._telling < MAX_ANNOUNCED_AT_ONCE:
                 future = connection.start_request(command, self._broker.config.register_broker_timeout_mills)
@@ -171,17 +171,17 @@ class NameServerLink:
                 self._take_order_settings(future.result())
 
     async def request(self, command: Command, timeout_ms: int) -> Command:
-        """The NameServer's answer; TransportError when there is no connection, or none in time."""
+        """Send a request and return the response; raise TransportError without a connection or a timely response."""
         if self._connection is None or self.problem is not None:
             raise TransportError(self.address, self.problem or "not connected")
         return await self._connection.request(command, timeout_ms)
 
     def register_soon(self) -> None:
-        """Registers again now, with everything."""
+        """Trigger a full registration now."""
         self._wanted.set()
 
     async def unregister(self) -> None:
-        """Tells the NameServer that the broker does not come back."""
+        """Unregister the broker from the NameServer."""
         broker = self._broker
         header = UnRegisterBrokerRequestHeader(
             broker.config.broker_name, broker.address, broker.config.broker_cluster_name, broker.config.broker_id
@@ -191,7 +191,7 @@ class NameServerLink:
             try:
                 await self._connection.request(command, UNREGISTER_TIMEOUT_MS)
             except TransportError as error:
-                _logger.warning("could not unregister: %s", error)
+                _logger.warning("cannot unregister: %s", error)
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
@@ -199,7 +199,7 @@ class NameServerLink:
             connection.close()
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         self._drop_connection()
 
 
@@ -211,7 +211,7 @@ class ServerGoneError(TransportError):
 
 
 class Registration:
-    """All NameServers of one broker."""
+    """Registrations of one broker with all its NameServers."""
 
     def __init__(self, broker: "Broker", name_servers: tuple[tuple[str, int], ...]) -> None:
         self._broker = broker
@@ -222,27 +222,27 @@ class Registration:
         self._told_soon = False
 
     def start(self) -> None:
-        """Begins to register, and listens for topics that change."""
+        """Start registering, and watch for changed topics."""
         self._tasks = [asyncio.create_task(link.run(), name=f"register {link.address}") for link in self.links]
         self._broker.topics.changed = self.topic_changed
 
     @property
     def is_registered(self) -> bool:
-        """Whether at least one NameServer knows the broker since the start; true if there are none to know it."""
+        """Whether at least one NameServer has accepted a registration since startup; true if there are none."""
         return not self.links or any(link.registered for link in self.links)
 
     def _leads(self, link: NameServerLink) -> bool:
         return next((each for each in self.links if each.problem is None), None) is link
 
     def topic_changed(self, topic: TopicConfig) -> None:
-        """Tells the NameServers about a topic at the end of this turn of the loop, together with others."""
+        """Register a changed topic at the end of this loop iteration, together with others."""
         self._changed[topic.topic_name] = topic
         if not self._told_soon:
             self._told_soon = True
             asyncio.get_running_loop().call_soon(self._announce)
 
     def register_soon(self) -> None:
-        """Registers everything anew with all NameServers."""
+        """Trigger a full registration with all NameServers."""
         for link in self.links:
             link.register_soon()
 
@@ -254,12 +254,12 @@ class Registration:
             link.announce(register_command(self._broker, command_body))
 
     async def unregister(self) -> None:
-        """Tells all NameServers that the broker does not come back."""
+        """Unregister the broker from all NameServers."""
         self._cancel()
         await asyncio.gather(*(link.unregister() for link in self.links))
 
     async def stop(self) -> None:
-        """Ends the registrations and the connections, without unregistering: the routes stay for their grace."""
+        """Stop registering and close the connections without unregistering; the routes stay for their grace period."""
         self._broker.topics.changed = None
         self._cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -272,7 +272,7 @@ class Registration:
 
 
 def register_command(broker: "Broker", body: bytes) -> Command:
-    """Request 103 with this body."""
+    """Return request 103 with this body."""
     config = broker.config
     header = RegisterBrokerRequestHeader(
         config.broker_name,
@@ -287,7 +287,7 @@ def register_command(broker: "Broker", body: bytes) -> Command:
 
 
 def take_order_settings(broker: "Broker", table: dict[str, str]) -> None:
-    """Which topics are ordered is the NameServers' to say (namespace ORDER_TOPIC_CONFIG); a broker follows."""
+    """Set which topics are ordered, from the NameServer's key-value namespace ORDER_TOPIC_CONFIG."""
     for topic in list(broker.topics.table.values()):
         ordered = topic.topic_name in table
         if topic.order != ordered:

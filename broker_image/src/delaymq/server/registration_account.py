@@ -1,4 +1,4 @@
-"""The account with which a broker signs what it tells NameServers; its file is read again when it changes."""
+"""Account with which a broker signs requests to NameServers; its file is reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ _logger = logging.getLogger(__name__)
 
 
 class AccountError(Exception):
-    """The file cannot be used; the text says what to do."""
+    """The account file is unusable; the text says what to do."""
 
 
 class RegistrationAccount:
-    """What of a file `accessKey: …`, `secretKey: …` counts: what was read last without a problem."""
+    """Access key and secret key of a file `accessKey: …`, `secretKey: …`, as last read successfully."""
 
     def __init__(self, path: str) -> None:
-        """An empty `path`: nothing is signed."""
+        """With an empty `path`, requests are not signed."""
         self._path = Path(path) if path else None
         self._signature: FileSignature | None = None
         self._problem = ""
         self._keys: tuple[str, str] | None = None
 
     async def refresh(self) -> tuple[str, str] | None:
-        """Reads the file if it changed: access key and secret key. AccountError if there never was an account."""
+        """Reload the file if it changed, and return access key and secret key.
+
+        Raises AccountError if no account was ever read.
+        """
         if self._path is None:
             return None
         await asyncio.get_running_loop().run_in_executor(None, self._read, self._path)
@@ -42,9 +45,9 @@ class RegistrationAccount:
 
     @staticmethod
     async def sign_requests(connection: RemotingConnection, keys: tuple[str, str], timeout_ms: int) -> None:
-        """Has further requests of a connection signed, where the NameServer has rules. TransportError.
+        """Sign further requests of a connection, if the NameServer has rules; raise TransportError on failure.
 
-        RocketMQ's signature never stands in: a captured registration would count for ever.
+        RocketMQ's signature is never used instead, because a captured registration would stay valid for ever.
         """
         from delaymq.transport.signing import sign_requests
 
@@ -52,7 +55,7 @@ class RegistrationAccount:
         await sign_requests(connection, *keys, rocketmq=False, timeout_ms=timeout_ms)
 
     def _read(self, path: Path) -> None:
-        # Brokers without an account load nothing of this.
+        # Not loaded by brokers without an account.
         from delaymq.access.accounts import check_keys
         from delaymq.access.errors import AccessError
         from delaymq.access.yaml_tree import read_yaml
@@ -65,13 +68,13 @@ class RegistrationAccount:
                 data = file.read(MAX_FILE_BYTES + 1)
             tree = read_yaml(data.decode("utf-8-sig")) if len(data) <= MAX_FILE_BYTES else None
             if not isinstance(tree, dict) or not tree.get("accessKey") or not tree.get("secretKey"):
-                raise AccessError("write `accessKey:` and `secretKey:` into it, each on a line of its own")
+                raise AccessError("set `accessKey:` and `secretKey:`, each on a separate line")
             access_key, secret_key = str(tree["accessKey"]), str(tree["secretKey"])
             check_keys(access_key, secret_key)
         except UnicodeDecodeError:
             self._log_problem(f"namesrvAccountFile {path} is not UTF-8")
         except OSError as error:
-            self._log_problem(f"namesrvAccountFile {path} cannot be read: {error.strerror}")
+            self._log_problem(f"cannot read namesrvAccountFile {path}: {error.strerror}")
         except AccessError as error:
             self._log_problem(f"namesrvAccountFile {path}: {error}")
         else:
@@ -80,5 +83,5 @@ class RegistrationAccount:
 
     def _log_problem(self, problem: str) -> None:
         if problem != self._problem and self._keys is not None:
-            _logger.error("%s; what it said before counts", problem)
+            _logger.error("%s; the previous account is kept", problem)
         self._problem = problem

@@ -1,4 +1,4 @@
-"""Resources that a server claims from the operating system at its start, so that it cannot lack them later."""
+"""Operating system resources that a server reserves at startup, so that it does not run out of them later."""
 
 import logging
 import os
@@ -12,20 +12,20 @@ from delaymq.server.listening import BACKLOG
 from delaymq.store.consume_queue import MAX_OPEN_FILES
 
 MAX_DESCRIPTORS: Final = 1 << 20
-"""No limit is raised beyond it: some containers have a default of a billion."""
+"""Maximum descriptor limit; some containers have a default of a billion."""
 HTTP_DESCRIPTORS: Final = 256
 """Connections of HTTP (`server.http.serving.MAX_CONNECTIONS`)."""
 OTHER_DESCRIPTORS: Final = 128
-"""Files that are replaced, new log segments, connections to NameServers."""
+"""For replaced files, new log segments, and connections to NameServers."""
 RESERVED_DESCRIPTORS: Final = MAX_OPEN_FILES + HTTP_DESCRIPTORS + OTHER_DESCRIPTORS + BACKLOG
-"""Not for connections of clients; of these the kernel may hand over as many at once as wait to be accepted."""
+"""Descriptors not used for client connections, including a margin for the connections accepted at a time."""
 _START_TIMEOUT_S: Final = 60.0
 
 _logger = logging.getLogger(__name__)
 
 
 def raise_descriptor_limit() -> int:
-    """Raises the limit of open files as far as permitted; the limit in force."""
+    """Raise the limit of open files as far as permitted, and return the effective limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -33,15 +33,15 @@ def raise_descriptor_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
         except (OSError, ValueError) as error:
-            _logger.warning("the limit of open files stays %d: it cannot be raised (%s)", soft, error)
+            _logger.warning("cannot raise the limit of open files, which is %d (%s)", soft, error)
     return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 def descriptor_end(limit: int, max_connections: int) -> int:
-    """The first descriptor that no client's connection may have, given what the process has open by now.
+    """Return the first descriptor that client connections must not use, given the descriptors open now.
 
-    A new descriptor is the lowest that is free. So the ones from there on stay free for everything else. ServerError
-    when there is none.
+    A new descriptor is always the lowest free one, so the descriptors above stay free for other uses. Raises
+    ServerError if no descriptor is left.
     """
     try:
         lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -65,7 +65,10 @@ def descriptor_end(limit: int, max_connections: int) -> int:
 
 
 def started(executor: ThreadPoolExecutor, threads: int) -> ThreadPoolExecutor:
-    """`executor` with its threads running, so that a later lack of threads does not affect it. ServerError."""
+    """Start the threads of `executor` and return it, so that a later lack of threads does not affect it.
+
+    Raises ServerError.
+    """
     all_run = Barrier(threads + 1)
     try:
         for _ in range(threads):
@@ -75,7 +78,7 @@ def started(executor: ThreadPoolExecutor, threads: int) -> ThreadPoolExecutor:
         all_run.abort()
         executor.shutdown(wait=False, cancel_futures=True)
         raise ServerError(
-            f"a thread cannot be started ({error}): raise the limit of processes (ulimit -u) or of the container's "
+            f"cannot start a thread ({error}): raise the limit of processes (ulimit -u) or of the container's "
             "pids, then start again"
         ) from error
     return executor

@@ -1,4 +1,4 @@
-"""NameServer and broker in one process, for laptops, tests and single-node installations."""
+"""NameServer and broker in one process, for development, tests and single-node installations."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 class Standalone:
-    """Both servers; the broker registers with this NameServer, and with others that its configuration names."""
+    """Both servers; the broker registers with this NameServer and with others from its configuration."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Standalone:
         """Set by `start`."""
 
     async def start(self, *, http: bool = True) -> None:
-        """Starts both. Errors as of either; nothing is left open then."""
+        """Start both servers; on an error of either, close everything and raise it."""
         await self.namesrv.start(http=http)
         try:
             host = self.namesrv.config.listen_host
@@ -37,13 +37,13 @@ class Standalone:
             config = dataclasses.replace(self._broker_config, namesrv_addr=";".join([own, *others]))
             self.broker = BrokerServer.open(config, self._settings, http=http)
             await self.broker.start()
-            # Both share the descriptors, and only now the store has its own.
+            # Both share the descriptors, and only now are the store's open.
             self.namesrv.sessions.descriptor_end = self.broker.sessions.descriptor_end
         except BaseException:
             await self.namesrv.stop()
             raise
 
     async def stop(self) -> None:
-        """Stops the broker, then the NameServer."""
+        """Stop the broker, then the NameServer."""
         await self.broker.stop()
         await self.namesrv.stop()

@@ -1,5 +1,5 @@
-"""Background work on the event loop: periodic jobs, the delivery timer, the drain lease, loading of pending topics.
+"""Background jobs on the event loop: periodic jobs, delivery timer, drain lease, loading of pending topics.
 
-Here: when something runs. Not here: what it does (broker/). Invariant: system calls that may block run in a thread;
+Here: the scheduling of work. Not here: the work itself (broker/). Invariant: blocking system calls run in a thread;
 everything else runs on the loop in bounded steps.
 """

@@ -1,4 +1,4 @@
-"""Work at intervals: each job on the loop's thread, its system calls, if it hands back a task, in another."""
+"""Periodic jobs: each runs on the loop's thread; if it returns a task, the task's system calls run in another."""
 
 import asyncio
 import logging
@@ -12,39 +12,39 @@ from delaymq.server.resources import started
 from delaymq.throttled_log import ThrottledLogger
 
 TICK_S: Final = 0.2
-"""The finest interval of a job; also how often the loop's lag is measured."""
+"""Shortest interval of a job, and interval of measuring the loop's lag."""
 LAG_WINDOW_TICKS: Final = 50
-"""The lag that is shown is the largest of the last ten seconds."""
+"""The reported lag is the maximum of the last ten seconds."""
 WORKER_THREADS: Final = 2
-"""A slow write of one job must not hold up the allocation of the next segment."""
+"""Two, so that a slow write of one job does not delay the allocation of the next segment."""
 
 _logger = logging.getLogger(__name__)
 _failures = ThrottledLogger(_logger, now_ms)
 
 
 class Task(Protocol):
-    """As a store task: system calls in any thread, the result on the loop's."""
+    """A task like the store's: system calls in any thread, completion on the loop's thread."""
 
     def run(self) -> None:
-        """In any thread."""
+        """Run the system calls, in any thread."""
 
     def finish(self) -> object:
-        """On the loop's thread."""
+        """Complete the task on the loop's thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Something to do again and again."""
+    """A periodic job."""
 
     name: str
     interval_ms: Callable[[], int]
-    """Asked each time, since a configuration may change."""
+    """Called each time, because the configuration may change."""
     run: Callable[[], Task | None]
-    """The job; not run again before the task that it returned is finished."""
+    """The job; it is not run again before its returned task has finished."""
 
 
 class Background:
-    """Runs jobs and measures how late the loop is."""
+    """Runs jobs, and measures the lag of the event loop."""
 
     def __init__(self, jobs: list[Job]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -61,16 +61,16 @@ class Background:
 
     @property
     def lag_s(self) -> float:
-        """How much later than asked for the loop ran a timer, at most, in the last ten seconds."""
+        """Maximum delay of a timer in the last ten seconds."""
         return max(self._lags_s)
 
     def start(self) -> None:
-        """Begins; each job runs for the first time after its interval."""
+        """Start; each job runs for the first time after its interval."""
         self._tick_at = self._loop.time() + TICK_S
         self._timer = self._loop.call_at(self._tick_at, self._tick)
 
     async def stop(self) -> None:
-        """Ends, after the tasks under way."""
+        """Stop, after the running tasks."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -93,7 +93,7 @@ class Background:
         try:
             task = job.run()
         except Exception as error:
-            _failures.warning(f"background work ({job.name}) failed: %s", error, error=error)
+            _failures.warning(f"background job ({job.name}) failed: %s", error, error=error)
             return
         if task is None:
             return
@@ -109,7 +109,7 @@ class Background:
             except Exception as failure:
                 error = failure
             if error is not None:
-                _failures.warning(f"background work ({job.name}) failed: %s", error)
+                _failures.warning(f"background job ({job.name}) failed: %s", error)
             done.set_result(None)
 
         running.add_done_callback(ended)

@@ -1,4 +1,4 @@
-"""The delivery's clock: runs it when something is due, and sleeps until then."""
+"""Timer of the delivery: runs it when a message is due, and sleeps until then."""
 
 import asyncio
 import logging
@@ -6,25 +6,25 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 BATCH: Final = 64
-"""Messages handed over before sockets get their turn again: some 2 ms, so a due crowd does not starve producers."""
+"""Messages delivered per time slice of some 2 ms, so that many due messages do not starve producers."""
 MAX_SLEEP_MS: Final = 1_000
-"""Due times are the wall clock's and sleeping is not: a stepped clock is noticed within this time."""
+"""Due times use the wall clock, sleeping does not; a clock step is noticed within this time."""
 RETRY_S: Final = 1.0
 
 _logger = logging.getLogger(__name__)
 
 
 class TimedDelivery(Protocol):
-    """The part of the delivery that the clock needs."""
+    """The part of the delivery that the timer uses."""
 
     on_wakeup_earlier: Callable[[], None] | None
 
     def next_wakeup_ms(self) -> int | None:
-        """When something is due next, by the wall clock; None: nothing pends."""
+        """Return the next due time by the wall clock; None: no pending messages."""
 
 
 class DeliveryTimer:
-    """Calls `hand_over(now_ms, budget)` whenever the delivery has something due."""
+    """Calls `hand_over(now_ms, budget)` whenever messages are due."""
 
     def __init__(
         self, delivery: TimedDelivery, hand_over: Callable[[int, int], int], now_ms: Callable[[], int]
@@ -39,19 +39,19 @@ class DeliveryTimer:
         self.wakeups = 0
 
     def start(self) -> None:
-        """Begins; what is overdue goes out at once."""
+        """Start; overdue messages are delivered immediately."""
         self._delivery.on_wakeup_earlier = self.wake
         self.wake()
 
     def stop(self) -> None:
-        """Ends; nothing is handed over any more."""
+        """Stop; nothing is delivered any more."""
         self._stopped = True
         self._delivery.on_wakeup_earlier = None
         if self._handle is not None:
             self._handle.cancel()
 
     def wake(self) -> None:
-        """Looks again soon: something may be due earlier than was known."""
+        """Check again soon, because a message may be due earlier than expected."""
         if self._stopped or self._runs_soon:
             return
         if self._handle is not None:
@@ -71,7 +71,7 @@ class DeliveryTimer:
                 self._hand_over(self._now_ms(), BATCH)
                 due_ms = self._delivery.next_wakeup_ms()
         except Exception:
-            _logger.exception("the delivery failed, next try in %g s", RETRY_S)
+            _logger.exception("the delivery failed, retrying in %g s", RETRY_S)
             self._sleep(RETRY_S)
             return
         if due_ms is None or self._runs_soon:

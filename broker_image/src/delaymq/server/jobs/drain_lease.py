@@ -1,4 +1,4 @@
-"""The lease of a drain: what holds producers off ends by itself when whoever asked for it is gone."""
+"""Lease of a drain, after which the drain ends automatically unless it is renewed."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ _logger = logging.getLogger(__name__)
 
 
 class DrainLease:
-    """Changes the drain of one broker and times its lease. `register_soon` has all NameServers told."""
+    """Changes the drain of one broker and times its lease; `register_soon` updates all NameServers."""
 
     def __init__(self, broker: "Broker", register_soon: Callable[[], None]) -> None:
         self._broker = broker
@@ -23,22 +23,22 @@ class DrainLease:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, mode: DrainMode, lease_ms: int) -> None:
-        """Begins, renews or ends a drain; what changes in the routes is registered at once."""
+        """Start, renew or end a drain, and register changed routes immediately."""
         self.stop()
         if mode is not self._broker.drain.mode:
-            _logger.info("drain: %s", "ended, writes are taken" if mode is DrainMode.NONE else mode)
+            _logger.info("drain: %s", "ended, writes are accepted" if mode is DrainMode.NONE else mode)
         if self._broker.set_drain(mode, lease_ms):
             self._register_soon()
         if mode is not DrainMode.NONE:
-            # Monotonic time: a step of the clock neither ends a drain nor prolongs it.
+            # Monotonic time, so that a clock step neither ends nor prolongs a drain.
             self._timer = self._loop.call_later(lease_ms / 1000, self._ended)
 
     def stop(self) -> None:
-        """No timer runs any more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _ended(self) -> None:
-        _logger.warning("drain: its lease ended without a renewal")
+        _logger.warning("drain: the lease expired without a renewal")
         self.set(DrainMode.NONE, 0)

@@ -1,4 +1,4 @@
-"""Learns in the background, in small turns, for which topics waited what was pending at the start."""
+"""Background loading, in small steps, of the topics of messages that were pending at startup."""
 
 import asyncio
 import logging
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
 
 AT_ONCE: Final = 64
-"""Records that are read at once: some 1 ms of a thread, which may keep the loop waiting for as long."""
+"""Records read per step: some 1 ms in a thread, which may delay the loop as long."""
 PAUSES: Final = 3
-"""How many times as long as it reads it pauses: messages that are due and producers come first."""
+"""Ratio of pause to reading time, so that due messages and producers have priority."""
 MAX_PAUSE_S: Final = 0.5
 _AGAIN_S: Final = 5.0
 
@@ -26,19 +26,19 @@ _problems = ThrottledLogger(logging.getLogger(__name__), now_ms)
 
 
 class PendingTopicsLoader:
-    """Runs until all is known. `start` it once, `stop` it at any time."""
+    """Loads until all topics are known. `start` it once, `stop` it at any time."""
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins, if there is anything to learn."""
+        """Start, if topics are unknown."""
         if not self._broker.delivery.pending_topics.complete:
             self._task = asyncio.create_task(self._run(), name="topics of pending messages")
 
     async def stop(self) -> None:
-        """Ends."""
+        """Stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -57,11 +57,11 @@ class PendingTopicsLoader:
                     await asyncio.sleep(_AGAIN_S)
 
     async def _try_load(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
-        """A disk or a limit that refuses a read or a thread now may not do so later: the rest is tried again."""
+        """Load some topics; a failed read or a lack of threads may be temporary, so the rest is retried."""
         try:
             await self._load(thread, queue_id, offsets)
         except (OSError, RuntimeError) as error:
-            _problems.warning("cannot read for which topics messages wait, trying again: %s", error)
+            _problems.warning("cannot load the topics of pending messages, retrying: %s", error)
             await asyncio.sleep(_AGAIN_S)
 
     async def _load(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:

@@ -1,1 +1,1 @@
-"""The log of a process: one line an event, bounded in size and rate, written where nobody waits for its reader."""
+"""Log of a process: one line per event, limited in size and rate, written without blocking on its reader."""

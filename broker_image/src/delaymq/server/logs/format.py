@@ -1,4 +1,4 @@
-"""One event, one line: key=value text or a JSON object. Nothing that a peer states can begin another line."""
+"""Log formats: one line per event, as key=value text or a JSON object. Data of peers cannot start a new line."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from delaymq.throttled_log import FIELDS_ATTRIBUTE
 
 MAX_EVENT_CHARACTERS: Final = 4_096
 MAX_FIELD_CHARACTERS: Final = 1_024
-"""Keys, names and errors of others may be megabytes long; a line is for a screen."""
+"""Limit of field values, because keys, names and errors of peers may be megabytes long."""
 MAX_FIELDS: Final = 32
 MAX_FRAMES: Final = 20
-"""Of a stack the innermost ones say what happened."""
+"""Maximum frames of a stack; the innermost ones are kept."""
 MAX_CAUSES: Final = 4
 
 _RESERVED: Final = frozenset({"time", "level", "logger", "event", "error", "trace"})
-# What may stand without quotes: no blank, no quote, no control or invisible character, nothing outside ASCII.
+# Values without quotes: printable ASCII without blanks, quotes and backslashes.
 _PLAIN: Final = re.compile(r"[!#-<>-\[\]-~]+")
 
 Pairs = list[tuple[str, object]]
 
 
 class OneLine(logging.Formatter):
-    """Formats a record as one line by `render`."""
+    """Formats a record as one line with `render`."""
 
     def __init__(self, render: Callable[[Pairs], str]) -> None:
         super().__init__()
         self._render = render
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the line without its line end."""
         return self._render(_pairs(record))
 
 
 def formatter(log_format: str) -> logging.Formatter:
-    """For `text` or `json`."""
+    """Return the formatter of `text` or `json`."""
     return OneLine(_as_json if log_format == "json" else _as_text)
 
 
 def _pairs(record: logging.LogRecord) -> Pairs:
     try:
         event = record.getMessage()
-    except Exception as unfit:  # a wrong number of arguments must not cost the event
-        event = f"{record.msg} (its arguments do not fit: {unfit})"
+    except Exception as unfit:  # a wrong number of arguments must not lose the event
+        event = f"{record.msg} (invalid arguments: {unfit})"
     pairs: Pairs = [
         ("time", iso_time(int(record.created * 1000))),
         ("level", record.levelname.lower()),
@@ -81,7 +81,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _trace(error: BaseException) -> Iterator[str]:
-    """The calls that led to an error, outermost first, and those of its causes."""
+    """Yield the calls that led to an error, outermost first, and those of its causes."""
     cause: BaseException | None = error
     for number in range(MAX_CAUSES):
         if cause is None:
@@ -94,7 +94,7 @@ def _trace(error: BaseException) -> Iterator[str]:
 
 
 def _short(path: str) -> str:
-    """The path from the package on."""
+    """Return the path starting at the package."""
     parts = path.replace("\\", "/").split("/")
     return "/".join(parts[parts.index("delaymq") :] if "delaymq" in parts else parts[-2:])
 
@@ -103,7 +103,7 @@ def _as_json(pairs: Pairs) -> str:
     line = json.dumps(dict(pairs), ensure_ascii=False)
     if line.isprintable():
         return line
-    # JSON escapes control characters; some readers end a line at others too, and some characters turn it around.
+    # JSON escapes control characters; other characters also end lines in some readers, or reverse the text direction.
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
 
 

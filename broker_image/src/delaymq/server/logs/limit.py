@@ -1,4 +1,4 @@
-"""How many lines a logger may write: no peer can flood the log, and no part of the broker can drown the others."""
+"""Rate limit per logger, so that neither peers nor a part of the broker can flood the log."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Callable
 from typing import Final
 
 BURST_LINES: Final = 200
-"""At once: a recovery has something to say about each of many files."""
+"""Maximum burst; a recovery may log a line for each of many files."""
 LINES_PER_SECOND: Final = 20.0
 DEBUG_FACTOR: Final = 50
-"""Debug is asked for, and of no use with gaps."""
+"""Factor for debug lines, which are requested explicitly and useless with gaps."""
 
 
 class LineLimit:
-    """A bucket of lines for each logger; what does not fit is counted, and told with the next line that does."""
+    """Token bucket per logger; suppressed lines are counted, and reported with the next admitted line."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
         self._buckets: dict[tuple[str, bool], _Bucket] = {}
 
     def admit(self, record: logging.LogRecord) -> int | None:
-        """How many lines of the logger were left out before this one; None: this one is left out too."""
+        """Return the number of lines suppressed before this one; None: this line is suppressed, too."""
         is_debug = record.levelno <= logging.DEBUG
         key = (record.name, is_debug)
         bucket = self._buckets.get(key)
@@ -33,7 +33,7 @@ class LineLimit:
         return bucket.take(now_s, factor)
 
     def left_out(self) -> dict[str, int]:
-        """What was left out and not told yet, by logger; it counts as told then."""
+        """Return and reset the unreported numbers of suppressed lines by logger."""
         counts: dict[str, int] = {}
         for (name, _), bucket in self._buckets.items():
             if bucket.left_out:

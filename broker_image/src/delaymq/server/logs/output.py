@@ -1,4 +1,4 @@
-"""The log of a server process: where lines go, how many, in which form, and from which level on."""
+"""Log output of a server process: handler, rate limit, format and levels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from delaymq.server.logs.limit import LineLimit
 from delaymq.server.logs.writer import LATE_S, LogWriter, standard_error
 
 FLUSH_S: Final = 1.0
-"""How long the end of a process waits for its last lines to be taken."""
+"""Maximum time for writing the last lines at exit."""
 
 _logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _levels_set: set[str] = set()
 
 
 class LogHandler(logging.Handler):
-    """Hands records to the writing thread as lines, as many as their loggers may write."""
+    """Passes records to the writer thread as lines, within the limits of their loggers."""
 
     def __init__(self, log_format: str, descriptor: int, late_s: float = LATE_S) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class LogHandler(logging.Handler):
         self.writer = LogWriter(descriptor, self._dropped_line, self._late_lines, late_s)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Never waits for the reader of the log, and never raises."""
+        """Queue a record, without blocking or raising."""
         try:
             with self._limit_lock:
                 left_out = self._limit.admit(record)
@@ -44,10 +44,10 @@ class LogHandler(logging.Handler):
                 self.writer.put(self._left_out_line(record.name, left_out))
             self.writer.put(self.format(record))
         except Exception:
-            self.writer.put(self._line(record.name, "an event could not be written"))
+            self.writer.put(self._line(record.name, "cannot format an event"))
 
     def close(self) -> None:
-        """Writes the last lines."""
+        """Write the last lines."""
         for line in self._late_lines():
             self.writer.put(line)
         self.writer.stop(FLUSH_S)
@@ -59,17 +59,17 @@ class LogHandler(logging.Handler):
         return [self._left_out_line(name, count) for name, count in counts.items()]
 
     def _left_out_line(self, name: str, count: int) -> str:
-        return self._line(name, f"{count} more lines of this logger were left out")
+        return self._line(name, f"{count} lines of this logger were suppressed")
 
     def _dropped_line(self, count: int) -> str:
-        return self._line(__name__, f"{count} lines were dropped, since nobody read the log")
+        return self._line(__name__, f"{count} lines were dropped because the log was not read")
 
     def _line(self, logger: str, text: str) -> str:
         return self.format(logging.LogRecord(logger, logging.WARNING, "", 0, text, None, None))
 
 
 def start_logs(log_format: str, log_level: str) -> None:
-    """From now on what is logged goes to stderr. Does nothing where somebody, such as a test, handles logs already."""
+    """Start logging to stderr, unless a handler, such as a test's, is already installed; set the levels."""
     global _started
     if _started is None and not logging.getLogger().handlers:
         _started = LogHandler(log_format, standard_error())
@@ -81,18 +81,18 @@ def start_logs(log_format: str, log_level: str) -> None:
 
 
 def _thread_failed(failed: threading.ExceptHookArgs) -> None:
-    # Python would print it as many lines, past the log.
+    # Python would print it on several lines, bypassing the log.
     error = failed.exc_value
     name = failed.thread.name if failed.thread is not None else "?"
-    _logger.error("a thread (%s) failed", name, exc_info=error)
+    _logger.error("thread %s failed", name, exc_info=error)
 
 
 def _nobody_saw(failed: sys.UnraisableHookArgs) -> None:
-    _logger.error("%s", failed.err_msg or "an error had nobody to be told", exc_info=failed.exc_value)
+    _logger.error("%s", failed.err_msg or "unraisable exception", exc_info=failed.exc_value)
 
 
 def set_levels(log_level: str) -> None:
-    """Sets the levels that `logLevel` states; what an earlier one stated for single loggers is undone."""
+    """Set the levels of `logLevel`, and reset levels of individual loggers set earlier."""
     level, loggers = parse_log_levels(log_level)
     logging.getLogger().setLevel(level.upper())
     for name in _levels_set - loggers.keys():
@@ -104,13 +104,13 @@ def set_levels(log_level: str) -> None:
 
 
 def flush_logs(timeout_s: float) -> None:
-    """Waits until the lines so far are written, at most so long."""
+    """Wait until the queued lines are written, at most `timeout_s`."""
     if _started is not None:
         _started.writer.flush(timeout_s)
 
 
 def stop_logs() -> None:
-    """Writes the last lines and ends the thread."""
+    """Write the last lines and stop the thread."""
     global _started
     if _started is not None:
         logging.getLogger().removeHandler(_started)
@@ -119,7 +119,7 @@ def stop_logs() -> None:
 
 
 class LevelFollower:
-    """Sets the levels whenever a configuration comes that has others than the one before."""
+    """Sets the log levels when they change in the configuration."""
 
     def __init__(self, log_level: str) -> None:
         self._log_level = log_level

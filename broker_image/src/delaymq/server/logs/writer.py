@@ -1,6 +1,6 @@
-"""The thread that writes log lines: whoever logs never waits for a terminal, a pipe or a disk.
+"""Writer thread of the log, so that logging never blocks on a terminal, a pipe or a disk.
 
-What is not taken is dropped and counted, and said as soon as lines are taken again.
+Lines beyond the buffer limit are dropped, counted, and reported when lines are read again.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_WAITING_BYTES: Final = 1 << 20
-"""What may wait for a reader that has stopped reading."""
+"""Maximum buffered bytes while the log is not read."""
 WRITE_BYTES: Final = 32 * 1024
 LATE_S: Final = 5.0
-"""After so long without a line what is owed is said."""
+"""Time without a line after which suppressed lines are reported."""
 RETRY_S: Final = 0.05
-"""When a descriptor that somebody made non-blocking takes nothing."""
+"""Pause when a non-blocking descriptor accepts no data."""
 
 
 class LogWriter:
-    """Writes lines to a descriptor in a thread. `dropped_line` makes the line that says how many were dropped."""
+    """Writes lines to a descriptor in a thread. `dropped_line` creates the report of dropped lines."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LogWriter:
         self._thread: threading.Thread | None = None
 
     def put(self, line: str) -> None:
-        """Takes a line, without its end; never waits for the reader."""
+        """Queue a line without its line end, without blocking."""
         data = line.encode(errors="backslashreplace") + b"\n"
         with self._changed:
             if self._waiting_bytes + len(data) > MAX_WAITING_BYTES:
@@ -60,22 +60,22 @@ class LogWriter:
             self._changed.notify()
 
     def _start(self) -> None:
-        # A thread that is in a write for ever must not keep the process from ending.
+        # A daemon thread, because a blocked write must not prevent the process from exiting.
         thread = threading.Thread(target=self._run, name="log writer", daemon=True)
-        # If no thread can be started, lines wait: the next line tries again, and `stop` writes the rest.
+        # If no thread can be started, the next line retries, and `stop` writes the rest.
         with contextlib.suppress(RuntimeError):
             thread.start()
             self._thread = thread
 
     def expect_late(self) -> None:
-        """`late_lines` has something to say, if nothing else is written for a while."""
+        """Have `late_lines` written if nothing else is written for a while."""
         if not self._expects_late:
             with self._changed:
                 self._expects_late = True
                 self._changed.notify()
 
     def flush(self, timeout_s: float) -> bool:
-        """Waits until all lines are written, at most so long; whether they are."""
+        """Wait until all lines are written, at most `timeout_s`; return whether they are."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self._lines or self._is_writing or self._dropped:
@@ -86,7 +86,7 @@ class LogWriter:
         return True
 
     def stop(self, timeout_s: float) -> None:
-        """Writes what waits, at most so long, and ends the thread unless it is stuck."""
+        """Write the queued lines, within `timeout_s`, and stop the thread unless it is blocked."""
         self.flush(timeout_s)
         with self._changed:
             if self._thread is None:
@@ -96,7 +96,7 @@ class LogWriter:
 
     @property
     def dropped(self) -> int:
-        """Lines that were dropped and not yet said to be."""
+        """Number of dropped lines not reported yet."""
         return self._dropped
 
     def _run(self) -> None:
@@ -142,7 +142,7 @@ class LogWriter:
                 view = view[os.write(self._descriptor, view[: select.PIPE_BUF]) :]
 
     def _write(self, data: bytes) -> None:
-        # The descriptor itself: a stream has a lock, which a process that ends would wait for.
+        # Uses the descriptor directly, because an exiting process would wait for a stream's lock.
         view = memoryview(data)
         while view:
             try:
@@ -150,11 +150,11 @@ class LogWriter:
             except BlockingIOError:
                 time.sleep(RETRY_S)
             except OSError:
-                return  # the reader is gone for good; nobody can be told
+                return  # the reader is gone, and the error cannot be reported
 
 
 def standard_error() -> int:
-    """The descriptor of stderr; a closed one is as good as none: what is written is gone."""
+    """Return the descriptor of stderr, or of /dev/null if it is closed."""
     with contextlib.suppress(OSError):
         os.fstat(2)
         return 2

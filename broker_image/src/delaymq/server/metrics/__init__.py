@@ -1,1 +1,1 @@
-"""The metrics: gathered on the loop's thread, written in another. Load it late: it brings the Prometheus library."""
+"""Metrics: collected on the loop's thread, formatted in another. To be imported lazily: loads the Prometheus client."""

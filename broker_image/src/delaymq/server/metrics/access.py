@@ -1,4 +1,4 @@
-"""Families of access control: who was refused, and whether all files of rules count as they are."""
+"""Metric families of access control: rejected requests, and unreadable rule files."""
 
 from collections.abc import Iterator
 
@@ -10,11 +10,11 @@ from delaymq.server.metrics.gather import Gathered
 
 
 def families(gathered: Gathered) -> Iterator[Metric]:
-    """One after the other; without access control all are 0."""
+    """Yield the families; without access control, all are 0."""
     access = gathered.server.broker.access
     refused = dict.fromkeys(REASONS, 0.0) if access is None else {**access.refused}
-    yield counters("delaymq_access_refused", "Requests that access control refused.", "reason", refused)
-    text = "Files of rules that cannot be read; their last good rules are in force."
+    yield counters("delaymq_access_refused", "Requests that access control rejected.", "reason", refused)
+    text = "Unreadable rule files, whose last valid rules stay in effect."
     yield gauge("delaymq_access_files_broken", text, 0 if access is None else len(access.rules.problems))
     accounts = 0 if access is None else len(access.rules.accounts)
-    yield gauge("delaymq_access_accounts", "Accounts that access control knows.", accounts)
+    yield gauge("delaymq_access_accounts", "Accounts of access control.", accounts)

@@ -1,4 +1,4 @@
-"""Families of the schedule."""
+"""Metric families of the schedule."""
 
 from collections.abc import Iterator
 
@@ -13,18 +13,18 @@ from delaymq.server.metrics.gather import Gathered
 
 
 def families(gathered: Gathered) -> Iterator[Metric]:
-    """One after the other."""
+    """Yield the families."""
     delivery = gathered.server.broker.delivery
     counted = delivery.counters
     for name, text, value in (
         ("clamped", "Messages whose delay level was above the table.", counted.clamped),
         ("dead", "Delayed messages that can never be delivered.", counted.dead),
-        ("failed", "Hand-overs that failed and are tried again.", counted.failed),
+        ("failed", "Deliveries that failed and are retried.", counted.failed),
         ("dropped", "Delayed messages for the half topic, dropped.", counted.dropped),
         ("refused", "Overdue messages dropped on request.", counted.refused),
-        ("corrupt", "Delayed messages whose record cannot be read.", counted.corrupt),
-        ("gone", "Pending messages whose log another broker deleted.", counted.gone),
-        ("foreign", "Messages delayed by another broker and handed over here.", counted.foreign),
+        ("corrupt", "Delayed messages with an unreadable record.", counted.corrupt),
+        ("gone", "Pending messages whose log segment was deleted by another broker.", counted.gone),
+        ("foreign", "Messages delayed by another broker and delivered here.", counted.foreign),
         ("disbelieved", "Origin marks that match no record.", counted.disbelieved),
     ):
         yield counter(f"delaymq_delay_{name}", text, value)
@@ -32,7 +32,7 @@ def families(gathered: Gathered) -> Iterator[Metric]:
         "delaymq_delay_corrected", "Delay positions corrected from the log.", "reason", dict(counted.corrected)
     )
     pending = {str(level): float(count) for level, count in delivery.pending().items()}
-    yield gauges("delaymq_delay_pending", "Delayed messages that wait.", "level", pending)
+    yield gauges("delaymq_delay_pending", "Pending delayed messages.", "level", pending)
     lateness = HistogramMetricFamily(
         "delaymq_delay_lateness_seconds", "Store time of the copy minus due time.", labels=["level"]
     )
@@ -41,12 +41,12 @@ def families(gathered: Gathered) -> Iterator[Metric]:
     yield lateness
     due_ms = min(gathered.next_due_ms.values(), default=None)
     due_s = None if due_ms is None else due_ms / 1000
-    yield gauge("delaymq_delay_next_due_timestamp_seconds", "When something is due next.", due_s)
+    yield gauge("delaymq_delay_next_due_timestamp_seconds", "Next due time.", due_s)
     skew_s = delivery.clock_skew_ms() / 1000
-    yield gauge("delaymq_clock_skew_seconds", "How far the clock is behind the newest record.", skew_s)
+    yield gauge("delaymq_clock_skew_seconds", "Lag of the clock behind the newest record.", skew_s)
     policy = delivery.control.policy
     held = {mode.value: float(policy is not None and policy.mode is mode) for mode in DeliveryMode}
-    yield gauges("delaymq_delay_held", "1 in the mode in which deliveries are held back.", "mode", held)
+    yield gauges("delaymq_delay_held", "1 for the active mode of paused, spread or dropped deliveries.", "mode", held)
 
 
 def _buckets(histogram: LatenessHistogram) -> Buckets:

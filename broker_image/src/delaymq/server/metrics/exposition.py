@@ -1,7 +1,7 @@
-"""The metrics, in Prometheus' text format. Importing this module loads the client library: do it late.
+"""Broker metrics in Prometheus' text format. Importing this module loads the client library, so import it lazily.
 
-`Gathered` is what the loop's thread hands over: copies, made in turns, of what changes. Everything else, and the text,
-is made in another thread. The number of series is bounded by `metricsMaxTopics`.
+`Gathered` contains copies of changing data, made on the loop's thread in time slices. Everything else, including the
+text, is generated in another thread. The number of series is limited by `metricsMaxTopics`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,17 +19,17 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
 class Snapshot(Collector):
-    """The metrics at one moment; written in any thread."""
+    """Metrics at one moment; can be formatted in any thread."""
 
     def __init__(self, gathered: Gathered) -> None:
         self._gathered = gathered
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: what there is depends on the moment."""
+        """Return nothing, because the families vary."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other."""
+        """Yield all families."""
         yield from broker.families(self._gathered)
         yield from delays.families(self._gathered)
         yield from names.families(self._gathered)
@@ -37,7 +37,7 @@ class Snapshot(Collector):
         yield from transactions.families(self._gathered)
 
     def text(self) -> bytes:
-        """The exposition."""
+        """Return the metrics as text."""
         registry = CollectorRegistry()
         registry.register(self)
         return generate_latest(registry)

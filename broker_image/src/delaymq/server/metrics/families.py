@@ -1,4 +1,4 @@
-"""Short forms of the library's families."""
+"""Helpers to create metric families."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,7 +8,7 @@ Buckets = list[tuple[str, float]]
 
 
 def gauge(name: str, text: str, value: float | None) -> Metric:
-    """One number, or none."""
+    """Return a gauge with one value, or without a value if None."""
     family = GaugeMetricFamily(name, text)
     if value is not None:
         family.add_metric([], value)
@@ -16,7 +16,7 @@ def gauge(name: str, text: str, value: float | None) -> Metric:
 
 
 def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    """A number for each value of a label."""
+    """Return a gauge with a value for each label value."""
     family = GaugeMetricFamily(name, text, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
@@ -24,14 +24,14 @@ def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Met
 
 
 def counter(name: str, text: str, value: float) -> Metric:
-    """One sum."""
+    """Return a counter with one value."""
     family = CounterMetricFamily(name, text)
     family.add_metric([], value)
     return family
 
 
 def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    """A sum for each value of a label."""
+    """Return a counter with a value for each label value."""
     family = CounterMetricFamily(name, text, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
@@ -39,7 +39,7 @@ def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> M
 
 
 def cumulative(bounds: Iterable[float], counts: list[int]) -> Buckets:
-    """Buckets as the format has them, from counts of each."""
+    """Convert counts per bucket to cumulative buckets."""
     buckets: Buckets = []
     total = 0
     for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):

@@ -1,4 +1,4 @@
-"""What the metrics need of a running broker, copied in turns on the loop's thread: no walk over it holds the loop."""
+"""Collection of metrics data from a running broker, on the loop's thread in time slices."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
 
 MAX_TOPICS_PER_GROUP: Final = 100
-"""Whose lag is counted at each scrape."""
+"""Maximum topics per group whose lag is computed at each scrape."""
 
 
 @dataclass
 class Gathered:
-    """Numbers; by topic and by group they are sums under the names that have series of their own."""
+    """Collected numbers; per topic and group, sums by label."""
 
     server: "BrokerServer"
     stored: dict[str, int] = field(default_factory=dict)
     delivered: dict[str, int] = field(default_factory=dict)
     pending: dict[str, int] | None = None
-    """By topic; None while what waited at the start is not counted."""
+    """By topic; None while messages from before the start are not counted yet."""
     lateness: dict[str, LatenessCounts] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
     dead_letters: dict[str, int] = field(default_factory=dict)
@@ -44,14 +44,14 @@ class Gathered:
     tasks: int = 0
 
     def sample_system(self) -> None:
-        """What the system has to be asked for; in any thread."""
+        """Read data from the operating system, in any thread."""
         self.disk_total_bytes, self.disk_free_bytes = disk_space(self.server.broker.store.path)
         self.memory = process_facts.memory()
         self.descriptors = process_facts.open_descriptors()
 
 
 async def gather(server: "BrokerServer") -> Gathered:
-    """The numbers of now; the walks over topics and groups are done in turns."""
+    """Collect the current numbers, iterating over topics and groups in time slices."""
     broker, slices = server.broker, TimeSlices()
     gathered = Gathered(server, next_due_ms=broker.delivery.next_due_ms())
     gathered.stored = await _summed(broker.stats.stored, broker.topic_series, slices)
@@ -73,7 +73,7 @@ async def gather(server: "BrokerServer") -> Gathered:
 
 
 async def _end_series(gathered: Gathered, broker: "Broker", slices: TimeSlices) -> None:
-    """Frees the series of topics that were deleted while something waited for them, or while they were counted."""
+    """Free the labels of topics that were deleted while messages were pending, or during the collection."""
     told = {*gathered.stored, *gathered.delivered, *gathered.lateness, *(gathered.pending or ())}
     for name in broker.topic_series.names():
         if name not in told and name not in broker.topics.table:
@@ -95,10 +95,10 @@ async def _add(sums: dict[str, int], counts: dict[str, int], series: LabelLimite
 
 
 async def _gather_groups(gathered: Gathered, broker: "Broker", slices: TimeSlices) -> None:
-    """Lag, dead letters and members of the groups that have series; of the others only their members and dead letters.
+    """Collect lag, dead letters and members of groups with a label; only members and dead letters of the others.
 
-    The lag of thousands of groups would cost more than it tells. Offsets alone make no group: made-up names must not
-    take the series of those that there are, and a group that was deleted may have left its own.
+    Computing the lag of thousands of groups would be too expensive. Names that occur only in offsets are skipped:
+    invented names must not take labels of existing groups, and deleted groups may have left offsets.
     """
     topics: dict[str, list[str]] = {}
     for key in list(broker.offsets.table):

@@ -1,4 +1,4 @@
-"""Families by topic and by group, for as many as have series of their own."""
+"""Metric families by topic and by group, with a limited number of labels."""
 
 from collections.abc import Iterator
 
@@ -10,18 +10,16 @@ from delaymq.server.metrics.gather import Gathered
 
 
 def families(gathered: Gathered) -> Iterator[Metric]:
-    """One after the other."""
-    stored = CounterMetricFamily("delaymq_messages_stored", "Messages that producers stored.", labels=["topic"])
+    """Yield the families."""
+    stored = CounterMetricFamily("delaymq_messages_stored", "Messages stored for producers.", labels=["topic"])
     for topic, count in gathered.stored.items():
         stored.add_metric([topic], count)
     yield stored
-    delivered = CounterMetricFamily("delaymq_messages_delivered", "Delayed messages handed over.", labels=["topic"])
+    delivered = CounterMetricFamily("delaymq_messages_delivered", "Delivered delayed messages.", labels=["topic"])
     for topic, count in gathered.delivered.items():
         delivered.add_metric([topic], count)
     yield delivered
-    pending = GaugeMetricFamily(
-        "delaymq_topic_delay_pending", "Delayed messages that wait, by topic.", labels=["topic"]
-    )
+    pending = GaugeMetricFamily("delaymq_topic_delay_pending", "Pending delayed messages, by topic.", labels=["topic"])
     for topic, count in (gathered.pending or {}).items():
         pending.add_metric([topic], count)
     yield pending
@@ -33,9 +31,9 @@ def families(gathered: Gathered) -> Iterator[Metric]:
         lateness.add_metric([topic], cumulative(bounds_s, counts.counts), counts.sum_ms / 1000)
     yield lateness
     for name, text, values in (
-        ("delaymq_group_lag_messages", "Messages before a consumer group.", gathered.lag),
-        ("delaymq_group_dead_letters", "Messages that a consumer group gave up on.", gathered.dead_letters),
-        ("delaymq_group_members", "Connected consumers of a group.", gathered.members),
+        ("delaymq_group_lag_messages", "Lag of a consumer group.", gathered.lag),
+        ("delaymq_group_dead_letters", "Dead letters of a consumer group.", gathered.dead_letters),
+        ("delaymq_group_members", "Connected members of a group.", gathered.members),
     ):
         family = GaugeMetricFamily(name, text, labels=["group"])
         for group, value in values.items():

@@ -1,4 +1,4 @@
-"""The metrics of a NameServer, in Prometheus' text format. Importing this loads the client library: do it late."""
+"""NameServer metrics in Prometheus' text format. Importing this module loads the client library; import it lazily."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -17,27 +17,27 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
 class NamesrvFamilies(Collector):
-    """What it shows at the moment."""
+    """Current metrics of a NameServer."""
 
     def __init__(self, namesrv: "NameServer") -> None:
         self._namesrv = namesrv
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: what there is depends on the moment."""
+        """Return nothing, because the families vary."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other."""
+        """Yield all families."""
         namesrv = self._namesrv
-        text = "Requests that the NameServer refused, by its rules or because a name or an address is another's."
+        text = "Requests rejected by rules, or because a name or an address belongs to another broker."
         yield counters("delaymq_namesrv_refused", text, "reason", {**namesrv.refused})
         yield gauge("delaymq_namesrv_brokers", "Registered brokers.", len(namesrv.routes.live))
-        text = "Files of rules that cannot be read; their last good rules are in force."
+        text = "Unreadable rule files, whose last valid rules stay in effect."
         problems = 0 if namesrv.rules is None else len(namesrv.rules.problems)
         yield gauge("delaymq_namesrv_files_broken", text, problems)
 
     def text(self) -> bytes:
-        """The exposition."""
+        """Return the metrics as text."""
         registry = CollectorRegistry()
         registry.register(self)
         return generate_latest(registry)

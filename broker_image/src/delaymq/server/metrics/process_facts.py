@@ -1,4 +1,4 @@
-"""What the system says of this process: memory, processor, descriptors. Linux; None where it does not tell."""
+"""Memory, CPU time and descriptors of this process, from Linux; None where unavailable."""
 
 import os
 import time
@@ -10,15 +10,15 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 
 
 class Memory(NamedTuple):
-    """Bytes in memory."""
+    """Memory use of the process, in bytes."""
 
     resident: int
     anonymous: int
-    """Without the pages of files, such as the log's, which the system takes back when it wants them."""
+    """Without file pages, such as the log's, which the system can reclaim."""
 
 
 def memory() -> Memory | None:
-    """What the process has in memory."""
+    """Return the memory use of the process."""
     try:
         lines = _STATUS.read_text().splitlines()
     except OSError:
@@ -31,13 +31,13 @@ def memory() -> Memory | None:
 
 
 def processor_seconds() -> float:
-    """User and system time since the process began."""
+    """Return user and system time since the process started."""
     return time.process_time()
 
 
 def open_descriptors() -> int | None:
-    """Files, sockets and the like that are open."""
+    """Return the number of open descriptors."""
     try:
-        return len(os.listdir(_DESCRIPTORS)) - 1  # without the one that lists
+        return len(os.listdir(_DESCRIPTORS)) - 1  # without the listing's own descriptor
     except OSError:
         return None

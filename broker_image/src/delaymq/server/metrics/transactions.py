@@ -1,4 +1,4 @@
-"""Families of transactions."""
+"""Metric families of transactions."""
 
 from collections.abc import Iterator
 
@@ -9,13 +9,13 @@ from delaymq.server.metrics.gather import Gathered
 
 
 def families(gathered: Gathered) -> Iterator[Metric]:
-    """One after the other."""
+    """Yield the families."""
     totals = gathered.server.broker.transactions.totals()
-    yield gauge("delaymq_transactions_pending", "Half messages that nobody has ended.", totals.pending)
+    yield gauge("delaymq_transactions_pending", "Half messages without an outcome.", totals.pending)
     for name, text, value in (
-        ("committed", "Transactions that were committed.", totals.committed),
-        ("rolled_back", "Transactions that were rolled back.", totals.rolled_back),
-        ("checked", "Questions to producers how a transaction ended.", totals.checked),
-        ("given_up", "Transactions that nobody is asked about any more.", totals.given_up),
+        ("committed", "Committed transactions.", totals.committed),
+        ("rolled_back", "Rolled-back transactions.", totals.rolled_back),
+        ("checked", "Checks sent to producers.", totals.checked),
+        ("given_up", "Transactions that are no longer checked.", totals.given_up),
     ):
         yield counter(f"delaymq_transactions_{name}", text, value)

@@ -1,4 +1,4 @@
-"""Questions of the broker to its clients on behalf of others: sent, waited for, and put together to one answer."""
+"""Requests that the broker relays to its clients, with their responses combined into one."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,28 +12,27 @@ from delaymq.server.requests.client_session import ClientSession
 from delaymq.transport import TransportError
 
 MAX_OPEN_PER_REQUESTER: Final = 1_000
-"""Requests of one connection that wait for clients: as many replies a program may have under way, and each costs memory
-until a client that does not answer has used up its time."""
+"""Maximum pending requests per connection; each takes memory until its clients respond or time out."""
 MAX_OPEN_REQUESTS: Final = 20_000
-"""Of all askers: a group of thousands can be asked, but not again and again at once."""
+"""Maximum pending relayed requests in total: enough for a group of thousands, but not repeatedly at the same time."""
 MAX_HELD_BYTES_PER_REQUESTER: Final = 2 * MAX_FRAME_BYTES
-"""What its open requests hold, such as replies to a producer that takes them and never says so: at megabytes each the
-number of requests alone would be no limit."""
+"""Memory limit of a connection's pending requests, such as replies that a producer never confirms; at megabytes each,
+a limit on their number would not suffice."""
 MAX_HELD_BYTES: Final = 4 * MAX_HELD_BYTES_PER_REQUESTER
-"""The same of all askers."""
+"""Memory limit of all connections' pending requests."""
 MAX_RESPONSE_BYTES: Final = MAX_FRAME_BYTES
-"""Bodies that are kept for one asker: more could not be sent on in one frame."""
+"""Limit of the responses kept for one request, because more would not fit into one frame."""
 MAX_KEPT_BYTES: Final = 4 * MAX_FRAME_BYTES
-"""The same for all askers: clients that answer with all they have would fill the memory."""
+"""The same for all requests, so that large responses do not exhaust the memory."""
 SENT_AT_ONCE: Final = 50
-"""Questions that are sent in one turn of the loop, each a system call: others have their turn in between."""
+"""Relayed requests sent per loop iteration, each a system call."""
 
 Reply = Callable[[ClientSession, Command, Response], None]
 Defer = Callable[[ClientSession, Command, Deferred], None]
 
 
 class _Share:
-    """What an asker, or all of them, have open."""
+    """Pending requests of one connection, or of all."""
 
     __slots__ = ("held_bytes", "requests")
 
@@ -47,7 +46,7 @@ class _Share:
 
 
 class _Relay:
-    """One request that waits for clients."""
+    """One request that waits for responses of clients."""
 
     __slots__ = ("answers", "held_bytes", "kept_bytes", "open", "relayed", "request", "sent", "session")
 
@@ -65,7 +64,7 @@ class _Relay:
 
 
 class ClientRequests:
-    """All requests that wait for clients. `defer` takes an answer that waits for the disk."""
+    """All requests that wait for clients; `defer` takes responses that wait for the disk."""
 
     def __init__(self, reply: Reply, defer: Defer) -> None:
         self._reply = reply
@@ -79,13 +78,13 @@ class ClientRequests:
 
     @property
     def open_requests(self) -> int:
-        """Questions whose answers may still come."""
+        """Number of relayed requests without a response."""
         return self._open_requests
 
     def relay(self, session: ClientSession, request: Command, relayed: RelayedRequests) -> None:
-        """Sends the questions; `request` is answered when each has its answer or its time is over.
+        """Relay requests to clients, and answer `request` when each has a response or has timed out.
 
-        An asker that goes away changes nothing: its clients were asked already.
+        A disconnect of the requester changes nothing, because the requests have already been sent.
         """
         if self._closing:
             return
@@ -110,7 +109,7 @@ class ClientRequests:
             self._finish(relay)
 
     def close(self) -> None:
-        """Answers nothing any more: the server stops, and the reset of their connections tells the askers."""
+        """Stop answering at shutdown, when the reset of their connections notifies the requesters."""
         self._closing = True
 
     def _send(self, relay: _Relay) -> None:
@@ -160,23 +159,23 @@ class ClientRequests:
 
 
 def _start(session: object, question: Command, timeout_ms: int) -> "asyncio.Future[Command] | None":
-    """The future of an answer; None when the question cannot be sent."""
+    """Send a request and return the future of its response; None if it cannot be sent."""
     if not isinstance(session, ClientSession) or session.connection.is_behind:
         return None
     try:
         return session.connection.start_request(question, timeout_ms)
-    except (TransportError, ValueError):  # gone, too many open already, or larger than a frame
+    except (TransportError, ValueError):  # disconnected, too many pending requests, or larger than a frame
         return None
 
 
 def _bytes_of(command: Command) -> int:
-    """What a command costs while it is kept."""
+    """Return the memory of a kept command."""
     texts = sum(len(name) + len(value) for name, value in command.fields.items())
     return len(command.body) + texts + len(command.remark or "")
 
 
 def _is_beyond(share: _Share, more_bytes: int, limit: int) -> bool:
-    # One alone is always taken: it came in one frame.
+    # A single request is always accepted, as it came in one frame.
     return bool(share.requests) and share.held_bytes + more_bytes > limit
 
 
@@ -184,5 +183,5 @@ def _busy(of_asker: int, in_all: int) -> Response:
     return Response(
         ResponseCode.SYSTEM_BUSY,
         f"[REJECTREQUEST]system busy, start flow control for a while: {of_asker} requests of this connection and"
-        f" {in_all} in all wait for clients to answer",
+        f" {in_all} in total wait for responses of clients",
     )

@@ -1,4 +1,4 @@
-"""One connection as broker and NameServer see it, and its pulls that wait for messages."""
+"""Session of a connection for broker and NameServer, and its held pulls."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from delaymq.broker.results import Held
 
 BUCKET_MS: Final = 500
-"""Deadlines are kept in buckets this wide: a pull waits at most this much longer than it asked for."""
+"""Width of deadline buckets, by which a pull may wait longer than requested."""
 
 
 class ClientSession:
-    """One connection."""
+    """Session of one connection."""
 
     __slots__ = ("client_id", "connection", "held", "held_bytes", "id", "idle_sweeps", "remote_address", "remote_host")
 
@@ -28,22 +28,22 @@ class ClientSession:
         self.remote_address = connection.remote_address
         self.client_id: str | None = None
         self.held: set[HeldPull] = set()
-        """Its pulls that wait for messages."""
+        """Held pulls of the connection."""
         self.held_bytes = 0
-        """What they take."""
+        """Memory of the held pulls."""
         self.idle_sweeps = 0
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody in between can read along: TLS, or a peer on this machine."""
+        """Whether the connection is protected from eavesdropping: TLS, or a peer on this machine."""
         return self.connection.is_tls or is_loopback(self.remote_host)
 
     def signed_by(self, account: str) -> None:
-        """Its requests share the server's time with this account's other connections."""
+        """Assign the connection to the account's share of the server's time."""
         self.connection.charge_to(account)
 
     def notify(self, command: Command) -> bool:
-        """Sends a one-way request; False: the connection is gone or behind, or it fits no frame."""
+        """Send a one-way request; return False if the peer is disconnected or slow, or the request is too large."""
         try:
             self.connection.send_oneway(command)
         except (TransportError, ValueError):
@@ -52,7 +52,7 @@ class ClientSession:
 
 
 class HeldPull:
-    """One pull that waits; compared by identity."""
+    """One held pull; compared by identity."""
 
     __slots__ = ("account", "bucket", "bytes", "held", "request", "session", "units")
 
@@ -63,11 +63,11 @@ class HeldPull:
         self.bytes = taken
         self.bucket = held.deadline_ms // BUCKET_MS
         self.units = 1 if held.properties is None else 2 + held.cost
-        """What a test of a message costs."""
+        """Cost of testing a message."""
         self.account: Account | None = None
-        """By whose signature it was let in."""
+        """Account that signed the pull."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it was neither answered nor dropped."""
+        """Whether the pull was neither answered nor dropped."""
         return self in self.session.held

@@ -1,7 +1,7 @@
-"""Changes of files that clients ask for: made one after the other, with their system calls in a thread.
+"""Changes of files on behalf of clients, made sequentially, with their system calls in a thread.
 
-One at a time, so that none is lost to another that began with the same state of a file; each is answered when its steps
-have ended, which is when it is on the disk and in force.
+Sequential changes cannot overwrite each other. Each request is answered when its steps have completed, that is, when
+the change is durable and in effect.
 """
 
 import asyncio
@@ -17,26 +17,26 @@ from delaymq.protocol.command import Command, Response
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.resources import started
 
-# Of all servers of a process: two of them may keep changes in the same configuration file.
+# Shared by all servers of a process, because two of them may change the same configuration file.
 _writer = ThreadPoolExecutor(1, "changes of files")
 
 MAX_WAITING_PER_CONNECTION: Final = 16
-"""Tools send one and wait for its answer; who sends hundreds must not keep the others out."""
+"""Tools send one request at a time; a client that sends hundreds must not block the others."""
 MAX_WAITING: Final = 1_000
 MAX_WAITING_BYTES: Final = 16 << 20
-"""What their requests may hold while a slow disk is written; one alone is always taken."""
+"""Memory limit of waiting requests; a single request is always accepted."""
 
 Work = Callable[[], None]
 
 
 class Guarded(Protocol):
-    """Runs something for a request of this code; what it raises becomes the answer."""
+    """Runs a function for a request code, and converts its exceptions to a response."""
 
     def __call__(self, code: int, run: Callable[[], Work | Response], /) -> Work | Response: ...
 
 
 class FileWriter:
-    """The changes of one server. Made within the loop."""
+    """File changes of one server. Create it within the loop."""
 
     def __init__(self, reply: Callable[[ClientSession, Command, Response], None], guarded: Guarded) -> None:
         self._reply = reply
@@ -50,14 +50,14 @@ class FileWriter:
         self._stopped = False
 
     def submit(self, session: ClientSession, request: Command, steps: BlockingSteps[Response]) -> None:
-        """Has a change made after those that were asked for before, and `request` answered."""
+        """Queue a change, and answer `request` when it is made."""
         if self._stopped:
             return
         full = len(self._waiting) >= MAX_WAITING or (
             bool(self._waiting) and self._bytes + len(request.body) > MAX_WAITING_BYTES
         )
         if full or self._of_session[session.id] >= MAX_WAITING_PER_CONNECTION:
-            remark = f"{len(self._waiting)} changes wait for the disk already: ask again when one is answered"
+            remark = f"{len(self._waiting)} changes are waiting for the disk: retry when one of them is done"
             self._reply(session, request, Response(ResponseCode.SYSTEM_BUSY, remark))
             return
         self._waiting.append((session, request, steps))
@@ -67,7 +67,7 @@ class FileWriter:
             self._working = self._loop.create_task(self._work(), name="changes of files")
 
     async def stop(self) -> None:
-        """Ends after the change that is under way; the others are not made, and nobody was told that they are."""
+        """Stop after the current change; queued changes are dropped without a response."""
         self._stopped = True
         if self._working is not None:
             await self._working
@@ -81,7 +81,7 @@ class FileWriter:
             if not self._of_session[session.id]:
                 del self._of_session[session.id]
             self._reply(session, request, response)
-            await asyncio.sleep(0)  # what is refused at once has not waited for anything yet
+            await asyncio.sleep(0)  # rejected changes complete without waiting
         self._working = None
 
     async def _finished(self, code: int, steps: BlockingSteps[Response]) -> Response:

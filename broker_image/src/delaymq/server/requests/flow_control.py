@@ -1,13 +1,13 @@
-"""Refuses at once what waited too long, or would: a send that is stored after its producer gave up is a duplicate.
+"""Flow control: rejects requests that waited too long, because a send stored after its timeout becomes a duplicate.
 
-One event loop serves all requests, so nothing queues for threads. A request waits in the kernel while the loop is held
-up (a page of the log that the disk has to give, a paused machine), on its connection while the peer does not read its
-answers, and as a send that has been stored until the disk confirms it. On the way of every request there is one
-comparison of times; how long bytes have really lain there is asked of the kernel only when that looks too long.
+One event loop serves all requests, so requests do not queue for threads. A request waits in the kernel while the loop
+is blocked (by a page fault of the log, or a suspended machine), on its connection while the peer does not read its
+responses, and, for a stored send, until the disk confirms it. The request path contains only one comparison of times;
+the kernel is queried for the actual age of the bytes only if it may be too high.
 
-What lay in the kernel is refused only above `osPageCacheBusyTimeOutMills` (1 s), whatever the request's own limit:
-machines stand still for some hundred milliseconds all the time, RocketMQ refuses nothing for it, and no producer has
-given up by then (3 s).
+Waiting in the kernel leads to a rejection only above `osPageCacheBusyTimeOutMills` (1 s), regardless of the request's
+limit: pauses of some hundred milliseconds are common, RocketMQ does not reject requests for them, and producers time
+out later (3 s).
 """
 
 import logging
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
 
 TICK_MS: Final = 200
-"""How often the loop shows that it is alive; what has waited longer cannot have come after the last sign."""
+"""Interval of the loop's ticks; a request that waited longer cannot have arrived after the last tick."""
 NOTICED_S: Final = 0.02
-"""A sign of life this much too late means that the loop was held up: until the next one every read is looked at."""
+"""A tick this late means that the loop was blocked; until the next one, every read is checked."""
 
 REJECTED: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 OVERLOADED: Final = "[OVERLOAD]system busy, start flow control for a while"
@@ -52,7 +52,7 @@ _log = ThrottledLogger(_logger, now_ms)
 
 
 class FlowControl:
-    """`reject_stale` is asked when `suspects` says so; both on the loop's thread. Times are monotonic seconds."""
+    """Rejects overdue requests with `sift`, on the loop's thread. Times are monotonic seconds."""
 
     def __init__(
         self,
@@ -74,17 +74,17 @@ class FlowControl:
         self._suspect_all = False
         self._store_blocked = False
         self.suspicious_at = math.inf
-        """From this time on the loop may have been held up for too long."""
+        """Time from which the loop may have been blocked for too long."""
         self.patience_s = math.inf
-        """How long a connection may put requests off before they have to be looked at."""
+        """Time for which a connection may defer requests before they must be checked."""
         self.blocked_s = 0.0
-        """A turn that handled sends for longer than this was held up by the store."""
+        """A loop iteration that handled sends for longer than this was blocked by the store."""
         self.refused: dict[str, int] = {}
-        """Requests that were refused, by reason."""
+        """Number of rejected requests by reason."""
         self.apply(broker.config)
 
     def apply(self, config: BrokerConfig) -> None:
-        """Takes a changed configuration."""
+        """Apply a changed configuration."""
         send_s = config.wait_time_mills_in_send_queue / 1000
         self._limits_s: dict[int, float] = dict.fromkeys(_SENDS, send_s)
         self._limits_s |= dict.fromkeys(PULL_CODES, config.wait_time_mills_in_pull_queue / 1000)
@@ -101,17 +101,17 @@ class FlowControl:
         self._watch()
 
     def begin(self) -> None:
-        """The start is over: until now libraries were loaded, which holds the loop up and is nobody's overload."""
+        """Start flow control after startup, whose loading of libraries blocks the loop without overload."""
         self._has_begun = True
         self._tick_due = math.inf
         self.tick()
 
     def job(self) -> Job:
-        """The signs of life, to be run among the background's jobs."""
-        return Job(name="sign of life", interval_ms=lambda: TICK_MS, run=self.tick)
+        """Return the background job of the ticks."""
+        return Job(name="loop tick", interval_ms=lambda: TICK_MS, run=self.tick)
 
     def tick(self) -> None:
-        """The loop is alive; to be called every TICK_MS."""
+        """Record that the loop runs; call it every TICK_MS."""
         now = self._clock()
         self._suspect_all = now - self._tick_due >= NOTICED_S
         if not self._suspect_all:
@@ -129,13 +129,13 @@ class FlowControl:
             self.suspicious_at = self._alive_at + self._stall_s
 
     def note_stall(self, commands: list[Command]) -> None:
-        """These took longer than `blocked_s`; what came meanwhile is told that the store was the reason, if it was."""
+        """Record that `commands` took longer than `blocked_s`, so that rejections of later requests name the store."""
         self._store_blocked = any(command.code in _SENDS for command in commands)
         self._suspect_all = True
         self._watch()
 
     def reject_stale(self, session: ClientSession, commands: list[Command], now: float) -> list[Command]:
-        """Those of `commands` that are still handled; the others have been answered with 2 (SYSTEM_BUSY)."""
+        """Return the commands to process; the others have been answered with 2 (SYSTEM_BUSY)."""
         in_kernel_s = deferred_s = 0.0
         if self._cleans:
             connection = session.connection
@@ -173,5 +173,5 @@ class FlowControl:
         if command.code in _SENDS:
             refused = self._broker.stats.refused
             refused[ResponseCode.SYSTEM_BUSY] = refused.get(ResponseCode.SYSTEM_BUSY, 0) + 1
-        _log.warning("a request of %s (code %d) is refused: %s", session.remote_address, command.code, remark)
+        _log.warning("rejected a request of %s (code %d): %s", session.remote_address, command.code, remark)
         self._reply(session, command, Response(ResponseCode.SYSTEM_BUSY, remark))

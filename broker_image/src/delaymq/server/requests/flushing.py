@@ -1,4 +1,4 @@
-"""Gets the log to the disk: at intervals, or at once for producers that wait, many of them by one sync."""
+"""Flushing of the log: at intervals, or immediately for waiting producers, with group commit."""
 
 import asyncio
 import logging
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
 
 RETRY_S: Final = 1.0
-"""After a failed sync the next try comes this much later."""
+"""Delay of the retry after a failed sync."""
 MAX_WAITING: Final = 10_000
-"""As RocketMQ's sendThreadPoolQueueCapacity, until a configuration says another one."""
+"""Default maximum of waiting requests, as RocketMQ's sendThreadPoolQueueCapacity."""
 FLUSH_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 Reply = Callable[[ClientSession, Command, Response], None]
@@ -31,14 +31,14 @@ _failures = ThrottledLogger(_logger, now_ms)
 
 
 class FlushTimes:
-    """How long syncs took, as a histogram for the metrics."""
+    """Histogram of sync durations, for the metrics."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(FLUSH_BUCKETS_S) + 1)
         self.sum_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """One sync."""
+        """Record the duration of a sync."""
         self.sum_s += seconds
         index = next((at for at, bound in enumerate(FLUSH_BUCKETS_S) if seconds <= bound), len(FLUSH_BUCKETS_S))
         self.counts[index] += 1
@@ -56,9 +56,9 @@ class _Waiting:
 
 
 class Flushing:
-    """One sync at a time, in a thread of its own; everything else on the loop's thread.
+    """Runs one sync at a time in a separate thread; everything else runs on the loop's thread.
 
-    `on_confirmed` is called after each sync: more of the log may be read from now on.
+    `on_confirmed` is called after each sync, when more of the log has become readable.
     """
 
     def __init__(
@@ -81,25 +81,25 @@ class Flushing:
         self.times = FlushTimes()
         self.failures = 0
         self.busy_after_s = math.inf
-        """For how long a sync that somebody waits for may take, or fail, before the disk counts as busy."""
+        """Duration of an awaited sync, or of its failures, after which the disk counts as busy."""
         self.busy_at = math.inf
-        """The loop's time from which on the disk counts as busy."""
+        """Loop time from which the disk counts as busy."""
         self.capacity = MAX_WAITING
-        """How many may wait; more are refused before they are stored."""
+        """Maximum waiting requests; further ones are rejected before they are stored."""
 
     def start(self) -> None:
-        """Begins the syncs at intervals."""
+        """Start the periodic syncs."""
         self._interval_timer = self._loop.call_later(self._interval_ms() / 1000, self._tick)
 
     def wait(self, session: ClientSession, request: Command, deferred: Deferred) -> None:
-        """Answers `request` once the log is on disk up to where `deferred` says, or when its time has run out."""
+        """Answer `request` when the log is flushed up to the offset of `deferred`, or on its timeout."""
         if deferred.until <= self._store.flushed_offset:
             self._reply(session, request, deferred.response)
             return
         if self._stopped:
             self._reply(session, request, deferred.late)
             return
-        request.body = b""  # it is stored; while the disk is slow thousands wait here
+        request.body = b""  # already stored; with a slow disk, thousands of requests wait here
         deadline = self._loop.time() + deferred.timeout_ms / 1000
         self._waiting.append(_Waiting(session, request, deferred, deadline))
         if self._deadline_timer is None:
@@ -108,22 +108,22 @@ class Flushing:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for the disk."""
+        """Number of requests waiting for the disk."""
         return len(self._waiting)
 
     def request(self) -> None:
-        """Asks for a sync soon; one that is under way is followed by another for those who wait."""
+        """Request a sync soon; a sync in progress is followed by another one."""
         if self._stopped:
             return
         if self._in_flight is not None:
             self._again = True
         elif not self._begin_soon and self._retry_timer is None:
-            # At the end of this turn of the loop: what other connections send in it takes part.
+            # At the end of this loop iteration, to include the sends of other connections.
             self._begin_soon = True
             self._loop.call_soon(self._begin)
 
     async def flush(self) -> None:
-        """Syncs everything that is in the log now and answers who waits for it."""
+        """Sync everything that is in the log now, and answer the waiting requests."""
         end = self._store.end_offset
         while self._store.flushed_offset < end:
             failures = self.failures
@@ -135,7 +135,7 @@ class Flushing:
                 return
 
     async def stop(self) -> None:
-        """A last sync; whoever still waits then is told that it was late."""
+        """Sync a last time, and answer the requests that still wait as late."""
         if self._interval_timer is not None:
             self._interval_timer.cancel()
         await self.flush()
@@ -190,9 +190,9 @@ class Flushing:
     def _failed(self, error: BaseException) -> None:
         self.failures += 1
         if self._store.failure is not None:
-            _logger.error("nothing is stored any more: %s", self._store.failure)
+            _logger.error("messages are no longer stored: %s", self._store.failure)
             return
-        _failures.error("the log could not be synced to the disk, next try in %g s: %s", RETRY_S, error)
+        _failures.error("cannot sync the log to disk, retrying in %g s: %s", RETRY_S, error)
         if self._retry_timer is None:
             self._retry_timer = self._loop.call_later(RETRY_S, self._retry)
 
@@ -203,7 +203,7 @@ class Flushing:
     def _release(self) -> None:
         flushed = self._store.flushed_offset
         waiting = self._waiting
-        # `until` grows with the order of arrival, as the log does.
+        # `until` increases in the order of arrival, as the log does.
         while waiting and (waiting[0].done or waiting[0].deferred.until <= flushed):
             each = waiting.popleft()
             if not each.done:

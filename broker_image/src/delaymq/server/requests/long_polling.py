@@ -1,8 +1,7 @@
-"""Pulls that found nothing and wait: for a message in their queue, or for their time to run out.
+"""Long polling: held pulls that wait for a message in their queue or for their deadline.
 
-A client that waits costs nothing but memory, which has a limit: of all pulls together, and a share of that for each
-connection. What concerns many pulls at once (a message in a queue with thousands of them, a deadline that they share,
-changed rules) is done in slices, with others' requests in between.
+A held pull costs only memory, which is limited in total and per connection. Events that affect many pulls (a message in
+a queue with thousands of pulls, a common deadline, changed rules) are processed in time slices.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ if TYPE_CHECKING:
     from delaymq.broker.access.access import Access
 
 MAX_BYTES: Final = 64 << 20
-"""What all pulls may take, until a configuration says another number (maxHeldPullBytes)."""
+"""Default memory limit of all pulls (maxHeldPullBytes)."""
 PULL_BYTES: Final = 1_280
-"""What one takes beside its strings."""
+"""Memory of a pull without its strings."""
 RESUME_UNITS: Final = 64
-"""Running a pull again and answering it, in units of about 1 µs; a test of a tags code is one."""
+"""Cost of rerunning and answering a pull, in units of about 1 µs, the cost of comparing a tags code."""
 DROP_UNITS: Final = 2
 SLICE_UNITS: Final = 32 * RESUME_UNITS
-"""What is done for pulls in one turn of the loop: some 2 ms."""
+"""Time slice, some 2 ms."""
 AT_ONCE_UNITS: Final = 32
-"""Tests that a message may cost before whoever sent it is answered: less than to store it."""
+"""Maximum cost of tests run before the sender of a message is answered; less than the cost of storing it."""
 MAX_NEWS: Final = 64
-"""Messages of a queue that are told apart while its pulls are gone through; with more each pull runs again."""
+"""Maximum messages recorded per queue while its pulls are processed; beyond it, each pull is rerun."""
 
 K = TypeVar("K")
 News = tuple[int, int, bytes | None]
-"""Queue offset, tags code and raw properties of a message."""
+"""Queue offset, tags code, and raw properties of a message."""
 Reply = Callable[[ClientSession, Command, Response], None]
 
 _logger = logging.getLogger(__name__)
@@ -45,25 +44,25 @@ _refused = ThrottledLogger(_logger, now_ms)
 
 
 class _Queue:
-    """The pulls of one queue."""
+    """Held pulls of one queue."""
 
     __slots__ = ("by_property", "is_walked", "missed_news", "news", "pulls", "units")
 
     def __init__(self) -> None:
         self.pulls: set[HeldPull] = set()
         self.by_property = 0
-        """How many of them wait for certain properties."""
+        """Number of pulls with a property filter."""
         self.units = 0
-        """What a message costs that is tested for all of them."""
+        """Cost of testing a message for all pulls."""
         self.is_walked = False
         self.news: list[News] = []
-        """What came while they were gone through."""
+        """Messages that arrived while the pulls were processed."""
         self.missed_news = False
-        """Whether more came than is kept."""
+        """Whether more messages arrived than are recorded."""
 
 
 class HeldPulls:
-    """All held pulls, by queue and by deadline. Times are the wall clock's, in ms."""
+    """All held pulls, by queue and by deadline. Times are wall clock times in ms."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class HeldPulls:
         access: Access | None = None,
         soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """`soon` has something called in the next turn of the loop; None: as asyncio does."""
+        """`soon` schedules a call for the next loop iteration; None: asyncio's call_soon."""
         self._reply = reply
         self.max_bytes = max_bytes
         self._access = access
@@ -87,40 +86,42 @@ class HeldPulls:
         self._count = 0
         self._bytes = 0
         self.closing = False
-        """While the server stops nothing is held any more, and nothing answered."""
+        """True during shutdown, when pulls are neither held nor answered."""
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def bytes_held(self) -> int:
-        """What all of them take, as it is counted."""
+        """Counted memory of all pulls."""
         return self._bytes
 
     @property
     def queues(self) -> Container[tuple[str, int]]:
-        """Topic and id of the queues in which pulls wait, as it is at any time."""
+        """Live view of topic and id of the queues with held pulls."""
         return self._by_queue
 
     @property
     def property_queues(self) -> Collection[tuple[str, int]]:
-        """The same for pulls that wait for messages with certain properties."""
+        """The same for pulls with a property filter."""
         return self._by_property.keys()
 
     def hold(self, session: ClientSession, request: Command, held: Held) -> None:
-        """Keeps a pull until something happens, or answers it at once if it may not be kept.
+        """Hold a pull, or answer it immediately if a limit is reached.
 
-        A connection may have as much as is left: one alone takes half of all, two a third each. So there is always
-        something left for those who hold little, and whoever comes last is not the one that is refused.
+        A connection may use as much memory as remains: a single one at most half of the total, two a third each. So
+        memory always remains for connections with few pulls, regardless of their order.
         """
         if self.closing:
             return
         taken = PULL_BYTES + sum(map(len, request.fields.values()))
         if taken > 2 * PULL_BYTES:
-            # Of a long text one wide character makes four bytes of each.
+            # One wide character makes each character of a text take four bytes.
             taken = PULL_BYTES + sum(len(value) << 2 * (not value.isascii()) for value in request.fields.values())
         if session.held_bytes + taken > self.max_bytes - self._bytes:
-            text = "%s holds %d pulls, and all together %d bytes: more are answered at once (maxHeldPullBytes)"
+            text = (
+                "%s has %d held pulls, all pulls take %d bytes: answering further ones immediately (maxHeldPullBytes)"
+            )
             _refused.warning(text, session.remote_address, len(session.held), self._bytes, peer=session.remote_address)
             self._finish(session, request, held)
             return
@@ -136,7 +137,7 @@ class HeldPulls:
     def arrived(
         self, topic: str, queue_id: int, queue_offset: int, tags_code: int, properties: bytes | None = None
     ) -> None:
-        """A message can be seen from now on; without its properties only a pull itself can tell whether they do."""
+        """Handle a newly visible message; without its properties, pulls with a property filter must be rerun."""
         queue = self._by_queue.get((topic, queue_id))
         if queue is None:
             return
@@ -154,12 +155,12 @@ class HeldPulls:
             self._work.begin(self._walk(queue))
 
     def recheck(self, now_ms: int, interval_ms: int, slice_ms: int) -> None:
-        """Runs pulls again, each once in `interval_ms`: for what no arrival tells, such as a changed configuration.
+        """Rerun each pull once per `interval_ms`, for changes without an arrival, such as of the configuration.
 
-        To be called every `slice_ms`; each call takes its share, since all at once would hold up everything else.
+        Call it every `slice_ms`; each call processes a share, because all pulls at once would block the loop.
         """
         if self._work:
-            return  # what is under way comes first
+            return  # work in progress comes first
         if not self._to_recheck:
             if abs(now_ms - self._recheck_began_ms) < interval_ms:
                 return
@@ -171,28 +172,28 @@ class HeldPulls:
         self._work.begin(self._run_again(share))
 
     def expire(self, now_ms: int) -> None:
-        """Answers the pulls whose time has run out."""
+        """Answer the pulls whose deadline has passed."""
         now_bucket = now_ms // BUCKET_MS
         for bucket in [bucket for bucket in self._by_deadline if bucket < now_bucket]:
             self._work.begin(self._end(self._by_deadline.pop(bucket), bucket))
 
     def review(self) -> None:
-        """The rules of access control have changed: whoever may not wait any more is told so."""
+        """Check all pulls against changed access rules, and reject those that are no longer permitted."""
         if self._access is not None:
             pulls = [pull for queue in self._by_queue.values() for pull in queue.pulls]
             self._work.begin(self._check(self._access, pulls))
 
     def session_closed(self, session: ClientSession) -> None:
-        """Nobody waits for these answers any more."""
+        """Drop the pulls of a closed session."""
         pulls, session.held = session.held, set()
         if pulls:
             self._work.begin(self._drop(pulls))
 
     def close(self) -> None:
-        """Forgets all of them: the server stops, and the reset of their connections tells the clients.
+        """Drop all pulls at shutdown, when the reset of their connections notifies the clients.
 
-        An answer would make a client pull again at once; its write then meets the reset, and a Java client leaves
-        its other pulls on that connection waiting for half a minute (docs/decisions/0008).
+        A response would make a client pull again immediately; its write would meet the reset, and a Java client would
+        leave its other pulls on that connection waiting for half a minute (docs/decisions/0008).
         """
         self.closing = True
         self._work.clear()
@@ -201,7 +202,7 @@ class HeldPulls:
                 pull.session.held.discard(pull)
                 self._forget(pull)
 
-    # Work in slices
+    # Work in time slices
 
     def _walk(self, queue: _Queue) -> Iterator[int]:
         while queue.news or queue.missed_news:
@@ -245,7 +246,7 @@ class HeldPulls:
             self._forget(pull)
             yield DROP_UNITS
 
-    # Inside
+    # Internals
 
     def _resume(self, pull: HeldPull) -> None:
         if pull not in pull.session.held:
@@ -277,8 +278,8 @@ class HeldPulls:
     def _finish(self, session: ClientSession, request: Command, held: Held) -> None:
         result = held.resume(True)
         if isinstance(result, Held):
-            _logger.error("a pull of %s could not be finished", session.remote_address)
-            result = Response(1, "the pull could not be finished: pull again")
+            _logger.error("cannot complete a pull of %s", session.remote_address)
+            result = Response(1, "the pull could not be completed: pull again")
         self._reply(session, request, result)
 
     def _add(self, pull: HeldPull) -> None:
@@ -306,7 +307,7 @@ class HeldPulls:
             self._forget(pull)
 
     def _forget(self, pull: HeldPull) -> None:
-        """Takes one that does not wait any more out of all tables."""
+        """Remove a pull from all tables."""
         held = pull.held
         pull.session.held_bytes -= pull.bytes
         key = (held.topic, held.queue_id)
@@ -325,7 +326,7 @@ class HeldPulls:
 
 
 def _is_wanted(held: Held, queue_offset: int, tags_code: int, properties: bytes | None) -> bool:
-    """Whether a message would do for a pull, as far as is known."""
+    """Return whether a message matches a pull, as far as known."""
     if queue_offset < held.offset or not held.matches(tags_code):
         return False
     return held.properties is None or properties is None or held.properties(properties)

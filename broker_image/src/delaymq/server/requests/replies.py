@@ -1,4 +1,4 @@
-"""Sends the answer to a request, on every server in one way."""
+"""Sending of responses, shared by all servers."""
 
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
@@ -6,7 +6,7 @@ from delaymq.server.requests.client_session import ClientSession
 
 
 def reply(session: ClientSession, request: Command, response: Response) -> None:
-    """Answers `request`, unless it wants no answer; one that fits no frame says so in its place."""
+    """Send the response to `request` unless it is one-way; an unencodable response is replaced by an error."""
     if request.flag & FLAG_ONEWAY:
         return
     try:
@@ -17,5 +17,5 @@ def reply(session: ClientSession, request: Command, response: Response) -> None:
 
 
 def unsendable(error: ValueError) -> Response:
-    """What is answered in the place of an answer that cannot be encoded."""
-    return Response(ResponseCode.SYSTEM_ERROR, f"the answer cannot be sent: {error}")
+    """Return the error response that replaces an unencodable one."""
+    return Response(ResponseCode.SYSTEM_ERROR, f"the response cannot be sent: {error}")

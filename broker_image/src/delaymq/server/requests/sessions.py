@@ -1,4 +1,4 @@
-"""The connections of one server: limits on their number, idle ones, and how they end."""
+"""Connections of one server: limits, idle timeout and shutdown."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from delaymq.transport import ConnectionLimits, RemotingConnection
 
 SERVER_LIMITS: Final = ConnectionLimits(read_while_behind=False)
 SWEEPS_PER_TIMEOUT: Final = 4
-"""How often within the idle time a connection is looked at; it is closed at most a quarter too late."""
+"""Checks of a connection per idle timeout, so that it is closed at most a quarter too late."""
 DRAIN_STEP_S: Final = 0.005
 
 _logger = logging.getLogger(__name__)
@@ -22,9 +22,9 @@ _refused = ThrottledLogger(_logger, now_ms)
 
 
 class Sessions:
-    """All accepted connections. `on_closed` is called once for each that was taken.
+    """All accepted connections. `on_closed` is called once for each accepted connection.
 
-    A connection whose descriptor is `descriptor_end` or above is cut off: those belong to the rest of the process.
+    Connections with a descriptor of `descriptor_end` or above are closed, as these are reserved for other uses.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Sessions:
         self.descriptor_end = descriptor_end
         self._by_address: Counter[str] = Counter()
         self.refused = 0
-        """Connections that were one too many."""
+        """Number of connections rejected because of limits."""
         self._idle_s = idle_ms / 1000
         self._on_closed = on_closed
         self._sessions: dict[int, ClientSession] = {}
@@ -52,22 +52,24 @@ class Sessions:
         return len(self._sessions)
 
     def start(self) -> None:
-        """Begins to look for idle connections."""
+        """Start checking for idle connections."""
         loop = asyncio.get_running_loop()
         self._sweep_timer = loop.call_later(self._idle_s / SWEEPS_PER_TIMEOUT, self._sweep)
 
     def opened(self, connection: RemotingConnection) -> None:
-        """Takes a new connection, or cuts it off when there are too many."""
+        """Accept a new connection, or close it if there are too many."""
         peer = connection.remote_address
         address = peer.rpartition(":")[0]
         if len(self._sessions) >= self._max_connections:
-            text = "%s is cut off: there are %d connections already (maxConnections)"
+            text = "closed the connection of %s: there are %d connections already (maxConnections)"
             _refused.warning(text, peer, len(self._sessions), peer=peer)
         elif 0 < self._max_per_address <= self._by_address[address]:
-            text = "%s is cut off: its address has %d connections already (maxConnectionsPerAddress)"
+            text = "closed the connection of %s: its address has %d connections already (maxConnectionsPerAddress)"
             _refused.warning(text, peer, self._by_address[address], peer=peer)
         elif connection.descriptor >= self.descriptor_end:
-            text = "%s is cut off: the limit of open files has no room for more connections than %d (ulimit -Hn)"
+            text = (
+                "closed the connection of %s: the limit of open files allows no more connections than %d (ulimit -Hn)"
+            )
             _refused.warning(text, peer, len(self._sessions), peer=peer)
         else:
             self._take(connection, address)
@@ -84,7 +86,7 @@ class Sessions:
             connection.stop_reading()
 
     def closed(self, connection: RemotingConnection, error: Exception | None) -> None:
-        """A connection ended."""
+        """Remove a closed connection."""
         session = self._sessions.pop(connection.id, None)
         if session is not None:
             address = session.remote_address.rpartition(":")[0]
@@ -92,26 +94,26 @@ class Sessions:
             if not self._by_address[address]:
                 del self._by_address[address]
             self._on_closed(session)
-            connection.session = None  # else only the garbage collector, which comes rarely, would free both
+            connection.session = None  # breaks a cycle that only a rare garbage collection would free
 
     def close(self, session_id: int) -> None:
-        """Ends one connection."""
+        """Close one connection."""
         session = self._sessions.get(session_id)
         if session is not None:
             session.connection.close()
 
     def stop_reading(self) -> None:
-        """Takes no requests any more, on no connection."""
+        """Stop reading requests on all connections."""
         self._reading_stopped = True
         for session in self._sessions.values():
             session.connection.stop_reading()
 
     async def close_all(self, timeout_s: float) -> None:
-        """Ends all connections by a reset, after their peers have taken what was written.
+        """Reset all connections, after their peers have received the written data.
 
-        A reset and not an ordinary end: only that makes clients fail their open requests at once and come back.
+        Only a reset makes clients fail their open requests immediately and reconnect.
         """
-        # A producer that goes on sending acknowledges each answer with its next request: there would be no end.
+        # A sending producer acknowledges each response with its next request, so waiting would never end.
         self.stop_reading()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
@@ -134,6 +136,8 @@ class Sessions:
                 continue
             session.idle_sweeps += 1
             if session.idle_sweeps >= SWEEPS_PER_TIMEOUT:
-                _logger.info("%s was silent for %d s: closed", session.remote_address, int(self._idle_s))
+                _logger.info(
+                    "closed the connection of %s, which was idle for %d s", session.remote_address, int(self._idle_s)
+                )
                 session.connection.close()
         self.start()

@@ -1,4 +1,4 @@
-"""Work for many at once, in slices: after each one the event loop looks at what others want."""
+"""Long work on the event loop in time slices, with other requests in between."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _logger = logging.getLogger(__name__)
 
 
 class SlicedWork:
-    """Pieces of work that take turns. Each is a walk in steps, which tell what they cost."""
+    """Round-robin scheduler of work items, each an iterator over the costs of its steps."""
 
     def __init__(self, slice_units: int, soon: Callable[[Callable[[], None]], object] | None = None) -> None:
-        """A slice ends when it has cost so much. `soon` has something called in the next turn of the loop; None: as
-        asyncio does."""
+        """A time slice ends after `slice_units`. `soon` schedules a call for the next loop iteration; None: asyncio's
+        call_soon."""
         self._slice_units = slice_units
         self.soon = soon
         self._pieces: deque[Iterator[int]] = deque()
@@ -25,17 +25,17 @@ class SlicedWork:
         return bool(self._pieces)
 
     def begin(self, steps: Iterator[int]) -> None:
-        """One more piece; its first slice is done at once if there is no other."""
+        """Add a work item; if it is the only one, run its first slice immediately."""
         self._pieces.append(steps)
         if len(self._pieces) == 1 and not self._is_working:
             self.resume()
 
     def clear(self) -> None:
-        """Drops what is not done."""
+        """Drop all unfinished work."""
         self._pieces.clear()
 
     def resume(self) -> None:
-        """One slice; a piece that is not done with it lets the others go first in the next."""
+        """Run one slice; an unfinished item moves to the end."""
         self._is_working = True
         left = self._slice_units
         pieces = self._pieces
@@ -49,8 +49,8 @@ class SlicedWork:
                 else:
                     pieces.popleft()
             except Exception:
-                # The domain answers its own errors; what still gets here is a defect.
-                _logger.exception("a walk over many could not be finished")
+                # The domain handles its own errors, so this is a defect.
+                _logger.exception("time-sliced work failed")
                 pieces.popleft()
         self._is_working = False
         if pieces:

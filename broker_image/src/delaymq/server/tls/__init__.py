@@ -1,5 +1,5 @@
-"""Server-side TLS: contexts, certificates and their renewal at run time.
+"""Server-side TLS: contexts, certificates and their reloading at run time.
 
-Here: what a server presents and accepts. Not here: handshakes on a connection (transport/). Invariant: a broken pair of
-files never replaces a working one.
+Here: certificates that a server presents and accepts. Not here: handshakes of connections (transport/). Invariant: an
+invalid pair of files never replaces a valid one.
 """

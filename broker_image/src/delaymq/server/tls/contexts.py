@@ -1,4 +1,4 @@
-"""TLS contexts from a configuration's files, with errors that name the key and the file that is wrong."""
+"""TLS contexts from configured files, with errors that name the key and the file."""
 
 import os
 import ssl
@@ -11,11 +11,11 @@ from delaymq.server.errors import ServerError
 from delaymq.server.tls.certificate import CertificateError, ends_at_s
 
 MAX_FILE_BYTES: Final = 1 << 20
-"""A chain has some KiB, all issuers of a system 250; another file named by mistake must not fill the memory."""
+"""A chain takes some KiB, all CAs of a system 250 KiB; a wrong file must not exhaust the memory."""
 
 
 def server_context(settings: TlsServerKeys) -> tuple[ssl.SSLContext, int]:
-    """What clients are shown, and when the certificate ends (s since 1970). ServerError says what is wrong."""
+    """Return the server context and the certificate's expiry time (s since 1970); raise ServerError."""
     context = _plain_context(ssl.PROTOCOL_TLS_SERVER)
     certificate = settings.tls_server_cert_path
     _load_pair(context, "tls.server", certificate, settings.tls_server_key_path, settings.tls_server_key_password)
@@ -30,7 +30,7 @@ def server_context(settings: TlsServerKeys) -> tuple[ssl.SSLContext, int]:
 
 
 def client_context(config: BrokerConfig) -> ssl.SSLContext:
-    """How NameServers are connected to; names are not looked at, as by RocketMQ. ServerError says what is wrong."""
+    """Return the context for connections to NameServers; as in RocketMQ, names are not verified. Raises ServerError."""
     context = _plain_context(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -39,14 +39,14 @@ def client_context(config: BrokerConfig) -> ssl.SSLContext:
         _trust(context, "tls.client.trustCertPath", config.tls_client_trust_cert_path, ssl.Purpose.SERVER_AUTH)
     certificate, key = config.tls_client_cert_path, config.tls_client_key_path
     if bool(certificate) != bool(key):
-        raise ServerError("tls.client.certPath and tls.client.keyPath go together: set both or none")
+        raise ServerError("set both tls.client.certPath and tls.client.keyPath, or neither")
     if certificate:
         _load_pair(context, "tls.client", certificate, key, config.tls_client_key_password)
     return context
 
 
 def context_of_pem(pem: bytes) -> ssl.SSLContext:
-    """A server's from key and certificate that are in memory, and are on no disk."""
+    """Return a server context from a key and a certificate in memory."""
     context = _plain_context(ssl.PROTOCOL_TLS_SERVER)
     descriptor = os.memfd_create("certificate")
     with os.fdopen(descriptor, "wb") as file:
@@ -61,7 +61,7 @@ def _plain_context(protocol: int) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     if protocol == ssl.PROTOCOL_TLS_SERVER:
-        # Clients keep their connections; each ticket would be a write and some KiB.
+        # Client connections are long-lived; each ticket would cost a write and some KiB.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
     return context
@@ -73,7 +73,7 @@ def _load_pair(context: ssl.SSLContext, prefix: str, certificate: str, key: str,
     asked = False
 
     def give_password() -> str:
-        # Without this OpenSSL would ask at the terminal.
+        # Without this callback, OpenSSL would prompt at the terminal.
         nonlocal asked
         asked = True
         return password
@@ -88,13 +88,13 @@ def _load_pair(context: ssl.SSLContext, prefix: str, certificate: str, key: str,
 
 def _pair_problem(prefix: str, certificate: str, key: str, has_password: bool, asked: bool, error: Exception) -> str:
     if asked:
-        what = "is not what the key is encrypted with" if has_password else "is not set, and the key is encrypted"
+        what = "does not match the encrypted key" if has_password else "is not set, but the key is encrypted"
         return f"{prefix}.keyPassword {what} ({prefix}.keyPath: {key})"
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return f"{prefix}.keyPath: {key} is not the key of the certificate {certificate}: they were not issued together"
+        return f"{prefix}.keyPath: {key} does not match the certificate {certificate}"
     return (
-        f"{prefix}.certPath, {prefix}.keyPath: {certificate} and {key} are no certificate and key in PEM that can be"
-        f" used ({getattr(error, 'reason', None) or error})"
+        f"{prefix}.certPath, {prefix}.keyPath: {certificate} and {key} are not a usable certificate and key"
+        f" in PEM ({getattr(error, 'reason', None) or error})"
     )
 
 
@@ -106,7 +106,7 @@ def _trust(context: ssl.SSLContext, key: str, path: str, purpose: ssl.Purpose) -
     try:
         context.load_verify_locations(path)
     except (ssl.SSLError, OSError) as error:
-        raise ServerError(f"{key}: {path} has no certificates in PEM") from error
+        raise ServerError(f"{key}: {path} contains no PEM certificates") from error
 
 
 def _read(key: str, path: str) -> bytes:
@@ -114,7 +114,7 @@ def _read(key: str, path: str) -> bytes:
         with Path(path).open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ServerError(f"{key}: {path} cannot be read: {error.strerror}") from error
+        raise ServerError(f"{key}: cannot read {path}: {error.strerror}") from error
     if len(data) > MAX_FILE_BYTES:
-        raise ServerError(f"{key}: {path} has more than {MAX_FILE_BYTES} bytes: is it a file in PEM?")
+        raise ServerError(f"{key}: {path} exceeds {MAX_FILE_BYTES} bytes: is it a PEM file?")
     return data

@@ -1,6 +1,6 @@
-"""A certificate that nobody vouches for, as in RocketMQ's test mode (`python -m delaymq.server.tls.self_signed`).
+"""Creation of a self-signed certificate, as in RocketMQ's test mode (`python -m delaymq.server.tls.self_signed`).
 
-A program of its own: the library takes 17 MB and a tenth of a second, which a broker would pay as long as it runs.
+A separate program, because the library takes a tenth of a second, and 17 MB that a broker would never free.
 """
 
 import datetime
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 
 VALID_DAYS: Final = 3_650
-"""Longer than a process runs; the next one makes another."""
+"""Longer than a process runs; each process creates its own."""
 
 
 def generate(names: Sequence[str]) -> bytes:
-    """Key and certificate in PEM."""
+    """Return key and certificate in PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,6 +1,6 @@
-"""The TLS of one server: what it shows clients, now and after its files have changed.
+"""TLS of one server, with certificates that are reloaded when their files change.
 
-Connections that there are go on with what they began with; each new handshake gets the latest pair that is whole.
+Existing connections keep their certificate; new handshakes use the latest valid pair of files.
 """
 
 import asyncio
@@ -21,32 +21,32 @@ from delaymq.throttled_log import fields
 from delaymq.transport.tls_acceptor import TlsAcceptor
 
 CHECK_INTERVAL_S: Final = 2.0
-"""How often is looked whether the files changed."""
+"""Interval between checks for changed files."""
 MAKE_TIMEOUT_S: Final = 20.0
 RETRY_S: Final = 60.0
-"""After a self-signed certificate could not be made: TLS clients come as often as they like."""
+"""Pause after a failed creation of a self-signed certificate, regardless of further TLS clients."""
 
 TRIM_INTERVAL_S: Final = 10.0
 TRIM_CONNECTIONS: Final = 50
-"""How many TLS connections must have ended for their memory to be given back."""
+"""Number of closed TLS connections after which their memory is returned to the system."""
 
 _logger = logging.getLogger(__name__)
 
 Signatures = tuple[FileSignature | None, ...]
-"""Of all files; None for one that cannot be looked at."""
+"""Signatures of all files; None for an inaccessible one."""
 
 
 class ServerTls:
-    """Made before the server listens: ServerError when the files cannot be used. `start` within the loop."""
+    """Create it before the server listens; raises ServerError for unusable files. Call `start` within the loop."""
 
     def __init__(self, settings: TlsServerKeys, own_names: tuple[str, ...] = ()) -> None:
         self.mode = settings.tls_server_mode
         self.ends_at_s: int | None = None
-        """When the certificate that new connections get ends; None without one."""
+        """Expiry time of the current certificate; None without one."""
         self.reloads = 0
         self.failed_reloads = 0
         self.accepting: TlsAcceptor | None = None
-        """None: there is no TLS."""
+        """None if TLS is disabled."""
         self._settings = settings
         self._own_names = dict.fromkeys(("localhost", "127.0.0.1", *own_names))
         self._context: ssl.SSLContext | None = None
@@ -67,18 +67,18 @@ class ServerTls:
 
     @property
     def about(self) -> str:
-        """For the line that says where the server listens; empty when there is nothing to say."""
+        """Description for the startup log line; may be empty."""
         if self.ends_at_s is None:
             return "" if self.mode != ENFORCING else ", TLS enforcing with a self-signed certificate"
-        return f", TLS {self.mode} with a certificate until {iso_time(self.ends_at_s * 1_000)}"
+        return f", TLS {self.mode} with a certificate valid until {iso_time(self.ends_at_s * 1_000)}"
 
     def start(self) -> None:
-        """Begins to look for changed files."""
+        """Start checking for changed files."""
         if self._context is not None:
             self._looking = asyncio.create_task(self._watch_files(), name="TLS files")
 
     def stop(self) -> None:
-        """Ends; connections are others' to close."""
+        """Stop; connections are not closed here."""
         for task in (self._looking, self._making, self._trimming):
             if task is not None:
                 task.cancel()
@@ -91,10 +91,10 @@ class ServerTls:
         if self._context is None:
             await self._generate_once()
         if self._context is None:
-            raise OSError("there is no certificate; the log says why")
+            raise OSError("there is no certificate; see the log for the reason")
         return self._context
 
-    # Files that change.
+    # Changed files.
 
     async def _watch_files(self) -> None:
         loop = asyncio.get_running_loop()
@@ -103,18 +103,18 @@ class ServerTls:
             await loop.run_in_executor(None, self.reload)
 
     def reload(self) -> None:
-        """Takes what the files hold now if they changed and are whole; in any thread, one at a time."""
+        """Reload the files if they changed and are valid; in any thread, one at a time."""
         signatures = self._signatures()
         if signatures == self._seen:
             return
         try:
             context, ends = server_context(self._settings)
         except ServerError as error:
-            # Two files are never written at once: only what stays wrong is wrong.
+            # Two files are never written at the same time, so only a persistent error is reported.
             if signatures == self._suspect and signatures == self._signatures():
                 self._seen = signatures
                 self.failed_reloads += 1
-                _logger.error("the TLS certificate was not read again, the one before is kept: %s", error)
+                _logger.error("cannot reload the TLS certificate, the previous one is kept: %s", error)
             self._suspect = signatures
             return
         if signatures != self._signatures():
@@ -122,7 +122,7 @@ class ServerTls:
         self._seen, self._context, self.ends_at_s = signatures, context, ends
         self.reloads += 1
         until = iso_time(ends * 1_000)
-        _logger.info("the TLS certificate was read again: valid until %s", until, extra=fields(until=until))
+        _logger.info("the TLS certificate was reloaded: valid until %s", until, extra=fields(until=until))
 
     def _signatures(self) -> Signatures:
         settings = self._settings
@@ -132,12 +132,12 @@ class ServerTls:
     # Memory.
 
     async def _trim_periodically(self) -> None:
-        """Gives memory of connections that ended back to the system.
+        """Return memory of closed connections to the system.
 
-        Each has a buffer of 256 KiB from the event loop, of which few pages are used. glibc takes them from its heap,
-        where connections that come and go touch other pages each time: a thousand of them came to hold 240 MB.
+        Each connection has a buffer of 256 KiB from the event loop, of which few pages are used. glibc allocates them
+        on its heap, where new connections touch different pages each time: a thousand of them occupied 240 MB.
         """
-        import ctypes  # once there are TLS clients: others need not pay for it
+        import ctypes  # only needed with TLS clients
 
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         loop = asyncio.get_running_loop()
@@ -148,7 +148,7 @@ class ServerTls:
                 seen = self.accepting.ended
                 await loop.run_in_executor(None, trim, 0)
 
-    # A certificate of our own.
+    # Self-signed certificate.
 
     async def _generate_once(self) -> None:
         loop = asyncio.get_running_loop()
@@ -170,19 +170,19 @@ class ServerTls:
                     if process.returncode is None:
                         process.kill()
             if process.returncode:
-                last = (errors.decode(errors="replace").strip().splitlines() or ["no word of why"])[-1]
+                last = (errors.decode(errors="replace").strip().splitlines() or ["unknown error"])[-1]
                 raise OSError(last)
             self._context, self.ends_at_s = context_of_pem(pem), ends_at_s(pem)
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
             _logger.error(
-                "a TLS client came, and no self-signed certificate could be made (%s): configure one"
+                "a TLS client connected, but a self-signed certificate could not be created (%s): configure one"
                 " (tls.server.certPath, tls.server.keyPath)",
                 error or type(error).__name__,
             )
         else:
             _logger.warning(
-                "a TLS client came, and no certificate is configured (tls.server.certPath): a self-signed one was made,"
-                " which no client can verify"
+                "a TLS client connected, but no certificate is configured (tls.server.certPath): created a self-signed"
+                " one, which clients cannot verify"
             )
 
 
