@@ -54,7 +54,7 @@ def test_a_broken_file_is_left_aside_for_the_one_before(tmp_path: Path, caplog: 
     ask(server, 100, namespace="N", key="k", value="2")
     path.write_bytes(b'{"configTable":{"N":')
     assert ask(name_server(path), 101, namespace="N", key="k").fields == {"value": "1"}
-    assert "cannot be read and is left aside" in caplog.text
+    assert "is unreadable and is moved aside" in caplog.text
 
 
 def test_settings_that_a_start_would_not_read_are_refused_and_the_file_stays_good(
@@ -141,7 +141,7 @@ def test_all_settings_together_are_limited_and_may_always_get_shorter(monkeypatc
     monkeypatch.setattr(kv, "MAX_CHARACTERS", 31)
     at_once(settings.put("N", "a", "x" * 10))
     at_once(settings.put("N", "b", "x" * 17))
-    with pytest.raises(RequestError, match="31 characters already: delete some"):
+    with pytest.raises(RequestError, match="would exceed 31 characters: delete some"):
         at_once(settings.put("N", "a", "x" * 11))
     at_once(settings.put("N", "b", "x" * 9))
     at_once(settings.put("N", "a", "x" * 11))

@@ -28,7 +28,7 @@ def test_a_name_moves_to_another_address_45_s_after_the_last_registration(world:
     answer = other(world).register("T", version=9)
     assert answer.code == 1
     assert answer.remark == (
-        "broker broker-a (id 0) is registered at 10.0.0.1:10911: give this one another brokerName, or stop that one;"
+        "broker broker-a (id 0) is registered at 10.0.0.1:10911: change this broker's brokerName, or stop the other one;"
         " its name is free 45 s after its last registration"
     )
     assert addresses(world) == {"0": "10.0.0.1:10911"}
@@ -193,7 +193,7 @@ def test_claims_of_brokers_that_are_gone_are_limited_and_end(world: World) -> No
         broker.register("T")
         broker.disconnect()
     answer = brokers[2].register("T")
-    assert (answer.code, answer.remark) == (1, "2 brokers of the last minute are registered already")
+    assert (answer.code, answer.remark) == (1, "the limit of 2 brokers of the last minute is reached")
     assert brokers[0].register("T").code == 0
     world.now_ms += HELD_MS
     assert brokers[2].register("T").code == 0

@@ -246,7 +246,7 @@ def test_without_readable_rules_at_the_start_nothing_is_changed_and_routes_are_a
     world = World(config=NamesrvConfig(kv_config_path="", namesrv_acl_config_path=str(path)))
     for code in FIELDS:
         answer = ask(world, code, ADMIN)
-        assert "the rules cannot be read: correct namesrv_acl.yml" in str(answer.remark)
+        assert "the rules are unreadable: correct namesrv_acl.yml" in str(answer.remark)
     assert world.ask(206).code == 0
     path.write_text(RULES)
     reload(world)
@@ -280,19 +280,19 @@ def test_administrators_of_a_brokers_file_beside_it_are_administrators(world: Wo
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("unsignedBrokers: [10.1.0.0/33]", "is no network"),
-        ("unsignedBrokers: 10.1.0.0/16", "write a list"),
+        ("unsignedBrokers: [10.1.0.0/33]", "is not a network"),
+        ("unsignedBrokers: 10.1.0.0/16", "use a list"),
         (
             "accounts:\n- accessKey: account-of-a\n  secretKey: secret-of-a\n  brokerNames: a",
-            "brokerNames: write a list",
+            "brokerNames: use a list",
         ),
         (
             "accounts:\n- accessKey: account-of-a\n  secretKey: secret-of-a\n  unsigned: maybe",
-            "unsigned: write true or",
+            "unsigned: use true or",
         ),
-        (f"{ACCOUNT}addresses: [10.0.0.0/33]", "account account-of-a: addresses: '10.0.0.0/33' is no network"),
-        (f"{ACCOUNT}addresses: []", "addresses has no network: list some, or leave the key out"),
-        ("accounts: 7", "accounts: write a list"),
+        (f"{ACCOUNT}addresses: [10.0.0.0/33]", "account account-of-a: addresses: '10.0.0.0/33' is not a network"),
+        (f"{ACCOUNT}addresses: []", "addresses contains no network: add some, or remove the key"),
+        ("accounts: 7", "accounts: use a list"),
         ("- 7", "is no file of rules"),
     ],
 )

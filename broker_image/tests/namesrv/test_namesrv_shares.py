@@ -64,7 +64,7 @@ def test_the_remark_says_what_to_do(world: World) -> None:
     greedy = brokers(world, 2)
     greedy[0].register("T")
     assert greedy[1].register("T").remark == (
-        "your address may register 1 brokers without a signature, and 1 of them are there: unregister some, or sign"
+        "your address may register 1 brokers without a signature, and has 1: unregister some, or sign"
         " (namesrvAccountFile)"
     )
 

@@ -161,11 +161,11 @@ def _check_fields(command: Command) -> None:
         if name not in known and (name not in _OPTIONAL or (value and not is_covered))
     ]
     if strange:
-        text = f"request code={command.code} has no field {strange[0][:_SHOWN_CHARACTERS]!r}: remove it from signed requests"
+        text = f"request code={command.code} has no field {strange[0][:_SHOWN_CHARACTERS]!r}: remove it and sign again"
         raise RefusalError("fields", text)
     address = command.fields.get("brokerAddr")
     if address is not None and _ip_of(address) is None:
-        text = f"brokerAddr {address[:_SHOWN_CHARACTERS]!r} is not an IP address with a port: set brokerIP1 to an IP address"
+        text = f"brokerAddr {address[:_SHOWN_CHARACTERS]!r} is not an IP address with a port: correct brokerIP1"
         raise RefusalError("fields", text)
 
 

@@ -1,4 +1,4 @@
-"""Key-value configuration by namespace, stored in RocketMQ's kvConfig.json: `{"configTable":{NAMESPACE:{KEY:VALUE}}}`."""
+"""Key-value configuration, stored in RocketMQ's kvConfig.json: `{"configTable":{NAMESPACE:{KEY:VALUE}}}`."""
 
 import contextlib
 import logging

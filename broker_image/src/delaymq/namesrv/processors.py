@@ -167,7 +167,7 @@ def get_config(server: NameServer, session: NamesrvSession, command: Command) ->
 
 
 def update_config(server: NameServer, session: NamesrvSession, command: Command) -> BlockingSteps[Response]:
-    """318: change settings atomically; the remark lists those changed now and after a restart, or the reason of failure."""
+    """318: change settings atomically; the remark lists those changed now and after a restart, or the error."""
     settings = decode_settings(command.body)
     if not settings:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "the body contains no keys: send key=value lines")

@@ -65,7 +65,7 @@ class Routes:
         return topics if topics is not None else self.route_shares.problem(payer, len(added))
 
     def without_new_topics(self, registration: Registration) -> Registration | None:
-        """Return a registered broker's registration without new topics, for a full table; None if it is not registered."""
+        """Return a registration without new topics, for a full table; None if the broker is not registered."""
         known = self.live.get(registration.address)
         if known is None or known.name != registration.name:
             return None
@@ -150,7 +150,7 @@ class Routes:
         return (master.ha_address, master.address) if master is not None else (None, None)
 
     def data_version_of(self, address: str) -> DataVersion | None:
-        """Return the last registered data version; None if the broker must register again, as after a lost connection."""
+        """Return the last data version; None if the broker must register again, as after a lost connection."""
         broker = self.live.get(address)
         return broker.data_version if broker is not None and broker.lost_ms is None else None
 

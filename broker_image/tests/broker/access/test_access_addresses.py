@@ -78,7 +78,7 @@ def test_a_plain_address_lists_itself_alone(one: object, other: object) -> None:
 
 
 def test_white_lists_and_cached_peers_are_bounded() -> None:
-    with pytest.raises(AccessError, match="write ranges"):
+    with pytest.raises(AccessError, match="use ranges"):
         WhiteList([f"10.0.{number // 256}.{number % 256}" for number in range(MAX_ALTERNATIVES + 1)])
     one = WhiteList(["10.0.0.1"])
     for number in range(REMEMBERED_PEERS + 10):

@@ -89,35 +89,35 @@ def test_any_account_survives_being_written(key: str, secret: str, topic: str, a
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("accounts: [", "is no YAML.*line"),
+        ("accounts: [", "is not valid YAML.*line"),
         ("- a", "is no file of rules"),
         ("just words", "is no file of rules"),
-        ("accounts: 5", "write a list"),
+        ("accounts: 5", "use a list"),
         ("accounts:\n- 5", "account 1"),
         ("accounts:\n- accessKey: short\n  secretKey: long-enough", "length should longer than 6"),
         ("accounts:\n- accessKey: long-enough\n  secretKey: short", "length should longer than 6"),
         ("accounts:\n- accessKey: long-enough", "length should longer than 6"),
-        ("accounts:\n- accessKey: [a]\n  secretKey: long-enough", "accessKey: is no text"),
+        ("accounts:\n- accessKey: [a]\n  secretKey: long-enough", "accessKey: the value is not a text"),
         ("accounts:\n- accessKey: 1234567.5\n  secretKey: long-enough", "put it in quotes"),
         ("accounts:\n- accessKey: long-enough\n  secretKey: true", "put it in quotes"),
         ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  admin: perhaps", "true or false"),
-        ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  topicPerms: T=PUB", "write a list"),
+        ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  topicPerms: T=PUB", "use a list"),
         ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  topicPerms: [T]", "topic:T"),
         ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  groupPerms: [G=SUB=PUB]", "group:G"),
         ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  whiteRemoteAddress: here", "Netaddress"),
         ("globalWhiteRemoteAddresses: [10.0.0]", "Netaddress"),
-        ("accounts: []\naccounts: []", "stands there twice"),
+        ("accounts: []\naccounts: []", "duplicate key"),
         ("dataVersion: [{counter: x, timestamp: 1}]", "whole numbers"),
         ("a: &x 1\nb: *x", "anchors and aliases"),
         ("a: !!python/object/apply:os.system ['true']", "tags"),
         ("a: !!binary aGVsbG8=", "tags"),
-        ("? [a]\n: b", "a key must be a word"),
+        ("? [a]\n: b", "a key must be a scalar"),
         ("[" * 100_000, f"deeper than {MAX_DEPTH}"),
         ("a: " + "{a: " * 50_000, f"deeper than {MAX_DEPTH}"),
         ("accounts:\n- accessKey: " + "9" * 9_000, "put it in quotes"),
         ("accounts:\n- accessKey: 0x" + "f" * 9_000, "put it in quotes"),
         ("accounts:\n- accessKey: 1" + ":1" * 200_000, "put it in quotes"),
-        ("a: \x00", "is no YAML"),
+        ("a: \x00", "is not valid YAML"),
     ],
 )
 def test_problems_of_a_rule_file_are_reported(text: str, said: str) -> None:
@@ -152,9 +152,9 @@ def test_ambiguous_settings_of_a_rule_file_are_noted() -> None:
     assert "means DENY" in parse(account + "  defaultTopicPerm: ANY", NOW_MS).notes[0]
     assert "means DENY" in parse(account + "  topicPerms: [T=READ]", NOW_MS).notes[0]
     file = parse(account + "  topicPerm: [T=PUB]", NOW_MS)
-    assert "topicPerm means nothing here" in file.notes[0]
+    assert "ignored keys without a meaning here: topicPerm" in file.notes[0]
     twice = account + "- accessKey: long-enough\n  secretKey: something-else\n"
-    assert "twice: the first one counts" in parse(twice, NOW_MS).notes[0]
+    assert "the first one applies" in parse(twice, NOW_MS).notes[0]
     assert [each.entry.secret_key for each in parse(twice, NOW_MS).accounts] == ["long-enough"]
 
 

@@ -57,7 +57,7 @@ def test_a_reload_that_an_administrator_overtook_changes_nothing(guarded: Guarde
 def test_a_broker_does_not_start_with_rules_that_it_cannot_read(open_harness: Any, tmp_path: Path) -> None:
     path = tmp_path / "plain_acl.yml"
     path.write_text("accounts: [")
-    with pytest.raises(AccessError, match=r"access control \(aclEnable=true\).*plain_acl.yml: is no YAML"):
+    with pytest.raises(AccessError, match=r"access control \(aclEnable=true\).*plain_acl.yml: is not valid YAML"):
         open_harness(acl_enable=True, acl_config_path=str(path))
 
 
