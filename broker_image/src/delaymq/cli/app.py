@@ -167,6 +167,6 @@ def run(words: Sequence[str]) -> int:
     if COMPLETION_VARIABLE in os.environ:  # requested by the shell
         from typer.completion import get_completion_inspect_parameters
 
-        get_completion_inspect_parameters()  # as a side effect typer learns the shells
+        get_completion_inspect_parameters()  # its side effect registers the shells in typer
     group_command("delaymq", _ABOUT, COMMANDS, _options)(args=list(words), prog_name="delaymq")
     return 0

@@ -72,7 +72,7 @@ class _LazyGroup(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        # Stand-ins: their names are what a wrong name is compared with, their texts what the help lists.
+        # Placeholders, whose names are used to suggest corrections, and whose texts are listed by the help.
         self.commands = {name: TyperCommand(name, help=entry.text) for name, entry in self.entries.items()}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

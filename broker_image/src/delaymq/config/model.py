@@ -32,8 +32,8 @@ _MAX_BUFFERED = (
     " connections are closed"
 )
 _MAX_HELD_PULLS = (
-    "maximum bytes for held pulls, about 1.5 KiB each; no connection uses more than remains for the others, and"
-    " further pulls are answered immediately"
+    "maximum bytes for held pulls, about 1.5 KiB each; a connection may use as much as remains for the others, and"
+    " its further pulls are answered immediately"
 )
 _BLACK_LIST = "keys, separated by `;`, that cannot be changed over the network, in addition to paths, ports and secrets"
 _NAMESRV_ACL_PATH = (
@@ -242,7 +242,7 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
         32 << 20,
         4_096,
         1 << 40,
-        "bytes of log between two snapshots, which are replayed at startup after a crash",
+        "bytes of log between two snapshots; as much is replayed at startup after a crash",
         ours=True,
     )
     file_reserved_time: int = number(72, 1, 24 * 3_650, "hours for which log segments are kept", hot=True)

@@ -106,8 +106,8 @@ class Ownership:
             if not leaving.signed and not self._is_alone(known, leaving):
                 raise OwnedError(
                     ResponseCode.SYSTEM_ERROR,
-                    f"broker {_named(known.place)} is registered over another connection, or was recently registered from"
-                    f" another host: its registration expires, and its name is free after {HOLD_MS // 1000} s",
+                    f"broker {_named(known.place)} is registered over another connection, or was recently registered"
+                    f" from another host: its registration expires, and its name is free after {HOLD_MS // 1000} s",
                 )
 
     def left(self, leaving: Claim) -> None:

@@ -54,7 +54,9 @@ def list_files(
 def put(
     key: AccessKey,
     secret_file: Annotated[Path, typer.Option(metavar="FILE", help="File with the account's secret key.")],
-    admin: Annotated[bool, typer.Option("--admin", help="Grant all permissions; omitted: revoke them.")] = False,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="Make it an administrator; without this option, it is not one.")
+    ] = False,
     topic: Permissions = None,
     group: Permissions = None,
     default_topic: Default = None,

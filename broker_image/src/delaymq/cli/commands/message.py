@@ -182,4 +182,4 @@ def _show_life(answer: dict[str, Any]) -> None:
     shown = text if len(text) <= 400 else f"{text[:400]}…"
     out.print(f"body, {body['bytes']} bytes: {shown}", soft_wrap=True)
     if body.get("notUnpacked"):
-        out.print(f"the body is shown as it is stored: {body['notUnpacked']}", soft_wrap=True)
+        out.print(f"the body is shown as stored: {body['notUnpacked']}", soft_wrap=True)

@@ -89,8 +89,8 @@ def parser(command: str) -> argparse.ArgumentParser:
         "same as --namesrv-port" if is_namesrv else "port of the broker (default 10911); it also uses port - 2"
     )
     made.add_argument("--listen-port", type=_port, metavar="PORT", help=listen_help)
-    default_http = "none" if command == "namesrv" else "8080"
-    made.add_argument("--http-port", type=_port, metavar="PORT", help=f"port of the HTTP API (default {default_http})")
+    http_help = "health and metrics (default none)" if is_namesrv else "API, health and metrics (default 8080)"
+    made.add_argument("--http-port", type=_port, metavar="PORT", help=f"HTTP port: {http_help}")
     default_store = "namesrv" if command == "namesrv" else "store"
     made.add_argument("--store-path", type=Path, metavar="DIR", help=f"folder for the data (default ./{default_store})")
     made.add_argument("--tls-mode", metavar="MODE", help="disabled, permissive (default) or enforcing")

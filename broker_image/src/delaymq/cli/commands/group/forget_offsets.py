@@ -15,13 +15,13 @@ def forget_offsets(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Discard consumer offsets that a broker cannot read; it then serves consumers again, and every group restarts.
+    """Discard consumer offsets that a broker cannot read; it then serves consumers again, and every group starts over.
 
-    A restarted group consumes its queues from the beginning, or from its consumers' configured start position. To keep
-    the offsets instead, put an intact consumerOffset.json into the store's folder config and restart the broker.
+    A group then consumes its queues from the beginning, or from its consumers' configured start position. To keep the
+    offsets instead, put an intact consumerOffset.json into the store's folder config and restart the broker.
     """
     api = HttpApi(target(http=http, token_file=token_file, context=context))
-    confirm("All consumer groups of this broker restart and may consume messages again. Discard the offsets?", yes)
+    confirm("All consumer groups of this broker start over and may consume messages again. Discard the offsets?", yes)
     answer = api.post("offsets/forget", {})
     if as_json:
         print_json(answer)
