@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, and what do its figures say: /livez, /readyz and /metrics."""
+"""Health and metrics endpoints: /livez, /readyz and /metrics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ LAG_WINDOW_S: Final = 60.0
 SHUTDOWN_TIMEOUT_S: Final = 1.0
 
 Problems = Callable[[], list[str]]
-"""Sentences that say what is wrong; none: all is well."""
+"""Sentences that describe problems; empty: there are none."""
 
 
 class LoopLag:
-    """How late the event loop comes to what is due: whatever holds it up holds everything up. `clock`: seconds that
-    only grow."""
+    """Measures the lag of the event loop. `clock`: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -28,7 +27,7 @@ class LoopLag:
         self._due_s = float("inf")
 
     async def run(self) -> None:
-        """Measures for ever."""
+        """Measure indefinitely."""
         while True:
             self._due_s = self._clock() + LAG_INTERVAL_S
             await asyncio.sleep(LAG_INTERVAL_S)
@@ -39,17 +38,17 @@ class LoopLag:
 
     @property
     def stalled_s(self) -> float:
-        """Current lateness: 0 as soon as the loop moves again."""
+        """Return the current lag in seconds; 0 as soon as the loop continues."""
         return max(0.0, self._clock() - self._due_s)
 
     @property
     def largest_s(self) -> float:
-        """In the last minute."""
+        """Return the maximum lag of the last minute, in seconds."""
         return max((lag_s for _, lag_s in self._seen), default=0.0)
 
 
 class HealthServer:
-    """HTTP for probes and Prometheus; `port` is what it listens on."""
+    """HTTP server for probes and Prometheus; `port` is the port on which it listens."""
 
     def __init__(self, runner: web.AppRunner, port: int) -> None:
         self._runner = runner
@@ -63,7 +62,7 @@ class HealthServer:
 async def serve_health(
     host: str, port: int, *, alive: Problems, ready: Problems, metrics: Callable[[], bytes], content_type: str
 ) -> HealthServer:
-    """Listens; OSError when the port is taken."""
+    """Start listening. OSError if the port is in use."""
 
     async def answer_metrics(request: web.Request) -> web.Response:
         return web.Response(body=metrics(), headers={"Content-Type": content_type})

@@ -1,4 +1,4 @@
-"""How the operator logs: one line for one thing, as text or as JSON; other libraries only when something is wrong."""
+"""Logging of the operator: one line per event, as text or JSON; other libraries log warnings and errors only."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 QUIET: Final = ("kopf", "aiohttp", "urllib3", "kubernetes", "asyncio", "delaymq")
-"""Libraries whose chatter helps nobody; they warn."""
+"""Libraries that log only warnings and errors."""
 KOPF_RETRY: Final = "Request attempt"
 KOPF_RETRY_INTERVAL_S: Final = 30.0
 KOPF_WAITS: Final = "failed temporarily"
-"""What waits to be let go of is said by the handlers."""
+"""Suppressed messages of kopf, since the handlers report resources waiting for their release."""
 
 
 class TextFormatter(logging.Formatter):
@@ -45,14 +45,14 @@ class JsonFormatter(logging.Formatter):
 
 
 class KopfRetries(logging.Filter):
-    """kopf reports every attempt of every watch, and of every handler, as an error; a sentence now and then will do."""
+    """Reduces kopf's errors for every attempt of every watch and handler to an occasional message."""
 
     def __init__(self) -> None:
         super().__init__()
         self._said_s = float("-inf")
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """False for what is not shown; the text of what is shown is made plain."""
+        """Return False to suppress a record; simplify the text of others."""
         if not record.name.startswith("kopf"):
             return True
         if record.exc_info and hasattr(record.exc_info[1], "status"):
@@ -69,7 +69,7 @@ class KopfRetries(logging.Filter):
 
 
 def configure_logging(log_format: str, level: str) -> None:
-    """All logging of the process goes to standard error, in the format `text` or `json`."""
+    """Send all logging of the process to standard error, in the format `text` or `json`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     handler.addFilter(KopfRetries())

@@ -1,4 +1,6 @@
-"""The program `delaymq-operator`: settings, logging, one replica until SIGTERM; what went wrong is one sentence."""
+"""The program `delaymq-operator`: settings, logging, and one replica until SIGTERM; errors are reported in one
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until it is told to stop, then ends the process; returns (the exit code) only when nothing was begun."""
+    """Run until it is stopped, then end the process; return the exit code only if nothing was started."""
     try:
         settings = read_settings(sys.argv[1:] if arguments is None else arguments, os.environ)
     except SettingsError as error:
@@ -33,14 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def end_process(code: int) -> NoReturn:
-    """Ends at once: all of ours is closed, and threads or tasks of libraries that hang are not waited for."""
+    """End the process immediately: the operator's resources are closed, and hanging threads or tasks of libraries
+    are not awaited.
+    """
     logging.shutdown()
     sys.stdout.flush()
     os._exit(code)
 
 
 def serve(settings: OperatorSettings, reconcilers: Callable[[], Reconcilers]) -> int:
-    """Runs one replica; the exit code. Tasks of libraries may be left over: end the process then."""
+    """Run one replica and return the exit code. Tasks of libraries may remain: end the process afterwards."""
     # A second of imports, for nobody who asks for --help.
     from kopf import LoginError
 

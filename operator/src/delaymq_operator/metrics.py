@@ -1,4 +1,4 @@
-"""What Prometheus reads: counters of what was done, and gauges of how things stand, taken when they are asked for."""
+"""Prometheus metrics: counters of completed work, and gauges computed at each scrape."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ PREFIX: Final = "delaymq_operator"
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 ANALYTICS_RESULTS: Final = ("succeeded", "failed")
 OF_BROKER: Final = ("broker_namespace", "broker")
-"""Labels of a Broker. Prometheus itself adds `namespace` and `pod`: the operator's."""
+"""Labels of a Broker. Prometheus itself adds the operator's `namespace` and `pod`."""
 DURATIONS_S: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
 
 
 class State(Protocol):
-    """How the operator stands."""
+    """State of the operator."""
 
     @property
     def active(self) -> bool:
-        """Whether this replica is the active one."""
+        """Return whether this replica is the active one."""
 
     @property
     def queue_depth(self) -> int:
-        """Keys that wait for a worker."""
+        """Return the number of keys waiting for a worker."""
 
     @property
     def loop_lag_s(self) -> float:
-        """The largest lag of the event loop in the last minute."""
+        """Return the maximum lag of the event loop in the last minute."""
 
     @property
     def events_dropped(self) -> int:
-        """Events that were too many."""
+        """Return the number of dropped Events."""
 
     @property
     def served(self) -> Mapping[str, bool]:
-        """Whether each watched namespace is served."""
+        """Return whether each watched namespace is served."""
 
 
 class OperatorMetrics:
-    """Counts; one for a process."""
+    """Counters of the process."""
 
     def __init__(self) -> None:
         # When each series began is half of all lines, and asked for by nobody.
@@ -98,22 +98,22 @@ class OperatorMetrics:
             self._analytics.labels(result)
 
     def ran(self, key: Key, result: Result, seconds: float) -> None:
-        """A reconcile ended."""
+        """Count a finished reconciliation."""
         self._runs.labels(key.kind).inc()
         self._seconds.labels(key.kind).observe(seconds)
         if result is not Result.DONE:
             self._errors.labels(key.kind, result.value).inc()
 
     def requested(self, request: Request, status: int) -> None:
-        """A request to the API server ended."""
+        """Count a finished request to the API server."""
         self._requests.labels(request.verb, request.kind, str(status)).inc()
 
     def analysed(self, result: str) -> None:
-        """A run of analytics ended."""
+        """Count a finished analytics run."""
         self._analytics.labels(result).inc()
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
@@ -125,11 +125,11 @@ class StateCollector:
         self._cache = cache
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand."""
+        """Return no metrics in advance."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Taken at each scrape."""
+        """Compute the gauges at each scrape."""
         yield _gauges("info", "Version of the operator.", ["version"], {(_version(),): 1})
         yield _gauge("leader", "1 if this replica is the active one.", int(self._state.active))
         yield _gauge("queue_depth", "Resources waiting to be reconciled.", self._state.queue_depth)
@@ -181,7 +181,9 @@ def _broker_conditions(brokers: Iterable[Manifest]) -> Mapping[tuple[str, ...], 
 
 
 def _groups_ready(brokers: Iterable[Manifest]) -> Mapping[tuple[str, ...], float]:
-    """A group that the status does not mention is not ready: its pod was never made."""
+    """Return the readiness of each group; a group missing from the status is not ready, since its pod was never
+    created.
+    """
     ready: dict[tuple[str, ...], float] = {}
     for found in brokers:
         namespace, name = _namespace_and_name(found)

@@ -121,7 +121,7 @@ class Controller:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def enqueue(self, key: Key) -> None:
-        """Something changed for `key`: it is run soon."""
+        """Run `key` soon, since something about it changed."""
         if self._stopping:
             return
         state = self._states.setdefault(key, _State())
@@ -133,7 +133,9 @@ class Controller:
 
     @asynccontextmanager
     async def alone(self, key: Key) -> AsyncIterator[None]:
-        """Within it `key` is not reconciled: for what kopf runs by itself, the release of what is deleted."""
+        """Prevent reconciliation of `key` within the context, for work that kopf runs itself, such as releasing a
+        deleted resource.
+        """
         state = self._states.setdefault(key, _State())
         state.holders += 1
         try:
@@ -145,11 +147,11 @@ class Controller:
 
     @property
     def queue_depth(self) -> int:
-        """Keys that are to be run and wait for a worker."""
+        """Return the number of keys waiting for a worker."""
         return len(self._ready)
 
     def longest_run_s(self) -> float:
-        """How long the oldest run that goes on has taken; 0: none."""
+        """Return the duration of the longest current run; 0: there is none."""
         now_s = self._now()
         started = [state.running_since_s for state in self._states.values() if state.running_since_s is not None]
         return max((now_s - one for one in started), default=0.0)
@@ -225,7 +227,7 @@ class Controller:
             self._forget_if_idle(key, state)
 
     def _forget_if_idle(self, key: Key, state: _State) -> None:
-        """Keys that are gone for good must not pile up; what is woken later starts afresh."""
+        """Forget an idle key, so that keys of deleted resources do not accumulate."""
         busy = state.queued or state.timer is not None or state.running_since_s is not None or state.holders
         if not busy and not state.failures and self._states.get(key) is state:
             del self._states[key]

@@ -1,4 +1,4 @@
-"""Which resources of ours have to be looked at when an object changes: pure."""
+"""Mapping from a changed object to the resources to reconcile. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from delaymq_operator.reconcile.ports import Manifest
 KOPF_ANNOTATIONS: Final = frozenset(
     {"delaymq.io/kopf-managed", "delaymq.io/last-handled-configuration", "delaymq.io/release", "delaymq.io/touch-dummy"}
 )
-"""Annotations that kopf writes."""
+"""Annotations written by kopf, which do not change the desired state."""
 
 
 def keys_to_enqueue(kind: str, before: Manifest | None, after: Manifest | None, cache: WatchCache) -> list[Key]:
-    """Keys in the order in which they should be looked at; none when nothing changed that anybody acts on."""
+    """Return the keys to reconcile, in order; none if nothing relevant changed."""
     found = after if after is not None else before
     if found is None:
         return []
@@ -73,7 +73,7 @@ def _named(found: Manifest, field: str) -> str:
 
 
 def _desired_part(found: Manifest | None) -> object:
-    """What a person, or the end of an object, changes; our own status is not among it."""
+    """Return the parts of an object that a user or its deletion changes, excluding the operator's status."""
     if found is None:
         return None
     metadata = found["metadata"]
@@ -89,7 +89,7 @@ def _desired_part(found: Manifest | None) -> object:
 
 
 def _status_part(broker: Manifest | None) -> object:
-    """What others go by in a Broker's status: not its figures, which change all the time."""
+    """Return the parts of a Broker's status that others depend on, excluding figures, which change all the time."""
     status = (broker or {}).get("status") or {}
     conditions = [(one.get("type"), one.get("status"), one.get("reason")) for one in status.get("conditions") or []]
     groups = [

@@ -1,7 +1,7 @@
-"""Resources under deletion in a namespace that is not served, mostly one that is being deleted itself.
+"""Release of resources being deleted in a namespace that is not served, usually because it is being deleted itself.
 
-The operator's RoleBinding is gone before the finalizers, and without watches kopf does not see them. The chart's
-ClusterRole lets the operator take them off all the same (decision 30).
+The operator's RoleBinding is deleted before the finalizers are removed, and without watches kopf does not see the
+resources. The chart's ClusterRole permits the operator to remove the finalizers nevertheless (decision 30).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 
 class StrandedFinalizers:
-    """Releases resources under deletion, as kopf does where the operator watches."""
+    """Releases resources being deleted, as kopf does in namespaces that are watched."""
 
     def __init__(
         self, requests: ApiRequests, kube: Kube, controller: Controller, releases: Mapping[str, Release]
@@ -32,11 +32,11 @@ class StrandedFinalizers:
         self._releases = releases
 
     async def any(self, namespace: str) -> bool:
-        """Whether something there waits for `release`; False when that may not be known."""
+        """Return whether a resource is waiting for `release`; False if the operator may not list them."""
         return bool([body for kind in self._releases for body in await self._held(kind, namespace)])
 
     async def release(self, namespace: str) -> None:
-        """One attempt for everything that is being deleted there; never a KubeError."""
+        """Try once to release every resource that is being deleted; never raises KubeError."""
         for kind, release in self._releases.items():
             for body in await self._held(kind, namespace):
                 await self._release(Key(kind, namespace, body["metadata"]["name"]), release)

@@ -1,7 +1,7 @@
-"""Each watched namespace (or all as one) is served separately: listed, then watched, until listing fails.
+"""Independent serving of each watched namespace (or of all as one): it is listed, then watched, until listing fails.
 
-A namespace that is deleted takes the operator's RoleBinding with it, so its end looks like a missing permission. It
-must not stop the others, and it may come back.
+Deleting a namespace also deletes the operator's RoleBinding in it, so its end looks like a missing permission. It
+must not stop the other namespaces, and it may be created again.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from delaymq_operator.reconcile.context import Key
 
 FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 10.0
-"""Interval between attempts; whoever creates a namespace again, or grants a permission, waits for it."""
+"""Interval between attempts: the maximum wait after a namespace is created again or a permission is granted."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Watches(Protocol):
-    """kopf in one scope."""
+    """kopf's watches in a scope."""
 
     async def run(self) -> None:
-        """Returns only after `stop`; raises the error that ended it."""
+        """Run until `stop`; raise the error that ended the watches."""
 
     async def stop(self) -> None:
         """Stops everything."""
 
 
 class StrandedResources(Protocol):
-    """Resources under deletion in a namespace that must not be listed."""
+    """Resources being deleted in a namespace that the operator may not list."""
 
     async def any(self, namespace: str) -> bool:
-        """Whether there is something."""
+        """Return whether there is one."""
 
     async def release(self, namespace: str) -> None:
-        """One attempt to release it."""
+        """Try once to release them."""
 
 
 class NamespaceServer:
-    """Serves scopes. `left` is released at intervals in a scope that must not be listed."""
+    """Serves scopes. `left` is released at intervals in scopes that the operator may not list."""
 
     def __init__(
         self,
@@ -70,25 +70,28 @@ class NamespaceServer:
         self._nothing = asyncio.Event()
         self.sync = sync(self._lose)
         self.served: set[Scope] = set()
-        """Scopes of which everything is known; only there anything is reconciled."""
+        """Scopes that are completely listed; only their resources are reconciled."""
         self.obstacles: dict[Scope, Obstacle] = {}
-        """Why a scope is not served."""
+        """Reasons why scopes are not served."""
 
     def serves(self, namespace: str) -> bool:
-        """Whether resources in `namespace` are reconciled."""
+        """Return whether resources in `namespace` are reconciled."""
         return namespace in self.served or None in self.served
 
     async def readable(self) -> None:
-        """Returns when there is something to do, since one scope at least can be listed, or something is left in one
-        that cannot; it says what is in the way, and tries without end."""
+        """Wait until a scope can be listed, or until a resource is left in one that cannot; log obstacles and retry
+        indefinitely.
+        """
         retry_s = FIRST_RETRY_S
         while not await self._any_readable():
             await asyncio.sleep(retry_s)
             retry_s = min(MAX_RETRY_S, retry_s * 2)
 
     async def run(self, filled: Callable[[], None]) -> None:
-        """Serves all scopes; calls `filled` after the first look at each. Returns when none is served any more, and
-        raises what ended the watches of one."""
+        """Serve all scopes; call `filled` after the first list of each.
+
+        Returns when no scope is served any more, and raises the error that ended the watches of one.
+        """
         self._nothing.clear()
         for scope in self._scopes:
             await self._fill(scope)
@@ -150,7 +153,7 @@ class NamespaceServer:
             self._controller.enqueue(key)
 
     async def _watch(self, scope: Scope) -> None:
-        """Until the scope is lost."""
+        """Watch a scope until it is lost."""
         watches = self._watches(scope)
         running = asyncio.create_task(watches.run(), name=f"watches {scope or 'all'}")
         lost = asyncio.create_task(self._lost[scope].wait(), name=f"lost {scope or 'all'}")
@@ -166,7 +169,7 @@ class NamespaceServer:
         await self._leave(scope)
 
     async def _leave(self, scope: Scope) -> None:
-        """Forgets what is in a scope, between runs: a run that found nothing there would make it anew."""
+        """Forget the objects of a scope between runs, since a run that found none would create them again."""
         self.served.discard(scope)
         async with AsyncExitStack() as stack:
             for key in list(self._keys(scope)):

@@ -1,6 +1,8 @@
-"""The cache against lists: everything in a namespace once before anything there is reconciled, later now and then.
+"""Comparison of the cache with lists: a complete list before anything in a namespace is reconciled, then periodic
+checks.
 
-A watch that had to begin anew does not tell what was deleted meanwhile, a watch that died tells nothing: a list does.
+A restarted watch does not report objects deleted in the meantime, and a dead watch reports nothing; a list reveals
+both.
 """
 
 from __future__ import annotations
@@ -18,36 +20,38 @@ from delaymq_operator.controller.cache import WatchCache
 from delaymq_operator.reconcile.errors import KubeError
 
 AFTER_SUSPICION_S: Final = 5.0
-"""Watches of several kinds break at once; their lists are compared together."""
+"""Delay after a suspected failure: watches of several kinds usually fail together, and their lists are compared
+together.
+"""
 GRACE_S: Final = 10.0
-"""News that a list has are missed by the watch if it has not told them after this long."""
+"""Time after which a change found by a list counts as missed by the watch."""
 START_S: Final = 3.0
-"""Watches list too when they are started; comparing needlessly does no harm."""
+"""Time after the start of watches, which list as well; an unnecessary comparison does no harm."""
 MAX_INTERVAL_S: Final = 300.0
-"""A watch that began anew and found nothing any more does not even tell that it began anew."""
+"""Maximum interval between checks: a restarted watch that finds no objects does not even report its restart."""
 RECHECK_S: Final = 60.0
-"""What missed something is looked at again so soon."""
+"""Interval until the next check of a watch that missed changes."""
 DEAD_AFTER_CHECKS: Final = 3
-"""A watch that missed something in so many checks, one after the other, is dead."""
+"""Number of consecutive checks with missed changes after which a watch counts as dead."""
 REPEAT_SENTENCE_S: Final = 60.0
 MAX_SENTENCES: Final = 1_000
 
 Scope = str | None
-"""A namespace, or (None) all of them."""
+"""A namespace, or None for all of them."""
 Lost = Callable[[Scope, "Obstacle"], None]
 
 _logger = logging.getLogger(__name__)
 
 
 class WarningLimiter:
-    """Logs each sentence once, and again when it still holds after a while. `clock`: seconds that only grow."""
+    """Logs each message once, and again if it still applies after a while. `clock`: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._said_s: dict[str, float] = {}
 
     def warn(self, sentence: str) -> None:
-        """Logs `sentence`, unless it was logged within the last minute."""
+        """Log `sentence`, unless it was logged within the last minute."""
         now_s = self._clock()
         if now_s - self._said_s.get(sentence, float("-inf")) < REPEAT_SENTENCE_S:
             return
@@ -58,9 +62,9 @@ class WarningLimiter:
 
 
 class CacheSync:
-    """Fills the cache with a scope, and compares all filled ones every `interval_s`. `clock`: seconds that only grow.
+    """Fills the cache with scopes, and compares all filled ones every `interval_s`. `clock`: monotonic seconds.
 
-    `lost` is told of a filled scope that must not be listed any more.
+    `lost` is called for a filled scope that the operator may no longer list.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class CacheSync:
         self._filled: set[Scope] = set()
 
     async def probe(self, scope: Scope) -> None:
-        """Asks for one object of each kind. Obstacle when a kind cannot be listed."""
+        """Request one object of each kind. Obstacle if a kind cannot be listed."""
         for kind in WATCHED_KINDS:
             path = KINDS[kind].path(scope, query={"limit": "1"})
             try:
@@ -93,7 +97,7 @@ class CacheSync:
                 raise Obstacle(error, kind) from error
 
     async def fill(self, scope: Scope) -> None:
-        """Lists everything in a scope. Obstacle when that cannot be done; the cache knows nothing of the scope then."""
+        """List all objects of a scope. Obstacle on failure; the cache then has no objects of the scope."""
         self._cache.open(scope)
         try:
             for kind in WATCHED_KINDS:
@@ -109,17 +113,17 @@ class CacheSync:
         self._filled_s = self._clock()
 
     def empty(self, scope: Scope) -> None:
-        """Forgets a scope and no longer compares it."""
+        """Forget a scope and stop comparing it."""
         self._filled.discard(scope)
         self._cache.close(scope)
 
     def suspect(self) -> None:
-        """A watch lists (after the start, because it had to begin anew), or the API server was away."""
+        """Schedule a comparison: a watch listed (after its start or a restart), or the API server was unreachable."""
         if self._clock() - self._filled_s >= START_S:
             self._suspected.set()
 
     async def run(self) -> None:
-        """Compares for ever."""
+        """Compare scopes indefinitely."""
         while True:
             try:
                 async with asyncio.timeout(RECHECK_S if self._misses else self._interval_s):
@@ -141,7 +145,7 @@ class CacheSync:
                 )
 
     def dead_watches(self) -> list[str]:
-        """Kinds whose watch keeps missing what happens: the process is better started anew."""
+        """Return kinds whose watch keeps missing changes, for which the process should restart."""
         return [kind for kind, misses in self._misses.items() if misses >= DEAD_AFTER_CHECKS]
 
     async def _check(self, kind: str) -> None:
@@ -162,7 +166,7 @@ class CacheSync:
             self._misses.pop(kind, None)
 
     async def _missed(self, kind: str, scope: Scope) -> int:
-        """How much a watch has not told even a while after it was there."""
+        """Return the number of changes that a watch has not reported within the grace period."""
         items, version = await self._list(kind, scope)
         if not self._cache.differs(kind, scope, items, version):
             return 0
@@ -174,7 +178,7 @@ class CacheSync:
 
 
 class Obstacle(Exception):  # noqa: N818  (a state, and said so)
-    """A kind cannot be listed; the text says what to do."""
+    """A kind cannot be listed; the message states what to do."""
 
     def __init__(self, error: KubeError, kind: str) -> None:
         super().__init__(advice(error, kind))
@@ -182,7 +186,7 @@ class Obstacle(Exception):  # noqa: N818  (a state, and said so)
 
 
 def advice(error: KubeError, kind: str) -> str:
-    """What to do about a list that fails."""
+    """Return the action to take if a list fails."""
     described = KINDS[kind]
     what = f"{described.plural} ({described.api_version})"
     if error.absent:

@@ -1,4 +1,4 @@
-"""kopf within our own event loop: its tasks are started and stopped by us, signals stay ours."""
+"""kopf within the operator's event loop: the operator starts and stops its tasks and keeps handling signals."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _logger = logging.getLogger(__name__)
 
 
 class KopfRunner:
-    """Runs kopf's watches and finalizers in one namespace or (None) in all, until `stop`. kopf takes over the signals:
-    `own_signals` takes them back."""
+    """Runs kopf's watches and finalizers in one namespace or (None) in all, until `stop`. kopf replaces the signal
+    handlers; `own_signals` restores them.
+    """
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class KopfRunner:
         kopf.on.login(registry=self._registry)(log_in)
 
     async def run(self) -> None:
-        """Returns after `stop`, or raises the error that ended kopf."""
+        """Run until `stop`, or raise the error that ended kopf."""
         self._tasks = await kopf.spawn_tasks(
             registry=self._registry,
             settings=self._settings,
@@ -68,7 +69,7 @@ class KopfRunner:
                 task.result()
 
     async def stop(self) -> None:
-        """Ends kopf's tasks, its handlers with them."""
+        """Stop kopf's tasks, including its handlers."""
         if not self._tasks:
             return
         # Otherwise kopf would kill the process if stopping took long.
@@ -97,7 +98,7 @@ def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 def connection_info(credentials: Credentials) -> kopf.ConnectionInfo:
-    """The same credentials in kopf's terms, read anew."""
+    """Return the credentials in kopf's format, read again."""
     loaded = credentials.load()
     scheme, _, token = (authorization(loaded) or "").partition(" ")
     return kopf.ConnectionInfo(

@@ -1,4 +1,4 @@
-"""How kopf is set: it watches and it lets go of what is deleted; everything else is ours."""
+"""kopf's settings: it watches objects and removes finalizers; the operator does everything else."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from delaymq_operator.api.names import FINALIZER, GROUP
 from delaymq_operator.handlers.storage import CarefulDiffBaseStorage, CarefulProgressStorage
 
 WATCH_S: Final = 600
-"""The API server ends a watch after this long; the next one goes on where it ended."""
+"""Time after which the API server ends a watch; the next watch continues from there."""
 INACTIVE_S: Final = 90.0
-"""A watch that says nothing for so long is dead, since a bookmark comes every minute: also behind a firewall that
-forgot the connection."""
+"""Time without events after which a watch counts as dead, for example behind a firewall that dropped the connection:
+a bookmark arrives every minute.
+"""
 EXIT_S: Final = 20.0
 PAGE_OBJECTS: Final = 100
 
 
 class Backoffs:
-    """1, 2, 4 … 30, 30 … s without end: kopf would end the process after the last of a finite list."""
+    """Backoffs of 1, 2, 4 … 30, 30 … s without end: after the last one of a finite list, kopf would end the process."""
 
     def __iter__(self) -> Iterator[float]:
         after_s = 1.0
@@ -31,7 +32,7 @@ class Backoffs:
 
 
 def configure(settings: kopf.OperatorSettings, *, request_timeout_s: float) -> None:
-    """Sets everything that differs from kopf's defaults."""
+    """Set everything that differs from kopf's defaults."""
     # Namespaces and kinds are known at the start: no need to read all namespaces and CRDs of the cluster.
     settings.scanning.disabled = True
     # The lease decides who is active.

@@ -1,7 +1,7 @@
-"""kopf's notes in annotations, read with care: anybody who may edit an object can write nonsense there.
+"""Tolerant reading of kopf's annotations, since everyone who may edit an object can write invalid ones.
 
-kopf reads them before it tells of an object's news. An error there would hide all news of the object from the cache,
-and enough of those look like a dead watch.
+kopf reads them before it reports an object's event. An error there would hide all events of the object from the
+cache, and enough of those look like a dead watch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import kopf
 _TIMES: Final = ("started", "stopped", "delayed")
 _FLAGS: Final = ("success", "failure")
 _MAX_DEPTH: Final = 50
-"""Of what was noted; kopf copies it by recursion, and specs are not this deep."""
+"""Maximum nesting depth: kopf copies the notes recursively, and specs are never this deep."""
 
 
 class CarefulDiffBaseStorage(kopf.AnnotationsDiffBaseStorage):
-    """What cannot be read counts as not there, and is written anew."""
+    """Treats an unreadable annotation as absent, and writes it again."""
 
     def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
-        """The object when it was last handled."""
+        """Return the object as last handled."""
         try:
             found = super().fetch(body=body)
         except (ValueError, RecursionError):
@@ -31,10 +31,10 @@ class CarefulDiffBaseStorage(kopf.AnnotationsDiffBaseStorage):
 
 
 class CarefulProgressStorage(kopf.AnnotationsProgressStorage):
-    """What cannot be read counts as not begun."""
+    """Treats unreadable progress as not started."""
 
     def fetch(self, *, key: Any, body: kopf.Body) -> Any:
-        """How far a handler is with the object."""
+        """Return the progress of a handler with the object."""
         try:
             found = super().fetch(key=key, body=body)
         except (ValueError, RecursionError):

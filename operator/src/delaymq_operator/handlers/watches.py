@@ -1,4 +1,4 @@
-"""The kopf handlers: news go into the cache, what is deleted is let go of. A few lines each."""
+"""The kopf handlers, a few lines each: they put events into the cache and release deleted resources."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from delaymq_operator.reconcile.context import Key
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
 
 MAX_WAIT_S: Final = 60.0
-"""Between two attempts to let go of something: a person waits for it."""
+"""Maximum interval between attempts to release a resource, since a user is waiting for its deletion."""
 
 Listed = Callable[[], None]
-"""Told when a watch lists: if it lists anew, deletions of the meantime are not told."""
+"""Called when a watch lists: after a restarted watch, deletions in the meantime are not reported."""
 
 _logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def register(
     releases: Mapping[str, Release],
     listed: Listed,
 ) -> None:
-    """Adds all handlers to `registry`; `releases`: kind → what has to be done before it may go."""
+    """Add all handlers to `registry`. `releases`: kind → work before its finalizer is removed."""
     for name in WATCHED_KINDS:
         kind = KINDS[name]
         kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=f"watch-{kind.plural}")(

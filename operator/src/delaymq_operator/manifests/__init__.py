@@ -1,7 +1,7 @@
-"""The objects of a Broker as plain dicts: pure functions of the resource and a Context; same input, same bytes.
+"""Objects of a Broker as plain dicts: pure functions of the resource and a Context, with deterministic output.
 
-Nothing is asked and nothing is applied here. What needs a restart of pods is told by `inputs`, never by comparing
-manifests: a newer operator that would make pods differently restarts nothing.
+Nothing here queries or changes the cluster. `inputs` determine whether pods must restart, never a comparison of
+manifests: a newer operator version with other manifests restarts nothing.
 """
 
 from delaymq_operator.manifests.access import RULES_KEY, keeps_plain_administrators

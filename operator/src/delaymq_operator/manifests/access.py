@@ -1,6 +1,6 @@
-"""The Secret with the rules of access control in brokers' pods. A change counts within a minute or two: no restart.
+"""Access control Secrets in brokers' pods. A change takes effect within one or two minutes, without a restart.
 
-Of the Secret only the rules are mounted; the operator's own account in it stays outside of pods.
+Only the rules of the Secret are mounted; the operator's account in it is not available in pods.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _FILES: Final = SecretFiles(volume="access", path=ACCESS_PATH, keys=(RULES_KEY,)
 
 
 def access_environment(broker: Broker, admin_needs_tls: bool) -> dict[str, str]:
-    """Variables that switch it on and name the file; none without a Secret.
+    """Return the variables that enable access control and name the file; none without a Secret.
 
-    `admin_needs_tls` counts with a certificate, and where the spec does not say otherwise.
+    `admin_needs_tls` applies with a certificate, unless the spec sets it.
     """
     if broker.spec.access_control is None:
         return {}
@@ -33,7 +33,7 @@ def access_environment(broker: Broker, admin_needs_tls: bool) -> dict[str, str]:
 
 
 def keeps_plain_administrators(template: Mapping[str, Any]) -> bool:
-    """Whether pods of this template have access control and take administrators' requests without TLS."""
+    """Return whether pods of this template have access control and accept administrative requests without TLS."""
     spec = template.get("spec")
     containers = spec.get("containers") if isinstance(spec, dict) else None
     first = containers[0] if isinstance(containers, list) and containers else None
@@ -43,12 +43,12 @@ def keeps_plain_administrators(template: Mapping[str, Any]) -> bool:
 
 
 def access_mounts(broker: Broker) -> list[Manifest]:
-    """Where the container finds it."""
+    """Return the mounts of the container."""
     return _FILES.mounts(_secret_name(broker))
 
 
 def access_volumes(broker: Broker) -> list[Manifest]:
-    """The Secret; without it, or without rules in it, no pod starts."""
+    """Return the volume of the Secret; without it, or without rules in it, no pod starts."""
     return _FILES.volumes(_secret_name(broker))
 
 

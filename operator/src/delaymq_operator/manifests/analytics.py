@@ -1,8 +1,7 @@
-"""The SparkApplication that analyses the store of one group: a driver and its executors, in pods of the restricted
-standard.
+"""SparkApplication that analyses the store of a group: a driver and executors, in pods of the restricted standard.
 
-All that the pods need stands in the templates: the Spark operator's webhook, which would fill in other fields, may be
-switched off.
+The templates contain everything that the pods need: the Spark operator's webhook, which would fill in other fields,
+may be disabled.
 """
 
 from __future__ import annotations
@@ -20,10 +19,12 @@ from delaymq_operator.manifests.pods import DATA_PATH, container_security, pod_s
 TMP_PATH = "/tmp"
 SPARK_LOCAL_PATH = "/tmp/spark-local"
 STORE_PATH = "/mnt/delaymq"
-"""Where a group's volume is mounted, if it is read itself; the broker's store is a folder in it."""
+"""Mount path of a group's volume, if it is read directly; the broker's store is a directory in it."""
 RESULTS_PATH = "/results"
 _EXECUTORS_MANAGED_BY = "spark"
-"""Executors may be many and tell the operator nothing: with another value than ours the watches do not see them."""
+"""Label value of executors: watches do not select it, since executors can be numerous and are irrelevant to the
+operator.
+"""
 _RATIO_DIGITS = 2
 _OWN_CONF = {
     "spark.local.dir": SPARK_LOCAL_PATH,
@@ -34,20 +35,20 @@ _OWN_CONF = {
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyticsRun:
-    """What is a run's own, for one group."""
+    """Parameters of a run for one group."""
 
     group: int
     token: str
-    """Of the run."""
+    """Token of the run."""
     image: str
     read: Literal["HTTP", "Volume"]
     cluster_domain: str = names.DEFAULT_CLUSTER_DOMAIN
     settings: Mapping[str, str] = field(default_factory=dict)
-    """The broker's, by configuration key. Its volume does not tell them, its HTTP does."""
+    """Settings of the broker by configuration key. They are not on its volume, but available by HTTP."""
 
 
 def analytics_application(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun) -> Manifest:
-    """The SparkApplication of a group in a run."""
+    """Return the SparkApplication of a group in a run."""
     name = analytics_names.analytics_application(broker.name, run.group, run.token)
     found = new_object(broker, "SparkApplication", name, "analytics", run.group)
     account = spec.service_account_name or analytics_names.analytics_objects(broker.name)
@@ -87,7 +88,9 @@ def analytics_application(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun
 
 
 def store_address(broker: Broker, run: AnalyticsRun) -> str:
-    """Where the pods read the store: the broker's HTTP by the name of its group's Service, or the mounted volume."""
+    """Return the location of the store for the pods: the broker's HTTP by the name of its group's Service, or the
+    mounted volume.
+    """
     if run.read == "Volume":
         return f"{STORE_PATH}/store"
     service = names.group_object(broker.name, run.group)
@@ -95,7 +98,7 @@ def store_address(broker: Broker, run: AnalyticsRun) -> str:
 
 
 def spark_conf(spec: AnalyticsSpec) -> dict[str, str]:
-    """Spark properties: the user's, but for those that are the operator's, then our own."""
+    """Return the Spark properties: the user's, except reserved ones, then the operator's."""
     users = {
         key: value
         for key, value in spec.spark_conf.items()

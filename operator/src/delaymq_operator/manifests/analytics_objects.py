@@ -1,5 +1,6 @@
-"""What SparkApplications need beside themselves: an account that may make executors, a NetworkPolicy, and a place for
-the result."""
+"""Objects required by SparkApplications: an account that may create executors, a NetworkPolicy, and a ConfigMap for
+the result.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +10,14 @@ from delaymq_operator.manifests.metadata import API_VERSIONS, Manifest, new_obje
 
 
 def analytics_service_account(broker: Broker) -> Manifest:
-    """What drivers run as."""
+    """Return the service account of drivers."""
     return new_object(broker, "ServiceAccount", analytics_names.analytics_objects(broker.name), "analytics")
 
 
 def analytics_role_binding(broker: Broker, role: str, role_kind: str) -> Manifest:
-    """Lets drivers do what the chart's role says: make their executors, write their result."""
+    """Return the binding that permits drivers what the chart's role contains: to create executors and write the
+    result.
+    """
     name = analytics_names.analytics_objects(broker.name)
     found = new_object(broker, "RoleBinding", name, "analytics")
     found["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role}
@@ -23,7 +26,7 @@ def analytics_role_binding(broker: Broker, role: str, role_kind: str) -> Manifes
 
 
 def analytics_network_policy(broker: Broker) -> Manifest:
-    """Drivers and executors accept connections from each other, and from nobody else.
+    """Return the policy by which drivers and executors accept connections from each other only.
 
     The rule has no ports. Executors choose theirs at random, and what a pod of the same application may do on one port
     it may do on all: drivers and executors run each other's code.
@@ -35,8 +38,10 @@ def analytics_network_policy(broker: Broker) -> Manifest:
 
 
 def analytics_result(broker: Broker, application: Manifest) -> Manifest:
-    """The ConfigMap that the driver writes its result to; it goes with the application. Without the label by which
-    watches find objects: a report of 1 MB must not be in the operator's memory."""
+    """Return the ConfigMap for the driver's result, which is deleted with the application.
+
+    It lacks the label by which watches select objects: reports of 1 MB must not be in the operator's memory.
+    """
     metadata = application["metadata"]
     labels = {key: value for key, value in metadata["labels"].items() if key != names.MANAGED_BY_LABEL}
     owner = {

@@ -1,4 +1,4 @@
-"""The StatefulSet of a broker group: one pod, one volume."""
+"""StatefulSet of a broker group: one pod, one volume."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VOLUME_RETENTION = "persistentVolumeClaimRetentionPolicy"
 
 
 def broker_stateful_set(broker: Broker, context: Context, group: GroupContext) -> Manifest:
-    """The StatefulSet of a group. Its pod is restarted by the operator alone (OnDelete)."""
+    """Return the StatefulSet of a group. Only the operator restarts its pod (OnDelete)."""
     inputs = broker_inputs(broker, context, group.group, group.advertised_address)
     found = new_object(broker, "StatefulSet", names.group_object(broker.name, group.group), "broker", group.group)
     found["metadata"]["annotations"] = {names.INPUTS_ANNOTATION: inputs}
@@ -44,8 +44,9 @@ def broker_stateful_set(broker: Broker, context: Context, group: GroupContext) -
 
 
 def volume_retention(broker: Broker) -> Manifest:
-    """What becomes of the volume with the StatefulSet. One that somebody scales to 0 by hand, to stop a broker, keeps
-    it: the operator never does so."""
+    """Return the retention policy of the volume. Scaling to 0 by hand, to stop a broker, keeps it; the operator
+    never does so.
+    """
     return {"whenDeleted": "Delete" if broker.spec.storage.delete_claim else "Retain", "whenScaled": "Retain"}
 
 
@@ -76,7 +77,9 @@ def _template(broker: Broker, context: Context, group: GroupContext, inputs: str
 
 
 def _environment(broker: Broker, context: Context, group: GroupContext, port: int) -> list[Manifest]:
-    """What differs between groups, and what no user may set; a user's variable of the same name has no effect."""
+    """Return the variables that differ between groups or are reserved; a user's variable of the same name has no
+    effect.
+    """
     servers, domain = broker.spec.name_servers, context.cluster_domain
     own_servers = names.namesrv_pod_addresses(broker.name, broker.namespace, servers.replicas, domain)
     addresses = servers.addresses or own_servers

@@ -1,4 +1,4 @@
-"""broker.conf: the user's keys and those of other fields of the spec."""
+"""broker.conf: the user's keys and those derived from other fields of the spec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLD_KEYS = frozenset(key for key in keys_of(BrokerConfig) if not is_hot(Broker
 
 
 def broker_settings(spec: BrokerSpec, delay: DelayTable) -> dict[str, str]:
-    """The keys and values of broker.conf, sorted; those of fields win."""
+    """Return the keys and values of broker.conf, sorted; those derived from fields take precedence."""
     fields = {
         "delayLevelOverflow": delay.overflow,
         "flushDiskType": spec.flush_disk_type,
@@ -38,14 +38,14 @@ def _escape(value: str) -> str:
 
 
 def check_settings(settings: Mapping[str, str]) -> list[str]:
-    """Sentences about keys that are left aside; ConfigError when a broker would refuse to start with these."""
+    """Return sentences about ignored keys. ConfigError if a broker would not start with these settings."""
     return build(BrokerConfig, settings)[1]
 
 
 def hot_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """What a running broker shall have for every key that can be changed without a restart, defaults included.
+    """Return the desired value of every key that can change without a restart, including defaults.
 
-    But for the log's level, unless it is stated.
+    The log level is excluded unless it is set.
     """
     config, _ = build(BrokerConfig, settings)
     everything = to_settings(config)
@@ -53,5 +53,5 @@ def hot_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def cold_keys(config: Mapping[str, str]) -> dict[str, str]:
-    """Those of the user's keys whose change needs a restart; keys without a meaning are none."""
+    """Return the user's keys whose change requires a restart, except keys without a meaning."""
     return {key: value.strip() for key, value in config.items() if key in _COLD_KEYS}

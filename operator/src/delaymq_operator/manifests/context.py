@@ -1,4 +1,4 @@
-"""Inputs of manifests beside the resource itself."""
+"""Inputs of manifests other than the resource itself."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from delaymq_operator.api.names import DEFAULT_CLUSTER_DOMAIN
 
 @dataclass(frozen=True, kw_only=True)
 class DelayTable:
-    """The delay levels that the brokers shall have."""
+    """Desired delay levels of the brokers."""
 
     levels: str = DEFAULT_LEVELS
-    """As messageDelayLevel."""
+    """The table in the format of messageDelayLevel."""
     overflow: str = "clamp"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What is the same for all groups of a Broker."""
+    """Inputs common to all groups of a Broker."""
 
     image: str
     token: str
-    """What brokers want to see in HTTP requests."""
+    """Token of the brokers' HTTP interface."""
     delay: DelayTable = DelayTable()
     cluster_domain: str = DEFAULT_CLUSTER_DOMAIN
-    """What follows the namespace in DNS names."""
+    """Suffix after the namespace in DNS names."""
     operator_namespace: str = ""
-    """Empty: the operator runs outside the cluster."""
+    """Namespace of the operator; empty: it runs outside the cluster."""
     operator_labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupContext:
-    """What is a group's own."""
+    """Inputs of a single group."""
 
     group: int
     advertised_address: str
-    """The IP that clients are told."""
+    """IP address that clients connect to."""
     storage_size: str
     admin_needs_tls: bool = False
-    """Whether access control is a new configuration, in which administrators' requests need TLS."""
+    """Whether access control is newly configured, so that administrative requests require TLS."""

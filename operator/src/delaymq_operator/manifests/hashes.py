@@ -1,4 +1,4 @@
-"""JSON in one form, and its hash: what is equal looks equal."""
+"""Canonical JSON and its hash."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _HASH_CHARS = 16
 
 
 def compact(value: object) -> str:
-    """JSON in the one form that annotations have."""
+    """Return canonical JSON, as used in annotations."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def digest(value: object) -> str:
-    """A short hash of JSON data, the same for equal data."""
+    """Return a short hash of JSON data, the same for equal data."""
     return short_hash(compact(value))
 
 
 def short_hash(text: str) -> str:
-    """Enough of a hash to tell texts apart."""
+    """Return a short hash that distinguishes texts."""
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]

@@ -1,7 +1,7 @@
-"""What a user can change that pods must be restarted for, as a hash.
+"""Hash of the user's settings whose change requires a restart of pods.
 
-Only what the user said counts, and only where it differs from the default: neither a newer operator nor a field that
-a newer version brings may change a hash. So: never remove an entry, and add new ones with an empty default.
+Only the user's settings count, and only where they differ from the default: neither a newer operator nor a new field
+may change a hash. Therefore, never remove an entry, and add new ones with an empty default.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from delaymq_operator.manifests.services import listen_port
 
 
 def broker_inputs(broker: Broker, context: Context, group: int, advertised_address: str) -> str:
-    """The hash for the pod of a broker group."""
+    """Return the hash for the pod of a broker group."""
     spec = broker.spec
     servers = spec.name_servers
     said = _of_all_pods(broker) | {
@@ -42,7 +42,7 @@ def broker_inputs(broker: Broker, context: Context, group: int, advertised_addre
 
 
 def name_server_inputs(broker: Broker) -> str:
-    """The hash for the pods of the NameServers."""
+    """Return the hash for the pods of the NameServers."""
     said = {"resources": _resources(broker.spec.name_servers.resources), "rules": _rules(broker)}
     return _hash(_of_all_pods(broker) | said)
 
@@ -67,7 +67,7 @@ def _of_all_pods(broker: Broker) -> dict[str, Any]:
 
 
 def _rules(broker: Broker) -> str:
-    """The Secret with accounts that people add to the NameServers' rules; empty: there are no rules."""
+    """Return the Secret with accounts that users add to the NameServers' rules; empty: there are no rules."""
     control = broker.spec.access_control
     return control.secret_name if control is not None and has_names_rules(broker) else ""
 

@@ -27,7 +27,7 @@ API_VERSIONS = {
 def new_object(
     broker: Broker, kind: str, name: str, component: Component | None = None, group: int | None = None
 ) -> Manifest:
-    """An object without a body: it belongs to the Broker and goes with it."""
+    """Return an object without a body, owned by the Broker and deleted with it."""
     return {
         "apiVersion": API_VERSIONS[kind],
         "kind": kind,
@@ -41,7 +41,7 @@ def new_object(
 
 
 def owner_reference(broker: Broker) -> Manifest:
-    """Makes the Broker the owner and the controller."""
+    """Return the reference that makes the Broker owner and controller."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.BROKER_KIND,
@@ -53,12 +53,12 @@ def owner_reference(broker: Broker) -> Manifest:
 
 
 def component_labels(broker: Broker, component: Component) -> dict[str, str]:
-    """What tells a component's pods, and all else of it, from others: for lists, watches, and peers of a policy."""
+    """Return the labels of a component's objects, for lists, watches and the peers of a policy."""
     return {names.INSTANCE_LABEL: broker.name, names.COMPONENT_LABEL: component}
 
 
 def selector(broker: Broker, component: Component, group: int | None = None) -> dict[str, str]:
-    """The labels that select pods. A StatefulSet's can never be changed, so this stays as it is."""
+    """Return the labels that select pods. They must not change, since a StatefulSet's selector is immutable."""
     found = {names.NAME_LABEL: names.NAME_VALUE, **component_labels(broker, component)}
     if group is not None:
         found[names.GROUP_LABEL] = str(group)

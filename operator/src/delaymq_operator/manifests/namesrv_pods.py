@@ -1,6 +1,6 @@
-"""The StatefulSet of the NameServers: they keep nothing that brokers and the operator do not tell them anew.
+"""StatefulSet of the NameServers, which store only what brokers and the operator send again.
 
-A change to the only NameServer is tried out first, by a pod of a StatefulSet of its own.
+A change to the only NameServer is first tested by a pod of a separate StatefulSet.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GRACE_S = 10
 
 
 def name_server_stateful_set(broker: Broker, context: Context) -> Manifest:
-    """The StatefulSet of the NameServers."""
+    """Return the StatefulSet of the NameServers."""
     inputs = name_server_inputs(broker)
     found = new_object(broker, "StatefulSet", names.namesrv_objects(broker.name), "namesrv")
     found["metadata"]["annotations"] = {names.INPUTS_ANNOTATION: inputs}
@@ -42,7 +42,7 @@ def name_server_stateful_set(broker: Broker, context: Context) -> Manifest:
 
 
 def name_server_trial(broker: Broker, inputs: str, template: Manifest) -> Manifest:
-    """A StatefulSet of one pod made from the NameServers' template, which no Service and no policy selects."""
+    """Return a StatefulSet of one pod with the NameServers' template, which no Service and no policy selects."""
     found = new_object(broker, "StatefulSet", names.namesrv_trial(broker.name), "namesrv-trial")
     found["metadata"]["annotations"] = {names.INPUTS_ANNOTATION: inputs}
     labels = template["metadata"].get("labels", {}) | names.labels(broker.name, "namesrv-trial")

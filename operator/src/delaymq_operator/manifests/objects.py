@@ -1,4 +1,4 @@
-"""The objects beside StatefulSets and the Services of groups: configuration, secret, account, budgets, policies."""
+"""Objects other than StatefulSets and groups' Services: configuration, Secret, account, budgets, policies."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from delaymq_operator.manifests.services import (
 def supporting_objects(
     broker: Broker, context: Context, groups: Iterable[int], running_ports: Iterable[int] = ()
 ) -> list[Manifest]:
-    """All objects but the Secret, StatefulSets and Services of groups or for outside; `groups` are those that exist,
-    `running_ports` what their pods listen on now."""
+    """Return all objects except the Secret, StatefulSets and Services of groups and for external clients.
+
+    `groups` are the existing groups, `running_ports` the ports on which their pods currently listen.
+    """
     spec = broker.spec
     own_name_servers = not spec.name_servers.addresses
     found = [config_map(broker, context), broker_pods_service(broker)]
@@ -41,7 +43,9 @@ def supporting_objects(
 
 
 def token_secret(broker: Broker, token: str) -> Manifest:
-    """The token of the brokers' HTTP interface. It is made once: another token restarts all brokers."""
+    """Return the Secret with the token of the brokers' HTTP interface. It is created once: a new token would restart
+    all brokers.
+    """
     found = new_object(broker, "Secret", names.token_secret(broker.name), "broker")
     found["type"] = "Opaque"
     found["data"] = {names.TOKEN_KEY: base64.b64encode(token.encode()).decode()}
@@ -49,21 +53,21 @@ def token_secret(broker: Broker, token: str) -> Manifest:
 
 
 def config_map(broker: Broker, context: Context) -> Manifest:
-    """broker.conf, the same for all groups."""
+    """Return the ConfigMap with broker.conf, the same for all groups."""
     found = new_object(broker, "ConfigMap", names.broker_config_map(broker.name), "broker")
     found["data"] = {names.BROKER_CONF_KEY: broker_conf(broker_settings(broker.spec, context.delay))}
     return found
 
 
 def service_account(broker: Broker) -> Manifest:
-    """The pods' account: it may do nothing and has no token."""
+    """Return the pods' account, which has no permissions and no token."""
     found = new_object(broker, "ServiceAccount", names.broker_objects(broker.name))
     found["automountServiceAccountToken"] = False
     return found
 
 
 def disruption_budget(broker: Broker, component: Component) -> Manifest:
-    """Nodes may be drained, one pod at a time."""
+    """Return the budget that permits draining nodes one pod at a time."""
     name = names.broker_objects(broker.name) if component == "broker" else names.namesrv_objects(broker.name)
     found = new_object(broker, "PodDisruptionBudget", name, component)
     found["spec"] = {"maxUnavailable": 1, "selector": {"matchLabels": selector(broker, component)}}
@@ -73,7 +77,9 @@ def disruption_budget(broker: Broker, component: Component) -> Manifest:
 def broker_network_policy(
     broker: Broker, context: Context, groups: Iterable[int], running_ports: Iterable[int] = ()
 ) -> Manifest:
-    """Clients come to the broker's ports, the operator also to HTTP, who reads metrics or analyses to HTTP only."""
+    """Return the policy of brokers: clients reach their ports, the operator also HTTP, metrics and analytics clients
+    HTTP only.
+    """
     policy = broker.spec.network_policy
     ports = sorted({*(listen_port(broker.spec, group) for group in (0, *groups)), *running_ports})
     clients = [port for listen in ports for port in (listen - names.FAST_PORT_DISTANCE, listen)]
@@ -85,8 +91,11 @@ def broker_network_policy(
 
 
 def name_server_network_policy(broker: Broker, context: Context) -> Manifest:
-    """Clients, the brokers and the operator come to the NameServers, who reads metrics to their HTTP port. A pod that
-    tries out a change is behind the same policy."""
+    """Return the policy of NameServers: clients, brokers and the operator reach them, metrics clients their HTTP
+    port.
+
+    The same policy applies to a trial pod.
+    """
     own_brokers = {"podSelector": {"matchLabels": selector(broker, "broker")}}
     peers = [*_clients(broker), own_brokers, *_operator(context)]
     metrics = list(broker.spec.network_policy.allow_metrics_from)
@@ -111,14 +120,14 @@ def _operator(context: Context) -> list[dict[str, Any]]:
 
 
 def _analytics(broker: Broker) -> list[dict[str, Any]]:
-    """Drivers and executors of the Broker's analytics."""
+    """Return the peers for drivers and executors of the Broker's analytics."""
     if broker.spec.analytics is None:
         return []
     return [{"podSelector": {"matchLabels": component_labels(broker, "analytics")}}]
 
 
 def _rule(peers: list[dict[str, Any]], ports: list[int]) -> Manifest | None:
-    """A rule without peers would let everybody in, so there is none then."""
+    """Return a rule, or none without peers, since a rule without peers would admit everyone."""
     return {"from": peers, "ports": [{"port": port, "protocol": "TCP"} for port in ports]} if peers else None
 
 

@@ -1,4 +1,4 @@
-"""What the pods of brokers and NameServers share: security, placement, probes, overrides."""
+"""Common parts of broker and NameServer pods: security, placement, probes, overrides."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from delaymq_operator.manifests.context import Context
 from delaymq_operator.manifests.metadata import Manifest, selector
 
 USER_ID = 10001
-"""The user of the image; volumes belong to its group."""
+"""User ID of the image; volumes belong to its group."""
 DATA_PATH = "/var/lib/delaymq"
 
 
 def pod_template(
     broker: Broker, component: Component, group: int | None, inputs: str, container: Manifest, volumes: list[Manifest]
 ) -> Manifest:
-    """The template of a StatefulSet. The hash in its annotation makes a new revision of whatever needs a restart."""
+    """Return the pod template of a StatefulSet. The hash in its annotation creates a new revision if a restart is
+    required.
+    """
     spec, added = broker.spec, broker.spec.pod_template
     pod: Manifest = {
         "serviceAccountName": added.service_account_name or names.broker_objects(broker.name),
@@ -51,7 +53,7 @@ def pod_template(
 
 
 def pod_security() -> Manifest:
-    """Of a pod of the restricted standard; volumes belong to the image's group."""
+    """Return the security context of a pod of the restricted standard; volumes belong to the image's group."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER_ID,
@@ -63,7 +65,7 @@ def pod_security() -> Manifest:
 
 
 def container_security() -> Manifest:
-    """The same of its container."""
+    """Return the security context of its container."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -72,7 +74,7 @@ def container_security() -> Manifest:
 
 
 def container(name: str, context: Context, command: list[str], resources: ResourceRequirements) -> Manifest:
-    """A container of the image, to be completed with ports, probes and mounts."""
+    """Return a container of the image, to be completed with ports, probes and mounts."""
     found: Manifest = {"name": name, "image": context.image, "args": command}
     amounts = {"requests": dict(sorted(resources.requests.items())), "limits": dict(sorted(resources.limits.items()))}
     found["resources"] = {key: value for key, value in amounts.items() if value}
@@ -80,12 +82,14 @@ def container(name: str, context: Context, command: list[str], resources: Resour
 
 
 def container_port(name: str, port: int) -> Manifest:
-    """A named port."""
+    """Return a named port."""
     return {"name": name, "containerPort": port, "protocol": "TCP"}
 
 
 def probes(ready_path: str) -> Manifest:
-    """HTTP probes. A broker's HTTP opens after recovery, which may take long on a big store: it gets an hour."""
+    """Return HTTP probes. A broker's HTTP opens after recovery, which can take long with a large store: it is given
+    an hour.
+    """
     return {
         "startupProbe": _probe("/livez", period_s=1, failures=3600),
         "readinessProbe": _probe(ready_path, period_s=2, failures=3),
@@ -112,7 +116,9 @@ def _hardened(container: Manifest, broker: Broker) -> Manifest:
 
 
 def _spread_over_nodes(broker: Broker, component: Component) -> Manifest:
-    """Two pods of a kind on one node are better than one pod that waits for a node."""
+    """Return a preference, not a requirement, for different nodes: two pods on one node are better than one
+    unscheduled pod.
+    """
     term = {"labelSelector": {"matchLabels": selector(broker, component)}, "topologyKey": "kubernetes.io/hostname"}
     preferred = [{"weight": 100, "podAffinityTerm": term}]
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities, so that `1Gi` and `1024Mi` are one amount."""
+"""Kubernetes quantities: `1Gi` and `1024Mi` are the same amount."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SUFFIXED = re.compile(r"([+-]?[0-9.]+)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]?)")
 
 
 def parse_quantity(amount: Quantity) -> Decimal:
-    """The amount as a number; ValueError when it is none."""
+    """Return the amount as a number. ValueError if it is invalid."""
     text = str(amount).strip()
     if len(text) > _MAX_CHARS:
         raise ValueError(f"{text[:_MAX_CHARS]!r} … is not a quantity: use a value like 500m or 10Gi")
@@ -32,7 +32,7 @@ def parse_quantity(amount: Quantity) -> Decimal:
 
 
 def same_quantity(one: object, other: object) -> bool:
-    """Whether both are quantities of the same amount."""
+    """Return whether both are quantities of the same amount."""
     if not isinstance(one, (str, int, float)) or not isinstance(other, (str, int, float)):
         return False
     try:
@@ -42,7 +42,7 @@ def same_quantity(one: object, other: object) -> bool:
 
 
 def canonical(amount: Quantity) -> str:
-    """One spelling for each amount; what is no quantity stays as it is."""
+    """Return the canonical spelling of an amount; other values are returned unchanged."""
     try:
         number = parse_quantity(amount)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The accounts with which brokers register at their own NameServers, and the NameServers' rules.
+"""Accounts with which brokers register at their NameServers, and the NameServers' rules.
 
-Everything is derived from the seeds in one Secret. A broker's pod mounts its own account only; changed files restart
+Everything is derived from the seeds in one Secret. A broker's pod mounts only its own account; changed files restart
 nothing.
 """
 
@@ -23,26 +23,26 @@ REGISTRATION_VOLUME: Final = "registration"
 STATE_KEY: Final = "state.json"
 ACCOUNT_FILE: Final = "account.yml"
 NAMES_RULES_KEY: Final = "namesrv_acl.yml"
-"""In the operator's Secret and, for accounts that people add, in the user's."""
+"""Key in the operator's Secret and, for accounts added by users, in the user's Secret."""
 _ADMINISTRATOR: Final = "operator"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Registrations:
-    """What the Secret keeps. Accounts of all `seeds` are valid; those of `given` are what brokers and operator use."""
+    """Contents of the Secret. Accounts of all `seeds` are valid; brokers and operator use those of `given`."""
 
     seeds: Mapping[int, str] = field(repr=False)
-    """By generation."""
+    """Seeds by generation."""
     given: int
     newest: int
     rotation: str = ""
-    """The annotation's text that asked for the newest generation."""
+    """Value of the annotation that requested the newest generation."""
     since_ms: int = 0
-    """When NameServers were given the newest generation."""
+    """Time when NameServers received the newest generation."""
 
 
 def registers(broker: Broker) -> bool:
-    """Whether brokers sign their registrations: at own NameServers, with access control."""
+    """Return whether brokers sign their registrations: with the operator's NameServers and access control."""
     return broker.spec.access_control is not None and not broker.spec.name_servers.addresses
 
 
@@ -50,13 +50,13 @@ _SECOND: Final = "  requireSecondSignature: true"
 
 
 def has_names_rules(broker: Broker) -> bool:
-    """Whether the own NameServers ask for signatures."""
+    """Return whether the operator's NameServers require signatures."""
     control = broker.spec.access_control
     return registers(broker) and control is not None and bool(control.name_servers)
 
 
 def registration_secret(broker: Broker, kept: Registrations, unsigned: Collection[int]) -> Manifest:
-    """All of it; groups in `unsigned` have pods that do not sign yet."""
+    """Return the Secret; pods of groups in `unsigned` do not sign yet."""
     found = new_object(broker, "Secret", names.registration_secret(broker.name), "namesrv")
     found["type"] = "Opaque"
     key, secret = _account(kept, kept.given, _ADMINISTRATOR, broker.name)
@@ -70,7 +70,7 @@ def registration_secret(broker: Broker, kept: Registrations, unsigned: Collectio
 
 
 def read_registrations(secret: Mapping[str, object] | None) -> Registrations | None:
-    """What a Secret keeps; None for one that was not made by the operator, or was spoilt."""
+    """Return the contents of a Secret; None if the operator did not create it or it is invalid."""
     data = (secret or {}).get("data")
     try:
         tree = json.loads(base64.b64decode(data[STATE_KEY]))  # type: ignore[index]
@@ -125,12 +125,12 @@ def _group_key(group: int) -> str:
 
 
 def account_environment(broker: Broker) -> dict[str, str]:
-    """Of a broker: where its account is."""
+    """Return a broker's variables with the location of its account."""
     return {"DELAYMQ_NAMESRV_ACCOUNT_FILE": f"{REGISTRATION_PATH}/{ACCOUNT_FILE}"} if registers(broker) else {}
 
 
 def account_volumes(broker: Broker, group: int) -> list[Manifest]:
-    """Of a broker: its own account and nothing else."""
+    """Return a broker's volume with its own account only."""
     if not registers(broker):
         return []
     items = [{"key": _group_key(group), "path": ACCOUNT_FILE}]
@@ -139,18 +139,20 @@ def account_volumes(broker: Broker, group: int) -> list[Manifest]:
 
 
 def registration_mounts(broker: Broker, *, wanted: bool) -> list[Manifest]:
-    """Where a container finds them. Not by subPath: such a mount would never change."""
+    """Return the mounts of a container. They do not use subPath, since such a mount would never be updated."""
     return [{"name": REGISTRATION_VOLUME, "mountPath": REGISTRATION_PATH, "readOnly": True}] if wanted else []
 
 
 def rules_environment(broker: Broker) -> dict[str, str]:
-    """Of a NameServer: where its rules are."""
+    """Return a NameServer's variables with the location of its rules."""
     path = f"{REGISTRATION_PATH}/{NAMES_RULES_KEY}"
     return {"DELAYMQ_NAMESRV_ACL_CONFIG_PATH": path} if has_names_rules(broker) else {}
 
 
 def rules_volumes(broker: Broker) -> list[Manifest]:
-    """Of a NameServer: the operator's rules and, in the folder beside them, those of the user's Secret."""
+    """Return a NameServer's volumes: the operator's rules, and those of the user's Secret in a directory next to
+    them.
+    """
     control = broker.spec.access_control
     if control is None or not has_names_rules(broker):
         return []

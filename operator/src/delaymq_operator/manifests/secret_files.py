@@ -1,4 +1,4 @@
-"""Files of a user's Secret in a pod, by the names of its keys. They change with the Secret: no restart."""
+"""Files of a user's Secret in a pod, named by its keys. They are updated with the Secret, without a restart."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from delaymq_operator.manifests.metadata import Manifest
 
 @dataclass(frozen=True, kw_only=True)
 class SecretFiles:
-    """Which keys of a Secret a container sees, and where."""
+    """Keys of a Secret that a container can read, and their location."""
 
     volume: str
     path: str
     keys: tuple[str, ...]
 
     def mounts(self, secret_name: str | None) -> list[Manifest]:
-        """Where the container finds them; nothing without a Secret. Not by subPath: such a mount would never change."""
+        """Return the mounts; none without a Secret. They do not use subPath, since such a mount would never be
+        updated.
+        """
         if secret_name is None:
             return []
         return [{"name": self.volume, "mountPath": self.path, "readOnly": True}]
 
     def volumes(self, secret_name: str | None) -> list[Manifest]:
-        """These keys alone: nothing else of the Secret gets into a pod. Where one of them is missing no pod starts."""
+        """Return volumes with these keys only. No pod starts while one of them is missing."""
         if secret_name is None:
             return []
         items = [{"key": key, "path": key} for key in self.keys]

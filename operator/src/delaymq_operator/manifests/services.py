@@ -1,4 +1,4 @@
-"""Services: of each group (whose address its broker advertises), of the pods, of the NameServers, and for outside."""
+"""Services of groups (whose address the broker advertises), pods, NameServers, and for external clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from delaymq_operator.manifests.metadata import Manifest, new_object, selector
 
 
 def listen_port(spec: BrokerSpec, group: int) -> int:
-    """The port that the broker of a group listens on. RocketMQ's clients are told one port, so it is the outside's."""
+    """Return the port on which a group's broker listens. RocketMQ's clients use one port, so it is the external one."""
     external = spec.external
     if external is None:
         return names.BROKER_PORT
@@ -19,9 +19,9 @@ def listen_port(spec: BrokerSpec, group: int) -> int:
 
 
 def group_service(broker: Broker, group: int, cluster_ip: str | None, running_port: int | None = None) -> Manifest:
-    """The Service whose ClusterIP the group's broker advertises; `cluster_ip` asks for the one that it had.
+    """Return the Service whose ClusterIP the group's broker advertises; `cluster_ip` requests the previous one.
 
-    `running_port` is what its pod listens on now: clients were told it, so it stays until the pod is restarted.
+    `running_port` is the port on which its pod currently listens: clients use it until the pod is restarted.
     """
     found = new_object(broker, "Service", names.group_object(broker.name, group), "broker", group)
     port = listen_port(broker.spec, group)
@@ -37,7 +37,7 @@ def group_service(broker: Broker, group: int, cluster_ip: str | None, running_po
 
 
 def group_external_service(broker: Broker, group: int) -> Manifest | None:
-    """The Service by which clients outside the cluster reach the group's broker; its HTTP port stays inside."""
+    """Return the Service through which external clients reach the group's broker; its HTTP port is not exposed."""
     external = broker.spec.external
     if external is None:
         return None
@@ -56,7 +56,7 @@ def group_external_service(broker: Broker, group: int) -> Manifest | None:
 
 
 def broker_pods_service(broker: Broker) -> Manifest:
-    """The headless Service of all broker pods: their DNS names, and where metrics are read."""
+    """Return the headless Service of all broker pods, for their DNS names and for scraping metrics."""
     found = new_object(broker, "Service", names.broker_pods_service(broker.name), "broker")
     found["spec"] = {
         "type": "ClusterIP",
@@ -69,7 +69,7 @@ def broker_pods_service(broker: Broker) -> Manifest:
 
 
 def name_server_services(broker: Broker) -> list[Manifest]:
-    """The headless Service of the NameServer pods, and the one for clients."""
+    """Return the headless Service of the NameServer pods, and the Service for clients."""
     pods = new_object(broker, "Service", names.namesrv_pods_service(broker.name), "namesrv")
     pods["spec"] = {
         "type": "ClusterIP",
@@ -88,7 +88,7 @@ def name_server_services(broker: Broker) -> list[Manifest]:
 
 
 def name_server_external_service(broker: Broker) -> Manifest | None:
-    """The Service by which clients outside the cluster reach the NameServers."""
+    """Return the Service through which external clients reach the NameServers."""
     external = broker.spec.external
     if external is None or broker.spec.name_servers.addresses:
         return None

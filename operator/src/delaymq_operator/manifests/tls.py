@@ -1,4 +1,4 @@
-"""The Secret with a certificate in the pods. Its files change with it, and servers read them again: no restart."""
+"""Certificate Secrets in pods. Servers reload the files when they change, without a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FILES: Final = SecretFiles(volume="tls", path=TLS_PATH, keys=(_CERTIFICATE, _KE
 
 
 def tls_environment(broker: Broker) -> dict[str, str]:
-    """Variables that name the files; none without a Secret."""
+    """Return the variables that name the files; none without a Secret."""
     if broker.spec.tls is None:
         return {}
     return {
@@ -26,12 +26,14 @@ def tls_environment(broker: Broker) -> dict[str, str]:
 
 
 def tls_mounts(broker: Broker) -> list[Manifest]:
-    """Where the container finds them."""
+    """Return the mounts of the container."""
     return _FILES.mounts(_secret_name(broker))
 
 
 def tls_volumes(broker: Broker) -> list[Manifest]:
-    """The Secret; without it, or the two in it, no pod starts. Another kind of Secret gets into no pod by this."""
+    """Return the volume of the Secret; without it, or without its two keys, no pod starts. No other Secret type can
+    be mounted.
+    """
     return _FILES.volumes(_secret_name(broker))
 
 

@@ -1,5 +1,6 @@
-"""From what the cluster and the brokers say to what is done next. No kopf, no Kubernetes client, no sockets here.
+"""Reconciliation: from the observed state of the cluster and the brokers to the next action. Imports no kopf,
+Kubernetes client or sockets.
 
-Level-based: every decision follows from what is seen now, so that the operator may die at any instant. Waiting is an
-Outcome with a time to look again, never a sleep.
+Level-based: every decision follows from the current state, so the operator may stop at any time. Waiting is an
+Outcome with a requeue time, never a sleep.
 """

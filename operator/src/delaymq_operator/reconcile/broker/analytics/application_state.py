@@ -1,4 +1,4 @@
-"""What the state of a SparkApplication means. Pure."""
+"""Interpretation of a SparkApplication's state. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from delaymq_operator.reconcile.broker.model.pods import Pod
 from delaymq_operator.reconcile.ports import Manifest
 
 SILENT_MS: Final = 60_000
-"""The Spark operator takes some seconds to submit; after so long it does not look."""
+"""Time after which an application without a state counts as ignored by the Spark operator, which needs a few
+seconds.
+"""
 NO_EXECUTOR_MS: Final = 60_000
 MAX_MESSAGE_CHARS: Final = 600
-"""The Spark operator's errors may carry whole stack traces."""
+"""Maximum length of a message, since the Spark operator's errors can contain whole stack traces."""
 
 COMPLETED: Final = "COMPLETED"
 FAILED: Final = frozenset({"FAILED", "SUBMISSION_FAILED"})
-"""Nothing is tried again (restartPolicy Never), so a failed submission is the end."""
+"""States that are final failures, since nothing is retried (restartPolicy Never)."""
 _BEFORE_RUNNING: Final = frozenset({"", "NEW", "SUBMITTED", "PENDING_RERUN", "INVALIDATING"})
 _RUNNING: Final = frozenset({"RUNNING", "SUCCEEDING", "FAILING"})
 
@@ -28,7 +30,7 @@ _CAUSE: Final = re.compile(
 )
 _ANSWERED: Final = re.compile(r"\. Message: +(?P<answer>.+)")
 MAX_ERROR_CHARS: Final = 100_000
-"""An application may hold a million: more than this is not searched."""
+"""Maximum number of characters of an error that are searched; an application can contain a million."""
 
 SILENT: Final = (
     "the Spark operator has not processed it: check that the Spark operator runs and watches this namespace "
@@ -38,17 +40,17 @@ SILENT: Final = (
 
 @dataclass(frozen=True)
 class ApplicationState:
-    """An application at a moment."""
+    """Observed state of an application."""
 
     state: Literal["Submitted", "Running", "Completed", "Failed"]
     message: str | None = None
-    """What it waits for, or why it failed."""
+    """What it is waiting for, or why it failed."""
     silent: bool = False
-    """The Spark operator does not do anything about it."""
+    """Whether the Spark operator ignores it."""
 
 
 def application_state(application: Manifest, driver: Pod | None, now_ms: int, created_ms: int) -> ApplicationState:
-    """What is to be said of an application; `driver` is its driver's pod."""
+    """Return the state of an application; `driver` is its driver pod."""
     status = application.get("status") or {}
     told = status.get("applicationState") or {}
     state, error = str(told.get("state") or ""), _cause(told.get("errorMessage"))
@@ -78,7 +80,7 @@ def _of_pods(status: dict[str, Any], driver: Pod | None, age_ms: int) -> str | N
 
 
 def _cause(error: object) -> str:
-    """Why an application failed, from what the Spark operator says of it."""
+    """Return why an application failed, according to the Spark operator."""
     text = str(error or "")[:MAX_ERROR_CHARS]
     found = _CAUSE.search(text)
     if found is None:
@@ -88,7 +90,7 @@ def _cause(error: object) -> str:
 
 
 def one_line(text: object) -> str:
-    """A text of somebody else's in one line, and not too long."""
+    """Return a foreign text as one line of limited length."""
     joined = " ".join(str(text or "").split())
     shown = "".join(letter if letter.isprintable() else "?" for letter in joined[: MAX_MESSAGE_CHARS + 1])
     return shown if len(shown) <= MAX_MESSAGE_CHARS else shown[: MAX_MESSAGE_CHARS - 1] + "…"

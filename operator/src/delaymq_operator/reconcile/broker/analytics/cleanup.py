@@ -1,4 +1,4 @@
-"""What is removed: runs beyond the limits, what nobody follows any more, everything when it is no longer wanted."""
+"""Removal of runs beyond the limits, of unreferenced objects, and of everything once analytics are disabled."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
 MISSING_RETRY_S: Final = 60.0
-"""How often the API server is asked whether it knows SparkApplications by now."""
+"""Interval between checks whether the API server now has SparkApplications."""
 
 _logger = logging.getLogger(__name__)
 
 
 async def clean_up(p: BrokerPass, spec: AnalyticsSpec) -> None:
-    """Keeps the history within its limits: one list after the operator's start, after each run, and for other limits.
-    The same list tells whether there are SparkApplications at all."""
+    """Delete runs beyond the history limits.
+
+    It lists applications after the operator's start, after each run, and when limits change. The list also reveals
+    whether there are SparkApplications at all.
+    """
     status, memory = p.analytics.known, p.memory.analytics
     state = (status.run, status.state, spec.successful_runs_history_limit, spec.failed_runs_history_limit, p.may_change)
     written = p.broker.status.analytics
@@ -56,7 +59,7 @@ async def _clean_up(p: BrokerPass, spec: AnalyticsSpec, found: list[Manifest]) -
 
 
 async def remove_all(p: BrokerPass) -> None:
-    """spec.analytics is gone: nothing is left of it but an account that may do nothing."""
+    """Remove everything after spec.analytics was removed, except an account without permissions."""
     try:
         for application in await list_applications(p) or []:
             await remove_application(p, application["metadata"]["name"], application["metadata"]["uid"])
@@ -76,7 +79,9 @@ async def _remove_binding(p: BrokerPass) -> None:
 
 
 async def list_applications(p: BrokerPass) -> list[Manifest] | None:
-    """The Broker's own; None when the API server knows none at all, which is remembered. KubeError."""
+    """Return the Broker's applications; None if the API server does not have the kind, which is remembered.
+    KubeError.
+    """
     memory = p.memory.analytics
     try:
         found = await p.ctx.kube.list("SparkApplication", p.namespace, labels=component_labels(p.broker, "analytics"))
@@ -95,7 +100,7 @@ def _is_ours(p: BrokerPass, found: Manifest) -> bool:
 
 
 async def remove_application(p: BrokerPass, name: str, uid: str | None = None) -> None:
-    """Deletes an application and its driver, with which the executors go; what is gone already is fine."""
+    """Delete an application and its driver, and with it the executors; an absent object is not an error."""
     try:
         await p.ctx.kube.delete("SparkApplication", p.namespace, name, uid=uid)
     except KubeError as error:
@@ -108,7 +113,9 @@ async def remove_application(p: BrokerPass, name: str, uid: str | None = None) -
 
 
 async def _remove_drivers(p: BrokerPass, kept: set[str]) -> None:
-    """Drivers whose application is gone: before 2.3 the Spark operator made them dependents only with its webhook."""
+    """Delete drivers whose application was deleted: before 2.3, the Spark operator set their owner only with its
+    webhook.
+    """
     drivers = {driver_pod(name) for name in kept}
     for pod in p.ctx.cache.labelled("Pod", p.namespace, component_labels(p.broker, "analytics")):
         if pod["metadata"]["name"] not in drivers:

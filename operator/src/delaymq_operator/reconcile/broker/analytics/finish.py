@@ -1,4 +1,4 @@
-"""How the run of a group ends: with its result, by the deadline, or for want of what it needs."""
+"""End of a group's run: with a result, by the deadline, or because a requirement is missing."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
 
 
 def started_ms(entry: AnalyticsGroupStatus, now_ms: int) -> int:
-    """When its application was made, or its turn began."""
+    """Return the time when its application was created, or when its turn started."""
     at_ms = ms_of_timestamp(entry.started_at)
     return now_ms if at_ms is None else at_ms
 
 
 def is_overdue(p: BrokerPass, spec: AnalyticsSpec, entry: AnalyticsGroupStatus) -> bool:
-    """Whether its deadline has passed. It does not pass while nothing may be changed."""
+    """Return whether its deadline has passed. It does not pass while nothing may be changed."""
     return p.may_change and p.now_ms - started_ms(entry, p.now_ms) >= spec.deadline_seconds * 1000
 
 
 def failed(p: BrokerPass, entry: AnalyticsGroupStatus, reason: Reason, sentence: str) -> AnalyticsGroupStatus:
-    """It ended without a result; figures stay those of the last one that had some."""
+    """Record a failure without a result; the figures of the last result are kept."""
     return structs.replace(
         entry, state="Failed", completed_at=timestamp_of_ms(p.now_ms), message=because(reason, one_line(sentence))
     )
 
 
 async def succeeded(p: BrokerPass, entry: AnalyticsGroupStatus) -> AnalyticsGroupStatus:
-    """Its driver completed: so it is, if there is a result."""
+    """Record a completed driver: a success if there is a result."""
     name = entry.application or ""
     config_map = await p.ctx.kube.get("AnalyticsResult", p.namespace, name)
     try:
@@ -47,7 +47,7 @@ async def succeeded(p: BrokerPass, entry: AnalyticsGroupStatus) -> AnalyticsGrou
 
 
 async def report_failure(p: BrokerPass, entry: AnalyticsGroupStatus, message: str) -> AnalyticsGroupStatus:
-    """Its driver failed: the sentence in the result, if it could write one, says more than the Spark operator."""
+    """Record a failed driver; the explanation in its result, if any, takes precedence over the Spark operator's."""
     name = entry.application or ""
     config_map = await p.ctx.kube.get("AnalyticsResult", p.namespace, name)
     try:

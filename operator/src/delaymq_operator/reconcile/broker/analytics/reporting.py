@@ -1,4 +1,4 @@
-"""What the status, the condition and Events say of the analytics. Pure."""
+"""Status, condition and Events of analytics. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from delaymq_operator.reconcile.broker.model.analysis import GOING_ON, Analysis,
 
 SUMS: Final = ("messages", "total_bytes", "live_bytes", "dead_bytes", "reclaimable_bytes", "pending", "lost")
 MAX_LONG: Final = (1 << 63) - 1
-"""The API server refuses a whole status for one number above it, and results are written by others."""
+"""Maximum number: the API server rejects a status with a larger one, and results are external data."""
 _RUN_REASONS: Final = (Reason.DEADLINE_EXCEEDED, Reason.RUN_FAILED)
 _VERDICTS: Final = (*_RUN_REASONS, Reason.RUN_SUCCEEDED, Reason.NO_RUN_YET)
 
 
 def missing(namespace: str) -> str:
-    """That the Spark operator is not there, and how it comes."""
+    """Return the message that the Spark operator is missing and how to install it."""
     return (
         "The cluster has no SparkApplication resource: install the Kubeflow Spark operator, for example with `helm "
         f"install spark-operator spark-operator/spark-operator --set 'spark.jobNamespaces={{{namespace}}}'`. Brokers "
