@@ -163,7 +163,7 @@ def test_an_answer_in_drops_has_an_end(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with an_api_server(tmp_path, trickle, timeout_s=0.5) as kube:
-            with pytest.raises(KubeError, match="did not answer"):
+            with pytest.raises(KubeError, match="did not respond"):
                 await kube.get("Pod", "ns", "p")
 
     asyncio.run(scenario())

@@ -79,13 +79,13 @@ def test_read_only_bodies_and_unknown_fields_are_taken() -> None:
         ),
         (
             {"config": {"regionId": "a\nbrokerId=1"}},
-            "spec.config.regionId has a line break or control character: write one line.",
+            "spec.config.regionId contains a line break or control character: use a single line.",
         ),
         (
             {"config": {"regionId": "a\u2028storePathCommitLog=/tmp"}},
-            "spec.config.regionId has a line break or control character: write one line.",
+            "spec.config.regionId contains a line break or control character: use a single line.",
         ),
-        ({"config": {"a\x85b": "c"}}, "spec.config.a?b has a line break or control character: write one line."),
+        ({"config": {"a\x85b": "c"}}, "spec.config.a?b contains a line break or control character: use a single line."),
         ({"external": {}}, "spec.external: object missing required field `type`. Correct it in the Broker."),
     ],
 )

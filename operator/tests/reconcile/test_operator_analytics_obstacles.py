@@ -127,7 +127,7 @@ def test_a_name_that_somebody_else_has_fails_the_run_with_a_sentence() -> None:
     account = {"kind": "ServiceAccount", "metadata": {"name": "demo-analytics", "namespace": "default"}}
     world.kube.put(account)
     analyse(world)
-    assert "ServiceAccount demo-analytics is there already" in group(world)["message"]
+    assert "ServiceAccount demo-analytics already exists" in group(world)["message"]
     assert made(world) == []
 
 

@@ -125,7 +125,7 @@ def test_a_run_fails_rather_than_running_open_where_somebody_else_has_the_name()
     world.change(networkPolicy=ON)
     world.run()
     analyse(world)
-    assert "NetworkPolicy demo-analytics is there already" in group(world)["message"]
+    assert "NetworkPolicy demo-analytics already exists" in group(world)["message"]
     assert made(world) == applications(world) == []
     assert world.reason("Degraded") == "AsExpected"
     assert world.existing("NetworkPolicy", POLICY)["spec"] == {}

@@ -175,7 +175,7 @@ def test_a_size_that_the_storage_cannot_reach_is_set_back_but_not_below_the_volu
     world.run(lambda: requests_of(world) == ("10241Mi", "10Gi"))
     world.run()
     assert pods(world) == before
-    with pytest.raises(ApiError, match="the class of bound volumes cannot change"):
+    with pytest.raises(ApiError, match="the storage class of bound volumes cannot change"):
         world.change(storage={"storageClassName": "fixed"})
 
 

@@ -245,7 +245,7 @@ def test_paused_changes_nothing_but_tells_what_is(world: FakeWorld) -> None:
         ({"config": {"fileReservedTyme": "9"}}, "InvalidConfig", "did you mean fileReservedTime"),
         ({"config": {"fileReservedTime": "soon"}}, "InvalidConfig", "is not an integer"),
         ({"config": {"brokerName": "x"}}, "InvalidSpec", "is set by the operator"),
-        ({"delayLevelConfigRef": {"name": "none"}}, "DelayLevelConfigMissing", "no DelayLevelConfig none"),
+        ({"delayLevelConfigRef": {"name": "none"}}, "DelayLevelConfigMissing", "DelayLevelConfig none does not exist"),
         ({"delayLevelConfigRef": {"name": "bad"}}, "DelayLevelConfigInvalid", "is out of range"),
         ({"podTemplate": {"env": [{"name": "DELAYMQ_LISTEN_PORT", "value": "1"}]}}, "InvalidConfig", "spec.config"),
         ({"size": "many"}, "InvalidSpec", "spec.size"),

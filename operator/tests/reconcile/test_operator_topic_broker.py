@@ -138,7 +138,7 @@ def test_a_broker_that_stops_is_waited_for_when_its_topic_is_deleted(tmp_path: P
             demo.world.kube.mark_deleted("Topic", "orders")
             waiting = await release_topic(key, demo.world.world)
             assert waiting is not None
-            assert "demo-1: its broker does not answer" in waiting.message
+            assert "demo-1: its broker does not respond" in waiting.message
             assert await demo.on(0, "orders") is None
 
     run(scenario)

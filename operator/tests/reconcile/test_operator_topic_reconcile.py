@@ -125,7 +125,7 @@ def test_fewer_queues_take_write_queues_away_and_keep_read_queues() -> None:
     assert world.on(0, "orders") == TopicConfig(topic="orders", read_queues=8, write_queues=2)
     status, reason, message = world.condition(key)
     assert (status, reason) == ("True", "InEveryGroup")
-    assert "read queues above are kept in demo-0" in message
+    assert "surplus read queues are kept in demo-0" in message
     world.kube.change("Topic", "orders", queues=10)
     settle(world, key)
     assert world.on(0, "orders") == TopicConfig(topic="orders", read_queues=10, write_queues=10)
@@ -171,7 +171,7 @@ def test_a_topic_for_a_broker_that_appears_later_waits_for_it() -> None:
     assert settle(world, key).requeue_after_s == world.settings.poll_interval_s
     status, reason, message = world.condition(key)
     assert (status, reason) == ("False", "BrokerMissing")
-    assert "no Broker demo" in message
+    assert "Broker demo does not exist" in message
     assert "topicName" not in world.status(key)
     world.kube.add("Broker", "demo", {"size": 1})
     settle(world, key)
