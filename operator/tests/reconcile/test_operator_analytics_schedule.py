@@ -148,7 +148,7 @@ def test_a_line_that_cannot_be_meant_is_refused_with_a_sentence(line: str) -> No
     with pytest.raises(ScheduleError) as caught:
         next_time_ms(line, UTC_ZONE, ms("2026-11-21 10:00"))
     assert "spec.analytics.schedule" in str(caught.value)
-    assert "use a" in str(caught.value)
+    assert ": use " in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The reconcile of a Broker, as a list of named steps."""
+"""Reconciliation of a Broker, as a list of named steps."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ REPORT: tuple[Step, ...] = (
 
 
 async def reconcile_broker(key: Key, ctx: ReconcileContext) -> Outcome:
-    """Brings the cluster one step closer to what the Broker says, and its status up to date.
+    """Bring the cluster one step closer to the Broker's spec, and update its status.
 
-    Whatever a Broker owns goes with it by ownerReferences, so for one that is gone nothing is left to do.
+    Everything that a Broker owns is deleted with it through ownerReferences, so a deleted Broker needs no work.
     """
     body = ctx.cache.get(key.kind, key.namespace, key.name)
     if body is None or body["metadata"].get("deletionTimestamp"):
@@ -134,8 +134,11 @@ def _start_pass(key: Key, ctx: ReconcileContext, body: dict[str, object]) -> Bro
 
 
 async def _change(p: BrokerPass) -> KubeError | None:
-    """The steps that change something. What the API server will not take is told in the status before it is tried
-    again; for what passes by itself, the steps are simply tried again."""
+    """Run the steps that make changes.
+
+    Rejections by the API server are reported in the status before the next attempt; after transient errors, the steps
+    are simply retried.
+    """
     try:
         await _run_steps(CHANGE, p)
     except NotOursError as conflict:
@@ -149,8 +152,9 @@ async def _change(p: BrokerPass) -> KubeError | None:
 
 
 def _requeue_after_s(p: BrokerPass) -> float | None:
-    """A Broker that was never made and cannot be waits for another spec, or for what it asked to look for again; all
-    else is looked at now and then."""
+    """Return the requeue time. A Broker that was never created and is invalid waits for another spec, or for a
+    requested check.
+    """
     if p.spec_problem is not None and not any(group.made or group.pod for group in p.groups):
         return min(p.requeue_delays_s, default=None)
     return min([*p.requeue_delays_s, p.ctx.settings.poll_interval_s])

@@ -27,17 +27,17 @@ def missing(namespace: str) -> str:
 
 
 def because(reason: Reason, sentence: str) -> str:
-    """The message of a group that failed."""
+    """Return the message of a failed group."""
     return f"{reason}: {sentence}"
 
 
 def failure_reason(message: str | None) -> Reason:
-    """The reason in such a message."""
+    """Return the reason in such a message."""
     return next((reason for reason in _RUN_REASONS if (message or "").startswith(f"{reason}:")), Reason.RUN_FAILED)
 
 
 def entries_of_run(status: AnalyticsStatus, broker: str) -> list[AnalyticsGroupStatus]:
-    """The groups whose newest application is of the newest run."""
+    """Return the groups whose most recent application belongs to the most recent run."""
     token = status.run
     if token is None:
         return []
@@ -45,7 +45,7 @@ def entries_of_run(status: AnalyticsStatus, broker: str) -> list[AnalyticsGroupS
 
 
 def summed(groups: Iterable[AnalyticsGroupStatus]) -> dict[str, object]:
-    """The figures of all groups together; None where no group has one."""
+    """Return the sums over all groups; None where no group has a figure."""
     found: dict[str, object] = {}
     entries = [each for each in groups if each.complete is not None or each.messages is not None]
     for name in SUMS:
@@ -58,7 +58,7 @@ def summed(groups: Iterable[AnalyticsGroupStatus]) -> dict[str, object]:
 
 
 def verdict_of(a: Analysis, broker: str, before: Condition | None) -> Verdict:
-    """The condition AnalyticsReady."""
+    """Return the condition AnalyticsReady."""
     status = a.known
     if a.obstacle is not None:
         return Verdict("False", a.obstacle.reason, a.obstacle.message)
@@ -101,7 +101,7 @@ def _next(status: AnalyticsStatus) -> str:
 
 
 def _sentence(message: str | None) -> str:
-    """Without the reason, and with a full stop."""
+    """Return a message without its reason, with a full stop."""
     text = message or "it failed"
     for reason in _RUN_REASONS:
         text = text.removeprefix(f"{reason}: ")

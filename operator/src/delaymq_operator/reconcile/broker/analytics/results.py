@@ -1,4 +1,4 @@
-"""The result that a driver left in its ConfigMap. Pure."""
+"""Result that a driver wrote to its ConfigMap. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from delaymq_operator.reconcile.ports import Manifest
 
 FORMAT_VERSION: Final = 1
 MAX_STATUS_CHARS: Final = 65_536
-"""It is at most 16 KiB; what is much longer is not what it says."""
+"""Maximum length of a valid status, which has at most 16 KiB."""
 _MAX_LATENESS_MS: Final = float(1 << 52)
 
 Count = Annotated[int, Meta(ge=0, le=MAX_LONG)] | None
@@ -24,11 +24,11 @@ Lateness = Annotated[float, Meta(ge=-_MAX_LATENESS_MS, le=_MAX_LATENESS_MS)] | N
 
 
 class ResultError(Exception):
-    """There is no result, or it tells of a failure: a sentence."""
+    """There is no result, or it reports a failure; the message is a sentence."""
 
 
 class Result(ApiStruct, frozen=True, kw_only=True):
-    """status.json; docs/analytics.md says what each figure is."""
+    """Contents of status.json; docs/analytics.md documents the figures."""
 
     format_version: int
     error: str | None = None
@@ -54,7 +54,7 @@ class _Version(ApiStruct, frozen=True, kw_only=True):
 
 
 def result_of(config_map: Manifest | None, name: str) -> Result:
-    """The result of a run that went well. ResultError when there is none."""
+    """Return the result of a successful run. ResultError if there is none."""
     text = ((config_map or {}).get("data") or {}).get(RESULT_STATUS_KEY)
     where = f"ConfigMap {name}"
     if not isinstance(text, str):
@@ -79,7 +79,7 @@ def result_of(config_map: Manifest | None, name: str) -> Result:
 
 
 def has_report(config_map: Manifest | None) -> bool:
-    """Whether the HTML report was small enough to be in it."""
+    """Return whether the result contains the HTML report, which can be too large."""
     return RESULT_REPORT_KEY in ((config_map or {}).get("binaryData") or {})
 
 
@@ -88,7 +88,7 @@ def _whole(ms: float | None) -> int | None:
 
 
 def with_figures(entry: AnalyticsGroupStatus, result: Result, report: str | None) -> AnalyticsGroupStatus:
-    """A group's figures as this result tells them; `report`: the ConfigMap that has it."""
+    """Return a group's figures from this result; `report`: the ConfigMap with the report."""
     return structs.replace(
         entry,
         messages=result.messages,

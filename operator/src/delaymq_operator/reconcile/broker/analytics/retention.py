@@ -1,4 +1,4 @@
-"""Which applications of former runs are kept. Pure."""
+"""Retention of applications of former runs. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from delaymq_operator.reconcile.ports import Manifest
 
 
 def to_remove(applications: Iterable[Manifest], status: AnalyticsStatus, spec: AnalyticsSpec) -> list[Manifest]:
-    """Applications beyond the limits, while no run goes on. One that has not ended belongs to nothing then.
+    """Return applications beyond the limits, while no run is in progress; unfinished ones belong to no run then.
 
-    A report that the status names is kept as long as any are, whatever became of the other groups in its run.
+    A report that the status refers to is kept as long as any are, whatever the results of the other groups in its
+    run.
     """
     runs: dict[str, list[Manifest]] = defaultdict(list)
     removed = []
@@ -35,7 +36,7 @@ def to_remove(applications: Iterable[Manifest], status: AnalyticsStatus, spec: A
 
 
 def token_of(application: Manifest) -> str:
-    """The run's token, with which the name ends."""
+    """Return the run's token, the suffix of the name."""
     name: str = application["metadata"]["name"]
     return name.rpartition("-")[2]
 
@@ -45,7 +46,9 @@ def _newest(applications: list[Manifest]) -> str:
 
 
 def _succeeded(applications: list[Manifest], token: str, status: AnalyticsStatus) -> bool:
-    """Of the newest run the status knows better: an application may complete without a result."""
+    """Return whether a run succeeded; for the most recent run the status decides, since an application can complete
+    without a result.
+    """
     if token == status.run:
         return status.state == "Succeeded"
     return all(_state(each) == COMPLETED for each in applications)

@@ -1,7 +1,7 @@
-"""When scheduled runs are due: cron lines in a time zone. Pure; times are ms since the epoch.
+"""Due times of scheduled runs: cron expressions in a time zone. Pure; times are ms since the epoch.
 
-As cron does it where clocks change: a line with a fixed hour is due once in an hour that comes twice, and in an hour
-that is left out right after it.
+Daylight saving time is handled as in cron: an expression with a fixed hour is due once in a repeated hour, and
+immediately after a skipped hour.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MACROS: Final = {
     "@monthly": "0 0 1 * *",
 }
 MAX_LINE_CHARS: Final = 200
-"""A line is parsed field by field, list by list: nobody needs more."""
+"""Maximum length of an expression, which limits the parsing work."""
 _FIELDS: Final = 5
 _CACHED_LINES: Final = 1_000
 # Looked through for the latest time that was missed, the nearest first: a line may be due each minute.
@@ -31,12 +31,14 @@ _WINDOWS: Final = (timedelta(hours=1), timedelta(days=1), timedelta(days=40), ti
 
 
 class ScheduleError(Exception):
-    """A schedule that cannot be meant; the text names the field and says what to write."""
+    """An invalid schedule; the message names the field and states what to write."""
 
 
 @lru_cache(maxsize=_CACHED_LINES)
 def next_time_ms(line: str, zone: str, after_ms: int) -> int:
-    """The first time after `after_ms`. ScheduleError when the line or the zone is none, or it is never due."""
+    """Return the first due time after `after_ms`. ScheduleError if the expression or the time zone is invalid, or it
+    is never due.
+    """
     found = next(_times(line, _zone(zone), _instant(after_ms)), None)
     if found is None:
         raise ScheduleError(f"spec.analytics.schedule {line!r} is never due: use a date that exists")
@@ -44,7 +46,7 @@ def next_time_ms(line: str, zone: str, after_ms: int) -> int:
 
 
 def latest_time_ms(line: str, zone: str, first_ms: int, now_ms: int) -> int | None:
-    """The last time from `first_ms` to `now_ms`, both included; None when there is none. ScheduleError."""
+    """Return the last due time from `first_ms` to `now_ms`, both inclusive; None if there is none. ScheduleError."""
     known_zone, first, now = _zone(zone), _instant(first_ms), _instant(now_ms)
     starts = [now - window for window in _WINDOWS if now - window > first]
     for start in [*starts, first - timedelta(seconds=1)]:
@@ -55,7 +57,7 @@ def latest_time_ms(line: str, zone: str, first_ms: int, now_ms: int) -> int | No
 
 
 def _times(line: str, zone: tzinfo, after: datetime) -> Iterator[datetime]:
-    """All times after one, rising, in UTC."""
+    """Yield all due times after a time, ascending, in UTC."""
     last = after
     for found in _cron(line, after.astimezone(zone)):
         time = found.astimezone(UTC)

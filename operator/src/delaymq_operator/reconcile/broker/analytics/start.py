@@ -1,4 +1,4 @@
-"""The application of a group is made, when it may be and can be."""
+"""Creation of a group's application, when permitted and possible."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ONE_POD: Final = "ReadWriteOncePod"
 
 
 async def begin(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: AnalyticsGroupStatus) -> AnalyticsGroupStatus:
-    """What is to be told of a group whose turn it is and whose application may not be there yet."""
+    """Return the status of a group whose turn it is, and create its application if it does not exist yet."""
     waits = _waits_for(p, group)
     if not p.may_change:
         # A pause takes nothing of its time: that begins anew after it.
@@ -59,7 +59,7 @@ async def begin(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: Analyti
 
 
 async def _left_behind(p: BrokerPass, name: str) -> Manifest | None:
-    """What an operator made that was killed before it could say so."""
+    """Return an application created by an operator that was killed before it recorded it."""
     try:
         return await p.ctx.kube.get("SparkApplication", p.namespace, name)
     except KubeError as error:
@@ -74,7 +74,7 @@ def _begun(entry: AnalyticsGroupStatus, application: Manifest) -> AnalyticsGroup
 
 
 def _waits_for(p: BrokerPass, group: Group) -> str | None:
-    """Why nothing is made now; None: it may be."""
+    """Return why no application is created at present; None if one may be."""
     memory = p.memory.analytics
     if not p.may_change:
         return "no run starts while spec.paused is true or the spec is invalid"
@@ -114,13 +114,15 @@ def _run(p: BrokerPass, spec: AnalyticsSpec, group: Group) -> AnalyticsRun:
 
 
 def for_one_pod(group: Group) -> bool:
-    """Whether no other pod may have the group's volume."""
+    """Return whether no other pod may mount the group's volume."""
     return _ONE_POD in (((group.claim or {}).get("spec") or {}).get("accessModes") or [])
 
 
 async def _ensure_application(p: BrokerPass, desired: Manifest) -> Manifest | None:
-    """The application, made now or there already; None when the API server knows no such kind. It is never applied:
-    another spec would make the Spark operator run it anew."""
+    """Return the application, creating it if necessary; None if the API server does not have the kind.
+
+    It is never applied: with a changed spec, the Spark operator would run it again.
+    """
     memory, name = p.memory.analytics, desired["metadata"]["name"]
     try:
         made = await p.ctx.kube.create(desired)
@@ -166,7 +168,7 @@ async def _ensure_binding(p: BrokerPass) -> None:
 
 
 async def _ensure_result(p: BrokerPass, application: Manifest) -> None:
-    """The driver waits a minute for it."""
+    """Ensure that the ConfigMap of the result exists; the driver waits a minute for it."""
     desired = analytics_result(p.broker, application)
     name = desired["metadata"]["name"]
     try:

@@ -1,4 +1,4 @@
-"""The step of a pass: a run is begun when one is due, and brought further; what is in the way is said."""
+"""The analytics step of a reconcile pass: starts runs that are due, advances them, and reports obstacles."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
 from delaymq_operator.reconcile.errors import KubeError
 
 MAX_BACKOFF_S: Final = 60.0
-"""Between two attempts while the API server refuses what analytics need."""
+"""Maximum interval between attempts while the API server rejects objects for analytics."""
 _MAX_EXPONENT: Final = 6
 _MAX_KEPT_TEXT_CHARS: Final = 256
-"""Of the annotation, in the status."""
+"""Maximum length of the annotation's value in the status."""
 
 _logger = logging.getLogger(__name__)
 
 
 async def run_analytics(p: BrokerPass) -> None:
-    """The analytics are one step further, or it is said what is in the way. It never raises for what they need."""
+    """Advance the analytics by one step, or report the obstacle. It never raises errors of the objects that
+    analytics need.
+    """
     if p.spec_problem is not None and p.spec_problem.reason is Reason.INVALID_SPEC:
         # Of a spec that cannot be read nobody knows whether it wants analytics.
         return
@@ -81,8 +83,11 @@ async def _advance(p: BrokerPass) -> None:
 
 
 async def _follow_schedule(p: BrokerPass, spec: AnalyticsSpec) -> None:
-    """Notes the run that is due, and when the next one is. Only a time that was told before is due: neither a new
-    schedule nor the end of a suspension begins a run at once. ScheduleError."""
+    """Record the run that is due, and the time of the next one.
+
+    Only a previously announced time is due: neither a new schedule nor the end of a suspension starts a run
+    immediately. ScheduleError.
+    """
     status = p.analytics.known
     if spec.schedule is None or spec.suspend:
         p.analytics.change(next_schedule_time=None)
@@ -113,7 +118,7 @@ async def _note_due(p: BrokerPass, due_ms: int) -> None:
 
 
 def _follow_annotation(p: BrokerPass) -> None:
-    """Notes the run that somebody asks for, once no other goes on."""
+    """Record a requested run once no other is in progress."""
     status, text = p.analytics.known, p.broker.analyze_annotation
     if status.state in GOING_ON or not p.may_change or not text or _kept_text(text) == status.analyzed:
         return
@@ -123,7 +128,7 @@ def _follow_annotation(p: BrokerPass) -> None:
 
 
 def _note_run(p: BrokerPass, token: str) -> None:
-    """It is made from the next pass on, when the status says so."""
+    """Record a run; it starts in the next pass, when the status contains it."""
     p.analytics.change(run=token, state="Starting")
     p.requeue(p.ctx.settings.progress_interval_s)
 

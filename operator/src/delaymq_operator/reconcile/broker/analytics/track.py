@@ -1,4 +1,4 @@
-"""A run goes on: one group after the other, each with an application of its own."""
+"""Progress of a run: groups are analysed sequentially, each by its own application."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Grou
 from delaymq_operator.reconcile.broker.model.pods import Pod
 
 _LOOK_S: Final = 5.0
-"""While a driver works: its end is told by its pod, this only makes sure."""
+"""Requeue interval while a driver runs; its pod reports its end, and this is a safeguard."""
 _EVENT_CHARS: Final = 900
 
 
 async def continue_run(p: BrokerPass, spec: AnalyticsSpec) -> None:
-    """Brings the run one step further. What a step decides is written before the next step acts on it."""
+    """Advance the run by one step. A decision is written to the status before the next step acts on it."""
     status = p.analytics.known
     written = p.broker.status.analytics
     if status.state not in GOING_ON:
@@ -139,7 +139,7 @@ def _is_of_run(p: BrokerPass, entry: AnalyticsGroupStatus) -> bool:
 
 
 async def drop_removed_groups(p: BrokerPass) -> None:
-    """A group that shall go is analysed no longer, and nothing more is told of it."""
+    """Stop analysing groups that are to be removed, and delete them from the status."""
     desired = {group.index for group in p.desired_groups}
     for entry in p.analytics.known.groups:
         if entry.group in desired:
@@ -153,7 +153,7 @@ async def drop_removed_groups(p: BrokerPass) -> None:
 
 
 async def _finish(p: BrokerPass) -> None:
-    """All groups have ended: the figures of the whole, and a word about it."""
+    """Finish a run whose groups have all ended: record the sums and emit an Event."""
     entries = reporting.entries_of_run(p.analytics.known, p.broker.name)
     bad = [entry for entry in entries if entry.state == "Failed"]
     good = bool(entries) and not bad

@@ -1,4 +1,4 @@
-"""Makes objects as they are wanted: `ensure` applies one, the other modules say which.
+"""Creation and update of objects: `ensure` applies a single object, the other modules determine which.
 
-Idempotent: an object that is as wanted costs no request, and what belongs to somebody else is never touched.
+Idempotent: an object in its desired state costs no request, and foreign objects are never changed.
 """

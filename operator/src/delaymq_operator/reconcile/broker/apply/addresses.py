@@ -1,4 +1,6 @@
-"""The Service of each group, and the address that its broker tells clients: message ids carry it, so it stays."""
+"""Services of groups, and the addresses that brokers advertise, which must not change, since message IDs contain
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ _NODE_PORT_LOOK_S = 30.0
 
 
 async def ensure_addresses(p: BrokerPass) -> None:
-    """Each group has its Services, and its address is known or said to be pending."""
+    """Ensure that each group has its Services, and that its address is known or reported as pending."""
     for group in p.groups:
         if group.surplus and not group.made:
             continue
@@ -41,19 +43,19 @@ async def _ensure_group_service(p: BrokerPass, group: Group) -> Manifest:
 
 
 def cluster_ip_of(service: Manifest | None) -> str | None:
-    """The ClusterIP that a Service was given."""
+    """Return the ClusterIP of a Service."""
     found: str | None = ((service or {}).get("spec") or {}).get("clusterIP")
     return found if found and found != "None" else None
 
 
 def annotated_ip(claim: Manifest | None) -> str | None:
-    """The address that is remembered with a group's volume."""
+    """Return the address stored with a group's volume."""
     found: str | None = (((claim or {}).get("metadata") or {}).get("annotations") or {}).get(ADVERTISED_IP_ANNOTATION)
     return found
 
 
 async def _remember_address(p: BrokerPass, group: Group) -> None:
-    """With the volume, which outlives Service and Broker."""
+    """Store the address with the volume, which outlives the Service and the Broker."""
     address = cluster_ip_of(group.service)
     if group.claim is None or address is None or annotated_ip(group.claim) == address:
         return
@@ -62,7 +64,7 @@ async def _remember_address(p: BrokerPass, group: Group) -> None:
 
 
 async def _ensure_external_service(p: BrokerPass, group: Group) -> bool:
-    """False when its node ports are another's."""
+    """Ensure the external Service; return False if its node ports are in use."""
     desired = group_external_service(p.broker, group.index)
     try:
         group.external = None if desired is None else await ensure(p, desired)
@@ -80,7 +82,7 @@ def _is_taken_port(error: KubeError) -> bool:
 
 
 def report_port_taken(p: BrokerPass, what: str, field: str, error: KubeError) -> None:
-    """A node port belongs to another Service."""
+    """Report that a node port belongs to another Service."""
     p.not_applied(
         Reason.NODE_PORT_TAKEN, f"{what}: {error.message}. Set spec.external.{field} to other ports, or release these."
     )
@@ -88,13 +90,13 @@ def report_port_taken(p: BrokerPass, what: str, field: str, error: KubeError) ->
 
 
 def ingress_ip(service: Manifest | None) -> str | None:
-    """The IP that a load balancer was given; a host name is of no use, since message ids carry an IP."""
+    """Return the IP address of a load balancer; a host name cannot be used, since message IDs contain an IP address."""
     ingress = (((service or {}).get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
     return next((each["ip"] for each in ingress if each.get("ip")), None)
 
 
 def advertised_address(p: BrokerPass, group: Group) -> str | None:
-    """What clients of a group are told."""
+    """Return the address that a group advertises to clients."""
     external = p.broker.spec.external
     if external is None:
         return cluster_ip_of(group.service)
@@ -115,7 +117,7 @@ def _report_pending(p: BrokerPass, group: Group) -> None:
 
 
 async def ensure_name_server_address(p: BrokerPass) -> None:
-    """The Service by which clients outside find the NameServers."""
+    """Ensure the Service through which external clients reach the NameServers."""
     desired = name_server_external_service(p.broker)
     if desired is None:
         return

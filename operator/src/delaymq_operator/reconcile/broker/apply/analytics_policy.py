@@ -1,4 +1,4 @@
-"""The NetworkPolicy of drivers and executors: in force before the first of them, and until the last."""
+"""NetworkPolicy of drivers and executors, in effect before the first of them and until the last."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
 
 
 async def ensure_policy(p: BrokerPass) -> None:
-    """Applies the policy if the Broker wants policies. NotOursError, KubeError."""
+    """Apply the policy if the Broker has policies enabled. NotOursError, KubeError."""
     if p.broker.spec.network_policy.enabled:
         await ensure(p, analytics_network_policy(p.broker))
 
 
 async def keep_policy(p: BrokerPass) -> None:
-    """Restores the policy in every pass. A name conflict is reported by the next run, which cannot begin. KubeError."""
+    """Restore the policy in every pass. A name conflict is reported by the next run, which cannot start. KubeError."""
     if p.may_change:
         with suppress(NotOursError):
             await ensure_policy(p)
 
 
 def needs_policy(p: BrokerPass) -> bool:
-    """Whether an existing policy stays: without spec.analytics it does until runs and drivers are gone."""
+    """Return whether an existing policy is kept: without spec.analytics, until runs and drivers are deleted."""
     if not p.broker.spec.network_policy.enabled:
         return False
     if p.broker.spec.analytics is not None or p.analytics.status is not None:

@@ -1,4 +1,4 @@
-"""Settings that need no restart, the delay levels among them, are given to running brokers."""
+"""Settings that running brokers receive without a restart, including the delay levels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN_KEYS = 5
 
 
 def changed_settings(desired: Mapping[str, str], running: Mapping[str, str]) -> dict[str, str]:
-    """Those that differ. A key that the running broker does not know waits for its next image."""
+    """Return the settings that differ. A key unknown to the running broker waits for its next image."""
     return {key: value for key, value in desired.items() if key in running and not _same(value, running[key])}
 
 
@@ -24,7 +24,7 @@ def _same(one: str, other: str) -> bool:
 
 
 async def apply_settings(p: BrokerPass) -> None:
-    """Every broker that answers has them; a key that was taken out of the spec goes back to its default."""
+    """Apply the settings to every reachable broker; a key removed from the spec returns to its default."""
     desired = hot_settings(broker_settings(p.broker.spec, p.delay))
     for group in p.groups:
         if group.info is not None and group.endpoint is not None:

@@ -1,4 +1,4 @@
-"""Whether an object already is what is wanted: what others added counts for nothing, spellings of amounts neither."""
+"""Comparison of an object with its desired state, ignoring fields of others and the notation of quantities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIST_KEYS = ("name", "mountPath", "uid")
 
 
 def covers(live: object, desired: object, *, amounts: bool = False) -> bool:
-    """Whether all of `desired` is in `live`. Nothing, and what is empty, is in everything."""
+    """Return whether `live` contains all of `wanted`. None and empty values are contained in everything."""
     if desired is None or desired in ("", {}, []):
         return True
     if isinstance(desired, dict):

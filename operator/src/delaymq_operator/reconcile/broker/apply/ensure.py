@@ -1,4 +1,4 @@
-"""Making the cluster have an object: nothing is sent when it is there already, and nobody else's is taken over."""
+"""Ensuring that an object exists: nothing is sent if it is up to date, and foreign objects are never taken over."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from delaymq_operator.reconcile.ports import Manifest
 _REPEATS = 5
 _REPEAT_S = 300.0
 MANIFEST_ANNOTATION = f"{GROUP}/manifest"
-"""Hash of what was applied: tells that something is no longer wanted, which a comparison of what is wanted cannot."""
+"""Hash of the applied object. It reveals fields that are no longer desired, which a comparison with the desired
+state cannot.
+"""
 
 
 class NotOursError(Exception):
-    """There is an object of this name that belongs to somebody else."""
+    """An object with this name exists but belongs to another owner."""
 
     def __init__(self, message: str, *, leftover: bool = False) -> None:
         super().__init__(message)
         self.leftover = leftover
-        """It belongs to an earlier Broker of the same name and goes with it."""
+        """Whether it belongs to an earlier Broker of the same name and will be deleted with it."""
 
 
 async def ensure(p: BrokerPass, desired: Manifest) -> Manifest:
-    """The object as it is, applied if it differs from `desired`. NotOursError, KubeError.
+    """Return the object, applied if it differs from `desired`. NotOursError, KubeError.
 
     An object that is being deleted is left alone and returned. An object that stays different though it was applied
     (something else writes the same field) is not applied again before it changes.
@@ -82,7 +84,7 @@ def _with_digest(desired: Manifest, wanted_digest: str) -> Manifest:
 
 
 def check_ours(p: BrokerPass, live: Manifest) -> None:
-    """NotOursError when an object may not be touched."""
+    """Raise NotOursError if an object must not be changed."""
     metadata = live["metadata"]
     what = f"{live.get('kind', 'the object')} {metadata['name']}"
     controllers = [owner for owner in metadata.get("ownerReferences") or [] if owner.get("controller")]

@@ -1,7 +1,7 @@
-"""The accounts with which brokers register at their NameServers: made once, changed when somebody asks for it.
+"""Accounts with which brokers register at their NameServers: created once, rotated on request.
 
-Nothing is cut off on the way: a group whose pod does not sign yet may register without a signature, and new accounts
-are known to NameServers long before brokers get them.
+No broker loses access in the process: a group whose pod does not sign yet may register without a signature, and
+NameServers receive new accounts long before brokers use them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from delaymq_operator.reconcile.broker.apply.ensure import check_ours
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
 
 KNOWN_AFTER_MS: Final = 600_000
-"""Kubelets bring a changed Secret to NameServers within a minute or two; brokers get new accounts after this."""
+"""Time after which brokers receive new accounts; kubelets update a Secret in NameServer pods within one or two
+minutes.
+"""
 _SEED_BYTES: Final = 32
 
 
 async def ensure_registrations(p: BrokerPass) -> None:
-    """The Secret with them is as wanted; it is read at the start, before a change, and while a group is not ready."""
+    """Ensure the Secret; it is read at the start, before a change, and while a group is not ready."""
     if not registers(p.broker):
         return
     kept = p.memory.registrations
@@ -53,7 +55,7 @@ def _first(p: BrokerPass) -> Registrations:
 
 
 def _rotated(p: BrokerPass, kept: Registrations) -> Registrations:
-    """One step on, if it is time: the accounts before those in use stay valid until the next rotation."""
+    """Advance a rotation by one step if it is due; the previous accounts remain valid until the next rotation."""
     if kept.given != kept.newest:
         waited_ms = p.now_ms - kept.since_ms
         if 0 <= waited_ms < KNOWN_AFTER_MS:
@@ -70,7 +72,7 @@ def _rotated(p: BrokerPass, kept: Registrations) -> Registrations:
 
 
 def _does_not_sign(p: BrokerPass, group: Group) -> bool:
-    """Whether the pod, or the StatefulSet that makes the next one, has no account."""
+    """Return whether the pod, or the StatefulSet that creates the next one, has no account."""
     pod = p.cached("Pod", names.group_pod(p.broker.name, group.index))
     template = ((group.set.live or {}).get("spec") or {}).get("template")
     return any(each is not None and not _has_account(each) for each in (pod, template))

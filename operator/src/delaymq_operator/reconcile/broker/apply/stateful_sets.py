@@ -1,5 +1,6 @@
-"""The StatefulSets. What pods are made from changes only when a user changed something (the inputs), never because the
-operator is another version."""
+"""StatefulSets. Pod templates change only if the user changed something (the inputs), never with the operator's
+version.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
 KEPT_ANNOTATION = f"{GROUP}/kept"
-"""On a claim, while its StatefulSet is made anew: what its pod was made from."""
+"""Annotation of a claim, while its StatefulSet is recreated: the inputs from which its pod was created."""
 _IMMUTABLE = ("selector", "serviceName", "podManagementPolicy")
 
 
@@ -35,19 +36,19 @@ class Decision:
 
     manifest: Manifest
     outdated_operator: bool
-    """This operator would make the pods differently."""
+    """Whether this operator version would use a different pod template."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What pods were made from."""
+    """Inputs from which pods were created."""
 
     inputs: str
     template: Manifest
 
 
 def decide(rendered: Manifest, live: Manifest | None, kept: Made | None = None) -> Decision:
-    """What to apply: the template that was applied before as long as the inputs are the same, else the rendered one."""
+    """Return what to apply: the previously applied template while the inputs are the same, else the rendered one."""
     inputs = rendered["metadata"]["annotations"][INPUTS_ANNOTATION]
     before = made_from(live) or (kept if live is None else None)
     template = rendered["spec"]["template"]
@@ -66,8 +67,11 @@ def decide(rendered: Manifest, live: Manifest | None, kept: Made | None = None) 
 
 
 def _is_made_from(template: Manifest, inputs: str) -> bool:
-    """Whether it is a template of ours: anybody who may edit the StatefulSet can write nonsense into its annotation,
-    which the API server would refuse for ever."""
+    """Return whether it is a valid template.
+
+    Everyone who may edit the StatefulSet can write an invalid one into its annotation, which the API server would
+    always reject.
+    """
     metadata, spec = template.get("metadata"), template.get("spec")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
     noted = annotations.get(INPUTS_ANNOTATION) if isinstance(annotations, dict) else None
@@ -75,7 +79,7 @@ def _is_made_from(template: Manifest, inputs: str) -> bool:
 
 
 def made_from(live: Manifest | None) -> Made | None:
-    """What a StatefulSet says of its last apply; None when it says nothing that can be read."""
+    """Return the inputs recorded at a StatefulSet's last apply; None if there is nothing readable."""
     annotations = ((live or {}).get("metadata") or {}).get("annotations") or {}
     try:
         template = json.loads(annotations[APPLIED_ANNOTATION])
@@ -87,7 +91,7 @@ def made_from(live: Manifest | None) -> Made | None:
 
 
 def _keep_immutable(desired: Manifest, live: Manifest) -> None:
-    """The API server refuses changes of these; volumes grow by a new StatefulSet (volumes.py)."""
+    """Keep immutable fields; volumes grow by a new StatefulSet (volumes.py)."""
     for key in _IMMUTABLE:
         if key in live:
             desired[key] = live[key]
@@ -101,12 +105,12 @@ def _keep_immutable(desired: Manifest, live: Manifest) -> None:
 
 
 def kept_text(owner_uid: str, made: Made) -> str:
-    """The value of KEPT_ANNOTATION."""
+    """Return the value of KEPT_ANNOTATION."""
     return compact({"uid": owner_uid, "inputs": made.inputs, "template": made.template})
 
 
 def kept_by(claim: Manifest | None, owner_uid: str) -> Made | None:
-    """What the claim keeps, if it is this Broker's and not that of an earlier one."""
+    """Return the inputs stored at the claim, if they belong to this Broker and not to an earlier one."""
     try:
         kept = json.loads(((claim or {}).get("metadata") or {})["annotations"][KEPT_ANNOTATION])
         made = Made(inputs=kept["inputs"], template=kept["template"])
@@ -116,7 +120,7 @@ def kept_by(claim: Manifest | None, owner_uid: str) -> Made | None:
 
 
 async def ensure_name_servers(p: BrokerPass) -> None:
-    """The StatefulSet of the NameServers; if others are used, ours goes when no broker needs it any more."""
+    """Ensure the NameServers' StatefulSet; with existing NameServers, delete it when no broker needs it."""
     live = p.name_servers.live
     if p.own_name_servers:
         decision = decide(name_server_stateful_set(p.broker, p.changing), live)
@@ -125,7 +129,7 @@ async def ensure_name_servers(p: BrokerPass) -> None:
 
 
 async def ensure_group_sets(p: BrokerPass) -> None:
-    """The StatefulSet of each group that shall stay; one that shall go is left as it is, but for its volume's fate."""
+    """Ensure the StatefulSet of each remaining group; of surplus groups only the volume retention is updated."""
     failed: KubeError | None = None
     for group in p.groups:
         try:
@@ -159,13 +163,13 @@ async def _ensure_group_set(p: BrokerPass, group: Group, address: str) -> None:
 
 
 def _admin_needs_tls(p: BrokerPass) -> bool:
-    """Whether the Broker is new to access control: an upgrade must not cut RocketMQ's tools off."""
+    """Return whether the Broker is new to access control: an upgrade must not lock out RocketMQ's tools."""
     known = [made_from(group.set.live) or kept_by(group.claim, p.broker.uid) for group in p.groups]
     return not any(keeps_plain_administrators(made.template) for made in known if made is not None)
 
 
 async def _ensure_retention(p: BrokerPass, group: Group) -> None:
-    """Whether the volume goes with it is as the spec says now, also where nothing else may change."""
+    """Ensure the volume retention according to the spec, even if nothing else may change."""
     live, desired = group.set.live, volume_retention(p.broker)
     if live is None or live["metadata"].get("deletionTimestamp") or covers(live["spec"].get(VOLUME_RETENTION), desired):
         return
@@ -175,7 +179,7 @@ async def _ensure_retention(p: BrokerPass, group: Group) -> None:
 
 
 async def drop_name_servers(p: BrokerPass) -> None:
-    """Own NameServers go when all brokers use others."""
+    """Delete the operator's NameServers once all brokers use others."""
     live = p.name_servers.live
     if p.own_name_servers or live is None or live["metadata"].get("deletionTimestamp"):
         return

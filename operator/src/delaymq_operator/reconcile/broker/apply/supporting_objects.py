@@ -1,4 +1,4 @@
-"""Objects that no pod is: the token, the configuration, Services of the whole, budgets, policies."""
+"""Objects other than pods: the token, the configuration, common Services, budgets, policies."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _PRUNED_KINDS = ("Service", "PodDisruptionBudget", "NetworkPolicy")
 
 
 async def ensure_token(p: BrokerPass) -> None:
-    """The Secret with the token that brokers want to see is there; it is made once. After this the pass may change
-    things. The Secret is read when the operator starts and when a pod cannot start, which may be for the lack of it."""
+    """Ensure the Secret with the HTTP token, which is created once; afterwards the pass may make changes.
+
+    The Secret is read when the operator starts, and when a pod cannot start, possibly because it is missing.
+    """
     pods = [*(group.pod for group in p.groups), *p.name_server_pods]
     if p.memory.token is None or not p.groups[0].made or any(pod is not None and pod.problem for pod in pods):
         live = await p.ctx.kube.get("Secret", p.namespace, names.token_secret(p.broker.name))
@@ -46,7 +48,7 @@ def _may_change(p: BrokerPass, token: str) -> None:
 
 
 async def ensure_supporting_objects(p: BrokerPass) -> None:
-    """They are as wanted, and none is there that is not."""
+    """Ensure the supporting objects, and delete unneeded ones."""
     ports = {group.pod.port for group in p.groups if group.pod is not None and group.pod.port is not None}
     desired = supporting_objects(p.broker, p.changing, [group.index for group in p.groups], ports)
     for manifest in desired:
@@ -67,8 +69,7 @@ async def ensure_supporting_objects(p: BrokerPass) -> None:
 
 
 def _needed_still(p: BrokerPass, metadata: dict[str, object]) -> bool:
-    """NameServers stay until no broker uses them, and so do their Services; the step of the analytics makes what they
-    need."""
+    """Return the objects still needed: NameServers and their Services remain until no broker uses them."""
     labels = metadata.get("labels")
     component = labels.get(names.COMPONENT_LABEL) if isinstance(labels, dict) else None
     if component == "analytics":

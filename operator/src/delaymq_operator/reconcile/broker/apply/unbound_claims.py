@@ -1,7 +1,7 @@
-"""Claims without a volume: why there is none, and another claim when the spec was corrected.
+"""Claims without a volume: the cause, and a replacement when the spec is corrected.
 
-Size and class of an unbound claim cannot be changed, nor those in a StatefulSet: both are made anew. A claim that is
-bound, or was ever bound, is never deleted.
+Size and class are immutable in an unbound claim and in a StatefulSet: both are recreated. A claim that is or ever was
+bound is never deleted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from delaymq_operator.reconcile.broker.observe.late_pods import last_warning
 from delaymq_operator.reconcile.ports import Manifest
 
 UNWANTED_ANNOTATION: Final = f"{GROUP}/unwanted"
-"""On an unbound claim whose StatefulSet is being deleted: it was made from a spec that has changed since."""
+"""Annotation of an unbound claim whose StatefulSet is being deleted: the spec has changed since its creation."""
 _BINDING_MS: Final = 15_000
-"""A new volume takes a moment."""
+"""Time that a new volume may take."""
 
 
 async def report_unbound_volumes(p: BrokerPass) -> None:
-    """Claims that should have a volume by now."""
+    """Report claims that should have a volume by now."""
     is_any_bound = any(group.claim is not None and not is_unbound(group.claim) for group in p.groups)
     todo = "Create what is missing"
     if not is_any_bound:
@@ -40,7 +40,7 @@ async def report_unbound_volumes(p: BrokerPass) -> None:
 
 
 async def _why_unbound(p: BrokerPass, claim: Manifest) -> str:
-    """Empty while nothing tells against it."""
+    """Return why a claim is not bound; empty while it may still be bound."""
     metadata = claim["metadata"]
     waited_ms = p.now_ms - (ms_of_timestamp(metadata.get("creationTimestamp")) or p.now_ms)
     if waited_ms < _BINDING_MS:
@@ -57,7 +57,7 @@ async def _why_unbound(p: BrokerPass, claim: Manifest) -> str:
 
 
 async def replace_unbound_volumes(p: BrokerPass) -> None:
-    """What was made from another size or class than the spec has now, and has no volume yet, is made anew."""
+    """Recreate claims without a volume whose size or class differs from the spec."""
     for group in p.desired_groups:
         live, claim = group.set.live, group.claim
         is_other_set = live is not None and template_differs(live, p.broker.spec.storage)
@@ -73,8 +73,10 @@ def _is_unwanted(claim: Manifest) -> bool:
 
 
 async def _replace(p: BrokerPass, group: Group, claim: Manifest) -> None:
-    """One step: first the StatefulSet, which would make the claim again, then the claim. The pod, which never ran,
-    stays and waits for the next one."""
+    """Delete first the StatefulSet, which would create the claim again, then the claim, one per step.
+
+    The pod, which never ran, is kept and waits for the next claim.
+    """
     name = claim["metadata"]["name"]
     p.progressing(Reason.CREATING, f"Volume {name} is not bound and is recreated according to spec.storage.")
     group.is_remade = True

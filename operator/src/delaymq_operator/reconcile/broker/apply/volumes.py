@@ -1,5 +1,6 @@
-"""Volumes grow: claims are patched while pods run, and StatefulSets made anew around the pods, since the claim in a
-StatefulSet cannot be changed."""
+"""Growth of volumes: claims are patched while pods run, and StatefulSets are recreated around the pods, since their
+claim templates are immutable.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ from delaymq_operator.reconcile.ports import Manifest
 # A refusal does not go away by asking; a changed storage class may be noticed this late.
 _REFUSED_RETRY_S = 300.0
 ASKED_ANNOTATION = f"{GROUP}/asked"
-"""On a claim: the size that the operator last asked for. Somebody else may ask for more, and keeps it."""
+"""Annotation of a claim: the size last requested by the operator. A larger size requested by others is kept."""
 
 
 async def grow_volumes(p: BrokerPass) -> None:
-    """Every volume is as large as spec.storage.size says, or the status says why not."""
+    """Grow every volume to spec.storage.size, or report why it cannot grow."""
     size = p.broker.spec.storage.size
     for group in p.groups:
         claim = group.claim
@@ -54,7 +55,9 @@ async def grow_volumes(p: BrokerPass) -> None:
 
 
 def _hold_what_uses(p: BrokerPass, group: Group, claim: Manifest) -> None:
-    """A claim that was deleted goes, with all messages, when the pod that uses it ends: that is left to a person."""
+    """Prevent restarts of pods whose claim was deleted: the claim and its messages are lost when the pod stops, so a
+    user has to decide.
+    """
     if group.pod is None or group.surplus or is_unbound(claim):
         return
     name = claim["metadata"]["name"]
@@ -67,7 +70,7 @@ def _hold_what_uses(p: BrokerPass, group: Group, claim: Manifest) -> None:
 
 
 async def _request_growth(p: BrokerPass, group: Group, claim: Manifest, size: str) -> Manifest:
-    """The claim after it was asked to grow; as it was when the API server refuses."""
+    """Return the claim after requesting a larger size; unchanged if the API server rejects it."""
     name = claim["metadata"]["name"]
     done, why = await _patch_request(p, claim, size)
     if done is None:
@@ -84,8 +87,11 @@ async def _request_growth(p: BrokerPass, group: Group, claim: Manifest, size: st
 
 
 async def _request_reduction(p: BrokerPass, group: Group, claim: Manifest, size: str) -> Manifest:
-    """A claim that asks for more than it has, and than the spec wants, stops doing so: its storage may try for ever,
-    and quotas count what it asks for. Kubernetes before 1.32 refuses; that harms nothing."""
+    """Lower a request above both the capacity and the spec.
+
+    Its storage may retry indefinitely, and quotas count the request. Kubernetes before 1.32 rejects this, which does
+    no harm.
+    """
     asked = (claim["metadata"].get("annotations") or {}).get(ASKED_ANNOTATION)
     if not same_quantity(asked, requested(claim)) or not is_smaller(size, str(requested(claim))):
         return claim
@@ -101,7 +107,7 @@ async def _request_reduction(p: BrokerPass, group: Group, claim: Manifest, size:
 
 
 async def _patch_request(p: BrokerPass, claim: Manifest, size: str) -> tuple[Manifest | None, str]:
-    """The claim with another size, or why not; a refusal is remembered for some minutes."""
+    """Return the claim with another size, or why not; a rejection is remembered for some minutes."""
     name = claim["metadata"]["name"]
     refused_ms, why = p.memory.growth_refused_ms.get((name, size), (None, ""))
     if refused_ms is not None and p.now_ms - refused_ms < _REFUSED_RETRY_S * 1000:
@@ -122,7 +128,7 @@ async def _patch_request(p: BrokerPass, claim: Manifest, size: str) -> tuple[Man
 
 
 def _report_growing(p: BrokerPass, claim: Manifest) -> None:
-    """How far it is, and whether the storage has given up (Kubernetes 1.32 or newer)."""
+    """Report the progress, and whether the storage has given up (Kubernetes 1.32 or later)."""
     status = claim.get("status") or {}
     said = [
         f"{condition.get('type')}: {condition['message']}"
@@ -140,10 +146,10 @@ def _report_growing(p: BrokerPass, claim: Manifest) -> None:
 
 
 async def _make_set_anew(p: BrokerPass, group: Group, claim: Manifest, name: str) -> None:
-    """Deletes the StatefulSet but not its pod; the next pass makes it again, and it adopts the pod.
+    """Delete the StatefulSet but not its pod; the next pass creates it again, and it adopts the pod.
 
-    What the pod was made from is kept with the volume first: else a newer operator that makes the new StatefulSet
-    would restart the pod.
+    The pod's inputs are stored at the volume first: otherwise a newer operator that creates the new StatefulSet would
+    restart the pod.
     """
     group.hold = "its StatefulSet is being recreated"
     p.progressing(Reason.GROWING_VOLUMES, f"The StatefulSet of {group.name} is recreated without restarting its pod.")

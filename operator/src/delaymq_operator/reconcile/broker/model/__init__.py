@@ -1,4 +1,4 @@
-"""What one pass over a Broker knows, and what is remembered between passes.
+"""State of a reconcile pass over a Broker, and memory between passes.
 
-Data, and what the status of a pod or a claim means. Decides nothing; imports no other room.
+Contains data and the interpretation of pod and claim statuses. Makes no decisions; imports no other subpackage.
 """

@@ -1,4 +1,4 @@
-"""What a pass knows of the analytics, and what is remembered between passes."""
+"""State of analytics in a pass, and memory between passes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from delaymq_operator.api.analytics import AnalyticsGroupStatus, AnalyticsStatus
 from delaymq_operator.api.conditions import ConditionStatus, Reason
 
 GOING_ON: Final = frozenset({"Starting", "Submitted", "Running"})
-"""States of a run, or of a group in it, that has not ended."""
+"""States of a run, or of a group in it, that is in progress."""
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """What keeps runs from being run, or ends them: a reason of the condition, and a sentence."""
+    """An obstacle to runs, or the cause of their end: a condition reason and a sentence."""
 
     reason: Reason
     message: str
@@ -33,53 +33,53 @@ class Verdict:
 
 @dataclass
 class Analysis:
-    """The analytics in one pass."""
+    """State of analytics in one pass."""
 
     status: AnalyticsStatus | None
-    """Told at the end of the pass; None without spec.analytics."""
+    """Status written at the end of the pass; None without spec.analytics."""
     obstacle: Obstacle | None = None
     notes: list[str] = field(default_factory=list)
-    """What is not as the spec says, though runs go well."""
+    """Deviations from the spec that do not prevent runs."""
     verdict: Verdict | None = None
-    """None: the condition stays as it is, or goes when there is no status."""
+    """None: the condition is unchanged, or removed if there is no status."""
 
     @property
     def known(self) -> AnalyticsStatus:
-        """The status of analytics that are wanted."""
+        """Return the status; analytics must be enabled."""
         if self.status is None:
             raise RuntimeError("there is no analytics status without spec.analytics")
         return self.status
 
     def change(self, **fields: object) -> None:
-        """Puts other values into the status."""
+        """Change values of the status."""
         self.status = structs.replace(self.known, **fields)
 
     def entry(self, group: int) -> AnalyticsGroupStatus | None:
-        """What is told of a group."""
+        """Return the status of a group."""
         return next((entry for entry in self.known.groups if entry.group == group), None)
 
     def put(self, entry: AnalyticsGroupStatus) -> None:
-        """Tells this of a group."""
+        """Set the status of a group."""
         others = [each for each in self.known.groups if each.group != entry.group]
         self.change(groups=tuple(sorted([*others, entry], key=lambda each: each.group)))
 
     def hinder(self, reason: Reason, message: str) -> None:
-        """Something is in the way; what was said first counts."""
+        """Record an obstacle; the first one is kept."""
         self.obstacle = self.obstacle or Obstacle(reason, message)
 
 
 @dataclass
 class AnalyticsMemory:
-    """Saves requests; a new operator asks again."""
+    """Memory that saves requests; a new operator queries again."""
 
     missing: bool = False
-    """The API server knew no SparkApplications."""
+    """Whether the API server did not have the kind SparkApplication."""
     missing_ms: int = 0
-    """When it was last asked."""
+    """Time of the last check."""
     cleaned_up: tuple[object, ...] | None = None
-    """For which run and limits the history was looked through."""
+    """Run and limits for which the history was cleaned up."""
     failures: int = 0
-    """Passes, one after the other, in which the API server said no."""
+    """Number of consecutive passes in which the API server rejected a request."""
     retry_ms: int = 0
     obstacle: Obstacle | None = None
-    """What it said, until it is asked again."""
+    """Last obstacle, until the next attempt."""

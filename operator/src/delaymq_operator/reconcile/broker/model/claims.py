@@ -1,4 +1,4 @@
-"""What a volume claim says, and what a StatefulSet asks for."""
+"""Interpretation of volume claims and of claim templates in StatefulSets."""
 
 from __future__ import annotations
 
@@ -12,38 +12,40 @@ _STEP_BYTES: Final = 2**20
 
 
 def requested(claim: Manifest | None) -> str | None:
-    """The size that a claim asks for."""
+    """Return the size that a claim requests."""
     resources = ((claim or {}).get("spec") or {}).get("resources") or {}
     found: str | None = (resources.get("requests") or {}).get("storage")
     return found
 
 
 def capacity(claim: Manifest | None) -> str | None:
-    """The size that a claim has; None while it is not bound."""
+    """Return the capacity of a claim; None while it is not bound."""
     found: str | None = (((claim or {}).get("status") or {}).get("capacity") or {}).get("storage")
     return found
 
 
 def storage_class(claim: Manifest | None) -> str | None:
-    """The class of a claim; None when neither it nor the cluster names one."""
+    """Return the storage class of a claim; None if neither it nor the cluster defines one."""
     found: str | None = ((claim or {}).get("spec") or {}).get("storageClassName") or None
     return found
 
 
 def is_unbound(claim: Manifest) -> bool:
-    """Whether there is certainly no volume, and so no message, behind a claim."""
+    """Return whether a claim certainly has no volume and thus contains no messages."""
     phase = (claim.get("status") or {}).get("phase") or "Pending"
     return phase == "Pending" and capacity(claim) is None and not (claim.get("spec") or {}).get("volumeName")
 
 
 def is_smaller(amount: str | None, desired: str) -> bool:
-    """Whether an amount is known, and below another."""
+    """Return whether an amount is known and less than another."""
     return amount is not None and parse_quantity(amount) < parse_quantity(desired)
 
 
 def least_request(claim: Manifest, size: str) -> str:
-    """What a claim may be lowered to on the way to `size`. Kubernetes takes only what is above the capacity, so it is a
-    MiB above it when the volume has `size` already."""
+    """Return the least request to which a claim can be lowered on the way to `size`.
+
+    Kubernetes accepts only requests above the capacity, so it is 1 MiB above if the volume already has `size`.
+    """
     has = capacity(claim)
     if has is None or is_smaller(has, size):
         return size
@@ -52,19 +54,20 @@ def least_request(claim: Manifest, size: str) -> str:
 
 
 def differs(claim: Manifest | None, storage: Storage) -> bool:
-    """Whether a claim, or the template of one, asks for another size or class than the spec. A class that the cluster
-    chose is not another one."""
+    """Return whether the size or class of a claim or claim template differs from the spec; a class chosen by the
+    cluster does not.
+    """
     chosen = storage.storage_class_name
     is_other = chosen is not None and storage_class(claim) != chosen
     return is_other or not same_quantity(requested(claim), storage.size)
 
 
 def template_of(stateful_set: Manifest) -> dict[str, Any] | None:
-    """The claim that a StatefulSet makes."""
+    """Return the claim template of a StatefulSet."""
     return next(iter(stateful_set["spec"].get("volumeClaimTemplates") or []), None)
 
 
 def template_differs(stateful_set: Manifest, storage: Storage) -> bool:
-    """The same for the claim that a StatefulSet makes, to which nothing adds a default class."""
+    """Return whether a StatefulSet's claim template differs, to which no default class is added."""
     template = template_of(stateful_set)
     return differs(template, storage) or storage_class(template) != storage.storage_class_name

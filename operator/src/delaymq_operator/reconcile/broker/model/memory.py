@@ -1,4 +1,4 @@
-"""What the reconcile of a Broker remembers between passes: a help only, an operator that starts has none of it."""
+"""Memory of a Broker's reconciliation between passes: an optimisation only, empty when the operator starts."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class Applied:
     """The last apply of an object."""
 
     digest: str
-    """Of what was applied."""
+    """Digest of the applied object."""
     seen_version: str
-    """resourceVersion of the object that was found to differ; empty: there was none."""
+    """The resourceVersion of the object that differed; empty: there was none."""
     result: Manifest
-    """The object after it."""
+    """The resulting object."""
     at_ms: int
     repeated: int = 0
-    """How often the same was applied before, because somebody changed the object back."""
+    """Number of previous applies of the same object because it was changed back."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeenOffsets:
-    """A group's scheduler when it was last seen."""
+    """A group's scheduler as last observed."""
 
     boot_id: str
     offsets: dict[int, int]
-    """Position by level."""
+    """Offset by level."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,42 +46,42 @@ class LastWarning:
 
 @dataclass
 class BrokerMemory:
-    """By Broker; made anew when the name belongs to another object."""
+    """Memory of a Broker; replaced when the name belongs to another object."""
 
     uid: str = ""
     token: str | None = None
     registrations: Registrations | None = None
-    """As last written."""
+    """Value as last written."""
     unsigned: tuple[int, ...] = ()
-    """Groups whose pods did not sign then."""
+    """Groups whose pods did not sign at that time."""
     applied: dict[tuple[str, str], Applied] = field(default_factory=dict)
     seen: dict[int, SeenOffsets] = field(default_factory=dict)
     resumed: dict[int, ResumedStatus] = field(default_factory=dict)
-    """What was said of each group's last start, so that it is said once even before the status shows it."""
+    """Last reported start of each group, so that it is reported once even before the status contains it."""
     unreachable_since_ms: dict[int, int] = field(default_factory=dict)
     undrained_since_ms: dict[int, int] = field(default_factory=dict)
-    """Since when a group's broker, though it answers, does not move writes away or take them again when asked."""
+    """Time since which a group's broker, although it responds, does not follow drain requests."""
     growth_refused_ms: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
-    """(claim, size) → when the API server refused it, and its sentence."""
+    """(claim, size) → time and message of the API server's rejection."""
     missing_since_ms: dict[str, int] = field(default_factory=dict)
-    """Since when a pod, by name, has not been there."""
+    """Time since which a pod, by name, has been missing."""
     warnings: dict[str, tuple[int, LastWarning | None]] = field(default_factory=dict)
-    """uid of an object → when its Events were read, and the newest Warning."""
+    """uid of an object → time when its Events were read, and the newest Warning."""
     events_ms: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(reason, message) → when it was last said."""
+    """(reason, message) → time of the last Event."""
     analytics: AnalyticsMemory = field(default_factory=AnalyticsMemory)
     status: dict[str, Any] | None = None
-    """As last written."""
+    """Value as last written."""
     stored: dict[str, Any] | None = None
     """The object as the API server stored it."""
     stored_version: str = ""
-    """The Broker's resourceVersion then."""
+    """The Broker's resourceVersion at that time."""
     status_at_ms: int = 0
     seen_ms: int = 0
-    """When the last pass was."""
+    """Time of the last pass."""
 
     def observe_clock(self, now_ms: int) -> None:
-        """After the clock was set back nothing waits until it is as late again."""
+        """Reset times after the clock was set back, so that nothing waits until it catches up."""
         if now_ms < self.seen_ms:
             self.unreachable_since_ms.clear()
             self.undrained_since_ms.clear()

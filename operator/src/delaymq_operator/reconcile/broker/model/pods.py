@@ -1,4 +1,4 @@
-"""What a pod's status means: is it ready, what is it made from, and what keeps it from running."""
+"""Interpretation of a pod's status: readiness, inputs, and what prevents it from running."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ MAX_MESSAGE_CHARS = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """One pod, as its status tells."""
+    """A pod according to its status."""
 
     name: str
     uid: str
     ready: bool
     revision: str
-    """Of the StatefulSet, when the pod was made."""
+    """Revision of the StatefulSet from which the pod was created."""
     inputs: str = ""
-    """Hash of what a user can change that a pod must be restarted for; empty: not a pod of ours."""
+    """Hash of the user's settings that require a restart; empty: not a pod of the operator."""
     terminating: bool
     running: bool
     ip: str | None
     node: str | None
     ready_since_ms: int | None = None
-    """None: it is not, or the time is unknown."""
+    """Time since which it has been ready; None: it is not ready, or the time is unknown."""
     image: str | None = None
-    """Image that its container runs; None: it does not run."""
+    """Image of its container; None: it is not running."""
     port: int | None = None
-    """What its broker listens on; None for a NameServer."""
+    """Port of its broker; None for a NameServer."""
     unready_since_ms: int | None = None
-    """Since when it has not been ready; None: it is."""
+    """Time since which it has not been ready; None: it is."""
     waits_for: str = ""
-    """Reason why its container waits, such as ContainerCreating."""
+    """Waiting reason of its container, such as ContainerCreating."""
     problem: str | None = None
-    """A sentence about what keeps it from running; None also while it simply starts."""
+    """A sentence about what prevents it from running; also None while it is starting normally."""
 
     @classmethod
     def of(cls, body: dict[str, Any], now_ms: int) -> Pod:
-        """From the API server's object."""
+        """Return a Pod from the API server's object."""
         metadata, status = body["metadata"], body.get("status") or {}
         deleted_at = metadata.get("deletionTimestamp")
         running = status.get("phase") == "Running"
@@ -86,13 +86,13 @@ class Pod:
 
 
 def is_ready(body: dict[str, Any]) -> bool:
-    """Whether a pod, as the API server has it, is ready and stays."""
+    """Return whether a pod is ready and not being deleted."""
     ready = _condition(body.get("status") or {}, "Ready").get("status") == "True"
     return ready and not body["metadata"].get("deletionTimestamp")
 
 
 def _image(body: dict[str, Any]) -> str | None:
-    """The image as in the spec: the kubelet may report another name of the same image."""
+    """Return the image from the spec, since the kubelet may report another name of the same image."""
     containers = (body.get("spec") or {}).get("containers") or [{}]
     return containers[0].get("image") or None
 

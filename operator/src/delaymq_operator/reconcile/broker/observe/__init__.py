@@ -1,4 +1,4 @@
-"""What is there and what is wanted: the spec checked, objects, brokers, late pods, schedulers.
+"""Observed and desired state: validation, objects, brokers, late pods, schedulers.
 
-Reads only: nothing here changes an object of the cluster, apart from Events, or a broker.
+Read-only: nothing here changes an object of the cluster, except Events, or a broker.
 """

@@ -1,4 +1,4 @@
-"""What is there: objects and pods from the cache, and what the brokers say."""
+"""Observed state: objects and pods from the cache, and the brokers' responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from delaymq_operator.reconcile.secrets import operator_account
 
 
 async def observe_cluster(p: BrokerPass) -> None:
-    """Groups that are wanted or there, and the NameServers."""
+    """Observe desired and existing groups, and the NameServers."""
     p.groups = [_group(p, index) for index in sorted(_existing_groups(p) | set(range(p.broker.spec.size)))]
     if p.spec_problem is not None and p.spec_problem.reason is Reason.INVALID_SPEC:
         # Of a spec that cannot be read nothing is known, not even what is too much.
@@ -53,7 +53,7 @@ def _group(p: BrokerPass, index: int) -> Group:
 
 
 async def observe_brokers(p: BrokerPass) -> None:
-    """Every broker whose pod runs says how it is. One that does not answer stops nobody."""
+    """Query the state of every broker whose pod runs. An unresponsive broker does not delay the others."""
     running = [group for group in p.groups if group.pod is not None and group.pod.running and group.pod.ip]
     if not running:
         return

@@ -1,6 +1,7 @@
-"""What counts where a Broker does not say: newer defaults are for new Brokers, so that an upgrade cuts nobody off.
+"""Versioned defaults of fields that a Broker omits: new defaults apply to new Brokers, so that an upgrade
+disconnects nobody.
 
-The status keeps which defaults a Broker was made with (`status.defaults`).
+The status contains the version with which a Broker was created (`status.defaults`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from delaymq_operator.api.broker import BrokerSpec, Opaque
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
 
 FIRST: Final = 1
-"""Of Brokers that were there before this was asked: no policies."""
+"""Defaults of Brokers created before versions existed: no policies."""
 CLOSED: Final = 2
-"""Network policies are on, and NameServers ask for signatures where brokers do."""
+"""Network policies are enabled, and NameServers require signatures if brokers do."""
 _EVERYWHERE: Final[tuple[Opaque, ...]] = ({"ipBlock": {"cidr": "0.0.0.0/0"}}, {"ipBlock": {"cidr": "::/0"}})
 
 
 async def choose_defaults(p: BrokerPass) -> None:
-    """The spec with all that it does not say."""
+    """Return the spec with all defaults filled in."""
     p.defaults = p.broker.status.defaults or _found(p)
     inside = bool(p.ctx.settings.operator_namespace)
     spec = p.broker.spec

@@ -1,4 +1,4 @@
-"""Pods that are not ready: since when, and what the last Warning Event says about it."""
+"""Pods that are not ready, with the time since when and the last Warning Event."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
 _EVENTS_AFTER_MS: Final = 15_000
-"""A starting pod is not ready for a moment: its Events are not read before."""
+"""Time before the Events of a pod are read, since a starting pod is briefly not ready."""
 _EVENTS_REPEAT_MS: Final = 15_000
 _MAX_EVENT_LOOKUPS: Final = 4
-"""Requests for Events in one pass; the others follow in the next passes."""
+"""Maximum number of requests for Events per pass; further pods follow in the next passes."""
 _CLOCKS_DIFFER_MS: Final = 30_000
-"""Events carry the time of another machine."""
+"""Tolerated clock difference, since Events contain the time of another machine."""
 _KEPT_MS: Final = 3_600_000
 _FAILED_CREATE: Final = "FailedCreate"
 
 
 async def find_late_pods(p: BrokerPass) -> None:
-    """Every pod that should be there and is not ready."""
+    """Find every pod that should exist and is not ready."""
     missing = set()
     for name, live, pod, group in _places(p):
         if live["metadata"].get("deletionTimestamp") or (pod is not None and (pod.ready or pod.terminating)):
@@ -54,7 +54,7 @@ async def find_late_pods(p: BrokerPass) -> None:
 
 
 def _places(p: BrokerPass) -> Iterator[tuple[str, Manifest, Pod | None, Group | None]]:
-    """Name of a pod, its StatefulSet, the pod, its group; only where the StatefulSet is there."""
+    """Yield the name of a pod, its StatefulSet, the pod and its group, if the StatefulSet exists."""
     if p.own_name_servers and p.name_servers.live is not None:
         pods = {pod.name: pod for pod in p.name_server_pods}
         for ordinal in range(p.name_servers.live["spec"].get("replicas", 1)):
@@ -66,7 +66,7 @@ def _places(p: BrokerPass) -> Iterator[tuple[str, Manifest, Pod | None, Group | 
 
 
 def _missing_since(p: BrokerPass, name: str) -> int:
-    """When the pod was found to be missing. An operator that starts takes over what the status says of the whole."""
+    """Return the time since which a pod has been missing; after its start, the operator uses the time in the status."""
     start_ms = p.now_ms
     ready = find_condition(p.broker.status.conditions, ConditionType.READY)
     if p.is_first and ready is not None and ready.status == "False":
@@ -84,8 +84,7 @@ def _describe(name: str, stateful_set: str, pod: Pod | None, group: Group | None
 
 
 async def last_warning(p: BrokerPass, name: str, uid: str) -> LastWarning | None:
-    """The newest Warning Event about an object; what was found is kept for some seconds. None also when Events may
-    not be read."""
+    """Return the newest Warning Event about an object, cached for some seconds; also None if Events may not be read."""
     looked_ms, found = p.memory.warnings.get(uid, (None, None))
     if (looked_ms is not None and p.now_ms - looked_ms < _EVENTS_REPEAT_MS) or p.event_lookups >= _MAX_EVENT_LOOKUPS:
         return found
@@ -104,7 +103,7 @@ async def last_warning(p: BrokerPass, name: str, uid: str) -> LastWarning | None
 
 
 def newest_warning(events: list[Manifest], uid: str) -> LastWarning | None:
-    """Of Events (events.k8s.io/v1) those about the object of this uid count."""
+    """Return the newest Warning among Events (events.k8s.io/v1) about the object with this uid."""
     ours = [event for event in events if (event.get("regarding") or {}).get("uid") == uid]
     newest = max(ours, key=_at_ms, default=None)
     if newest is None:
@@ -114,7 +113,7 @@ def newest_warning(events: list[Manifest], uid: str) -> LastWarning | None:
 
 
 def _at_ms(event: dict[str, Any]) -> int:
-    """Time when it was last seen. Events of the older API have only the deprecated fields."""
+    """Return the time of the last occurrence. Events of the older API have only the deprecated fields."""
     series = event.get("series") or {}
     times = (
         series.get("lastObservedTime"),

@@ -1,4 +1,4 @@
-"""What a broker's scheduler resumed with after a restart, compared with what was last seen of it."""
+"""Comparison of a broker's scheduler state after a restart with the state last observed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _last_offsets(before: GroupStatus | None, seen: SeenOffsets | None, info: Ab
 
 
 async def judge_schedulers(p: BrokerPass) -> None:
-    """Judges each start once, says so in an Event, and remembers the positions for the next time."""
+    """Judge each start once, emit an Event, and remember the offsets for the next start."""
     before = {group.group: group for group in p.broker.status.groups}
     for group in p.groups:
         info = group.info
@@ -90,7 +90,7 @@ async def _report_verdict(p: BrokerPass, group: Group, resumed: ResumedStatus) -
 
 
 def verdict_text(name: str, resumed: ResumedStatus) -> str:
-    """A sentence about one group."""
+    """Return a sentence about a group."""
     levels = ", ".join(
         f"level {each.level} from {each.from_offset} to {each.to_offset} ({each.reason})"
         for each in resumed.corrected[:_MAX_NAMED]

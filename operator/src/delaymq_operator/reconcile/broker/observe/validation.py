@@ -1,4 +1,4 @@
-"""Whether the spec can be put in force. If not, nothing is changed, and the status says what to write instead."""
+"""Validation of the spec. If it is invalid, nothing is changed, and the status states what to correct."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.reconcile.secrets import ACCESS_KEY, SECRET_KEY, read_secret
 
 _MAX_POD_TEMPLATE_BYTES: Final = 200_000
-"""What pods are made from is noted in an annotation, and an object may have 256 KiB of these."""
+"""Maximum size of the pod template: it is stored in an annotation, and an object's annotations have at most 256 KiB."""
 
 _SECRET_LOOK_S: Final = 3.0
-"""How soon a Secret that lacks something is looked for again: nothing tells of it."""
+"""Interval between checks of an incomplete Secret, which is not watched."""
 
 
 def read_broker(body: Manifest) -> tuple[Broker, Note | None]:
-    """The Broker, and what is wrong with its spec; then it has a default one, which nobody may act on."""
+    """Return the Broker and the problem of its spec; with a problem, it has a default spec that must not be applied."""
     try:
         return parse_broker(body), None
     except SpecError as error:
@@ -38,7 +38,7 @@ def read_broker(body: Manifest) -> tuple[Broker, Note | None]:
 
 
 async def check_spec(p: BrokerPass) -> None:
-    """The configuration is one that a broker would start with."""
+    """Check that a broker would start with the configuration."""
     if p.spec_problem is not None:
         return None
     spec = p.broker.spec
@@ -64,7 +64,7 @@ async def check_spec(p: BrokerPass) -> None:
 
 
 async def check_name_servers(p: BrokerPass) -> None:
-    """NameServers elsewhere are among those that the operator's settings list, or in use already."""
+    """Check that external NameServers are in the operator's list, or already in use."""
     foreign = foreign_addresses(p.broker, p.ctx)
     if p.spec_problem is not None or not foreign:
         return
@@ -83,8 +83,10 @@ async def check_name_servers(p: BrokerPass) -> None:
 
 
 async def find_levels(p: BrokerPass) -> None:
-    """The table of the DelayLevelConfig that the spec names. Without it no broker is made or changed: by another table
-    messages would become due at another time."""
+    """Find the table of the DelayLevelConfig in the spec.
+
+    Without it, no broker is created or changed: with another table, messages would have different due times.
+    """
     reference = p.broker.spec.delay_level_config_ref
     if p.spec_problem is not None:
         return
@@ -109,8 +111,10 @@ async def find_levels(p: BrokerPass) -> None:
 
 
 async def find_secrets(p: BrokerPass) -> None:
-    """The Secrets that the spec names have what pods are to get of them. Without it no pod is made or restarted: it
-    could not start, and would wait for minutes after it could."""
+    """Check that the Secrets in the spec contain the required keys.
+
+    Otherwise no pod is created or restarted: it could not start, and would wait for minutes after it could.
+    """
     spec = p.broker.spec
     if spec.access_control is not None:
         await _find_secret(p, "spec.accessControl", spec.access_control.secret_name, (RULES_KEY,))
