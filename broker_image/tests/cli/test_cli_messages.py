@@ -90,7 +90,7 @@ def test_a_rate_is_kept(ask: Ask) -> None:
         (("send", "T", "x", "-p", "KEYS=a"), 2, "property KEYS is reserved"),
         (("send", "T", "x", "--key", "a b"), 2, "contain spaces"),
         (("send", "T", "x", "--delay", "soon"), 2, "'soon' is not a delay"),
-        (("send", "T", "x", "--delay", "3s"), 2, "it has: 1s 2s 5s"),
+        (("send", "T", "x", "--delay", "3s"), 2, "its levels are: 1s 2s 5s"),
         (("send", "Bad!", "x"), 2, "illegal"),
         (("receive", "Bad!"), 2, "illegal"),
         (("receive", "T", "--group", "bad group"), 2, "illegal"),
@@ -143,7 +143,7 @@ def test_a_line_that_is_too_long_ends_the_sending_and_says_how_far_it_came(ask: 
 
 def test_when_a_send_fails_it_is_said_how_many_were_sent(ask: Ask) -> None:
     done = ask("send", "Partly", "a", "b", "--delay", "3s")
-    assert (done.code, "it has: 1s 2s 5s" in done.err, "sent before" in done.err) == (2, True, False)
+    assert (done.code, "its levels are: 1s 2s 5s" in done.err, "sent before" in done.err) == (2, True, False)
 
 
 def test_looking_on_moves_no_group_and_needs_none(ask: Ask) -> None:
@@ -152,7 +152,7 @@ def test_looking_on_moves_no_group_and_needs_none(ask: Ask) -> None:
     assert bodies(ask.json("receive", "Seen", "--tail", "3")) == ["d", "e", "f"]
     assert len(ask.json("receive", "Seen", "--tail", "2", "--each-queue")) == 4
     assert len(ask.json("receive", "Seen", "--tail", "9", "--queue", "1")) == 3
-    assert "no queue 7" in ask("receive", "Seen", "--tail", "1", "--queue", "7").err
+    assert "no readable queue 7" in ask("receive", "Seen", "--tail", "1", "--queue", "7").err
     shown = ask("receive", "Seen", "--tail", "1")
     assert (shown.code, len(shown.lines)) == (0, 1)
     assert ask.json("topic", "show", "Seen")[0]["groups"] == []

@@ -60,7 +60,7 @@ def test_what_cannot_be_called_is_refused() -> None:
 
 
 def test_lists_are_for_a_consumer_of_batches() -> None:
-    with pytest.raises(ValueError, match="batch=2 is for a BatchPushConsumer"):
+    with pytest.raises(ValueError, match="batch=2 requires a BatchPushConsumer"):
         subscribed(Client(None), Callee(), replace(QUICK, batch=2))
 
 
@@ -195,7 +195,7 @@ def test_what_takes_too_long_goes_back_and_its_late_success_is_ignored(caplog: p
         assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
 
     run(scenario)
-    assert "message ID0 of T has been at its handler for more than 60 ms" in caplog.text
+    assert "the handler of message ID0 of T has been running for more than 60 ms" in caplog.text
     assert "the handler finished too late for message ID0 of T" in caplog.text
 
 
@@ -390,4 +390,4 @@ def test_a_handler_that_ignores_its_cancellation_does_not_hold_up_the_close(
             await asyncio.sleep(0.01)
 
     run(scenario)
-    assert "1 tasks ignore that they were cancelled" in caplog.text
+    assert "1 tasks ignore their cancellation" in caplog.text

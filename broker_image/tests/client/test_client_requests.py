@@ -94,7 +94,7 @@ def test_a_request_without_a_reply_ends_and_leaves_nothing_behind() -> None:
         async with running(broker) as (client, _), Producer(client) as producer:
             await producer.queues("T")
             await client.heartbeat_to([broker.address])  # connecting takes its time, which is not the reply's
-            with pytest.raises(NoReplyError, match="no reply came within 1000 ms"):
+            with pytest.raises(NoReplyError, match="no reply arrived within 1000 ms"):
                 await producer.request(QUESTION, 1_000)
             cancelled = asyncio.ensure_future(producer.request(QUESTION, 15_000))
             await until(lambda: len(broker.sent()) == 2)
@@ -133,7 +133,7 @@ def test_requests_that_wait_are_bounded_and_end_with_the_client(monkeypatch: pyt
         async with running(broker) as (client, _), Producer(client) as producer:
             open_ones = [asyncio.ensure_future(producer.request(QUESTION, 15_000)) for _ in range(2)]
             await until(lambda: len(broker.sent()) == 2)
-            with pytest.raises(ClientError, match="2 requests of this client wait for replies"):
+            with pytest.raises(ClientError, match="2 requests of this client are waiting for replies"):
                 await producer.request(QUESTION, 15_000)
             await client.close()
             for each in open_ones:
