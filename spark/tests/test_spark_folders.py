@@ -49,8 +49,8 @@ def test_a_path_stays_as_it_is_and_a_file_uri_is_decoded(text: str, path: str) -
         ("file:///a?b", "write %3F and %23"),
         ("file:///a#b", "write %3F and %23"),
         ("file:///100%", "write %25"),
-        ("file:///a%00b", "is not a folder's name"),
-        ("/a\0b", "is not a folder's name"),
+        ("file:///a%00b", "is not a folder name"),
+        ("/a\0b", "is not a folder name"),
     ],
 )
 def test_what_names_no_folder_is_refused_with_what_to_give(text: str, said: str) -> None:
@@ -75,10 +75,10 @@ def test_a_folder_for_results_is_absolute_and_without_links(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("a*", "takes * for a wildcard"),
-        ("a[1]", "takes [ for a wildcard"),
-        ("a{b}", "takes { for a wildcard"),
-        ("a\\b", "takes \\ for a wildcard"),
+        ("a*", "interprets * as a wildcard"),
+        ("a[1]", "interprets [ as a wildcard"),
+        ("a{b}", "interprets { as a wildcard"),
+        ("a\\b", "interprets \\ as a wildcard"),
         ("loop", "form a loop"),
         ("file", "is a file: give a folder"),
         (os.fsdecode(b"\xff"), "is not UTF-8"),

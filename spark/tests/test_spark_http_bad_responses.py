@@ -85,7 +85,7 @@ def test_bytes_that_trickle_are_given_up(broker: FakeBroker, monkeypatch: pytest
     broker.first = trickle
     client = BrokerClient(broker.url, None, 1)
     try:
-        with pytest.raises(NoAnswerError, match=r"(are too few|it takes too long\)); tried for 1 s"):
+        with pytest.raises(NoAnswerError, match=r"timed out\); tried for 1 s"):
             read(client, 0, 4_000)
     finally:
         over.set()
@@ -99,7 +99,7 @@ def test_one_byte_with_each_try_is_no_progress(broker: FakeBroker) -> None:
 
     broker.first = one_byte
     client = BrokerClient(broker.url, None, 0.5)
-    with pytest.raises(NoAnswerError, match=r"(bytes early|it takes too long\)); tried for"):
+    with pytest.raises(NoAnswerError, match=r"(bytes early|timed out\)); tried for"):
         read(client, 0, 1_000)
     client.close()
     assert len(broker.requests) < 100
@@ -164,7 +164,7 @@ def test_numbers_that_no_store_can_have_are_told(broker: FakeBroker, tmp_path: P
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64])
 def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
-    with pytest.raises(StorePathError, match=r"a host cannot have that name: give http://HOST:PORT"):
+    with pytest.raises(StorePathError, match=r"the host name is invalid: give http://HOST:PORT"):
         describe_store(f"http://{host}:80")
 
 

@@ -172,9 +172,9 @@ def test_a_brokers_token_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
     write_store(tmp_path / "store", 10)
     with running_broker(tmp_path / "store", DELAYMQ_HTTP_TOKEN="hush") as broker:
-        with pytest.raises(StorePathError, match=r"asks for a token \(401\)"):
+        with pytest.raises(StorePathError, match=r"requires a token \(401\)"):
             list_segments(broker.url)
-        with pytest.raises(StorePathError, match=r"does not take the token \(401\)"):
+        with pytest.raises(StorePathError, match=r"rejects the token \(401\)"):
             read(broker, token="wrong")
         assert read(broker, token="hush")[0] == EVERYTHING[:10]
         monkeypatch.setenv("DELAYMQ_HTTP_TOKEN", "hush")
@@ -200,7 +200,7 @@ def test_spark_reads_a_broker_and_shows_its_token_nowhere(
         assert frame.rdd.getNumPartitions() > 4
         frame.explain("extended")
         totals.explain("formatted")
-        with pytest.raises(Exception, match=r"does not take the token \(401\)") as caught:
+        with pytest.raises(Exception, match=r"rejects the token \(401\)") as caught:
             load(spark, broker, token="hush-wrong").count()
     shown = capfd.readouterr()
     assert "hush" not in shown.out + shown.err + str(caught.value) + repr(frame)

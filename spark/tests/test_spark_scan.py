@@ -257,8 +257,8 @@ def test_skipped_names_file_byte_length_and_reason(tmp_path: Path) -> None:
         (str(log / f"{SEGMENT_BYTES * 40:020d}"), 0, SEGMENT_BYTES),
     ]
     assert [each.reason.split(":")[0] for each in told if each.offset < 0] == [
-        "its name is not a segment's",
-        "the store has format version 7, this program knows 1",
+        "its name is not that of a segment",
+        "the store has format version 7, but this program supports 1",
     ]
     assert str(told[2]).startswith(f"{files[0]}, byte {2 * size} (offset {2 * size}): {size} bytes skipped: size -1")
 

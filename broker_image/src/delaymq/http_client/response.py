@@ -92,9 +92,9 @@ class Response:
         try:
             piece = self._answer.read1(most)
         except http.client.IncompleteRead:
-            raise AnswerCutError("the answer ended early") from None
+            raise AnswerCutError("the response ended early") from None
         if not piece and most and self.remaining:
-            raise AnswerCutError(f"the answer ended {self.remaining} bytes early")
+            raise AnswerCutError(f"the response ended {self.remaining} bytes early")
         self._pace.note_bytes(len(piece))
         return piece
 

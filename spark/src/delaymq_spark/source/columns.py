@@ -1,4 +1,4 @@
-"""Columns of a window's records as Arrow arrays; each is computed only when it is asked for."""
+"""Columns of a window's records as Arrow arrays, each computed on first use."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ from delaymq_spark.source.schema import SKIPPED, TYPES
 KINDS: Final = ("normal", "delayed", "delivered", "half", "op", "retry", "dead_letter", "system")
 _NORMAL, _DELAYED, _DELIVERED, _HALF, _OP, _RETRY, _DEAD_LETTER, _SYSTEM = range(len(KINDS))
 _KIND_OF_TOPIC: Final = {SCHEDULE_TOPIC: _DELAYED, HALF_TOPIC: _HALF, OP_HALF_TOPIC: _OP}
-# A producer's clock may say anything. Spark and Python can show the years 1 to 9999; at their ends two days are left
-# out: one for the zone of the machine, one that Python looks back for a change of its clocks.
+# A producer's clock may have any value. Spark and Python can display the years 1 to 9999. Two days at either end are
+# excluded: one for the time zone of the machine, one because Python looks that far back for a change of the UTC offset.
 _MARGIN_MS: Final = 2 * 86_400_000
 _MIN_MS: Final = -62_135_596_800_000 + _MARGIN_MS
 _MAX_MS: Final = 253_402_300_799_999 - _MARGIN_MS
 _DUE_BYTES: Final = 16 + 1 + 4 + 1 + 20
-# A queue offset, as a number that fits 64 bits.
 _OFFSET: Final = "^[0-9]{1,18}$"
+"""Pattern of a queue offset that fits 64 bits."""
 
 Mask = npt.NDArray[np.bool_]
 
 
 def topic_kind(topic: str) -> int:
-    """Index of the kind that all records of a topic have; 0 (normal) where the properties decide."""
+    """Return the index of the kind of all records of a topic; 0 (normal) if it depends on the properties."""
     if topic in _KIND_OF_TOPIC:
         return _KIND_OF_TOPIC[topic]
     if topic.startswith(RETRY_PREFIX):
@@ -72,7 +72,7 @@ def topic_kind(topic: str) -> int:
 
 
 class Rows:
-    """The records of one window; what several columns need is computed once."""
+    """Records of one window, with cached intermediate results that several columns share."""
 
     def __init__(self, window: Window, frames: Frames, levels: DelayLevels, *, verify: bool) -> None:
         self.window = window
@@ -81,10 +81,10 @@ class Rows:
         self.verify = verify
 
     def column(self, name: str) -> pa.Array:
-        """The values of a column, of the type that the schema has."""
+        """Return the values of a column, in the type of the schema."""
         return _BUILDERS[name](self)
 
-    # -- what stands at a place of the record -----------------------------------------------------------------------
+    # -- fields at fixed positions -----------------------------------------------------------------------------------
 
     @cached_property
     def queue_id(self) -> npt.NDArray[np.int32]:
@@ -104,23 +104,23 @@ class Rows:
 
     @cached_property
     def topics(self) -> pa.DictionaryArray:
-        """Topics as numbers of a dictionary."""
+        """Topics, dictionary-encoded."""
         raw = gather(self.window.data, self.frames.topic_at, self.frames.topic_bytes).dictionary_encode()
         return pa.DictionaryArray.from_arrays(raw.indices, text(raw.dictionary))
 
     @cached_property
     def topic_kinds(self) -> npt.NDArray[np.int8]:
-        """By topic alone, as indexes of KINDS; what recovery wrote over damage counts as the system's."""
+        """Kinds by topic alone, as indexes of KINDS; records that recovery wrote over damage are of kind system."""
         by_topic = np.array([topic_kind(topic) for topic in self.topics.dictionary.to_pylist()], np.int8)
         kinds: npt.NDArray[np.int8] = by_topic[self.topics.indices.to_numpy()]
         kinds[(self.frames.sys_flag & TRANSACTION_MASK) == TRANSACTION_ROLLBACK] = _SYSTEM
         return kinds
 
     def int_after_store_host(self, skip: int) -> npt.NDArray[np.int64]:
-        """Where the fields behind the store host stand, `skip` bytes further."""
+        """Return the positions `skip` bytes after the store host."""
         return self.frames.store_time_at + STORE_TIMESTAMP_BYTES + self.store_host_bytes + skip
 
-    # -- what stands in the properties --------------------------------------------------------------------------------
+    # -- properties ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def properties(self) -> Properties:
@@ -136,7 +136,7 @@ class Rows:
 
     @cached_property
     def real_topic(self) -> pa.StringArray:
-        """Where a record that waits is addressed to; the real broker's copies keep it."""
+        """Destination topic of a pending message; copies delivered by RocketMQ's broker keep it."""
         return self.properties.values(REAL_TOPIC)
 
     @cached_property
@@ -145,13 +145,13 @@ class Rows:
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.int8]:
-        """As `delaymq.store.tools.record_kinds` has them; marks, fillers and the broker's own topics are system."""
+        """Kinds as in `delaymq.store.tools.record_kinds`; marks, fillers and system topics are of kind system."""
         kinds = self.topic_kinds
         normal = kinds == _NORMAL
         if not normal.any():
             return kinds
         delivered = _true(pc.equal(self.marks[0], "delivered"))
-        # The real broker marks nothing: its copies keep what the schedule record had.
+        # RocketMQ's broker writes no marks: its copies keep the properties of the delayed message.
         delayed = self.properties.pairs_of(DELAY) >= 0
         if np.any(delayed & normal & ~delivered):
             same_topic = _true(pc.equal(self.real_topic, self.topics.dictionary_decode()))
@@ -161,7 +161,7 @@ class Rows:
 
     @cached_property
     def due_ms(self) -> tuple[npt.NDArray[np.int64], Mask]:
-        """When a delayed record is to be delivered, and which records have such a time."""
+        """Due times in ms of delayed messages, and the mask of the records that have one."""
         level = self.delay_level.fill_null(0).to_numpy().astype(np.int64)
         has = (self.topic_kinds == _DELAYED) & (level > 0)
         delays = np.array((0, *self.levels.delays_ms), np.int64)
@@ -170,7 +170,7 @@ class Rows:
         return np.where(believed, own, due), has
 
     def _own_due(self) -> tuple[npt.NDArray[np.int64], Mask]:
-        """`__DMQ_DUE`, and where it is there and names the record's own queue and offset."""
+        """Return values of `__DMQ_DUE`, and the mask of those that match their record's queue and offset."""
         properties = self.properties
         pairs = properties.pairs_of(DUE)
         rows = np.flatnonzero(pairs >= 0)
@@ -212,7 +212,7 @@ def _time(ms: npt.NDArray[np.int64], there: Mask | None = None) -> pa.Array:
 
 
 def _hosts(rows: Rows, at: npt.NDArray[np.int64], ipv6_flag: int) -> pa.Array:
-    """`address:port`, with brackets around an IPv6 address; hosts are few, so each is formatted once."""
+    """Return `address:port`, with brackets around an IPv6 address; each distinct host is formatted once."""
     widths = np.where(rows.frames.sys_flag & ipv6_flag, 20, 8)
     encoded = gather(rows.window.data, at, widths).dictionary_encode()
     shown = []
@@ -227,7 +227,7 @@ def _kind(rows: Rows) -> pa.Array:
 
 
 def _half_offset(rows: Rows) -> pa.Array:
-    """Of op records the queue offset of the half message that the body names; null when it is no number."""
+    """Return the queue offset of the half message that the body of an op record names; null if it is not a number."""
     frames = rows.frames
     of_topic = np.array([topic == OP_HALF_TOPIC for topic in rows.topics.dictionary.to_pylist()], np.bool_)
     if not of_topic.any():

@@ -38,15 +38,15 @@ FORMAT: Final = "rocketmq_store"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session; not needed where `pyspark_rocketmq_store` is on the path of the driver.
+    """Register the format in a session; unnecessary if `pyspark_rocketmq_store` is on the driver's Python path.
 
-    On this machine Spark's Python processes are then started with the interpreter that runs this, unless
-    PYSPARK_PYTHON or spark.pyspark.python says otherwise: `python3` of the PATH may lack this package.
+    With a local master, Spark starts its Python processes with the current interpreter, unless PYSPARK_PYTHON or
+    spark.pyspark.python is set: `python3` on the PATH may lack this package.
     """
     context = spark.sparkContext
     stated = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     if not stated and sys.executable and (context.master or "").partition("[")[0] in ("local", "local-cluster"):
-        # What each function that is registered from now on takes with it.
+        # Each function registered from now on carries this with it.
         context.pythonExec = sys.executable
     spark.dataSource.register(RocketMqStoreSource)
 
@@ -60,21 +60,21 @@ class RocketMqStoreSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """By the option `columns`. OptionError, StorePathError."""
+        """Return the schema by the option `columns`. OptionError, StorePathError."""
         of_table = table_options(self.options)
         if of_table is None:
             return spark_schema(parse_options(self.options).columns)
         return with_table_options(spark_schema(parse_options(of_table).columns), of_table)
 
     def reader(self, schema: StructType) -> StoreBatchReader:
-        """The batch reader for the columns of `schema`, which a user may have given."""
+        """Return the batch reader for the columns of `schema`, which a user may have given."""
         options = self._options(schema)
-        # Rows of what is skipped have no topic and no time: only Spark can tell whether a filter keeps them.
+        # Rows of skipped parts have no topic and no time: only Spark can evaluate a filter on them.
         takes_filters = options.pushdown and SKIPPED not in options.columns
         return FilteringReader(options) if takes_filters else StoreBatchReader(options)
 
     def streamReader(self, schema: StructType) -> StoreStreamReader:  # noqa: N802
-        """The streaming reader. OptionError for several stores."""
+        """Return the streaming reader. OptionError for several stores."""
         options = self._options(schema)
         if len(options.paths) > 1:
             raise OptionError(
@@ -95,13 +95,13 @@ class RocketMqStoreSource(DataSource):
 
 
 class StoreBatchReader(DataSourceReader):
-    """Reads what is in the store at the instant of planning."""
+    """Reads the records that the store contains when the read is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Parts of the log; what cannot be read at all is told in the driver's log."""
+        """Return the parts of the log; unreadable ones are reported in the driver's log."""
         options = self.options
         return [
             partition
@@ -112,18 +112,18 @@ class StoreBatchReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Batches of a part; Spark asks for None when there are no parts."""
+        """Return the batches of a part; Spark passes None if there are no parts."""
         return read_partition(partition, self.options)
 
 
 class FilteringReader(StoreBatchReader):
-    """Takes over comparisons of topic and store_time.
+    """Batch reader that evaluates comparisons of topic and store_time itself.
 
-    A class of its own, since Spark refuses every reader that could do so while its setting is off.
+    This is a separate class, since Spark rejects any reader with `pushFilters` while its setting is off.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Yields what is left to Spark."""
+        """Yield the filters that remain for Spark."""
         for each in filters:
             narrowed = _narrowed(self.options, each)
             if narrowed is None:
@@ -133,7 +133,7 @@ class FilteringReader(StoreBatchReader):
 
 
 def _narrowed(options: SourceOptions, condition: Any) -> SourceOptions | None:
-    """The options with the filter in them; None when Spark is to evaluate it."""
+    """Return the options narrowed by the filter, or None if Spark must evaluate it."""
     column, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
     if column == ("topic",) and isinstance(condition, (EqualTo, In)):
         asked = frozenset({value} if isinstance(condition, EqualTo) else condition.value)
@@ -141,7 +141,7 @@ def _narrowed(options: SourceOptions, condition: Any) -> SourceOptions | None:
             return None
         return replace(options, topics=asked if options.topics is None else options.topics & asked)
     if column == ("store_time",) and isinstance(value, datetime):
-        # Store times are whole ms, the filter's time may be between two of them.
+        # Store times are in whole ms; the time of the filter may lie between two of them.
         micros = round((value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000_000)
         if isinstance(condition, (GreaterThan, GreaterThanOrEqual)):
             from_ms = micros // 1000 + 1 if isinstance(condition, GreaterThan) else -(-micros // 1000)

@@ -1,4 +1,4 @@
-"""The options of `rocketmq_store`: what they may be, and what is wrong with one that cannot be used."""
+"""Options of `rocketmq_store`: parsing and error messages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from delaymq_spark.source.times import parse_time_ms
 from delaymq_spark.store.address import StorePath, check_store_path, with_token
 
 DEFAULT_SPLIT_BYTES: Final = 128 << 20
-# Smaller parts cost more to start than to read.
 MIN_SPLIT_BYTES: Final = 1 << 12
-# Less than this is a batch for every few messages.
+"""Smaller parts take longer to start than to read."""
 MIN_TRIGGER_BYTES: Final = 1 << 12
+"""A smaller limit would make a batch of every few messages."""
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)\Z", re.ASCII)
 _KNOWN: Final = (
@@ -30,35 +30,35 @@ _KNOWN: Final = (
 
 
 class OptionError(ValueError):
-    """An option that cannot be used; the text says what it may be."""
+    """An invalid option; the message states the valid values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """How a store is read."""
+    """Parsed options of a read."""
 
     paths: tuple[StorePath, ...]
-    """Stores, at least one; with the option `token` in them, which nothing shows."""
+    """Stores, at least one; each contains the option `token`, which is omitted from representations."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
-    """With `skipped`, if it is among them, at the end."""
+    """Columns in order; `skipped`, if it is among them, comes last."""
     verify: bool = False
-    """Whether the bodies' checksums are computed (column crc_ok)."""
+    """Whether to verify the checksums of bodies (column crc_ok)."""
     split_bytes: int = DEFAULT_SPLIT_BYTES
     from_ms: int | None = None
-    """Store time of the first records."""
+    """Records of an earlier store time are omitted."""
     until_ms: int | None = None
-    """Records of this store time and later are left out."""
+    """Records of this store time and later are omitted."""
     topics: frozenset[str] | None = None
     delay_levels: str = DEFAULT_LEVELS
-    """The broker's messageDelayLevel: by it delayed records that the real broker wrote get their due time."""
+    """The broker's messageDelayLevel; it determines due times of messages delayed by RocketMQ's broker."""
     pushdown: bool = False
-    """Whether Spark's filters are taken over; spark.sql.python.filterPushdown.enabled must be on then."""
+    """Whether the reader evaluates Spark's filters; requires spark.sql.python.filterPushdown.enabled."""
     starting_offset: str = "earliest"
-    """Where a stream begins: `earliest`, `latest`, or a physical offset at which a record begins."""
+    """Start of a stream: `earliest`, `latest`, or the physical offset of a record."""
     max_trigger_bytes: int | None = None
-    """About how much of the log a stream's batch takes; None: all there is."""
+    """Approximate size of a stream's batch, in bytes of the log; None for no limit."""
     fail_on_data_loss: bool = True
-    """Whether a stream fails where a part of the log is gone or cannot be read."""
+    """Whether a stream fails if a part of the log is missing or unreadable."""
 
     @property
     def path(self) -> StorePath:
@@ -67,7 +67,7 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options by any spelling of their names. OptionError, StorePathError."""
+    """Parse options; their names are case-insensitive. OptionError, StorePathError."""
     known = {name.lower(): name for name in _KNOWN}
     given: dict[str, str] = {}
     for name, value in options.items():
@@ -99,7 +99,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def _paths(given: Mapping[str, str]) -> tuple[StorePath, ...]:
-    """What `load` was given: Spark hands over one path as it is, several as a JSON list."""
+    """Return the stores given to `load`: Spark passes one path unchanged, and several as a JSON list."""
     stated = [given.get("path", "")]
     if "paths" in given:
         try:

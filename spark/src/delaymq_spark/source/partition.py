@@ -1,4 +1,4 @@
-"""What one task reads, in batch and streaming alike."""
+"""Partitions, each read by one task, for batch and streaming reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from delaymq_spark.store.segments import Skipped
 
 
 class StorePartition(InputPartition):
-    """A part of the log for one task; or, of no part, what the driver found that cannot be read."""
+    """A part of the log for one task, or the unreadable parts that the driver found."""
 
     def __init__(self, part: Part | None, skipped: tuple[Skipped, ...] = ()) -> None:
         super().__init__(part)
@@ -25,7 +25,10 @@ class StorePartition(InputPartition):
 
 
 def partitions_of(found: Plan, options: SourceOptions) -> list[InputPartition]:
-    """One for each part; what cannot be read at all is told in the driver's log, and as rows where they are wanted."""
+    """Return one partition for each part.
+
+    Unreadable parts are reported in the driver's log, and as rows if the column `skipped` is requested.
+    """
     for skipped in found.skipped:
         log_skipped(skipped)
     partitions: list[InputPartition] = [StorePartition(part) for part in found.parts]
@@ -37,7 +40,7 @@ def partitions_of(found: Plan, options: SourceOptions) -> list[InputPartition]:
 def read_partition(
     partition: InputPartition | None, options: SourceOptions, tell: Callable[[Skipped], None] = log_skipped
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of one partition; Spark asks for None when there are none. What is skipped is told."""
+    """Return the batches of one partition; Spark passes None if there are none. `tell` reports skipped parts."""
     skip_archive_rereads()
     if not isinstance(partition, StorePartition):
         return iter(())

@@ -1,4 +1,4 @@
-"""Batches of rows of one part of a store: what executors run."""
+"""Batches of rows of one part of a store, read by executors."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from delaymq_spark.source.options import SourceOptions
 from delaymq_spark.source.schema import SKIPPED, arrow_schema
 from delaymq_spark.store.segments import Skipped, open_segment
 
-# Bounds a batch by rows, as the window does by bytes: some 10 MiB of Arrow arrays with all columns.
 MAX_BATCH_ROWS: Final = 16_384
+"""Limit of a batch, besides that of a window in bytes: about 10 MiB of Arrow arrays with all columns."""
 _logger = logging.getLogger(__name__)
 
 
 def log_skipped(skipped: Skipped) -> None:
-    """Into the log of the driver or executor."""
+    """Report a skipped part in the log of the driver or executor."""
     _logger.warning("%s", skipped)
 
 
 def batches(
     part: Part, options: SourceOptions, tell: Callable[[Skipped], None] = log_skipped
 ) -> Iterator[pa.RecordBatch]:
-    """The part's records as batches with the columns of the options; what is skipped is told, never raised.
+    """Yield the part's records as batches with the columns of the options.
 
-    With the column `skipped` it gives rows too.
+    Skipped parts are reported by `tell` and never raised; with the column `skipped`, they are rows, too.
     """
     schema = arrow_schema(options.columns)
     levels = DelayLevels.parse(options.delay_levels)
@@ -47,7 +47,7 @@ def batches(
 
     for window, frames in windows(part, note):
         frames = _filtered(window, frames, options)
-        # Tiny messages: a window of bytes would make a batch of hundreds of thousands of rows.
+        # A window of tiny messages would otherwise make a batch of hundreds of thousands of rows.
         for begin in range(0, len(frames), MAX_BATCH_ROWS):
             rows = Rows(window, frames.between(begin, begin + MAX_BATCH_ROWS), levels, verify=options.verify)
             yield pa.RecordBatch.from_arrays([rows.column(name) for name in options.columns], schema=schema)
@@ -59,7 +59,7 @@ def batches(
 
 
 def skipped_rows(skipped: Sequence[Skipped], options: SourceOptions) -> pa.RecordBatch:
-    """A row for each, null in all columns but `skipped`."""
+    """Return a row for each skipped part, null in all columns but `skipped`."""
     schema = arrow_schema(options.columns)
     told = pa.array([_as_json(each) for each in skipped], pa.string())
     columns = [told if field.name == SKIPPED else pa.nulls(len(skipped), field.type) for field in schema]
@@ -75,7 +75,7 @@ def _as_json(skipped: Skipped) -> str:
 
 
 def windows(part: Part, tell: Callable[[Skipped], None]) -> Iterator[tuple[Window, Frames]]:
-    """The part's records window by window; a file that cannot be read, or not to its end, is told."""
+    """Yield the part's records in windows; a file that is unreadable, or becomes so, is reported by `tell`."""
     info = part.segment
     reached = part.start
     try:

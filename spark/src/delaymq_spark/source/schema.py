@@ -1,4 +1,4 @@
-"""The columns of `rocketmq_store`: names, types, and which of them need a record's properties."""
+"""Columns of `rocketmq_store`: names and types."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "body": (BinaryType(), pa.binary()),
 }
 SKIPPED: Final = "skipped"
-"""A column for itself, asked for by name only: it gives a row, all else null, to each part that is passed over."""
+"""A column returned only if requested by name: each skipped part is a row, with null in all other columns."""
 TYPES: Final = {**COLUMNS, SKIPPED: _TEXT}
-# Bodies are large, maps of properties dear, and what the end of a half message names is of use to few.
+# Bodies are large, maps of properties are expensive, and few users need the half offset.
 DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("half_offset", "properties", "body"))
 
 
 def spark_schema(columns: tuple[str, ...]) -> StructType:
-    """The schema of rows with these columns."""
+    """Return Spark's schema of these columns."""
     return StructType([StructField(name, TYPES[name][0]) for name in columns])
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """The schema of batches with these columns."""
+    """Return Arrow's schema of these columns."""
     return pa.schema([(name, TYPES[name][1]) for name in columns])

@@ -1,4 +1,4 @@
-"""What of a store gives no rows, found on the driver."""
+"""Parts of a store that yield no rows, found on the driver."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from delaymq_spark.store.segments import Skipped, check_store_path
 
 
 def skipped(path: str | os.PathLike[str]) -> list[Skipped]:
-    """Everything of the store at `path` that a read passes over, in order of the log; nothing is written.
+    """Return all parts of the store at `path` that a read skips, in order of the log.
 
-    Walks through the whole log without making rows (some 30 ns for each record, and the disk). What stands behind the
-    last whole record has `at_end` set: in a store that is in use it is a write under way. StorePathError.
+    Reads the whole log without making rows (about 30 ns per record, plus disk time), and writes nothing. A part after
+    the last complete record has `at_end` set; in a store in use, it is an unfinished write. StorePathError.
     """
     found = plan(check_store_path(os.fspath(path)), DEFAULT_SPLIT_BYTES)
     told = list(found.skipped)

@@ -1,4 +1,4 @@
-"""A stream behind a log that grows: an offset is the physical offset behind a whole record."""
+"""Stream over a growing log; an offset of the stream is the physical offset of the end of a complete record."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _logger = logging.getLogger(__name__)
 
 
 class DataLossError(RuntimeError):
-    """A part of the log cannot be read any more, or not at all; the text says which and what to do."""
+    """A part of the log is missing or unreadable; the message states which, and what to do."""
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Takes `maxBytesPerTrigger` at a time; with `availableNow`, up to the end that the log had at the start."""
+    """Reads `maxBytesPerTrigger` in each batch; with `availableNow`, up to the end of the log at the start."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self._path = options.path
         self._look_from: int | None = None
-        """A record's beginning not far before the log's end."""
+        """Physical offset of a record shortly before the end of the log."""
         self._end: int | None = None
-        """The log's end when it was looked for last."""
+        """End of the log when it was last determined."""
         self._target: int | None = None
-        """The end that the log had at the start, where nothing behind it is wanted."""
+        """End of the log at the start, if `availableNow` limits the stream to it."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Where a stream without a checkpoint begins."""
+        """Return the start of a stream without a checkpoint. DataLossError."""
         wanted = self.options.starting_offset
         if wanted == "latest":
             return {"offset": self._log_end()}
@@ -52,33 +52,36 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"offset": max(int(wanted), start)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """By the option `maxBytesPerTrigger`."""
+        """Return the limit by the option `maxBytesPerTrigger`."""
         most = self.options.max_trigger_bytes
         return ReadAllAvailable() if most is None else ReadMaxBytes(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is appended from now on is not read."""
+        """Exclude records that are appended from now on."""
         self._target = self._log_end()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Where the next batch ends. Below `start` when the log was cut and losses are allowed. DataLossError."""
+        """Return the end of the next batch. DataLossError.
+
+        It is below `start` if the log was truncated and losses are allowed.
+        """
         begin, end = start["offset"], self._log_end()
         if end < begin:
             self._lost(f"the log ended at offset {begin} and now ends at {end}, as after a crash that truncated it")
             return {"offset": end}
         if self._target is not None:
-            # A checkpoint may be further than a log that was cut before this start.
+            # A checkpoint may be beyond the end of a log that was truncated before this start.
             end = max(begin, min(end, self._target))
         if isinstance(limit, ReadMaxBytes):
             end = find_batch_end(self._path, begin, limit.max_bytes, end)
         return {"offset": end}
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
-        """The log's end as it was when it was looked for last; for the query's progress."""
+        """Return the end of the log when it was last determined, for the query's progress."""
         return None if self._end is None else {"offset": self._end}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Parts between two offsets. DataLossError when some of what lies between them is gone."""
+        """Return the parts between two offsets. DataLossError if some of the log between them is missing."""
         first, behind = start["offset"], end["offset"]
         if behind <= first:
             return []
@@ -94,28 +97,28 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if found.start > first:
             lost = min(found.start, behind) - first
             skipped.insert(0, Skipped(str(self._path), 0, first, lost, "deleted before it was read"))
-        # Of the plan it is not known where it leaves out segments by time.
+        # The plan does not state which segments it omits by time.
         log_end = self._log_end()
         if log_end < behind:
             lost = behind - max(log_end, first)
             skipped.append(
-                Skipped(str(self._path), 0, max(log_end, first), lost, ("the log was truncated before it was read"))
+                Skipped(str(self._path), 0, max(log_end, first), lost, "the log was truncated before it was read")
             )
         for each in skipped:
-            # What has no offset is no part of the log, such as a file that somebody put there.
+            # An item without an offset is not a part of the log, such as a foreign file.
             if each.offset >= 0 and not each.at_end:
                 self._lost(str(each))
         return partitions_of(replace(found, skipped=tuple(skipped)), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Batches of a part. DataLossError when a part of it cannot be read."""
+        """Return the batches of a part. DataLossError if it is not completely readable."""
         return read_partition(partition, self.options, self._note)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing to do: a store keeps no readers' offsets, and is never written."""
+        """Do nothing: a store keeps no offsets of readers, and is never written."""
 
     def stop(self) -> None:
-        """Nothing is open between batches."""
+        """Do nothing: no file is open between batches."""
 
     def _note(self, skipped: Skipped) -> None:
         log_skipped(skipped)

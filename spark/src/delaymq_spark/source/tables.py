@@ -1,7 +1,7 @@
 """Tables of Spark's catalog: `CREATE TABLE … USING rocketmq_store`.
 
-Spark gives the statement's options to the data source only when it asks for the schema, mixed with properties of the
-table; a later SELECT has the schema alone. So the schema carries them, as metadata of its first column.
+Spark passes the options of the statement to the data source only when it requests the schema, mixed with properties of
+the table. A later SELECT has only the schema, which therefore carries them as metadata of its first column.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pyspark.sql.types import StructField, StructType
 from delaymq_spark.store.address import StorePathError, check_store_path, is_address
 
 _METADATA: Final = "rocketmq_store.options"
-# Spark's own names for what the statement says; without a catalog nobody gives them.
+# Spark's names for parts of the statement; they are absent without a catalog.
 _OF_TABLES: Final = ("provider", "owner")
 _STATED: Final = "option."
 
 
 def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of a CREATE TABLE among what Spark gives for it; None when they are those of a read.
+    """Return the options of a CREATE TABLE from those that Spark passes, or None for the options of a read.
 
     StorePathError.
     """
@@ -36,7 +36,7 @@ def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
             "and all executors"
         )
     if "path" in options:
-        # Spark has qualified it, in the form of Hadoop's paths: nothing in it is escaped.
+        # Spark has made it a qualified path in Hadoop's form, which contains no escapes.
         path = options["path"]
         path = "/" + path[len("file:") :].lstrip("/") if path.lower().startswith("file:/") else check_store_path(path)
         if not (is_address(path) or os.path.isabs(path)):
@@ -46,14 +46,14 @@ def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def with_table_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """The schema as the catalog is to keep it."""
+    """Return the schema to store in the catalog, with the options as metadata."""
     first, *others = schema.fields
     metadata = {**first.metadata, _METADATA: json.dumps(dict(options))}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
 
 def read_options(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """The options of a read: `given`, and those of the table when it is a table that is read. StorePathError."""
+    """Return the options of a read: `given`, and those of the table if a table is read. StorePathError."""
     options = {name.lower(): str(value) for name, value in given.items()}
     if "path" in options or "paths" in options:
         return options

@@ -1,16 +1,16 @@
-"""Times as a person writes them, in options and arguments alike."""
+"""Times given by users in options and arguments."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Final
 
-# The year 33658; whatever has more digits is not meant as ms.
 _MAX_DIGITS: Final = 15
+"""Up to the year 33658; a number of more digits is not a time in ms."""
 
 
 def parse_time_ms(text: str) -> int:
-    """ms since 1970, from such or from an ISO time (UTC unless it says otherwise). ValueError when it is neither."""
+    """Parse ms since 1970 or an ISO 8601 time (in UTC unless it has an offset); return ms since 1970. ValueError."""
     if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
         return int(text)
     time = datetime.fromisoformat(text)

@@ -1,21 +1,21 @@
-"""Start of the Python process in which Spark runs a read."""
+"""Faster start of tasks in Spark's Python workers."""
 
 from __future__ import annotations
 
 import gc
 from zipimport import zipimporter
 
-# pyspark, py4j and Spark's core itself, which all are on a worker's path.
+# PySpark, Py4J and Spark's core, which are all on the path of a worker.
 _SPARK_ARCHIVES = ("pyspark.zip", "-src.zip", ".jar")
 _reread_archives = zipimporter.invalidate_caches
 
 
 def skip_archive_rereads() -> None:
-    """Spare each further task of this process some 50 ms.
+    """Save about 50 ms in each further task of this process. May be called for each task.
 
-    Before each task Spark's worker calls `importlib.invalidate_caches()`, and Python 3.11 then reads the directory of
-    the archive anew for every package in it, thousands of names each time, of archives that never change. After each
-    it collects garbage; what is loaded by now is none. May be called for each task.
+    Before each task, Spark's worker calls `importlib.invalidate_caches()`. Python 3.11 then reads the directory of an
+    archive again for every package in it, thousands of names each time, although these archives never change. After
+    each task, the worker collects garbage; modules loaded by now are excluded from that.
     """
     if zipimporter.invalidate_caches is _reread_archives:
         zipimporter.invalidate_caches = _unless_sparks_own  # type: ignore[method-assign, assignment]

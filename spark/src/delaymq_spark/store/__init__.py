@@ -1,4 +1,4 @@
-"""A store on disk or behind a broker's HTTP: its address, its segments, the positions beside its log.
+"""Read-only access to a store in a folder or served by a broker: address, segments, positions.
 
-Only reads; needs no Spark. `segments` opens either kind, `remote` is the broker's, over `broker_client`.
+Requires no Spark. `segments` opens either kind; `remote` reads a broker's store by means of `broker_client`.
 """

@@ -91,7 +91,7 @@ class BrokerClient:
                 pause_s = self._wait(problem, pause_s)
 
     def read_into(self, path: str, position: int, buffer: memoryview, store_id: str | None) -> int:
-        """Fill `buffer` with the bytes of `path` from `position`; fewer at the end of the file. Errors as of `get`."""
+        """Fill `buffer` with the bytes of `path` from `position`; return their number. Errors as of `get`."""
         filled = reached = 0
         patience = self._patience
         patience.renew()
@@ -104,7 +104,7 @@ class BrokerClient:
                         filled += count
                 return filled
             except _TryAgainError as problem:
-                # A few bytes with each try would never come to an end.
+                # Retries that yield only a few bytes each would never end.
                 if filled >= reached + PROGRESS_BYTES:
                     reached = filled
                     patience.renew()
@@ -121,7 +121,7 @@ class BrokerClient:
             tried = f"tried for {self._patience.seconds:.0f} s"
             raise NoAnswerError(errno.ETIMEDOUT, f"{self.url}: {problem}; {tried}") from None
         if pause_s == _FIRST_PAUSE_S:
-            _logger.warning("%s: %s; trying again for %.0f s at most", self.url, problem, left_s)
+            _logger.warning("%s: %s; retrying for up to %.0f s", self.url, problem, left_s)
         time.sleep(chosen_s)
         return min(pause_s * 2, _LONGEST_PAUSE_S)
 
@@ -133,7 +133,7 @@ class BrokerClient:
             try:
                 return response.body(MAX_ANSWER_BYTES)
             except AnswerTooLargeError as error:
-                raise AnswerError(f"{self.url}: the answer has {error}: no broker sends that") from None
+                raise AnswerError(f"{self.url}: the response has {error}: no broker sends that") from None
             except (OSError, http.client.HTTPException) as error:
                 raise _broken(error) from None
 
@@ -157,7 +157,7 @@ class BrokerClient:
                 except (OSError, http.client.HTTPException) as error:
                     raise _broken(error) from None
                 if not piece:
-                    raise _TryAgainError(f"the answer ended {wanted - filled} bytes early")
+                    raise _TryAgainError(f"the response ended {wanted - filled} bytes early")
                 buffer[filled : filled + len(piece)] = piece
                 filled += len(piece)
                 yield len(piece)
@@ -165,18 +165,18 @@ class BrokerClient:
     def _check_range(self, response: Response, position: int, store_id: str | None) -> None:
         stated = response.headers.get("Content-Range", "")
         if not stated.startswith(f"bytes {position}-"):
-            raise AnswerError(f"{self.url}: another range was sent than was asked for ({stated[:60]!r})")
+            raise AnswerError(f"{self.url}: the response contains another range than requested ({stated[:60]!r})")
         other = response.headers.get("DelayMQ-Store-Id")
         if store_id is not None and other is not None and other != store_id:
             raise AnswerError(
-                f"{self.url}: another store answers than at the beginning ({other[:60]}, not {store_id}): name one "
-                "broker, not an address that several share"
+                f"{self.url}: another store responds than at the beginning ({other[:60]}, not {store_id}): give the "
+                "address of one broker, not one that several share"
             )
 
     def _send(self, path: str, headers: dict[str, str]) -> Response:
         try:
             if self._client.is_connected:
-                # A kept connection may have been closed meanwhile, or its broker have vanished.
+                # The kept connection may have been closed, or its broker may have vanished.
                 with contextlib.suppress(OSError):
                     return self._client.send("GET", path, headers=headers)
             return self._client.send("GET", path, headers=headers)
@@ -184,46 +184,48 @@ class BrokerClient:
             raise self._unreachable(error.reason if isinstance(error, NotSentError) else error) from None
         except http.client.HTTPException as error:
             raise AnswerError(
-                f"{self.url}: what answers there does not speak HTTP ({type(error).__name__}): give the broker's HTTP "
-                "port (httpPort, 8080 unless it was changed)"
+                f"{self.url}: the server does not speak HTTP ({type(error).__name__}): give the broker's HTTP port "
+                "(httpPort, by default 8080)"
             ) from None
         except UnicodeError:
-            raise AnswerError(f"{self.url}: a host cannot have that name: give http://HOST:PORT") from None
+            raise AnswerError(f"{self.url}: the host name is invalid: give http://HOST:PORT") from None
 
     def _unreachable(self, error: OSError) -> Exception:
-        """The error to raise if no response arrived."""
+        """Return the error to raise if no response arrived."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return AnswerError(
-                f"{self.url}: its certificate is not trusted ({error.verify_message}): name the host that it is made "
-                "for, and let SSL_CERT_FILE name its authority"
+                f"{self.url}: its certificate is not trusted ({error.verify_message}): give the host name that the "
+                "certificate is for, and set SSL_CERT_FILE to its CA"
             )
         if isinstance(error, ssl.SSLError):
-            return AnswerError(f"{self.url}: no TLS ({error.reason}): is it http:// there?")
-        return _TryAgainError(f"no answer ({_text(error)})")
+            return AnswerError(
+                f"{self.url}: the TLS handshake failed ({error.reason}): give http:// if the server does not use TLS"
+            )
+        return _TryAgainError(f"no response ({_text(error)})")
 
     def _refused(self, response: Response, path: str) -> Exception:
-        """The error to raise for any other status than the expected one."""
+        """Return the error to raise for an unexpected status."""
         status = response.status
         problem = problem_of(response.error_body())
         message = problem.message[:500]
         if problem.code == "segment_gone":
             return SegmentGoneError(errno.ENOENT, "the broker has deleted the segment")
         if status == 401:
-            said = "does not take the token" if self._has_token else "asks for a token"
+            said = "rejects the token" if self._has_token else "requires a token"
             return StorePathError(
-                f"{self.url} {said} (401): give its httpToken by {TOKEN_VARIABLE}, to the driver and to all executors, "
-                "or by the option `token`"
+                f"{self.url} {said} (401): set {TOKEN_VARIABLE} to its httpToken, for the driver and all executors, or "
+                "give the option `token`"
             )
         if status == 403:
-            return StorePathError(f"{self.url} refuses (403): {message or 'no reason given'}")
+            return StorePathError(f"{self.url} denies access (403): {message or 'no reason given'}")
         if status in (429, 503):
             asked = response.headers.get("Retry-After", "")
             pause_s = float(asked) if asked.isascii() and asked.isdigit() and len(asked) < 6 else None
-            return _TryAgainError(message or f"the answer is {status}", pause_s)
+            return _TryAgainError(message or f"the response is {status}", pause_s)
         if status in (502, 504):
-            return _TryAgainError(f"the answer is {status}")
+            return _TryAgainError(f"the response is {status}")
         said = (message or response.reason)[:200]
-        return AnswerError(f"{self.url}{path} was answered with {status} ({said})", status)
+        return AnswerError(f"{self.url}{path}: the response is {status} ({said})", status)
 
 
 def _broken(error: Exception) -> _TryAgainError:
@@ -232,5 +234,5 @@ def _broken(error: Exception) -> _TryAgainError:
 
 def _text(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "it takes too long"
+        return "timed out"
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__)[:200]

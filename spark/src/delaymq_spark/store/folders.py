@@ -1,4 +1,7 @@
-"""Folders as users name them: a path, or a `file:` URI (RFC 8089). Refuses results in a store, which is only read."""
+"""Folder names given by users: paths and `file:` URIs (RFC 8089).
+
+An output folder inside a store is rejected, since stores are read-only.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,26 @@ from urllib.parse import unquote_to_bytes
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-# Spark reads its own results by a name in which these are wildcards.
+# When Spark reads its own results, it interprets these as wildcards.
 _WILDCARDS: Final = re.compile(r"[*?\[\]{}\\]")
 _USABLE: Final = "a folder that this machine and all executors share, such as /srv/report"
 _MAX_SHOWN: Final = 200
 
 
 class FolderError(ValueError):
-    """The text names no folder that can be used; the message says what to do."""
+    """The text does not name a usable folder; the message says what to do."""
 
 
 def scheme_of(text: str) -> str | None:
-    """The scheme of a URI in lower case; None for a path."""
+    """Return the scheme of a URI in lower case, or None for a path."""
     match = _SCHEME.match(text)
     return None if match is None else match[1].lower()
 
 
 def folder_of(text: str, usable: str) -> str:
-    """The path that `text` names, decoded; relative only if it was given as a path.
+    """Return the path that `text` names, decoded; it is relative only if `text` is a relative path.
 
-    `usable` says what to give instead of another scheme's URI. FolderError.
+    `usable` describes what to give instead of a URI with another scheme. FolderError.
     """
     scheme = scheme_of(text)
     if scheme is None:
@@ -37,18 +40,18 @@ def folder_of(text: str, usable: str) -> str:
     elif scheme == "file":
         path = _path_of_uri(text)
     else:
-        # A name with a colon is taken for a URI by Spark, too.
+        # Spark, too, interprets a name with a colon as a URI.
         colon = "" if text.startswith("//", len(scheme) + 1) else f" (for a folder of this name, give ./{_shown(text)})"
         raise FolderError(f"{_shown(text)}: the scheme {scheme} is not supported: give {usable}{colon}")
     if not path or "\0" in path:
-        raise FolderError(f"{_shown(text)!r} is not a folder's name: give one such as /var/lib/delaymq")
+        raise FolderError(f"{_shown(text)!r} is not a folder name: give one such as /var/lib/delaymq")
     return path
 
 
 def output_folder(text: str) -> Path:
-    """The folder for results, absolute and without symbolic links, so that Python and Spark take it for the same one.
+    """Return the folder for results as an absolute path without symbolic links.
 
-    It need not exist. FolderError.
+    Python and Spark then refer to the same folder. It need not exist. FolderError.
     """
     try:
         folder = Path(folder_of(text, _USABLE)).resolve()
@@ -60,16 +63,16 @@ def output_folder(text: str) -> Path:
         raise FolderError(f"{_shown(text)}: the name is not UTF-8, which Spark requires: give another folder") from None
     wildcard = _WILDCARDS.search(str(folder))
     if wildcard is not None:
-        raise FolderError(f"{_shown(str(folder))}: Spark takes {wildcard[0]} for a wildcard: give another folder")
+        raise FolderError(f"{_shown(str(folder))}: Spark interprets {wildcard[0]} as a wildcard: give another folder")
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise FolderError(f"{_shown(str(folder))} is a file: give a folder")
     return folder
 
 
 def store_around(folder: Path, store: str | None) -> str | None:
-    """The store in which results under `folder` would lie: `store`, or any other; None when there is none.
+    """Return the store that contains `folder`: `store` or any other; None if no store does.
 
-    Folders of a store may be links to other places, and a store may be mounted twice: what counts is the folder itself.
+    Folders of a store may be symbolic links, and a store may be mounted twice, so folders are compared by identity.
     """
     roots = [] if store is None else [store, *_subfolders(store)]
     for each in (folder, *folder.parents):
@@ -90,9 +93,9 @@ def _path_of_uri(text: str) -> str:
     if not rest.startswith("/"):
         raise FolderError(f"{_shown(text)}: a file: URI is absolute: give file:///PATH, or the path without file:")
     if "?" in rest or "#" in rest:
-        raise FolderError(f"{_shown(text)}: ? and # end a URI's path: write %3F and %23, or leave out file:")
+        raise FolderError(f"{_shown(text)}: ? and # end a URI's path: write %3F and %23, or omit file:")
     if _BROKEN_ESCAPE.search(rest):
-        raise FolderError(f"{_shown(text)}: % begins an escape such as %20: write %25, or leave out file:")
+        raise FolderError(f"{_shown(text)}: % begins an escape such as %20: write %25, or omit file:")
     return os.fsdecode(unquote_to_bytes(rest))
 
 

@@ -1,6 +1,6 @@
-"""What stands beside the log of a store: how far consumers and the scheduler are, and what the queues hold.
+"""Consumer offsets, delay offsets and consume queue ranges of a store.
 
-Small tables, read on the driver. Read them before the log, so that they are never ahead of what a job sees of it.
+These small tables are read on the driver. Read them before the log, so that they are never ahead of it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from delaymq_spark.store.address import StoreAddress
 from delaymq_spark.store.remote import MAX_OFFSET, fetch_positions, unusable
 from delaymq_spark.store.segments import NAME_DIGITS, Skipped, StorePath, check_store_path, is_address, list_segments
 
-# The real broker writes integer keys without quotes: {1:3}. A string is passed over as a whole.
+# RocketMQ's broker writes integer keys without quotes: {1:3}. Strings are skipped as a whole.
 _BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<before>[{,]\s*)(?P<key>-?\d+)(?=\s*:)')
-# Tables are some megabytes at most; a foreign file must not fill the driver.
 MAX_TABLE_BYTES: Final = 256 << 20
+"""Tables have some megabytes at most; a foreign file must not fill the driver's memory."""
 _UNUSABLE: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """Errors of JSON with other members than expected; Python's accepts Infinity as a number."""
 _BLANK_SIZE: Final = 2_147_483_647
@@ -31,44 +31,44 @@ _Table = TypeVar("_Table")
 
 @dataclass(frozen=True, kw_only=True)
 class QueueRange:
-    """What the files of one consume queue hold; those of a store in use lag behind its log."""
+    """Range of entries in the files of one consume queue; in a store in use, the files lag behind the log."""
 
     min_number: int
-    """Of the first entry whose record is still in the log."""
+    """Number of the first entry whose record is still in the log."""
     max_number: int
-    """Of the next entry."""
+    """Number of the next entry."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:
-    """Positions and files of one store."""
+    """Positions and segments of one store."""
 
     path: str
     store_id: str | None = None
-    """None in a store that only the real broker wrote."""
+    """None in a store that only RocketMQ's broker has written."""
     open_or_killed: bool = False
-    """Whether the abort marker is there."""
+    """Whether the abort marker exists."""
     segments: tuple[SegmentInfo, ...] = ()
     consumer_offsets: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
-    """(topic, group) → queue id → next queue offset that the group reads."""
+    """(topic, group) → queue id → next queue offset to consume."""
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
-    """Level → queue offset up to which everything is delivered."""
+    """Level → queue offset below which all entries are delivered."""
     deleted_topics: Mapping[str, int] = field(default_factory=dict)
-    """Topic → log end at its deletion; older records of it are in no queue."""
+    """Topic → end of the log at its deletion; its older records are in no queue."""
     queues: Mapping[tuple[str, int], QueueRange] = field(default_factory=dict)
-    """(topic, queue id) → what the queue holds."""
+    """(topic, queue id) → range of entries."""
     known_topics: frozenset[str] | None = None
-    """Topics with a configuration or a queue; None when the store does not reliably tell."""
+    """Topics with a configuration or a queue; None if the store does not state them reliably."""
     known_to: int = 0
-    """Physical offset below which a record of any other topic was stored before its topic was deleted."""
+    """Physical offset below which any record of another topic was stored before that topic was deleted."""
     skipped: tuple[Skipped, ...] = ()
-    """Tables that could not be read, and files of the log that are no segments."""
+    """Unreadable tables, and files in the log's folder that are not segments."""
 
 
 def read_positions(path: str | os.PathLike[str] | StoreAddress) -> Positions:
-    """The positions of the store at `path`, from a running broker or its files.
+    """Return the positions of the store at `path`, from a running broker or from files.
 
-    A missing or damaged table is read from its backup. StorePathError.
+    If a table is missing or damaged, its backup is read. StorePathError.
     """
     store = path if isinstance(path, StoreAddress) else check_store_path(os.fspath(path))
     return _fetched(store) if is_address(store) else _read_folder(str(store))
@@ -76,7 +76,7 @@ def read_positions(path: str | os.PathLike[str] | StoreAddress) -> Positions:
 
 def _fetched(store: StorePath) -> Positions:
     stated = fetch_positions(store)
-    # Requested after the positions, which then are never ahead of it.
+    # Requested after the positions, so that they are never ahead of it.
     listing = list_segments(store)
     try:
         return Positions(
@@ -94,7 +94,7 @@ def _fetched(store: StorePath) -> Positions:
 
 
 def _queues(rows: Iterable[Sequence[str | int]]) -> dict[tuple[str, int], QueueRange]:
-    """ValueError, TypeError for rows of another form."""
+    """ValueError or TypeError for rows of another form."""
     return {
         (str(topic), int(queue_id)): QueueRange(min_number=int(low), max_number=int(high))
         for topic, queue_id, low, high in rows
@@ -110,12 +110,12 @@ def _read_folder(store: str) -> Positions:
     listing = list_segments(store)
     log_start = listing.segments[0].base if listing.segments else 0
     queues, known_to = _queue_ranges(store, log_start)
-    # Behind the queues: RocketMQ's broker saves a topic's configuration before it stores its first message, so of what
-    # the queues hold by now each topic is in the table, unless it was deleted since.
+    # Read after the queues: RocketMQ's broker saves the configuration of a topic before it stores its first message. So
+    # each topic that has a queue is in the table, unless it was deleted meanwhile.
     topics = _read(f"{store}/config/topics.json", _topics, skipped)
     open_or_killed = os.path.exists(f"{store}/abort")
     if not topics or (store_id is not None and open_or_killed):
-        # Our broker writes queues behind the log, and keeps a table of what was deleted.
+        # DelayMQ's broker writes queues after the log, and keeps a table of deleted topics.
         topics = None
     return Positions(
         path=store,
@@ -133,7 +133,7 @@ def _read_folder(store: str) -> Positions:
 
 
 def parse_table(data: bytes) -> Any:
-    """A table as the real broker or ours writes it. ValueError."""
+    """Parse a table written by RocketMQ's or DelayMQ's broker. ValueError."""
     text = _BARE_KEY.sub(lambda m: m[0] if m["key"] is None else f'{m["before"]}"{m["key"]}"', data.decode("utf-8"))
     return json.loads(text)
 
@@ -175,10 +175,10 @@ def _topics(content: Any) -> frozenset[str]:
 
 
 def _queue_id(stated: Any) -> int:
-    """ValueError beyond 32 bits, which neither the wire nor Spark's column can hold."""
+    """ValueError beyond 32 bits, the width on the wire and of Spark's column."""
     number = int(stated)
     if not -(1 << 31) <= number < 1 << 31:
-        raise ValueError(f"{number:.3g} is no queue's number")
+        raise ValueError(f"{number:.3g} is not a queue id")
     return number
 
 
@@ -186,12 +186,12 @@ def _offset(stated: Any) -> int:
     """ValueError beyond 64 bits."""
     number = int(stated)
     if not -MAX_OFFSET <= number <= MAX_OFFSET:
-        raise ValueError(f"{number:.3g} is no offset")
+        raise ValueError(f"{number:.3g} is not an offset")
     return number
 
 
 def _queue_ranges(store: str, log_start: int) -> tuple[dict[tuple[str, int], QueueRange], int]:
-    """What the queues hold, and the physical offset behind the last record that one of them names."""
+    """Return the ranges of the queues, and the end of the last record that any of them refers to."""
     found, known_to = {}, 0
     for topic in _names(f"{store}/consumequeue"):
         for name in _names(f"{store}/consumequeue/{topic}"):
@@ -231,7 +231,7 @@ def _queue_range(folder: str, log_start: int) -> tuple[QueueRange, int] | None:
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int:
-    """The first of 0…count-1 for which `holds`, which stays so once it does; `count` when there is none."""
+    """Return the first of 0…count-1 for which `holds` is true, or `count`; `holds` must be monotonic."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -251,7 +251,7 @@ def _entry(descriptor: int, number: int) -> tuple[int, int]:
 
 
 def _end(descriptor: int, number: int) -> int:
-    """The physical offset behind the record of an entry; 0 where it only fills the queue's beginning."""
+    """Return the physical offset of the end of an entry's record; 0 for a filler at the beginning of the queue."""
     offset, size = _entry(descriptor, number)
     return 0 if size == _BLANK_SIZE else offset + size
 

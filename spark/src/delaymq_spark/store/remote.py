@@ -1,4 +1,4 @@
-"""A store that its running broker hands out over HTTP (docs/operations/running.md): no volume is needed."""
+"""A store served by its running broker over HTTP (docs/operations/running.md): no volume is needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class RemoteSegment(SegmentInfo):
-    """A segment that a broker hands out; `path` is its address, `file_bytes` what could be read when it was listed."""
+    """A segment served by a broker; `path` is its address, `file_bytes` its readable size when it was listed."""
 
     url: str
     store_id: str
@@ -56,13 +56,13 @@ def fetch_store(path: StorePath, patience_s: float = METADATA_PATIENCE_S) -> Sto
     version = _decoded(str(path), data, Versioned).format_version
     if version > KNOWN_FORMAT_VERSION:
         raise StorePathError(
-            f"{path} hands out its store in version {version}, this program knows {KNOWN_FORMAT_VERSION}: use a newer "
-            "delaymq-spark"
+            f"{path} serves its store in version {version}, but this program supports {KNOWN_FORMAT_VERSION}: use a "
+            "newer delaymq-spark"
         )
     store = _decoded(str(path), data, Store)
     reached = 0
     for each in store.segments:
-        # Else records would be counted twice, or beyond what is kept.
+        # Otherwise records would be counted twice, or beyond the end of the log.
         end = each.offset + each.bytes
         if each.bytes < 0 or not reached <= each.offset <= end <= min(store.end_offset, MAX_OFFSET):
             raise unusable(str(path), f"segment {each.offset}")
@@ -76,7 +76,7 @@ def fetch_positions(path: StorePath) -> Positions:
 
 
 def list_segments(path: StorePath) -> Listing:
-    """Return the segments that the broker hands out. StorePathError."""
+    """Return the segments that the broker serves. StorePathError."""
     store = fetch_store(path)
     token = path.token if isinstance(path, StoreAddress) else None
     segments = (
@@ -90,7 +90,7 @@ def list_segments(path: StorePath) -> Listing:
 
 
 def record_starts(info: RemoteSegment, every_bytes: int) -> list[int]:
-    """Physical offsets in the segment at which records begin, about `every_bytes` apart. OSError, StorePathError."""
+    """Return physical offsets of records in the segment, about `every_bytes` apart. OSError, StorePathError."""
     client = BrokerClient(info.url, _token(info), METADATA_PATIENCE_S)
     try:
         data = client.get(f"{_segment_path(info)}/starts?every={every_bytes}")
@@ -100,7 +100,7 @@ def record_starts(info: RemoteSegment, every_bytes: int) -> list[int]:
 
 
 def unusable(url: str, reason: str) -> StorePathError:
-    """The error for a response with members that no broker sends."""
+    """Return the error for a response that no broker sends."""
     return StorePathError(
         f"{url}: the response is not a broker's ({reason[:200]}): give the HTTP address of a DelayMQ broker, and "
         "upgrade the broker if it is older than this program"
@@ -108,10 +108,10 @@ def unusable(url: str, reason: str) -> StorePathError:
 
 
 class RemoteSegmentFile:
-    """A segment read with ranges, over one connection that is kept until `close`."""
+    """A segment read in ranges over one connection, which is kept until `close`."""
 
     def __init__(self, info: RemoteSegment) -> None:
-        """StorePathError when the environment's token cannot be one."""
+        """StorePathError if the environment's token is invalid."""
         self.base = info.base
         self.name = info.path
         self.file_bytes = info.file_bytes
@@ -122,7 +122,7 @@ class RemoteSegmentFile:
         self._ahead_at = 0
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """As SegmentFile has it. SegmentGoneError, another OSError with a sentence, StorePathError."""
+        """See SegmentFile. SegmentGoneError, another OSError with a sentence, StorePathError."""
         wanted = min(len(buffer), self.file_bytes - position)
         if wanted <= 0:
             return 0
@@ -137,7 +137,7 @@ class RemoteSegmentFile:
         return len(found)
 
     def next_data(self, position: int) -> int:
-        """Nothing is known of holes, and there are none below the end that a broker states."""
+        """See SegmentFile. Holes are unknown, and there are none below the end that a broker states."""
         return min(position, self.file_bytes)
 
     def close(self) -> None:
@@ -164,12 +164,12 @@ def _get(path: StorePath, question: str, patience_s: float = METADATA_PATIENCE_S
         return client.get(question)
     except NoAnswerError as error:
         raise StorePathError(
-            f"{error.strerror}: does the broker run, and is that its HTTP port (httpPort, 8080 unless it was changed)?"
+            f"{error.strerror}: is the broker running, and is that its HTTP port (httpPort, by default 8080)?"
         ) from None
     except AnswerError as error:
         if error.status in (404, 405):
             raise StorePathError(
-                f"{url} answers, but has no {question}: it is no broker of DelayMQ, or one that is too old to hand out "
+                f"{url} responds, but has no {question}: it is not a DelayMQ broker, or one that is too old to serve "
                 "its store: upgrade it, or give the store's folder"
             ) from None
         raise StorePathError(str(error.strerror)) from None
@@ -178,10 +178,10 @@ def _get(path: StorePath, question: str, patience_s: float = METADATA_PATIENCE_S
 
 
 def _decoded(url: str, data: bytes, kind: type[_T]) -> _T:
-    """StorePathError when the response is not of that type."""
+    """Return `data` as `kind`. StorePathError if it is of another type."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise unusable(url, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise StorePathError(f"{url}: the response is not JSON: no DelayMQ broker answers there") from None
+        raise StorePathError(f"{url}: the response is not JSON: give the HTTP address of a DelayMQ broker") from None

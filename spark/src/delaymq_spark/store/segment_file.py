@@ -1,6 +1,6 @@
-"""One file of a commit log, wherever it is, and what a listing of them says.
+"""Interface of a segment, and the result of listing a store.
 
-`SegmentFile` is the seam: whatever can give bytes at a position of a segment can be a store's source.
+Any implementation of `SegmentFile`, which returns bytes at a position of a segment, can be the source of a store.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from delaymq.store.reader import SegmentInfo
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A part of a store that gave no rows."""
+    """A part of a store that yields no rows."""
 
     file: str
     position: int
-    """Byte in that file."""
+    """Position in the file, in bytes."""
     offset: int
-    """Physical offset; -1 where there is none."""
+    """Physical offset; -1 if there is none."""
     lost_bytes: int
     reason: str
     at_end: bool = False
-    """Whether it is what a write that was under way, or a crash, left behind the log's last record."""
+    """Whether the part follows the log's last record, as an unfinished write or a crash leaves it."""
 
     def __str__(self) -> str:
         where = f"{self.file}, byte {self.position}"
@@ -33,7 +33,7 @@ class Skipped:
 
 
 class SegmentFile(Protocol):
-    """One file of the log."""
+    """One segment of the log."""
 
     @property
     def base(self) -> int:
@@ -41,24 +41,24 @@ class SegmentFile(Protocol):
 
     @property
     def name(self) -> str:
-        """As it is told to people: path or address."""
+        """Path or address, as shown to users."""
 
     @property
     def file_bytes(self) -> int:
-        """Its size when it was listed."""
+        """Size when the segment was listed."""
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` from byte `position` on; how many bytes there were. OSError."""
+        """Fill `buffer` with the bytes from `position`; return their number. OSError."""
 
     def next_data(self, position: int) -> int:
-        """The first byte at or behind `position` that may be other than zero; `file_bytes` when there is none."""
+        """Return the position of the first byte from `position` that may be nonzero, or `file_bytes`."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the file or connection."""
 
 
 def read_bytes(file: SegmentFile, position: int, count: int) -> bytearray:
-    """`count` bytes from `position` on, fewer at the file's end. OSError."""
+    """Return `count` bytes from `position`, fewer at the end of the file. OSError."""
     buffer = bytearray(max(0, min(count, file.file_bytes - position)))
     with memoryview(buffer) as view:
         filled = file.read_into(position, view)
@@ -68,18 +68,18 @@ def read_bytes(file: SegmentFile, position: int, count: int) -> bytearray:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a store's folder holds."""
+    """Segments of a store, and problems found while listing them."""
 
     segments: tuple[SegmentInfo, ...]
-    """In order."""
+    """In the order of their offsets."""
     skipped: tuple[Skipped, ...]
-    """Files that are no segments."""
+    """Files that are not segments."""
     gaps: tuple[Skipped, ...]
-    """Between segments: files that were cut, and files that are not there."""
+    """Gaps between segments: truncated and missing files."""
     end: int | None = None
-    """Physical offset behind the last record, where a broker says it; a folder is to be searched for it."""
+    """Physical offset of the log's end if a broker states it; in a folder, it must be searched for."""
 
     @property
     def start(self) -> int:
-        """Physical offset of the log's first byte; 0 for an empty folder."""
+        """Physical offset of the first byte of the log; 0 for an empty folder."""
         return self.segments[0].base if self.segments else self.end or 0

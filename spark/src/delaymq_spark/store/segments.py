@@ -1,7 +1,7 @@
-"""The files of a commit log, and reading parts of them.
+"""Segments of a commit log: listing, opening and reading.
 
-A folder's files are read here, a broker's by `remote`. Everything is read, nothing mapped: a file that shrinks under a
-mapping kills the process, a short read is only a short read.
+Files in a folder are read here, those of a broker in `remote`. Files are never mapped: the truncation of a mapped file
+kills the process, whereas it only shortens a read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = [
     "StorePathError", "check_store_path", "is_address", "list_segments", "open_segment", "read_bytes",
 ]  # fmt: skip
 NAME_DIGITS: Final = 20
-# The version of delaymq/state.json that this reader knows (docs/formats/store.md).
 KNOWN_FORMAT_VERSION: Final = 1
+"""Latest version of delaymq/state.json that this reader supports (docs/formats/store.md)."""
 
 
 class LocalSegmentFile:
@@ -62,14 +62,14 @@ class LocalSegmentFile:
 
 
 def open_segment(info: SegmentInfo) -> SegmentFile:
-    """The segment, by where it is. OSError; StorePathError when a broker refuses it."""
+    """Open a segment in a folder or at a broker. OSError; StorePathError if the broker denies access."""
     if isinstance(info, remote.RemoteSegment):
         return remote.RemoteSegmentFile(info)
     return LocalSegmentFile(info)
 
 
 def list_segments(path: StorePath) -> Listing:
-    """The segments of the store at `path`. StorePathError when there is no log, or when it cannot be listed."""
+    """Return the segments of the store at `path`. StorePathError if there is no log, or it cannot be listed."""
     if is_address(path):
         return remote.list_segments(path)
     return _list_folder(str(path))
@@ -80,7 +80,8 @@ def _list_folder(path: str) -> Listing:
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
-        raise StorePathError(f"{path} is not a store: it has no folder commitlog. Name the store's own") from None
+        text = f"{path} is not a store: it has no folder commitlog; give the store's own folder"
+        raise StorePathError(text) from None
     except OSError as error:
         raise StorePathError(f"{folder} cannot be listed: {error.strerror}") from error
     found: list[SegmentInfo] = []
@@ -89,14 +90,14 @@ def _list_folder(path: str) -> Listing:
     for name in names:
         file = f"{folder}/{name}"
         if not (len(name) == NAME_DIGITS and name.isascii() and name.isdigit() and int(name) < 1 << 63):
-            # A name in no encoding can stand in no summary.
+            # A summary can only contain names that are valid UTF-8.
             shown = os.fsencode(file).decode("utf-8", "replace")
-            skipped.append(Skipped(shown, 0, -1, _size_of(file), "its name is not a segment's"))
+            skipped.append(Skipped(shown, 0, -1, _size_of(file), "its name is not that of a segment"))
             continue
         try:
             facts = os.stat(file)
             if not os.path.isfile(file):
-                raise IsADirectoryError(0, "it is no file")
+                raise IsADirectoryError(0, "not a regular file")
             os.close(os.open(file, os.O_RDONLY | os.O_CLOEXEC))
         except FileNotFoundError:
             continue  # The broker has just deleted it.
@@ -104,7 +105,7 @@ def _list_folder(path: str) -> Listing:
             unreadable.append((SegmentInfo(int(name), file, _size_of(file)), f"cannot be read: {error.strerror}"))
             continue
         found.append(SegmentInfo(int(name), file, facts.st_size))
-    # All files of a log have one size; a folder in the place of one says nothing about it.
+    # All files of a log have the same size; a folder in place of a file does not tell it.
     whole_bytes = max((info.file_bytes for info in found), default=0)
     for info, reason in unreadable:
         skipped.append(Skipped(info.path, 0, info.base, whole_bytes or info.file_bytes, reason))
@@ -116,7 +117,7 @@ def _gaps(folder: str, segments: list[SegmentInfo], whole_bytes: int) -> Iterato
     for before, after in pairwise(segments) if whole_bytes else ():
         lost_bytes = after.base - before.end
         if lost_bytes > 0 and before.file_bytes < whole_bytes:
-            yield Skipped(before.path, before.file_bytes, before.end, lost_bytes, "the file was cut")
+            yield Skipped(before.path, before.file_bytes, before.end, lost_bytes, "the file was truncated")
         elif lost_bytes > 0:
             file = f"{folder}/{before.end:0{NAME_DIGITS}d}"
             yield Skipped(file, 0, before.end, lost_bytes, "the file is missing")
@@ -128,19 +129,19 @@ def _problems_of_state(path: str) -> Iterator[Skipped]:
         with open(file, "rb") as state:
             content = json.loads(state.read(65_536))
         version, unfinished = content["formatVersion"], content.get("unfinished")
-        # A newer version may say that older programs read it, too.
+        # A newer version may state that older programs can read it.
         if int(content.get("minimumReader", version)) > KNOWN_FORMAT_VERSION:
             yield Skipped(
                 file, 0, -1, 0,
-                f"the store has format version {version}, this program knows {KNOWN_FORMAT_VERSION}: what it does not "
-                "recognise is left out; use the version that wrote it, or a later one",
+                f"the store has format version {version}, but this program supports {KNOWN_FORMAT_VERSION}: data that "
+                "it does not recognise is omitted; use the version that wrote the store, or a later one",
             )  # fmt: skip
         if unfinished:
-            yield Skipped(file, 0, -1, 0, f"the store holds {str(unfinished)[:200]}: what is not there yet is missing")
+            yield Skipped(file, 0, -1, 0, f"the store holds {str(unfinished)[:200]}: data may be missing")
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        yield Skipped(file, 0, -1, 0, f"cannot be read ({str(error)[:200]}): the format's version is not known")
+        yield Skipped(file, 0, -1, 0, f"cannot be read ({str(error)[:200]}): the format version is unknown")
 
 
 def _size_of(path: str) -> int:
