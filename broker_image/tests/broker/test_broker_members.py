@@ -73,11 +73,11 @@ def test_a_silent_member_is_distinguished_from_one_that_left(harness: Harness) -
     question = asked(harness, RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
     silent = response_of(question.answer([None]))
     assert silent.code == ResponseCode.CONSUME_MSG_TIMEOUT
-    assert silent.remark == "consumer <readers> <c1> Timeout: no answer within 10000 ms"
+    assert silent.remark == "consumer <readers> <c1> Timeout: no response within 10000 ms"
     harness.broker.session_closed(session)
     left = response_of(question.answer([None]))
     assert left.code == ResponseCode.CONSUME_MSG_TIMEOUT
-    assert left.remark == "consumer <readers> <c1> Timeout: it left before it answered"
+    assert left.remark == "consumer <readers> <c1> Timeout: it left the group before it responded"
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY])
@@ -135,7 +135,7 @@ def test_an_invalid_message_id_is_rejected(harness: Harness, message_id: str | N
     fields = {"consumerGroup": "readers", "clientId": "c1"} | ({} if message_id is None else {"msgId": message_id})
     answer = harness.answer(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "is no offset message id" in str(answer.remark)
+    assert "is not an offset message id" in str(answer.remark)
     assert len(str(answer.remark)) < 200
 
 

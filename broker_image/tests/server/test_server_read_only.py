@@ -61,7 +61,7 @@ def test_a_store_and_a_backup_are_served_and_stay_as_they_are(tmp_path: Path) ->
             ):
                 answer = await peer.connection.request(refused)
                 assert answer.code == ResponseCode.NO_PERMISSION
-                assert "only reads its store (readOnly)" in (answer.remark or "")
+                assert "is read-only (readOnly=true)" in (answer.remark or "")
             # Routes permit reading only, and what is overdue stays where it is.
             route = server.namesrv.namesrv.routes.route("T")
             assert route is not None

@@ -1,6 +1,7 @@
-"""Errors of the broker, and refusals that several processors share.
+"""Errors of the broker, and rejections that several processors share.
 
-A RequestError (protocol.errors) is answered; the functions here only give the common ones one wording.
+The server returns a RequestError (protocol.errors) as the response. The functions here give the common errors a uniform
+wording.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from delaymq.store.errors import (
     StoreFullError,
 )
 
-# How much of a peer's text a remark repeats.
+# Maximum length of a peer's text that a remark repeats.
 _SHOWN_CHARACTERS = 128
 
 
 def system_error(remark: str) -> RequestError:
-    """1: the request cannot be served as it stands."""
+    """Return error 1: the request cannot be served."""
     return RequestError(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def message_illegal(remark: str) -> RequestError:
-    """13: the message itself cannot be stored; clients do not retry."""
+    """Return error 13: the message itself cannot be stored. Clients do not retry."""
     return RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
 def no_permission(remark: str) -> RequestError:
-    """16."""
+    """Return error 16: access denied."""
     return RequestError(ResponseCode.NO_PERMISSION, remark)
 
 
 def topic_missing(topic: str) -> RequestError:
-    """17: clients ask for the route anew."""
+    """Return error 17. Clients then request the route again."""
     shown = topic[:_SHOWN_CHARACTERS]
     return RequestError(
         ResponseCode.TOPIC_NOT_EXIST, f"topic[{shown}] not exist, apply first please! (mqadmin updateTopic creates it)"
@@ -44,7 +45,7 @@ def topic_missing(topic: str) -> RequestError:
 
 
 def group_missing(group: str) -> RequestError:
-    """26."""
+    """Return error 26: the consumer group does not exist."""
     shown = group[:_SHOWN_CHARACTERS]
     return RequestError(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -53,12 +54,12 @@ def group_missing(group: str) -> RequestError:
 
 
 def unavailable(remark: str) -> RequestError:
-    """14: clients try another broker."""
+    """Return error 14. Clients then try another broker."""
     return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {remark}")
 
 
 def store_refusal(error: StoreError | IllegalMessageError) -> RequestError:
-    """What a producer is told when the store does not take a message."""
+    """Return the error for a producer whose message the store rejected."""
     if isinstance(error, StoreFullError | StoreClosedError | StoreFailedError):
         return unavailable(str(error))
     if isinstance(error, RecordTooLargeError | IllegalMessageError):

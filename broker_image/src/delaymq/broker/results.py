@@ -1,4 +1,4 @@
-"""What a processor can hand back: an answer, or one that waits for the disk, for a message, or for other clients."""
+"""Results of processors: a response, or one that waits for the disk, for a message, or for other clients."""
 
 from __future__ import annotations
 
@@ -15,66 +15,68 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Deferred:
-    """`response` goes out when the store has confirmed everything below `until`; `late` goes out after `timeout_ms`."""
+    """A response that is sent when the store has confirmed the log up to `until`, or `late` after `timeout_ms`."""
 
     response: Response
     until: int
-    """Physical offset: end of what was appended."""
+    """Physical offset: end of the appended records."""
     timeout_ms: int
     late: Response
 
 
 @dataclass(slots=True)
 class Held:
-    """A pull that found nothing and may wait: a message that `matches` in this queue, or the deadline, resumes it."""
+    """A pull that found nothing and may wait until a message that `matches` arrives in the queue, or until the
+    deadline.
+    """
 
     topic: str
     queue_id: int
     offset: int
-    """Queue offset of the first message that would do."""
+    """Queue offset of the first message that is wanted."""
     deadline_ms: int
     matches: Callable[[int], bool]
-    """Whether a message with this tags code is wanted."""
+    """Return whether a message with this tags code is wanted."""
     resume: Callable[[bool], Response | Held]
-    """Runs the pull again; with True the result is an answer in any case. Never raises."""
+    """Run the pull again. With True, the result is a response in any case. Never raises."""
     properties: Callable[[bytes], bool] | None = None
-    """Whether a message with these raw properties is wanted; None: any."""
+    """Return whether a message with these raw properties is wanted. None: all messages are wanted."""
     cost: int = 1
-    """How much work `properties` is, in comparisons."""
+    """Cost of `properties`, in comparisons."""
 
 
 @dataclass(slots=True)
 class RelayedRequests:
-    """Requests that go to clients over their own connections; what they answer makes up the answer.
+    """Requests to clients over their own connections; the response is derived from their responses.
 
-    They are sent also for a one-way request; only nobody is told the result then.
+    They are also sent for a one-way request, whose result is discarded.
     """
 
     requests: list[tuple[Session, Command]]
-    """A command of its own for each: the connection numbers it."""
+    """A separate command for each client, because the connection assigns its number."""
     timeout_ms: int
     answer: Callable[[list[Command | None]], Response | Deferred]
-    """Called once, with the answers in the order of the questions: None where none came in time, where the connection
-    ended or is behind, or where there was too much to keep. Never raises."""
+    """Called once, with the responses in the order of the requests. A response is None if it did not arrive in time, if
+    the connection closed or is too far behind, or if it was too large to keep. Never raises."""
 
 
 @dataclass(slots=True)
 class TimeSliced:
-    """Work that is too long for one turn of the loop, and touches no file: others have their turn between its steps.
+    """Work that is too long for one time slice of the event loop and accesses no file.
 
-    It is done to its end also for a one-way request, and for a client that leaves. Further requests of the connection
-    wait until then.
+    Other work runs between its steps. It is completed even for a one-way request and for a client that disconnects.
+    Further requests of the connection wait until then.
     """
 
     steps: Generator[None, None, Response | Deferred]
-    """Each some 1 ms at most; returns the answer. To be run by `Broker.next_step`."""
+    """Steps of at most about 1 ms each, run by `Broker.next_step`. The generator returns the response."""
     queued: bool = False
-    """Whether it fills much memory on its way: only some of these are under way at once, and the others wait. It is not
-    begun for a client that has left by then."""
+    """Whether the work needs much memory. Only a few such works run concurrently, and the others wait. The work does
+    not start if its client has disconnected by then."""
 
 
 def first_step(steps: Generator[None, None, Response], *, queued: bool = True) -> Response | TimeSliced:
-    """The answer if one step reaches it; otherwise the rest of the work."""
+    """Return the response if one step completes the work, otherwise the remaining work."""
     try:
         next(steps)
     except StopIteration as end:
@@ -84,4 +86,4 @@ def first_step(steps: Generator[None, None, Response], *, queued: bool = True) -
 
 
 Result = Response | Deferred | Held | RelayedRequests | TimeSliced | BlockingSteps[Response] | None
-"""Steps are a change of a file: they are done also for a one-way request."""
+"""Blocking steps change a file, so they are also run for a one-way request."""

@@ -1,1 +1,1 @@
-"""One function a request code, by subject; table.py holds the one table of them."""
+"""Request processors: one function for each request code, grouped by subject. `table` maps codes to functions."""

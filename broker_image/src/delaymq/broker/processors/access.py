@@ -1,6 +1,6 @@
-"""50 to 53: the rules of access control, changed and asked for over the wire. They are written into their files.
+"""Administration of access control rules (50 to 53). Changes are written to the rule files.
 
-And 101, by which clients ask for the challenge of the second signature.
+Also the challenge for the second signature (101).
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 
 MAX_REMARK_CHARACTERS = 500
 _OFF = "access control is off on this broker: set aclEnable=true in its configuration file and restart it"
-# Fields of 50 that change an account only when they are there and, but for the last three, not empty.
+# Fields of request 50 that change an account only if they are present and not empty.
 _TEXTS = ("default_topic_perm", "default_group_perm")
 
 
 def put_account(broker: Broker, session: Session, command: Command) -> BlockingSteps[Response]:
-    """50: makes an account, or changes what the request names of one. On disk when it is answered."""
+    """Handle UPDATE_AND_CREATE_ACL_CONFIG (50): create an account, or change the stated fields of an existing one.
+
+    The change is durable before the response is sent.
+    """
     from delaymq.access.accounts import Entry  # most brokers have no accounts
 
     failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
@@ -67,7 +70,7 @@ def put_account(broker: Broker, session: Session, command: Command) -> BlockingS
 
 
 def delete_account(broker: Broker, session: Session, command: Command) -> BlockingSteps[Response]:
-    """51: takes an account away. On disk when it is answered."""
+    """Handle DELETE_ACL_CONFIG (51): delete an account. The change is durable before the response is sent."""
     failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
     rules = _rules(broker, failed)
     header = DeleteAccessConfigRequestHeader.from_fields(command.fields)
@@ -79,7 +82,7 @@ def delete_account(broker: Broker, session: Session, command: Command) -> Blocki
 
 
 def get_versions(broker: Broker, session: Session, command: Command) -> Response:
-    """52: which state each file of rules has."""
+    """Handle GET_BROKER_CLUSTER_ACL_INFO (52): return the version of each rule file."""
     rules = _rules(broker, ResponseCode.SYSTEM_ERROR)
     header = GetBrokerAclConfigResponseHeader(
         version=_json(rules.version),
@@ -92,7 +95,10 @@ def get_versions(broker: Broker, session: Session, command: Command) -> Response
 
 
 def set_white_addresses(broker: Broker, session: Session, command: Command) -> BlockingSteps[Response]:
-    """53: replaces the global white list of one file. On disk when it is answered."""
+    """Handle UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53): replace the global white list of one file.
+
+    The change is durable before the response is sent.
+    """
     from delaymq.access.addresses import split_list
 
     failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
@@ -107,7 +113,10 @@ def set_white_addresses(broker: Broker, session: Session, command: Command) -> B
 
 
 def give_challenge(broker: Broker, session: Session, command: Command) -> Response:
-    """101 for the challenge of this connection; a broker has no other configuration of that kind."""
+    """Handle GET_KV_CONFIG (101): return this connection's challenge.
+
+    A broker serves no other configuration of this kind.
+    """
     from delaymq.protocol.second_signature import asks_for_challenge  # most brokers check no signature
 
     if broker.access is None or not asks_for_challenge(command):
@@ -133,5 +142,5 @@ def _listed(text: str | None) -> tuple[str, ...] | None:
 
 
 def _json(value: object) -> str:
-    """As RocketMQ's broker writes versions."""
+    """Return `value` as compact JSON, the form in which RocketMQ's broker writes versions."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Topics, groups, statistics, configuration and cleaning, as operators ask for them."""
+"""Administration of topics, groups, statistics, configuration and cleanup."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
 
-# Each is kept in delaymq/deleted_topics.json for as long as the log may have messages of it.
+# Each stays in delaymq/deleted_topics.json while the commit log may contain its messages.
 MAX_DELETED_TOPICS: Final = 100_000
 _logger = logging.getLogger(__name__)
 
 
 def update_and_create_topic(broker: Broker, session: Session, command: Command) -> Response:
-    """17: makes or changes a topic; durable when it is answered."""
+    """Handle UPDATE_AND_CREATE_TOPIC (17): create or change a topic. The change is durable before the response is sent."""
     header = CreateTopicRequestHeader.from_fields(command.fields)
     topic = checked_topic(
         TopicConfig(
@@ -61,7 +61,10 @@ def update_and_create_topic(broker: Broker, session: Session, command: Command) 
 
 
 def delete_topic(broker: Broker, session: Session, command: Command) -> Response:
-    """215: forgets a topic and deletes its queues; its messages stay in the log until they are too old."""
+    """Handle DELETE_TOPIC_IN_BROKER (215): delete a topic and its queues.
+
+    Its messages stay in the commit log until they expire.
+    """
     topic = DeleteTopicRequestHeader.from_fields(command.fields).topic
     if not topic or topic.isspace():
         raise system_error("The specified topic is blank.")
@@ -79,10 +82,13 @@ def delete_topic(broker: Broker, session: Session, command: Command) -> Response
 
 
 def _write_through(broker: Broker) -> None:
-    """What an administrator changed is on the disk before it is answered."""
+    """Write the changed topics and groups before the administrator receives the response."""
     error = broker.persist_definitions()
     if error is not None:
-        raise system_error(f"changed, but not written yet ({error.strerror}): ask again when the disk is well")
+        raise system_error(
+            f"the change is in effect but could not be written ({error.strerror}): repair the disk and repeat the"
+            " request"
+        )
 
 
 def _refuse_system_topic(broker: Broker, topic: str) -> None:
@@ -91,12 +97,15 @@ def _refuse_system_topic(broker: Broker, topic: str) -> None:
 
 
 def get_all_topic_config(broker: Broker, session: Session, command: Command) -> Response:
-    """21: topics.json."""
+    """Handle GET_ALL_TOPIC_CONFIG (21): return topics.json."""
     return Response(body=broker.topics.encode())
 
 
 def get_topic_config(broker: Broker, session: Session, command: Command) -> Response:
-    """351: one topic, without the mapping of queues that static topics of RocketMQ 5 have besides."""
+    """Handle GET_TOPIC_CONFIG (351): return one topic.
+
+    The response does not have the queue mapping that the static topics of RocketMQ 5 have.
+    """
     name = GetTopicConfigRequestHeader.from_fields(command.fields).topic
     topic = broker.topics.get(name)
     if topic is None:
@@ -105,24 +114,24 @@ def get_topic_config(broker: Broker, session: Session, command: Command) -> Resp
 
 
 def get_system_topics(broker: Broker, session: Session, command: Command) -> Response:
-    """305: the broker's own topics."""
+    """Handle GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305): return the system topics."""
     return Response(body=TopicList(sorted(broker.topics.system)).encode())
 
 
 def update_and_create_group(broker: Broker, session: Session, command: Command) -> Response:
-    """200: makes or changes a consumer group; durable when it is answered."""
+    """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200): create or change a group; durable before the response is sent."""
     broker.groups.put(SubscriptionGroupConfig.decode(command.body))
     _write_through(broker)
     return Response()
 
 
 def get_all_groups(broker: Broker, session: Session, command: Command) -> Response:
-    """201: subscriptionGroup.json."""
+    """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): return subscriptionGroup.json."""
     return Response(body=broker.groups.encode())
 
 
 def delete_group(broker: Broker, session: Session, command: Command) -> Response:
-    """207: forgets a group, and its offsets if the request says so."""
+    """Handle DELETE_SUBSCRIPTIONGROUP (207): delete a group, and its offsets if the request has `removeOffset`."""
     header = DeleteSubscriptionGroupRequestHeader.from_fields(command.fields)
     broker.groups.remove(header.group_name)
     if header.remove_offset:
@@ -134,21 +143,24 @@ def delete_group(broker: Broker, session: Session, command: Command) -> Response
 
 
 def get_runtime_info(broker: Broker, session: Session, command: Command) -> Response:
-    """28: figures of the running broker."""
+    """Handle GET_BROKER_RUNTIME_INFO (28): return figures of the running broker."""
     return Response(body=KVTable(runtime_info(broker)).encode())
 
 
 def get_broker_config(broker: Broker, session: Session, command: Command) -> Response:
-    """26: the configuration as properties text."""
+    """Handle GET_BROKER_CONFIG (26): return the configuration as properties text."""
     version = broker.topics.version.encode().decode()
     return Response(fields={"version": version}, body=exported_settings(broker.config))
 
 
 def update_broker_config(broker: Broker, session: Session, command: Command) -> BlockingSteps[Response]:
-    """25: changes keys, all of them or none; the remark says which changed now and which wait for a restart, or why."""
+    """Handle UPDATE_BROKER_CONFIG (25): change all stated keys, or none of them.
+
+    The remark states which keys have changed and which take effect after a restart, or why the change was rejected.
+    """
     settings = decode_settings(command.body)
     if not settings:
-        raise system_error("the body has no keys: send key=value lines")
+        raise system_error("the body contains no settings: send key=value lines")
     try:
         change = yield from broker.settings.change(
             lambda: broker.config, settings, by=f"code 25 of {session.remote_address}", now_ms=broker.now_ms()
@@ -163,19 +175,22 @@ def update_broker_config(broker: Broker, session: Session, command: Command) -> 
 
 
 def delete_expired_commit_log(broker: Broker, session: Session, command: Command) -> Response:
-    """329: a retention pass now, whatever the hour; what is not old enough or pinned is kept."""
+    """Handle DELETE_EXPIRED_COMMITLOG (329): run retention now, at any hour. Recent and pinned segments are kept."""
     broker.store.clean(broker.now_ms(), at_any_hour=True)
     return Response()
 
 
 def clean_expired_queues(broker: Broker, session: Session, command: Command) -> Response:
-    """306: queue files below the log's begin go with each retention pass; this makes one."""
+    """Handle CLEAN_EXPIRED_CONSUMEQUEUE (306): run retention.
+
+    Retention also deletes queue files below the start of the log.
+    """
     broker.store.clean(broker.now_ms())
     return Response()
 
 
 def clean_unused_topics(broker: Broker, session: Session, command: Command) -> Response:
-    """316: deletes stored queues whose topic is gone."""
+    """Handle CLEAN_UNUSED_TOPIC (316): delete the stored queues of topics that no longer exist."""
     stored = {topic for topic, _ in broker.store.queues()}
     for topic in sorted(stored):
         if topic not in broker.topics.table and not broker.topics.is_system(topic):

@@ -1,4 +1,4 @@
-"""Batches (320) on their way into the store: small ones at once, large ones in turns."""
+"""Storing of batches (320): small ones immediately, large ones in time slices."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from delaymq.protocol.headers import SendMessageRequestHeader
 
 BATCHED_AT_ONCE: Final = 128
-"""Messages of a batch that are stored in one turn of the loop: some 2 ms. The others follow in turns of their own."""
+"""Maximum number of messages of a batch that are stored in one time slice (about 2 ms). The others follow in further
+slices."""
 MAX_BATCHED: Final = 31_650
-"""Messages of a batch: the answer names each by an id of 33 characters, and clients take headers of 1 MiB."""
+"""Maximum number of messages in a batch. The response contains an id of 33 characters for each, and clients accept
+headers of up to 1 MiB."""
 _OTHER_FIELDS_BYTES: Final = 4_096
 
 
 class Batch:
-    """A batch on its way into the store."""
+    """A batch that is being stored."""
 
     def __init__(
         self,
@@ -55,10 +57,13 @@ class Batch:
         self._ids: list[str] = []
         self._first_offset = 0
         self.end = 0
-        """Where the log ends behind what is stored of it."""
+        """Physical offset of the end of the stored part of the batch."""
 
     def records(self, messages: list[BatchMessage]) -> list[NewRecord]:
-        """What is stored of some of its messages; RequestError for those that may not be in a batch."""
+        """Return the records for some messages of the batch.
+
+        Raises RequestError for messages that a batch must not contain.
+        """
         header, shared, characters = self._header, self._shared, self._shared_characters
         return [
             NewRecord(
@@ -77,7 +82,7 @@ class Batch:
         ]
 
     def check(self, messages: list[BatchMessage]) -> int:
-        """Bytes that some of its messages will take in the log; RequestError for those that cannot be stored."""
+        """Return the bytes that some messages will occupy in the log. Raises RequestError if one cannot be stored."""
         try:
             return self.broker.store.check_batch(self.records(messages))
         except (StoreError, IllegalMessageError) as error:
@@ -85,7 +90,7 @@ class Batch:
             raise store_refusal(error) from error
 
     def store(self, records: list[NewRecord], room: int = 0) -> None:
-        """Stores the next ones, all or none; before the first of several parts with `room` for all of them."""
+        """Append the next records, all or none. Before the first of several parts, `room` is the size of all parts."""
         broker = self.broker
         began = perf_counter()
         try:
@@ -108,7 +113,7 @@ class Batch:
         self.end = last.physical_offset + last.size
 
     def store_in_slices(self, body: bytes) -> Iterator[None]:
-        """Stores a batch of many messages, some in each step; nothing before all of them are known to be sound."""
+        """Store a batch of many messages in steps. All messages are validated before the first one is stored."""
         room = count = at = 0
         most = most_batched(self.broker)
         while at < len(body):
@@ -129,11 +134,11 @@ class Batch:
 
     @property
     def waits(self) -> bool:
-        """Whether its producer is answered when all of it is on the disk."""
+        """Whether the producer waits until the whole batch is flushed."""
         return self.broker.waits_for_flush and self._shared.get(names.WAIT, "true").lower() == "true"
 
     def answer_fields(self) -> dict[str, str]:
-        """What its producer is told: all of it is stored."""
+        """Return the fields of the response. The whole batch must be stored."""
         return {
             "msgId": ",".join(self._ids),
             "queueId": str(self._queue_id),
@@ -144,5 +149,5 @@ class Batch:
 
 
 def most_batched(broker: Broker) -> int:
-    """Messages of a batch whose ids fit the header of its answer."""
+    """Return the maximum number of messages of a batch whose ids fit into the header of the response."""
     return min(MAX_BATCHED, (MAX_HEADER_BYTES - _OTHER_FIELDS_BYTES) // (len(broker.message_id_prefix) + 16 + 1))

@@ -1,4 +1,4 @@
-"""Heartbeats, leaving, members of a group, queue locks, and the check of a subscription (34, 35, 38, 41, 42, 46)."""
+"""Heartbeats, unregistration, group members, queue locks, and the check of a subscription (34, 35, 38, 41, 42, 46)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
 
-# Client ids are IP@INSTANCE@UNIT; they go into answers and files.
+# Client ids have the form IP@INSTANCE@UNIT. They appear in responses and files.
 MAX_CLIENT_ID_LENGTH: Final = 1_024
 
 
 def heartbeat(broker: Broker, session: Session, command: Command) -> Response:
-    """34: who the client is and what it consumes; makes groups and their retry topics.
+    """Handle HEART_BEAT (34): register the client and its subscriptions, and create groups and their retry topics.
 
-    One that is refused changes nothing: the client stays what it said before.
+    A rejected heartbeat changes nothing: the client keeps its previous registration.
     """
     data = HeartbeatData.decode(command.body)
     if not data.client_id or len(data.client_id) > MAX_CLIENT_ID_LENGTH:
@@ -59,7 +59,7 @@ def heartbeat(broker: Broker, session: Session, command: Command) -> Response:
 
 
 def _make_group(broker: Broker, session: Session, command: Command, consumer: ConsumerData) -> None:
-    """The group and its retry topic, if they are not there and may be made."""
+    """Create the group and its retry topic if they are missing and may be created."""
     name = consumer.group_name
     group = broker.creations.find_group(session, command, name)
     retry_topic = names.retry_topic(name)
@@ -71,14 +71,14 @@ def _make_group(broker: Broker, session: Session, command: Command, consumer: Co
 
 
 def unregister_client(broker: Broker, session: Session, command: Command) -> Response:
-    """35: a client leaves one of its groups."""
+    """Handle UNREGISTER_CLIENT (35): remove a client from one of its groups."""
     header = UnregisterClientRequestHeader.from_fields(command.fields)
     broker.clients.unregister(session, header.client_id, header.producer_group, header.consumer_group)
     return Response()
 
 
 def get_consumer_list_by_group(broker: Broker, session: Session, command: Command) -> Response:
-    """38: client ids of a group's members, by which clients share out the queues."""
+    """Handle GET_CONSUMER_LIST_BY_GROUP (38): return the client ids of a group's members, for queue allocation."""
     header = GetConsumerListByGroupRequestHeader.from_fields(command.fields)
     ids = broker.clients.member_ids(header.consumer_group, broker.now_ms())
     if not ids:
@@ -87,15 +87,15 @@ def get_consumer_list_by_group(broker: Broker, session: Session, command: Comman
 
 
 def lock_queues(broker: Broker, session: Session, command: Command) -> Response:
-    """41: takes or renews locks; answers the queues that the client holds now."""
+    """Handle LOCK_BATCH_MQ (41): acquire or renew locks; return the queues that the client now holds."""
     request = LockRequest.decode(command.body)
     if len(request.consumer_group) > names.MAX_GROUP_LENGTH or len(request.client_id) > MAX_CLIENT_ID_LENGTH:
         raise system_error(
-            f"consumerGroup and clientId of a lock have at most {names.MAX_GROUP_LENGTH} and {MAX_CLIENT_ID_LENGTH}"
-            " characters"
+            f"consumerGroup and clientId of a lock must have at most {names.MAX_GROUP_LENGTH} and"
+            f" {MAX_CLIENT_ID_LENGTH} characters"
         )
     if any(max(len(queue.topic), len(queue.broker_name)) > names.MAX_GROUP_LENGTH for queue in request.mq_set):
-        raise system_error(f"a queue's topic and brokerName have at most {names.MAX_GROUP_LENGTH} characters")
+        raise system_error(f"a queue's topic and brokerName must have at most {names.MAX_GROUP_LENGTH} characters")
     wanted = [(queue.broker_name, queue.topic, queue.queue_id) for queue in request.mq_set]
     held = broker.locks.lock(request.consumer_group, request.client_id, wanted, broker.now_ms())
     queues = [MessageQueue(broker_name, queue_id, topic) for broker_name, topic, queue_id in held]
@@ -103,7 +103,7 @@ def lock_queues(broker: Broker, session: Session, command: Command) -> Response:
 
 
 def unlock_queues(broker: Broker, session: Session, command: Command) -> Response:
-    """42."""
+    """Handle UNLOCK_BATCH_MQ (42): release locks."""
     request = LockRequest.decode(command.body)
     held = [(queue.broker_name, queue.topic, queue.queue_id) for queue in request.mq_set]
     broker.locks.unlock(request.consumer_group, request.client_id, held)
@@ -111,9 +111,10 @@ def unlock_queues(broker: Broker, session: Session, command: Command) -> Respons
 
 
 def check_client_config(broker: Broker, session: Session, command: Command) -> Response:
-    """46: whether a subscription can be served."""
+    """Handle CHECK_CLIENT_CONFIG (46): check whether a subscription can be served."""
     subscription = CheckClient.decode(command.body).subscription_data
-    # A consumer that is refused here does not start: if there is no time to look now, its pulls say what is wrong.
+    # A consumer that is rejected here does not start. If there is no time to compile the expression now, its pulls will
+    # report an error.
     with suppress(NotNowError):
         checked_filter(broker, subscription.expression_type, subscription.sub_string, session.id)
     return Response()

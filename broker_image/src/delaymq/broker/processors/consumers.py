@@ -1,4 +1,4 @@
-"""Connections of groups, as operators ask for them (203, 204, 300, 328)."""
+"""Connections of groups, for administrators (203, 204, 300, 328)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from delaymq.broker.session import Session
 
 SORTED_AT_ONCE: Final = 1_000
-"""Names of groups that are sorted in one step."""
+"""Number of group names that are sorted in one step."""
 
 
 def get_consumer_connections(broker: Broker, session: Session, command: Command) -> Response:
-    """203: members of a consumer group and what it subscribes."""
+    """Handle GET_CONSUMER_CONNECTION_LIST (203): return the members of a consumer group and its subscriptions."""
     name = GetConsumerConnectionListRequestHeader.from_fields(command.fields).consumer_group
     group = broker.clients.consumers.get(name)
     if group is None:
@@ -52,7 +52,7 @@ def get_consumer_connections(broker: Broker, session: Session, command: Command)
 
 
 def get_producer_connections(broker: Broker, session: Session, command: Command) -> Response:
-    """204: members of a producer group."""
+    """Handle GET_PRODUCER_CONNECTION_LIST (204): return the members of a producer group."""
     name = GetProducerConnectionListRequestHeader.from_fields(command.fields).producer_group
     members = broker.clients.producers.get(name)
     if not members:
@@ -61,7 +61,7 @@ def get_producer_connections(broker: Broker, session: Session, command: Command)
 
 
 def get_all_producers(broker: Broker, session: Session, command: Command) -> Response:
-    """328: all producer groups with their members."""
+    """Handle GET_ALL_PRODUCER_INFO (328): return all producer groups with their members."""
     table = {
         group: [
             ProducerInfo(
@@ -79,7 +79,7 @@ def get_all_producers(broker: Broker, session: Session, command: Command) -> Res
 
 
 def query_topic_consumers(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
-    """300: groups that subscribe a topic or have offsets in it."""
+    """Handle QUERY_TOPIC_CONSUME_BY_WHO (300): return the groups that subscribe to a topic or have offsets in it."""
     topic = QueryTopicConsumeByWhoRequestHeader.from_fields(command.fields).topic
     return first_step(_topic_consumers(broker, topic))
 

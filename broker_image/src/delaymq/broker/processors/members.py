@@ -1,4 +1,4 @@
-"""What operators have members of a consumer group say or do, over the members' own connections (222, 223, 307, 309)."""
+"""Administrators' requests that members of a consumer group execute over their own connections (222, 223, 307, 309)."""
 
 from __future__ import annotations
 
@@ -30,29 +30,32 @@ if TYPE_CHECKING:
 
 PASSED_ON_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
-# Tables that members state are parsed while everybody waits; one has some 70 bytes a queue.
+# Members' tables are parsed on the event loop. A table has about 70 bytes for each queue.
 MAX_STATUS_BYTES: Final = 1024 * 1024
-# Queues of one step of a reset: each is a search through its entries by time.
+# Queues of one step of a reset. Each queue needs a search by time.
 RESET_AT_ONCE: Final = 16
-# What members are told of a reset in one step.
+# Bytes of reset notifications that are sent in one step.
 NOTIFY_BYTES_PER_SLICE: Final = 1024 * 1024
 
 
 def get_running_info(broker: Broker, session: Session, command: Command) -> RelayedRequests:
-    """307: what a member consumes and how fast; with jstackEnable also what its threads do."""
+    """Handle GET_CONSUMER_RUNNING_INFO (307): return a member's state, and with `jstackEnable` also its thread stacks."""
     header = GetConsumerRunningInfoRequestHeader.from_fields(command.fields)
     question = request_command(RequestCode.GET_CONSUMER_RUNNING_INFO, _passed_on(command), command.body)
     return _pass_on(broker, header.consumer_group, header.client_id, question)
 
 
 def consume_directly(broker: Broker, session: Session, command: Command) -> RelayedRequests:
-    """309: has a member consume one stored message now, whatever its offsets say; answers what came of it."""
+    """Handle CONSUME_MESSAGE_DIRECTLY (309): let a member consume one stored message now; return the outcome.
+
+    Offsets are neither considered nor changed.
+    """
     header = ConsumeMessageDirectlyResultRequestHeader.from_fields(command.fields)
     try:
         offset = parse_offset_message_id(header.msg_id or "")[2]
     except ValueError as error:
-        raise system_error(f"msgId={(header.msg_id or '')[:64]!r} is no offset message id: {error}") from error
-    _member(broker, header.consumer_group, header.client_id or "")  # before a body is read for nobody
+        raise system_error(f"msgId={(header.msg_id or '')[:64]!r} is not an offset message id: {error}") from error
+    _member(broker, header.consumer_group, header.client_id or "")  # rejects an absent member before the body is read
     record = broker.records.record_at(offset)
     if record is None:
         raise system_error(f"can not find message by the offset, {offset}")
@@ -63,7 +66,7 @@ def consume_directly(broker: Broker, session: Session, command: Command) -> Rela
 
 
 def _passed_on(command: Command) -> dict[str, str]:
-    # An operator's signature is nobody else's business.
+    # Do not disclose the administrator's signature.
     return {name: value for name, value in command.fields.items() if name not in CREDENTIAL_FIELDS}
 
 
@@ -86,17 +89,20 @@ def _pass_on(broker: Broker, group: str, client_id: str, question: Command) -> R
         said = answers[0]
         if said is not None:
             return Response(said.code, said.remark, said.fields, said.body)
-        # RocketMQ's broker waits for one that left, too.
+        # RocketMQ's broker also waits for a member that has left.
         now = broker.clients.member(group, client_id)
         left = now is None or now.session is not client.session
-        why = "it left before it answered" if left else f"no answer within {PASSED_ON_TIMEOUT_MS} ms"
+        why = "it left the group before it responded" if left else f"no response within {PASSED_ON_TIMEOUT_MS} ms"
         return Response(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: {why}")
 
     return RelayedRequests([(client.session, question)], PASSED_ON_TIMEOUT_MS, answer)
 
 
 def get_consumer_status(broker: Broker, session: Session, command: Command) -> RelayedRequests:
-    """223: how far each member, or the one with a client id, has consumed the queues of a topic that it has."""
+    """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): return the members' progress in the queues of a topic.
+
+    Only the member with the stated client id, if there is one.
+    """
     header = GetConsumerStatusRequestHeader.from_fields(command.fields)
     group, topic = header.group, header.topic
     asked = broker.clients.members(group)
@@ -132,7 +138,9 @@ def _status_of(ids: list[str], answers: list[Command | None]) -> Response:
         except RequestError:
             unread += 1
         left_bytes = max(left_bytes - len(answer.body), 1)
-    remark = f"{unread} members answered what cannot be read, or too much: ask each alone" if unread else None
+    remark = None
+    if unread:
+        remark = f"the responses of {unread} members were unreadable or too large: query these members individually"
     return Response(0, remark, body=status.encode())
 
 
@@ -141,7 +149,10 @@ def _stated(body: bytes, max_bytes: int) -> dict[MessageQueue, int]:
 
 
 def reset_offset(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
-    """222: has all members of a group go on at a time (−1: at the end)."""
+    """Handle INVOKE_BROKER_TO_RESET_OFFSET (222): reset all members of a group to a point in time.
+
+    The time −1 stands for the ends of the queues.
+    """
     header = ResetOffsetRequestHeader.from_fields(command.fields)
     topic = broker.topics.get(header.topic)
     if topic is None:
@@ -158,14 +169,14 @@ def _reset(broker: Broker, topic: TopicConfig, header: ResetOffsetRequestHeader)
             f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic} "
             f"Timestamp: {header.timestamp}",
         )
-    # All or none: a group of which some members go back and others do not would be left in between.
+    # All or none: otherwise only a part of the group would be reset.
     for client in members:
         _require_version(client, V3_0_7)
     fields = {
         "topic": header.topic,
         "group": header.group,
         "timestamp": str(header.timestamp),
-        # Clients require the field; what force decides is decided here already.
+        # Clients require the field, but the broker has already applied `force`.
         "isForce": "false",
     }
 
@@ -185,7 +196,7 @@ def _reset(broker: Broker, topic: TopicConfig, header: ResetOffsetRequestHeader)
 def _reset_tables(
     broker: Broker, topic: TopicConfig, header: ResetOffsetRequestHeader
 ) -> Generator[None, None, tuple[bytes, bytes]]:
-    """The table that members are told, and the same in the form for clients in C++."""
+    """Return the offset table for members, and the same table in the form for C++ clients."""
     name, group = topic.topic_name, header.group
     plain, listed = (make(broker.config.broker_name, name) for make in (offset_template, listed_offset_template))
     plains, lists = [], []

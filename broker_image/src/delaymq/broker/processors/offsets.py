@@ -1,4 +1,4 @@
-"""Offsets of queues and of groups in them (14, 15, 29 to 32, 43, 45, 308, 314)."""
+"""Offsets of queues and of consumer groups (14, 15, 29 to 32, 43, 45, 308, 314)."""
 
 from __future__ import annotations
 
@@ -31,20 +31,23 @@ if TYPE_CHECKING:
     from delaymq.broker.session import Session
 
 
-# Offsets that are encoded while others wait; more are in a thread.
+# Maximum number of offsets that are encoded on the event loop. Larger tables are encoded in a thread.
 _ENCODED_AT_ONCE: Final = 10_000
-# Offsets that are copied in one step; a topic counts as a hundred.
+# Offsets that are copied in one step. Each topic counts as 100.
 _COPIED_AT_ONCE: Final = 20_000
-# Offsets of groups that are compared in one step.
+# Group offsets that are compared in one step.
 _COMPARED_AT_ONCE: Final = 500
-# Of the body of an answer: clients take frames of 16 MiB.
+# Size of a response body. Clients accept frames of up to 16 MiB.
 _MAX_RESPONSE_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
-# What 308 answers for a queue in which the group must not be corrected.
+# Response of 308 for a queue in which the group must not be corrected.
 NOT_CORRECTED: Final = 2**63 - 1
 
 
 def query_consumer_offset(broker: Broker, session: Session, command: Command) -> Response:
-    """14: where a group goes on; a new group starts at 0 where the queue's beginning is near, else it decides."""
+    """Handle QUERY_CONSUMER_OFFSET (14): return the offset of a group.
+
+    A new group starts at 0 if the start of the queue is recent. Otherwise the client decides.
+    """
     header = QueryConsumerOffsetRequestHeader.from_fields(command.fields)
     offset = broker.offsets.get(header.topic, header.consumer_group, header.queue_id)
     if offset is None or offset < 0:
@@ -64,7 +67,10 @@ def _head_is_far(broker: Broker, topic: str, queue_id: int) -> bool:
 
 
 def update_consumer_offset(broker: Broker, session: Session, command: Command) -> Response:
-    """15: a group's progress; it may go back. Consumers send it one-way and never hear that it was refused."""
+    """Handle UPDATE_CONSUMER_OFFSET (15): commit a group's offset, which may move backwards.
+
+    Consumers send this request one-way and therefore do not receive rejections.
+    """
     header = UpdateConsumerOffsetRequestHeader.from_fields(command.fields)
     problem = broker.committing.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
     if problem is not None:
@@ -73,25 +79,25 @@ def update_consumer_offset(broker: Broker, session: Session, command: Command) -
 
 
 def search_offset(broker: Broker, session: Session, command: Command) -> Response:
-    """29: the message stored nearest to a time."""
+    """Handle SEARCH_OFFSET_BY_TIMESTAMP (29): return the offset of the message that was stored nearest to a time."""
     header = SearchOffsetRequestHeader.from_fields(command.fields)
     return _offset(broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp))
 
 
 def get_max_offset(broker: Broker, session: Session, command: Command) -> Response:
-    """30: the next entry's number."""
+    """Handle GET_MAX_OFFSET (30): return the offset of the next entry."""
     header = GetMaxOffsetRequestHeader.from_fields(command.fields)
     return _offset(broker.store.queue_bounds(header.topic, header.queue_id)[1])
 
 
 def get_min_offset(broker: Broker, session: Session, command: Command) -> Response:
-    """31: the oldest entry's number."""
+    """Handle GET_MIN_OFFSET (31): return the offset of the oldest entry."""
     header = GetMinOffsetRequestHeader.from_fields(command.fields)
     return _offset(broker.store.queue_bounds(header.topic, header.queue_id)[0])
 
 
 def get_earliest_store_time(broker: Broker, session: Session, command: Command) -> Response:
-    """32: when the oldest message was stored, −1 without one."""
+    """Handle GET_EARLIEST_MSG_STORETIME (32): return the store time of the oldest message, −1 without messages."""
     header = GetEarliestMsgStoretimeRequestHeader.from_fields(command.fields)
     oldest = broker.store.queue_bounds(header.topic, header.queue_id)[0]
     stored_ms = broker.store.store_time_of(header.topic, header.queue_id, oldest)
@@ -99,7 +105,7 @@ def get_earliest_store_time(broker: Broker, session: Session, command: Command) 
 
 
 def get_all_consumer_offset(broker: Broker, session: Session, command: Command) -> Response | BlockingSteps[Response]:
-    """43: consumerOffset.json as it is now."""
+    """Handle GET_ALL_CONSUMER_OFFSET (43): return the current consumerOffset.json."""
     if broker.offsets.entries <= _ENCODED_AT_ONCE:
         return Response(body=broker.offsets.encode())
     return _large_table(broker.offsets)
@@ -110,20 +116,21 @@ def _large_table(offsets: OffsetTable) -> BlockingSteps[Response]:
     yield lambda: made.append(offsets.encode())
     if len(made[0]) > _MAX_RESPONSE_BYTES:
         raise system_error(
-            f"the consumer offsets have {len(made[0])} bytes, more than an answer holds: GET /api/v1/store/positions"
+            f"the consumer offsets have {len(made[0])} bytes, too many for a response: use GET /api/v1/store/positions"
         )
     return Response(body=made[0])
 
 
 def get_all_delay_offset(broker: Broker, session: Session, command: Command) -> Response:
-    """45: delayOffset.json as it is now."""
+    """Handle GET_ALL_DELAY_OFFSET (45): return the current delayOffset.json."""
     return Response(body=DelayOffsets(broker.delivery.delay_offsets()).encode())
 
 
 def clone_group_offset(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
-    """314: a group goes on where another one is, in one topic or in all in which that one has offsets.
+    """Handle CLONE_GROUP_OFFSET (314): copy a group's offsets to another group.
 
-    RocketMQ's broker copies nothing when no topic is named; mqadmin always names one.
+    Copies one topic, or all topics in which the source group has offsets. RocketMQ's broker copies nothing if no topic
+    is named, but mqadmin always names one.
     """
     header = CloneGroupOffsetRequestHeader.from_fields(command.fields)
     problem = names.group_problem(header.dest_group)
@@ -156,10 +163,10 @@ def _clone(broker: Broker, header: CloneGroupOffsetRequestHeader) -> Generator[N
 
 
 def query_correction_offset(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
-    """308: by queue, the least offset that any group has in a topic, groups of `filterGroups` left out.
+    """Handle QUERY_CORRECTION_OFFSET (308): return, for each queue of a topic, the lowest offset of any group.
 
-    A queue in which `compareGroup` is behind that already has NOT_CORRECTED. RocketMQ's broker deletes the offsets of
-    the groups that are to be left out, and finds none to compare with.
+    Groups in `filterGroups` are omitted. A queue in which `compareGroup` is already behind has NOT_CORRECTED.
+    RocketMQ's broker deletes the offsets of the omitted groups, and then has none to compare with.
     """
     header = QueryCorrectionOffsetHeader.from_fields(command.fields)
     return first_step(_correction(broker, header))
@@ -176,7 +183,7 @@ def _correction(broker: Broker, header: QueryCorrectionOffsetHeader) -> Generato
         queues = broker.offsets.queues_of(topic, group)
         for queue_id in list(queues):
             offset = queues[queue_id]
-            # What was deleted already says nothing about a group that is alive.
+            # Offsets below the start of the queue belong to inactive groups.
             if offset >= broker.store.queue_bounds(topic, queue_id)[0]:
                 least[queue_id] = min(offset, least.get(queue_id, offset))
             left -= 1

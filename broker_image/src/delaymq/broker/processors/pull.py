@@ -1,4 +1,4 @@
-"""Pulls (11): what they may read, how they are answered or held, and the offsets that they commit on the way."""
+"""Pulls (11): permission checks, immediate and held responses, and offset commits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 COMMIT_OFFSET: Final = 1
 MAY_BE_HELD: Final = 2
 
-# How long a client may have its pull held; clients ask for 15 s to 30 s.
+# Maximum time for which a pull is held. Clients request 15 s to 30 s.
 MAX_HELD_MS: Final = 120_000
 _logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ _CODES: Final[dict[str, int]] = {
 
 
 def pull_message(broker: Broker, session: Session, command: Command) -> Response | Held:
-    """11."""
+    """Handle PULL_MESSAGE (11)."""
     header = PullMessageRequestHeader.from_fields(command.fields)
     deadline_ms = 0
     if header.sys_flag & MAY_BE_HELD:
@@ -77,7 +77,7 @@ def pull_message(broker: Broker, session: Session, command: Command) -> Response
 def _pull(
     broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, asker: int, final: bool
 ) -> Response | Held:
-    """One look at the queue; with `deadline_ms` (0: no waiting) and not `final` the pull may be held."""
+    """Read the queue once. The pull may be held if `deadline_ms` is not 0 and `final` is False."""
     _check_place(broker, header)
     try:
         wanted = filter_of_pull(broker, header, asker)
@@ -122,7 +122,7 @@ def _pull(
 def _later(
     broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, asker: int, final: bool
 ) -> Response | Held:
-    """What a pull gets that there is no time to compile a filter for: it waits for a moment, or comes again."""
+    """Return the result of a pull whose filter cannot be compiled now: hold it briefly, or let the client repeat it."""
     offset = header.queue_offset
     if deadline_ms and not final:
         resume = partial(_resume, broker, header, deadline_ms, asker)
@@ -134,7 +134,7 @@ def _later(
 
 
 def _suggested(broker: Broker, header: PullMessageRequestHeader, pulled: Pulled) -> str:
-    """Id of the broker that the group's next pull should go to (slaveReadEnable)."""
+    """Return the id of the broker that the group's next pull should use (slaveReadEnable)."""
     group = broker.groups.table[header.consumer_group]
     is_slow = pulled.behind_bytes > broker.in_memory_bytes
     return str(group.which_broker_when_consume_slowly if is_slow else group.broker_id)
@@ -146,7 +146,8 @@ def _stop_if_slow(broker: Broker, header: PullMessageRequestHeader, behind_bytes
     if broker.slow_readers.is_too_slow(
         place, behind_bytes, broker.config.consumer_fallbehind_threshold, broker.now_ms()
     ):
-        text = "the group %s reads %d bytes behind the log's end: it may not consume until consumeEnable is set again"
+        text = "consumption of group %s disabled: it reads %d bytes behind the end of the log; set its consumeEnable"
+        text += " to resume"
         _logger.warning(text, name, behind_bytes, extra=fields(group=name, topic=header.topic))
         broker.groups.disable_consuming(name)
 
@@ -179,7 +180,7 @@ def _check_place(broker: Broker, header: PullMessageRequestHeader) -> None:
 
 
 def _report_moved(broker: Broker, header: PullMessageRequestHeader, new_offset: int) -> None:
-    """RocketMQ's event for operators: a consumer asked at an offset that the queue does not have."""
+    """Append RocketMQ's event for operators: a consumer requested an offset outside the queue."""
     group = header.consumer_group
     event = {
         "consumerGroup": group,
@@ -205,4 +206,4 @@ def _report_moved(broker: Broker, header: PullMessageRequestHeader, new_offset: 
     try:
         broker.store.append(record)
     except StoreError:
-        broker.stats.put_failed += 1  # the consumer's answer matters more than the event
+        broker.stats.put_failed += 1  # a lost event must not fail the pull

@@ -1,4 +1,4 @@
-"""Messages by id and by key, and a look into a consume queue (12, 33, 321)."""
+"""Queries for messages by id and by key, and for the entries of a consume queue (12, 33, 321)."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     from delaymq.store.untrusted_offsets import NamedHead
 
 MAX_QUERY_COUNT: Final = 64
-# The answer is one frame of 16 MiB at most, and all of it is in memory at once.
+# The response is one frame of at most 16 MiB, and is completely in memory.
 MAX_RESPONSE_BYTES: Final = 8 * 1024 * 1024
-# Steps of 64 entries of the index that a query does before others have their turn.
+# Steps of 64 index entries that a query runs before other requests are served.
 STEPS_AT_ONCE: Final = 4
-# Entries that it looks at in all: some seconds of turns; no client waits longer.
+# Maximum number of index entries that a query examines: some seconds of time slices. No client waits longer.
 MAX_INDEX_ENTRIES: Final = 1_000_000
-# A record of this size is a step of its own.
+# A record of this size or more is read in a step of its own.
 LARGE_RECORD_BYTES: Final = 256 * 1024
-# mqadmin asks for 10 entries.
+# mqadmin requests 10 entries.
 MAX_QUEUE_ENTRIES: Final = 1_000
-# The same where each entry's record has to be read, for its properties.
+# The same, if the properties of each record have to be read.
 MAX_FILTERED_ENTRIES: Final = 100
 
 
 def query_message(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
-    """12: messages of a topic with a key, or with a unique id if the request says so."""
+    """Handle QUERY_MESSAGE (12): return the messages of a topic with a key, or with a unique id if requested."""
     fields = command.fields
     header = QueryMessageRequestHeader.from_fields(fields)
     count = min(max(header.max_num, 1), MAX_QUERY_COUNT)
     if fields.get("_UNIQUE_KEY_QUERY", "").lower() == "true":
         count = min(broker.config.default_query_max_num, MAX_QUERY_COUNT)
     if len(header.key) > MAX_PROPERTIES_BYTES:
-        raise RequestError(ResponseCode.QUERY_NOT_FOUND, "no message has so long a key")
+        raise RequestError(ResponseCode.QUERY_NOT_FOUND, "the key is too long: no message has such a key")
     steps = _queried(broker, header, count)
     for _ in range(STEPS_AT_ONCE):
         try:
@@ -66,7 +66,10 @@ def query_message(broker: Broker, session: Session, command: Command) -> Respons
 def _queried(
     broker: Broker, header: QueryMessageRequestHeader, count: int
 ) -> Generator[None, None, Response | Deferred]:
-    """The answer to a query. Chains of the index are as long as somebody wants to make them: keys collide at will."""
+    """Return the response to a query, in steps.
+
+    Index chains can become arbitrarily long, because clients choose the keys.
+    """
     found: list[NamedHead] = []
     steps = 0
     for offset in broker.store.index_steps(header.topic, header.key, header.begin_timestamp, header.end_timestamp):
@@ -83,7 +86,7 @@ def _queried(
                 break
     parts: list[bytes] = []
     total = 0
-    # The newest were chosen; they are answered in the order of the log, which is how mqadmin lists them.
+    # The newest messages were selected. They are returned in the order of the log, which mqadmin keeps.
     for head in sorted(found, key=lambda each: each.physical_offset):
         if parts and total + head.size > MAX_RESPONSE_BYTES:
             break
@@ -103,12 +106,12 @@ def _queried(
 
 
 def _has_key(properties: dict[str, str], key: str) -> bool:
-    """Whether a record has the key and not only its hash."""
+    """Return whether a record has the key itself, not only its hash."""
     return properties.get(names.UNIQUE_KEY) == key or key in properties.get(names.KEYS, "").split(" ")
 
 
 def view_message_by_id(broker: Broker, session: Session, command: Command) -> Response:
-    """33: the record at an offset of the log, as a message id names it."""
+    """Handle VIEW_MESSAGE_BY_ID (33): return the record at the physical offset of a message id."""
     header = ViewMessageRequestHeader.from_fields(command.fields)
     record = broker.records.record_at(header.offset)
     if record is None:
@@ -117,7 +120,7 @@ def view_message_by_id(broker: Broker, session: Session, command: Command) -> Re
 
 
 def query_consume_queue(broker: Broker, session: Session, command: Command) -> Response:
-    """321: entries of a queue as they stand."""
+    """Handle QUERY_CONSUME_QUEUE (321): return the stored entries of a queue."""
     header = QueryConsumeQueueRequestHeader.from_fields(command.fields)
     topic, queue_id = header.topic or "", header.queue_id or 0
     if not broker.store.has_queue(topic, queue_id):
@@ -126,7 +129,7 @@ def query_consume_queue(broker: Broker, session: Session, command: Command) -> R
     subscription = broker.clients.subscription(header.consumer_group or "", topic, broker.now_ms())
     data = QueueData(low, high, subscription_data=subscription)
     if header.consumer_group is not None:
-        # As RocketMQ says it: "null" is a member's filter where its tags are all there is.
+        # RocketMQ's wording: "null" is the filter of a member that filters by tags only.
         offline = f"{header.consumer_group[: names.MAX_TOPIC_LENGTH]}@{topic} is not online!"
         data.filter_data = offline if subscription is None else _filter_data(header.consumer_group, subscription)
     index = header.index or 0
@@ -158,7 +161,7 @@ def _filter_data(group: str, subscription: SubscriptionData) -> str:
 
 
 def _filter_of(broker: Broker, subscription: SubscriptionData, asker: int) -> Filter | None:
-    """What the group's members said; None for an expression that never compiled, with which nothing is taken."""
+    """Return the filter of the group's members, or None for an invalid expression, which matches no message."""
     try:
         return compile_expression(subscription.expression_type, subscription.sub_string, broker.compile_work, asker)
     except NotNowError:

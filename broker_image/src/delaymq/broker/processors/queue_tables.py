@@ -1,6 +1,6 @@
-"""Answers with an entry for each queue of a topic (202, 208, 303, 317), put together in turns.
+"""Responses with an entry for each queue of a topic (202, 208, 303, 317), built in time slices.
 
-A topic has up to 16,384 queues, and 317 concerns the topics of all groups.
+A topic has up to 16,384 queues, and 317 covers the topics of all groups.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from delaymq.broker.session import Session
 
 QUEUES_AT_ONCE: Final = 64
-"""Queues of one step. Each costs some microseconds, or some dozens where a file has to be opened."""
+"""Queues of one step. Each takes some microseconds, or some tens of microseconds if a file has to be opened."""
 GROUPS_AT_ONCE: Final = 256
-"""Groups of one step of 317, where they have no offsets."""
+"""Groups without offsets that one step of 317 handles."""
 MAX_RESPONSE_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
-"""Of a body: clients take frames of 16 MiB."""
+"""Maximum size of a body. Clients accept frames of up to 16 MiB."""
 CHUNK_BYTES: Final = 64 * 1024
-"""Pieces are joined when they have this size together."""
+"""Size at which collected pieces are joined."""
 LARGE_BYTES: Final = 1024 * 1024
-"""A body of this size is joined in a step of its own."""
+"""A body of this size or more is joined in a step of its own."""
 
 Steps = Generator[None, None, Response]
 
 
 class Parts:
-    """A body on its way: pieces of JSON, no more in all than an answer holds."""
+    """A JSON body under construction, in pieces. Its size is bounded by that of a response."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -51,7 +51,7 @@ class Parts:
         self._bytes = self._joined_bytes = 0
 
     def add(self, part: bytes) -> None:
-        """The next piece; RequestError 1 when the answer could not be sent."""
+        """Add the next piece. Raises RequestError 1 if the response would become too large."""
         self._bytes += len(part)
         if self._bytes > MAX_RESPONSE_BYTES:
             raise _too_large()
@@ -60,13 +60,13 @@ class Parts:
             self._join()
 
     def _join(self) -> None:
-        # To drop tens of thousands of pieces at the end would take longer than a step may.
+        # Releasing tens of thousands of pieces at the end would take longer than a step may.
         self._chunks.append(b"".join(self._parts))
         self._parts.clear()
         self._joined_bytes = self._bytes
 
     def queues(self, count: int, entry: Callable[[int], bytes], separator: bytes = b"") -> Generator[None, None, None]:
-        """The entries of queues 0 to `count`; `separator` stands before the first."""
+        """Add the entries of queues 0 to `count`. `separator` precedes the first entry."""
         for first in range(0, count, QUEUES_AT_ONCE):
             if first:
                 yield
@@ -76,7 +76,7 @@ class Parts:
             separator = b","
 
     def answer(self) -> Steps:
-        """The answer, with everything that was added."""
+        """Return the response with everything that was added."""
         self._join()
         if self._bytes < LARGE_BYTES:
             return Response(body=b"".join(self._chunks))
@@ -89,13 +89,13 @@ class Parts:
 
 def _too_large() -> RequestError:
     return system_error(
-        f"the answer would have more than {MAX_RESPONSE_BYTES} bytes: ask for one topic of one group (208), or"
+        f"the response would exceed {MAX_RESPONSE_BYTES} bytes: request one topic of one group (208), or use"
         " GET /api/v1/groups"
     )
 
 
 def get_topic_stats(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
-    """202: ends of a topic's queues and when they last grew."""
+    """Handle GET_TOPIC_STATS_INFO (202): return the bounds of a topic's queues and the times of their last messages."""
     name = GetTopicStatsInfoRequestHeader.from_fields(command.fields).topic
     topic = broker.topics.get(name)
     if topic is None:
@@ -120,7 +120,7 @@ def _topic_stats(broker: Broker, topic: TopicConfig) -> Steps:
 
 
 def get_consume_stats(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
-    """208: how far a group is, in one topic or in all in which it has offsets."""
+    """Handle GET_CONSUME_STATS (208): return a group's progress in one topic, or in all topics in which it has offsets."""
     header = GetConsumeStatsRequestHeader.from_fields(command.fields)
     return first_step(_consume_stats(broker, header.consumer_group, header.topic))
 
@@ -143,7 +143,7 @@ def _consume_stats(broker: Broker, group: str, named: str | None) -> Steps:
 
 
 def get_broker_consume_stats(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
-    """317: the progress of all groups."""
+    """Handle GET_BROKER_CONSUME_STATS (317): return the progress of all groups."""
     is_order = GetConsumeStatsInBrokerHeader.from_fields(command.fields).is_order
     return first_step(_broker_consume_stats(broker, is_order=is_order))
 
@@ -171,9 +171,9 @@ def _broker_consume_stats(broker: Broker, *, is_order: bool) -> Steps:
 
 
 def _topics_by_group(broker: Broker, *, is_order: bool) -> Generator[None, None, dict[str, list[TopicConfig]]]:
-    """Topics in which groups have offsets that they may still read, in the order of the table.
+    """Return the topics in which groups have offsets and which they may still read, in the order of the table.
 
-    RequestError 1 when no answer could hold them: before any of their queues is looked at.
+    Raises RequestError 1, before any queue is read, if no response could hold them.
     """
     least_bytes = len(entry_template(broker.config.broker_name, "", ConsumeOffset) % (0, 0, 0, 0))
     total_bytes = 0
@@ -196,7 +196,7 @@ def _topics_by_group(broker: Broker, *, is_order: bool) -> Generator[None, None,
 def _progress(
     broker: Broker, parts: Parts, topic: TopicConfig, group: str, separator: bytes = b""
 ) -> Generator[None, None, int]:
-    """Adds the queues of a topic; returns how many messages the group has before it."""
+    """Add the queues of a topic. Returns the number of messages that the group has not yet consumed."""
     store, offsets, name = broker.store, broker.offsets, topic.topic_name
     template = entry_template(broker.config.broker_name, name, ConsumeOffset)
     behind = 0
@@ -214,7 +214,7 @@ def _progress(
 
 
 def query_consume_time_span(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
-    """303: store times between which a group has consumed."""
+    """Handle QUERY_CONSUME_TIME_SPAN (303): return the store times between which a group has consumed."""
     header = QueryConsumeTimeSpanRequestHeader.from_fields(command.fields)
     topic = broker.topics.get(header.topic)
     if topic is None:
@@ -251,5 +251,5 @@ def _time_spans(broker: Broker, topic: TopicConfig, group: str) -> Steps:
 
 
 def _store_times(broker: Broker, topic: str, queue_id: int, numbers: Iterable[int]) -> dict[int, int | None]:
-    """Store times of a queue's messages, each read once."""
+    """Return the store times of a queue's messages. Each is read once."""
     return {number: broker.store.store_time_of(topic, queue_id, number) for number in set(numbers)}

@@ -1,4 +1,4 @@
-"""Replies (324, 325): pushed to the producer that asked, and kept in the cluster's reply topic if so configured."""
+"""Replies (324, 325): pushed to the requesting producer, and stored in the cluster's reply topic if configured."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ if TYPE_CHECKING:
     from delaymq.broker.session import Session
 
 PUSH_TIMEOUT_MS: Final = 10_000
-"""How long a producer may take to say that it has a reply; RocketMQ waits as long. The one who replied has usually
-given up by then, and sends again: the producer takes the first."""
+"""Time in which a producer must acknowledge a reply; the same as in RocketMQ. By then, the replying client has usually
+timed out and sent the reply again. The producer uses the first one."""
 _SHOWN_CHARACTERS: Final = 128
 
 
 class _Reply(NamedTuple):
-    """One reply, checked and ready to be kept."""
+    """A validated reply that is ready to be stored."""
 
     session: Session
     command: Command
     header: SendMessageRequestHeader
     queue_id: int
     admitted: tuple[str, int, dict[str, str], bool]
-    """What `admit` says."""
+    """Result of `admit`."""
 
 
 def send_reply(broker: Broker, session: Session, command: Command) -> Response | RelayedRequests | Deferred:
-    """324 and 325: the answer says whether the producer that asked has the reply.
+    """Handle SEND_REPLY_MESSAGE (324, 325). The response states whether the requesting producer has received the reply.
 
-    As with RocketMQ it is kept in either case (`storeReplyMessageEnable`), so that one with no producer left is found.
+    As in RocketMQ, the reply is stored in either case (`storeReplyMessageEnable`), so it can be found even if the
+    producer is gone.
     """
     header = send_request_header(command.code, command.fields)
     if len(command.body) > broker.max_message_size:
         raise too_large(broker, len(command.body))
     _, topic, queue_id = place(broker, session, command, header)
     text = header.properties or ""
-    # First, so that nothing is pushed that is refused afterwards and sent again.
+    # Validate first: a reply must not be pushed and then rejected, because the client would send it again.
     reply = _Reply(session, command, header, queue_id, admit(broker, topic, queue_id, text, False))
     properties = parse_properties(text)
     requester = properties.get(names.REPLY_TO_CLIENT)
@@ -64,7 +65,7 @@ def send_reply(broker: Broker, session: Session, command: Command) -> Response |
     def answer(answers: list[Command | None]) -> Response | Deferred:
         pushed = answers[0]
         if pushed is not None and pushed.code == ResponseCode.SUCCESS:
-            # Clients read an id of every answer; "0" is what RocketMQ says of a reply that is not kept.
+            # Clients expect an id in every response. RocketMQ uses "0" for a reply that is not stored.
             outcome = Response(0, None, {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"})
         else:
             outcome = _failed(f"push reply message to {shown}fail.")
@@ -78,7 +79,7 @@ def _failed(remark: str) -> Response:
 
 
 def _push(broker: Broker, session: Session, header: SendMessageRequestHeader, properties: str, body: bytes) -> Command:
-    """326: the reply as the producer that asked gets it."""
+    """Return request 326, which pushes the reply to the requesting producer."""
     pushed = ReplyMessageRequestHeader(
         producer_group=header.producer_group,
         topic=header.topic,
@@ -99,7 +100,7 @@ def _push(broker: Broker, session: Session, header: SendMessageRequestHeader, pr
 
 
 def _kept(broker: Broker, reply: _Reply, outcome: Response) -> Response | Deferred:
-    """`outcome`, with where the reply was kept; that it could not be kept does not change whether it was pushed."""
+    """Return `outcome` with the position of the stored reply. A failure to store it does not affect the push result."""
     outcome.fields |= {"MSG_REGION": broker.region, "TRACE_ON": broker.trace_on}
     if not broker.config.store_reply_message_enable:
         return outcome
@@ -132,6 +133,6 @@ def _kept(broker: Broker, reply: _Reply, outcome: Response) -> Response | Deferr
         "queueOffset": str(appended.queue_offset),
     }
     if waits and broker.waits_for_flush:
-        # Late or not: the producer has the reply, or it does not.
+        # The response is the same after a flush timeout, because it states whether the producer has the reply.
         return Deferred(outcome, offset + appended.size, broker.config.sync_flush_timeout, outcome)
     return outcome

@@ -1,4 +1,4 @@
-"""Retries: what a consumer sends back (36) or, where that failed, sends to its retry topic itself."""
+"""Retries: messages that a consumer returns (36) or, if that failed, sends to its retry topic itself."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.session import Session
 
-# Clients from this protocol version on (V3_4_9) state their own maximum of retries.
+# First protocol version (V3_4_9) whose clients state their own maximum number of retries.
 _STATES_MAX_RETRIES: Final = 121
-# The record has 32 bits for the count.
+# The record stores the count in 32 bits.
 _MAX_TRIES: Final = 2**31 - 1
-# Level of a first retry; each further one waits one level longer.
+# Delay level of the first retry. Each further retry uses the next higher level.
 _FIRST_RETRY_LEVEL: Final = 3
-# What no consumer has seen, none can have failed on: a half message may yet be rolled back.
+# Consumers never receive records of these topics, so they cannot return them. A half message may still be rolled back.
 _NEVER_CONSUMED: Final = frozenset({names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC, names.MARKS_TOPIC})
 
 
 def send_back(broker: Broker, session: Session, command: Command) -> Response | Deferred:
-    """36: a message that a consumer failed on comes again later, or goes to the group's dead letters."""
+    """Handle CONSUMER_SEND_MSG_BACK (36): schedule a retry of a returned message, or move it to the dead-letter queue."""
     header = ConsumerSendMsgBackRequestHeader.from_fields(command.fields)
     name = header.group
     group = broker.creations.find_group(session, command, name)
@@ -60,12 +60,12 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
     properties = decode_properties(record.raw_properties)
     strip_own(properties)
     if not record.topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)):
-        # What producers could set before it was removed from their messages says nothing.
+        # Do not trust a value that a producer set: older versions stored it.
         properties[names.RETRY_TOPIC] = record.topic
     properties.setdefault(names.RETRY_TOPIC, record.topic)
     properties[names.WAIT] = "false"
     properties.setdefault(names.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.physical_offset))
-    # A producer may state any number of 32 bits.
+    # A producer may state any 32-bit number.
     tried = max(record.reconsume_times, 0)
     if tried >= _max_times(group, command, header) or header.delay_level < 0:
         topic, queue_id = names.dead_letter_topic(name), 0
@@ -83,7 +83,7 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
         record.body,
         properties,
         record.flag,
-        # A retry is a message of its own: nothing may take it for a half message or for the end of one.
+        # A retry is a separate message. It must not be taken for a half message or for the end of a transaction.
         record.sys_flag & ~TRANSACTION_MASK,
         record.born_timestamp_ms,
         record.born_host,
@@ -101,7 +101,7 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
     broker.stats.put(topic, appended.size, stored_topic, stored_queue_id)
     broker.stats.send_back(properties[names.RETRY_TOPIC], name)
     if broker.waits_for_flush:
-        # The message says WAIT=false as in RocketMQ, but the consumer forgets it after this answer.
+        # The message has WAIT=false as in RocketMQ, but the consumer discards the original after this response.
         end = appended.physical_offset + appended.size
         late = Response(ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT")
         return Deferred(Response(), end, broker.config.sync_flush_timeout, late)
@@ -111,7 +111,11 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
 def own_retry(
     broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader, topic: str, queue_id: int
 ) -> tuple[str, int, bool]:
-    """Where a consumer's own send to its retry topic goes: there, or after the last try to the dead letters."""
+    """Return the target of a consumer's own send to its retry topic: that topic, or the dead-letter queue after the
+    last try.
+
+    Shape: topic, queue id, and whether it is a dead letter.
+    """
     name = topic[len(names.RETRY_PREFIX) :]
     group = broker.creations.find_group(session, command, name)
     if group is None:
@@ -124,7 +128,7 @@ def own_retry(
 
 
 def without_transaction(text: str | None) -> str | None:
-    """Properties of a retry: clients before 4.6.1 leave those of the transaction that the message came from."""
+    """Return the properties of a retry without those of a transaction, which clients before 4.6.1 leave in them."""
     if text is None or names.TRANSACTION_PREPARED not in text:
         return text
     properties = parse_properties(text)
@@ -137,7 +141,7 @@ def _max_times(
     command: Command,
     header: SendMessageRequestHeader | ConsumerSendMsgBackRequestHeader,
 ) -> int:
-    """How often a message of `group` is tried: as its client states, or as the group is configured."""
+    """Return the maximum number of retries of a message: the client's value, or that of the group."""
     if command.version >= _STATES_MAX_RETRIES and header.max_reconsume_times is not None:
         return header.max_reconsume_times
     return group.retry_max_times

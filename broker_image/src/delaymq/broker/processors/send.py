@@ -1,4 +1,4 @@
-"""Sends (10, 310, 320). The single send is the hot path of the whole broker: keep it lean."""
+"""Sends (10, 310, 320). The single send is the broker's hottest path: keep it lean."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ _closed_topics: Final = names.CLOSED_TO_CLIENTS
 
 
 def send_message(broker: Broker, session: Session, command: Command) -> Response | Deferred | TimeSliced:
-    """10: the header with long names."""
+    """Handle SEND_MESSAGE (10), whose header has long names."""
     header = SendMessageRequestHeader.from_fields(command.fields)
     return _send_batch(broker, session, command, header) if header.batch else _send(broker, session, command, header)
 
 
 def send_message_v2(broker: Broker, session: Session, command: Command) -> Response | Deferred | TimeSliced:
-    """310: the header with one-letter names, which clients use."""
+    """Handle SEND_MESSAGE_V2 (310), whose header has one-letter names. Clients use this code."""
     header = SendMessageRequestHeaderV2.from_fields(command.fields)
     return _send_batch(broker, session, command, header) if header.batch else _send(broker, session, command, header)
 
 
 def send_batch_message(broker: Broker, session: Session, command: Command) -> Response | Deferred | TimeSliced:
-    """320: many messages of one topic."""
+    """Handle SEND_BATCH_MESSAGE (320): many messages of one topic."""
     return _send_batch(broker, session, command, SendMessageRequestHeaderV2.from_fields(command.fields))
 
 
@@ -77,7 +77,7 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
     )
     if sys_flag & TRANSACTION_MASK:
         if stored_topic != names.HALF_TOPIC:
-            raise no_permission("the sys flag says that this is a transaction: send it with property TRAN_MSG=true")
+            raise no_permission("the sys flag marks the message as transactional: send it with property TRAN_MSG=true")
         sys_flag &= ~TRANSACTION_MASK
     record = NewRecord(
         stored_topic,
@@ -113,7 +113,7 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
         "TRACE_ON": broker.trace_on,
     }
     if broker.waits_for_flush and (waits or is_retry):
-        # The WAIT=false of an earlier retry does not count: the consumer forgets the message after this answer.
+        # Ignore the WAIT=false of an earlier retry: the consumer discards the original after this response.
         return _when_flushed(broker, fields, offset + appended.size)
     return Response(0, None, fields)
 
@@ -121,7 +121,7 @@ def _send(broker: Broker, session: Session, command: Command, header: SendMessag
 def place(
     broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader
 ) -> tuple[TopicConfig, str, int]:
-    """The topic's config, its name and the queue of what is sent, checked in RocketMQ's order."""
+    """Return the topic's configuration, its name and the target queue, checked in RocketMQ's order."""
     if not (broker.writable and broker.drain.takes_sends):
         raise unavailable("the broker is being taken out of service: send to another one")
     topic = header.topic
@@ -158,10 +158,10 @@ def _send_batch(
         raise too_large(broker, len(command.body))
     config, topic, queue_id = place(broker, session, command, header)
     if topic.startswith(names.RETRY_PREFIX):
-        raise message_illegal(f"batch request does not support retry group {topic}: send its messages one by one")
+        raise message_illegal(f"batch request does not support retry group {topic}: send its messages individually")
     sys_flag = header.sys_flag
     if sys_flag & TRANSACTION_MASK:
-        raise message_illegal("a batch cannot be a transaction: send its messages one by one")
+        raise message_illegal("a batch cannot be a transaction: send its messages individually")
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= MULTI_TAGS
     batch = Batch(broker, session, header, topic, queue_id, sys_flag)
@@ -188,7 +188,7 @@ def _when_flushed(broker: Broker, fields: dict[str, str], until: int) -> Deferre
 
 
 def too_large(broker: Broker, body_bytes: int) -> Exception:
-    """13: a body above maxMessageSize."""
+    """Return error 13 for a body larger than maxMessageSize."""
     return message_illegal(
-        f"message body size exceeded: {body_bytes} bytes, at most maxMessageSize={broker.max_message_size} are stored"
+        f"message body of {body_bytes} bytes exceeds maxMessageSize={broker.max_message_size}: send a smaller message"
     )

@@ -20,7 +20,10 @@ _SHOWN_CHARACTERS: Final = 512
 
 
 def view_statistics(broker: Broker, session: Session, command: Command) -> Response:
-    """315: sum, rate and average of the last minute, hour and day; they are those of now, not of the last sample."""
+    """Handle VIEW_BROKER_STATS_DATA (315): return sum, rate and average of the last minute, hour and day.
+
+    The figures are current, not those of the last sample.
+    """
     header = ViewBrokerStatsDataRequestHeader.from_fields(command.fields)
     name, key = header.stats_name, header.stats_key
     if name in ("GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"):
@@ -35,9 +38,9 @@ def view_statistics(broker: Broker, session: Session, command: Command) -> Respo
 
 
 def _fall(broker: Broker, key: str, in_time: bool) -> Windows | None:
-    """How far a group is behind in a queue, in bytes of the log or in ms: of now, so all windows are the same.
+    """Return how far a group is behind in a queue, in bytes of the log or in ms.
 
-    RocketMQ's broker writes these to its log only.
+    The value is current, so it is the same for all windows. RocketMQ's broker only logs it.
     """
     queue_id, topic, group = queue_key(key)
     offset = broker.offsets.get(topic, group, queue_id)

@@ -1,4 +1,4 @@
-"""The one table of what the broker serves, and the refusals of what it does not."""
+"""Table of the served request codes, and the rejections of all others."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.LITE_PULL_MESSAGE: pull.pull_message,
 }
 
-# What would change the store; everything else is served when it is only read.
+# Requests that change the store. A read-only broker serves all others.
 _WRITING: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -122,15 +122,15 @@ _WRITING: Final = frozenset(
 def _only_read(broker: Broker, session: Session, command: Command) -> Result:
     raise RequestError(
         ResponseCode.NO_PERMISSION,
-        f"the broker[{broker.config.broker_name}] only reads its store (readOnly): use another one, or start this"
-        " without it",
+        f"the broker[{broker.config.broker_name}] is read-only (readOnly=true): use another one, or start this one"
+        " without readOnly",
     )
 
 
 PROCESSORS_READ_ONLY: Final[dict[int, Processor]] = PROCESSORS | dict.fromkeys(_WRITING, _only_read)
-"""The table of a broker that only reads its store."""
+"""Processors of a broker that opened its store read-only."""
 
-# What tells where groups are, or where a consumer without an offset would begin.
+# Requests that depend on group offsets, or on the position at which a consumer without an offset starts.
 _NEEDS_OFFSETS: Final = frozenset(
     {
         *PULL_CODES,
@@ -151,29 +151,29 @@ _NEEDS_OFFSETS: Final = frozenset(
 def _without_offsets(broker: Broker, session: Session, command: Command) -> Result:
     refusal = unavailable(remedy(broker.offsets.unreadable))
     if command.code == RequestCode.QUERY_CONSUMER_OFFSET and command.language == "JAVA":
-        # After any other answer RocketMQ's Java consumers begin at one end of the queue; this one they ask for again.
+        # After any other response, RocketMQ's Java consumers start at one end of the queue. After this one they retry.
         return Response(ResponseCode.SUCCESS, refusal.remark)
     raise refusal
 
 
 PROCESSORS_OF_ACCESS: Final[dict[int, Processor]] = {RequestCode.GET_KV_CONFIG: access.give_challenge}
-"""What a broker with access control serves besides."""
+"""Additional processors of a broker with access control."""
 
 
 def processors_for(*, read_only: bool, without_offsets: bool, guarded: bool) -> Mapping[int, Processor]:
-    """What a broker serves: one that only reads its store, cannot read consumer offsets, or has access control."""
+    """Return the processors of a broker. The arguments state its restrictions and whether it has access control."""
     served = PROCESSORS_READ_ONLY if read_only else PROCESSORS
     if guarded:
         served = served | PROCESSORS_OF_ACCESS
     return served | dict.fromkeys(_NEEDS_OFFSETS, _without_offsets) if without_offsets else served
 
 
-# What to do instead, for codes that RocketMQ's broker serves and this one does not.
+# Alternatives to request codes that RocketMQ's broker serves and this one does not.
 NOT_SERVED: Final[dict[int, str]] = {}
 
 
 def refusal(code: int) -> Response:
-    """The answer to a request code that is not served."""
+    """Return the response to a request code that is not served."""
     why = NOT_SERVED.get(code)
     remark = f" request type {code} not supported"
     return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"{remark}: {why}" if why else remark)

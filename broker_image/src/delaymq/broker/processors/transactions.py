@@ -1,4 +1,4 @@
-"""The end of a transaction (37), and a half message that is to be asked about again (323)."""
+"""The end of a transaction (37), and the restart of the checks of a half message (323)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ _NOT_RESUMED: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
 
 
 def end_transaction(broker: Broker, session: Session, command: Command) -> Response | Deferred | None:
-    """37: commit or roll a half message back; a state that is not known yet is not answered, as in RocketMQ."""
+    """Handle END_TRANSACTION (37): commit or roll back a half message. As in RocketMQ, an unknown state has no
+    response.
+    """
     header = EndTransactionRequestHeader.from_fields(command.fields)
     outcome = header.commit_or_rollback
     if outcome not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
         return None
     if broker.clients.frozen:
-        raise unavailable("the broker is stopping: it asks about the transaction after its start")
+        raise unavailable("the broker is shutting down: it checks the transaction after its restart")
     record = _half_message(broker, header)
     try:
         if outcome == TRANSACTION_COMMIT:
@@ -45,7 +47,7 @@ def end_transaction(broker: Broker, session: Session, command: Command) -> Respo
 
 
 def _half_message(broker: Broker, header: EndTransactionRequestHeader) -> Record:
-    """The half message that the request names; RequestError with RocketMQ's remarks when something is not its own."""
+    """Return the half message that the request names. Raises RequestError with RocketMQ's remarks on a mismatch."""
     head = broker.records.head_at(header.commit_log_offset)
     if head is None or head.topic != names.HALF_TOPIC:
         raise system_error(_NOT_FOUND)
@@ -60,7 +62,7 @@ def _half_message(broker: Broker, header: EndTransactionRequestHeader) -> Record
 
 
 def resume_check(broker: Broker, session: Session, command: Command) -> Response | Deferred:
-    """323: producers are asked about a half message again, from the first time on."""
+    """Handle RESUME_CHECK_HALF_MESSAGE (323): restart the checks of a half message from the first one."""
     header = ResumeCheckHalfMessageRequestHeader.from_fields(command.fields)
     try:
         _, _, physical_offset = parse_offset_message_id(header.msg_id or "")
@@ -83,5 +85,5 @@ def resume_check(broker: Broker, session: Session, command: Command) -> Response
 def _when_kept(broker: Broker) -> Response | Deferred:
     if not broker.waits_for_flush:
         return Response()
-    late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, "it is stored, but not known to be on the disk yet")
+    late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, "the outcome is stored but not yet confirmed as flushed")
     return Deferred(Response(), broker.store.end_offset, broker.config.sync_flush_timeout, late)
