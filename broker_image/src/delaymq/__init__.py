@@ -1,7 +1,7 @@
-"""DelayMQ: a message broker for messages that must arrive later.
+"""DelayMQ, a message broker specialised in delayed messages.
 
-Layers, each importing only those to its right:
-`cli → server → broker → {schedule | store | protocol} → message`; `client → transport → protocol → message`.
+Layers, each of which imports only those to its right: `cli → server → broker → {schedule | store | protocol} →
+message`; `client → transport → protocol → message`.
 """
 
 __version__ = "0.1.0"

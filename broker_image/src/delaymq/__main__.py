@@ -1,4 +1,4 @@
-"""`python -m delaymq`: the same as the command `delaymq`."""
+"""Entry point of `python -m delaymq`, which is equivalent to the command `delaymq`."""
 
 from delaymq.cli.main import main
 

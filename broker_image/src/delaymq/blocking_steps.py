@@ -1,7 +1,7 @@
-"""A piece of work that waits for system calls on its way, written as one function.
+"""Work with blocking system calls, written as one generator function.
 
-What the generator yields holds up whoever runs it: a server has it done in a thread, and raises there what came of it.
-All else of it runs on the server's own thread, where nothing else runs meanwhile.
+The generator yields functions that block. A server runs them in a thread, and raises their errors in the generator. The
+remaining code runs exclusively on the server's own thread.
 """
 
 from __future__ import annotations

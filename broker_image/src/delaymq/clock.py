@@ -1,19 +1,19 @@
-"""The clocks of a process in whole ms: the wall clock, and one that nobody sets. Domain code gets them passed in."""
+"""Clocks of a process in whole ms: the wall clock and a monotonic one. They are passed to domain code as arguments."""
 
 import time
 from datetime import datetime
 
 
 def now_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Return the milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def steady_ms() -> int:
-    """Milliseconds of a clock that nobody sets, for the time between two events."""
+    """Return the milliseconds of a monotonic clock, for the time between two events."""
     return time.monotonic_ns() // 1_000_000
 
 
 def iso_time(ms: int) -> str:
-    """`ms` since the epoch as ISO 8601 in the process's time zone (TZ), with its offset from UTC."""
+    """Return `ms` since the epoch as ISO 8601 in the process's time zone (TZ), with its offset from UTC."""
     return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(timespec="milliseconds")

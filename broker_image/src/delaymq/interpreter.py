@@ -3,7 +3,7 @@
 PGO is profile-guided optimization (`configure --enable-optimizations`), LTO is link-time optimization (`--with-lto`).
 
 `python -m delaymq.interpreter` prints the build. The Dockerfile runs this file alone, in the base image: it needs
-nothing but the standard library.
+only the standard library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fields of events, and warnings that a peer can cause as often as it likes, said once a while; for every layer."""
+"""Fields of log events, and throttled warnings for events that a peer can cause at will. Used by every layer."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ from typing import Any
 
 from delaymq.message import names
 
-# One line a minute for each kind of trouble; how much of it there is, the counters say.
+# At most one line per minute for each kind of event. Counters state how often it occurs.
 REPEAT_INTERVAL_MS = 60_000
 FIELDS_ATTRIBUTE = "delaymq_fields"
-"""Under this name a record carries its fields."""
+"""Attribute of a log record that holds its fields."""
 
 
 def fields(**values: object) -> dict[str, dict[str, object]]:
-    """What an event is about, for `extra`: message id, keys, topic, group, peer. None values are left out.
+    """Return the fields of an event for `extra`: message id, keys, topic, group, peer. None values are omitted.
 
-    Written with the event: `logger.warning("…", extra=fields(topic=topic, peer=address))`.
+    Example: `logger.warning("…", extra=fields(topic=topic, peer=address))`.
     """
     return {FIELDS_ATTRIBUTE: {name: value for name, value in values.items() if value is not None}}
 
 
 def about_message(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Fields that name a message."""
+    """Return the fields that identify a message."""
     return {"messageId": properties.get(names.UNIQUE_KEY), "keys": properties.get(names.KEYS)}
 
 
 class ThrottledLogger:
-    """Passes each format's first line on, then at most one in `interval_ms`, saying how many were left out."""
+    """Logger that writes the first line of each format, and then at most one in `interval_ms`.
+
+    That line states how many lines were suppressed.
+    """
 
     def __init__(
         self, logger: logging.Logger, now_ms: Callable[[], int], interval_ms: int = REPEAT_INTERVAL_MS
@@ -40,11 +43,11 @@ class ThrottledLogger:
         self._suppressed: dict[str, int] = {}
 
     def warning(self, text: str, *args: object, error: BaseException | None = None, **about: object) -> None:
-        """Warns with `text % args` about something; formats are literals of the code, so their number is small."""
+        """Log `text % args` as a warning. Formats are literals in the code, so their number is small."""
         self._log_throttled(logging.WARNING, text, args, error, about)
 
     def error(self, text: str, *args: object, **about: object) -> None:
-        """As `warning`, at the level ERROR."""
+        """Log as `warning` does, but as an error."""
         self._log_throttled(logging.ERROR, text, args, None, about)
 
     def _log_throttled(
@@ -52,7 +55,7 @@ class ThrottledLogger:
     ) -> None:
         now_ms = self._now_ms()
         next_ms = self._next_ms.get(text)
-        # A clock that was set back must not silence a warning for longer than usual.
+        # A clock that was set back must not suppress a warning for longer than usual.
         if next_ms is not None and now_ms < next_ms <= now_ms + self._interval_ms:
             self._suppressed[text] = self._suppressed.get(text, 0) + 1
             return

@@ -57,13 +57,13 @@ def test_no_more_topics_than_the_limit_are_made_and_a_part_is_kept_for_groups_an
     while len(table) < 32:
         assert response_of(harness.send(f"T{len(table)}")).code == ResponseCode.SUCCESS
     refused = response_of(harness.send("T32"))
-    assert (refused.code, "is kept for administrators and for groups" in str(refused.remark)) == (1, True)
+    assert (refused.code, "is reserved for administrators and for groups" in str(refused.remark)) == (1, True)
     assert response_of(harness.send("T31")).code == ResponseCode.SUCCESS
     while len(table) < 38:
         assert heartbeat(f"g{len(table)}").code == ResponseCode.SUCCESS
-    assert "is kept for administrators:" in str(heartbeat("g38").remark)
+    assert "is reserved for administrators:" in str(heartbeat("g38").remark)
     assert [create(f"A{number}").code for number in (38, 39)] == [ResponseCode.SUCCESS] * 2
-    assert "has 40 topics already: delete some" in str(create("A40").remark)
+    assert "already has 40 topics: delete some" in str(create("A40").remark)
     # A dead letter of a delivery finds room all the same.
     harness.broker.delivery.on_dead_letter("%DLQ%SCHEDULE_CONSUMER")
     assert len(table) == 41

@@ -1,6 +1,6 @@
-"""Topics and groups that come into being by being used: how many one connection and one account may make.
+"""Limits of topics and groups that are created automatically, by connection and by account.
 
-With no access control the peers of one address count as one account.
+Without access control, all peers with the same address count as one account.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from delaymq.protocol.bodies import SubscriptionGroupConfig
     from delaymq.protocol.command import Command
 
-# Whose creations are counted; beyond that those are forgotten that made the fewest.
+# Number of accounts whose creations are counted. Beyond it, those with the fewest creations are dropped.
 _MAX_MAKERS: Final = 20_000
 
 
 class CreationLimits(Protocol):
-    """The part of the broker's configuration that limits creations."""
+    """Settings that limit automatic creation."""
 
     @property
     def auto_create_max_per_connection(self) -> int:
-        """Topics and groups that one connection may make."""
+        """Maximum number of topics and groups that one connection may create by use."""
 
     @property
     def auto_create_max_per_account(self) -> int:
-        """Topics and groups that one account may make."""
+        """Maximum number of topics and groups that one account may create by use."""
 
 
 class AutoCreation:
-    """Counts since the start, by connection and by account."""
+    """Counters of automatic creations since the start, by connection and by account."""
 
     def __init__(self, limits: CreationLimits, groups: Groups, *, has_accounts: bool) -> None:
         self.limits = limits
@@ -43,22 +43,22 @@ class AutoCreation:
         self._of_account: dict[str, int] = {}
 
     def check(self, session: Session, command: Command) -> None:
-        """RequestError 1 when this peer made as many as it may."""
+        """Raise RequestError 1 if this peer has reached a limit."""
         limits = self.limits
         if self._of_session.get(session.id, 0) >= limits.auto_create_max_per_connection:
             raise system_error(
-                f"this connection made {limits.auto_create_max_per_connection} topics and groups already by using them"
-                " (autoCreateMaxPerConnection): create them with mqadmin updateTopic or updateSubGroup"
+                f"this connection has already created {limits.auto_create_max_per_connection} topics and groups by"
+                " using them (autoCreateMaxPerConnection): create them with mqadmin updateTopic or updateSubGroup"
             )
         account = self._account(session, command)
         if self._of_account.get(account, 0) >= limits.auto_create_max_per_account:
             raise system_error(
-                f"[{account}] made {limits.auto_create_max_per_account} topics and groups already by using them"
-                " (autoCreateMaxPerAccount): create them with mqadmin updateTopic or updateSubGroup"
+                f"[{account}] has already created {limits.auto_create_max_per_account} topics and groups by using"
+                " them (autoCreateMaxPerAccount): create them with mqadmin updateTopic or updateSubGroup"
             )
 
     def made(self, session: Session, command: Command) -> None:
-        """This peer made one."""
+        """Count one creation by this peer."""
         self._of_session[session.id] = self._of_session.get(session.id, 0) + 1
         account = self._account(session, command)
         if account not in self._of_account and len(self._of_account) >= _MAX_MAKERS:
@@ -66,7 +66,7 @@ class AutoCreation:
         self._of_account[account] = self._of_account.get(account, 0) + 1
 
     def find_group(self, session: Session, command: Command, name: str) -> SubscriptionGroupConfig | None:
-        """The group, made if it may be, None if there is none; RequestError 1 when this peer may make no more."""
+        """Return the group, created if permitted, or None. Raises RequestError 1 if this peer has reached a limit."""
         groups = self._groups
         if name in groups.table:
             return groups.table[name]
@@ -77,7 +77,7 @@ class AutoCreation:
         return group
 
     def session_closed(self, session: Session) -> None:
-        """A connection ended."""
+        """Release the counter of a closed connection."""
         self._of_session.pop(session.id, None)
 
     def _account(self, session: Session, command: Command) -> str:

@@ -41,27 +41,27 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# How much of an unexpected error's text goes into the answer.
+# Maximum length of an unexpected error's text in a response.
 _SHOWN_CHARACTERS = 256
-# Results that something is still to be done for, whether or not somebody is told the end.
+# Results that require further work even if no response is sent.
 _DONE_ALSO_ONE_WAY = (RelayedRequests, GeneratorType, TimeSliced)
 
 Processor = Callable[["Broker", Session, Command], Result]
-"""Answers the requests of one code."""
+"""Function that serves the requests of one code."""
 
 
 class RequestTable(Protocol):
-    """What brokers serve (processors.table); passed in, since processors know the broker."""
+    """Requests that brokers serve (processors.table). Passed in, because processors import the broker."""
 
     def processors_for(self, *, read_only: bool, without_offsets: bool, guarded: bool) -> Mapping[int, Processor]:
-        """The processors of a broker that only reads its store, cannot read consumer offsets, or has access control."""
+        """Return the processors of a broker. The arguments state its restrictions and whether it has access control."""
 
     def refusal(self, code: int) -> Response:
-        """The answer to a request code that is not served."""
+        """Return the response to a request code that is not served."""
 
 
 class Broker:
-    """One broker over one open store. Attributes without a comment are what their names say, for the processors."""
+    """A broker over an open store. Attributes without a comment are for the processors."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Broker:
         access: Access | None = None,
         settings: RunningSettings[BrokerConfig] | None = None,
     ) -> None:
-        """See `opening.open_broker`."""
+        """Assemble the broker. Use `opening.open_broker` to create one."""
         self.config = config = parts.config
         self.now_ms = now_ms = parts.now_ms
         self.store = store
@@ -90,13 +90,13 @@ class Broker:
         self.topic_series = parts.topic_series
         self.group_series = LabelLimiter(config.metrics_max_topics)
         self.access = access
-        """Who may ask for what; None without aclEnable."""
+        """Access control; None without aclEnable."""
         self.settings = settings or RunningSettings(BrokerConfig)
-        """Where the configuration is from."""
+        """Origin of the configuration."""
         self.on_settings: Callable[[BrokerConfig], None] | None = None
-        """Called with a configuration that was changed."""
+        """Called with each changed configuration."""
         self.address = parts.address
-        """What clients know."""
+        """Address that clients use."""
         self.store_host = parts.store_host
         self.message_id_prefix = parts.store_host.hex().upper()
         self.activity = GroupActivity(parts.stats.boot_ms)
@@ -107,9 +107,9 @@ class Broker:
         self.property_work = PropertyWork()
         self.compile_work = CompileWork(now_ms)
         self.writable = True
-        """False while the broker is being taken out of service: sends are refused, pulls are served."""
+        """False while the broker is taken out of service: sends are rejected, pulls are served."""
         self.drain = DrainState(parts.stats.boot_ms)
-        """How far producers are held off while the broker goes on running."""
+        """Drain state, in which a running broker keeps producers away."""
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._arrivals = parts.arrivals
         self._tables = tables
@@ -122,7 +122,10 @@ class Broker:
     # Requests
 
     def handle(self, session: Session, command: Command) -> Result:
-        """What `command` is answered with; None for one-way requests. Never raises; steps may: run them `guarded`."""
+        """Serve `command` and return the result, None for one-way requests.
+
+        Never raises. Steps of a result may raise: run them with `guarded`.
+        """
         processor = self._processors.get(command.code)
         result: Result
         try:
@@ -140,7 +143,10 @@ class Broker:
         return result
 
     def next_step(self, session: Session, command: Command, work: TimeSliced) -> Result:
-        """Goes on with work that `handle` began: `work` itself while there is more, then what `handle` would return."""
+        """Run the next step of work that `handle` started.
+
+        Returns `work` while it is incomplete, then what `handle` would return.
+        """
         result: Result = work
         try:
             next(work.steps)
@@ -155,7 +161,7 @@ class Broker:
         return None if result is not work and command.flag & FLAG_ONEWAY else result
 
     def guarded(self, code: int, run: Callable[[], T]) -> T | Response:
-        """`run()` for a request of this code, with whatever it raises turned into the answer."""
+        """Run `run` for a request of this code, and convert any exception into the response."""
         try:
             return run()
         except RequestError as error:
@@ -171,15 +177,15 @@ class Broker:
             stated = command.fields
             about |= {"peer": session.remote_address, "topic": stated.get("topic", stated.get("b"))}
             about |= {"group": stated.get("consumerGroup", stated.get("group"))}
-        # A peer may be able to cause this at will, so it is not logged each time.
-        self._throttled.warning("a request (code %d) failed unexpectedly", code, error=error, **about)
+        # Throttled, because a peer may be able to cause this at will.
+        self._throttled.warning("request with code %d failed unexpectedly", code, error=error, **about)
         return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {str(error)[:_SHOWN_CHARACTERS]}")
 
     def _refused(self, command: Command, error: RequestError) -> Response:
         fields = {}
         if command.code in SEND_CODES:
             self.stats.refused[error.code] = self.stats.refused.get(error.code, 0) + 1
-            # Java clients read these of every answer to a send.
+            # Java clients read these fields of every response to a send.
             fields = {"MSG_REGION": self.region, "TRACE_ON": self.trace_on}
         return Response(error.code, error.remark, fields)
 
@@ -187,9 +193,9 @@ class Broker:
 
     @property
     def on_arrival(self) -> OnArrival | None:
-        """Called with topic, queue id, queue offset, tags code and properties of what consumers may see from now on.
+        """Called with topic, queue id, queue offset, tags code and properties of each message that becomes visible.
 
-        It is called between requests; it may resume held pulls.
+        It is called between requests, and may resume held pulls.
         """
         return self._arrivals.on_arrival
 
@@ -200,38 +206,42 @@ class Broker:
     def watch_arrivals(
         self, function: OnArrival, queues: Container[tuple[str, int]], by_property: Collection[tuple[str, int]] = ()
     ) -> None:
-        """As `on_arrival`, only for records of `queues` where that loses nothing; with properties for `by_property`."""
+        """Set `on_arrival` for records of `queues`, with properties for those of `by_property`.
+
+        If records are confirmed later than stored, all queues are reported, so that no arrival is missed.
+        """
         self._arrivals.on_arrival = function
         self._arrivals.property_interest = by_property
         self._arrivals.interest = None if self.waits_for_flush else queues
 
     def announce_arrivals(self) -> None:
-        """To be called when the store confirmed more (a flush ended) and after the delivery handed messages over."""
+        """Announce arrivals. Call it when the store confirmed more (after a flush) and after a delivery."""
         if self._arrivals.waiting:
             self._arrivals.announce(self.store.confirmed_offset)
 
     def hand_over(self, now_ms: int, budget: int) -> int:
-        """Hands due messages over (`Delivery.hand_over`) and tells the held pulls; how many were handed over."""
+        """Deliver due messages (`Delivery.hand_over`) and announce them to held pulls. Returns their number."""
         count = self.delivery.hand_over(now_ms, budget)
         self.announce_arrivals()
         return count
 
     def session_closed(self, session: Session) -> None:
-        """A connection ended."""
+        """Release the state of a closed connection."""
         self.clients.session_closed(session)
         self.creations.session_closed(session)
         if self.access is not None:
             self.access.session_closed(session)
 
     def expire_clients(self, now_ms: int) -> list[Session]:
-        """Drops silent clients and unrenewed locks; returns the connections of the silent, which may be closed."""
+        """Remove silent clients and expired locks. Returns the clients' connections, which may be closed."""
         self.locks.expire(now_ms)
         return self.clients.expire(now_ms)
 
     def persist_task(self, now_ms: int) -> PersistTask | None:
-        """Writes changed topics and groups at once; offsets and clients in a task: `run` it in a thread, `finish` here.
+        """Write changed topics and groups now; return a task that writes offsets and clients, or None if they are
+        unchanged.
 
-        Only one task may be under way. None: nothing is left to write.
+        Call the task's `run` in a thread and `finish` on the broker's thread. Only one task may run at a time.
         """
         self._tables.write_definitions()
         self.transactions.state_progress()
@@ -239,11 +249,11 @@ class Broker:
         return PersistTask(self._tables, writes) if writes else None
 
     def persist_definitions(self) -> OSError | None:
-        """Writes topics and groups if they changed: they are on the disk afterwards, or this is what failed."""
+        """Write topics and groups if they changed. Returns the error if they could not be made durable."""
         return self._tables.write_definitions()
 
     def forget_offsets(self) -> None:
-        """Gives up offsets that cannot be read: groups begin as new ones do. OSError: nothing changed."""
+        """Discard unreadable consumer offsets: groups then start as new ones. On OSError, nothing has changed."""
         self._tables.forget_offsets()
         self._processors = self._served()
 
@@ -255,13 +265,16 @@ class Broker:
         )
 
     def forget_counts(self, topic: str) -> None:
-        """The topic was deleted, and so are its series; what it shares with others stays: a sum must not go back."""
+        """Remove the statistics of a deleted topic.
+
+        Its counts in a shared series stay, because sums must not decrease.
+        """
         heir = OTHER if self.topic_series.forget(topic) else None
         self.stats.forget_topic(topic, heir)
         self.delivery.forget_topic(topic, heir)
 
     def set_drain(self, mode: DrainMode, lease_ms: int = 0) -> bool:
-        """Begins, renews or ends a drain; whether NameServers have to be told, which `topics.changed` is called for."""
+        """Start, renew or end a drain. Returns whether the topics were registered again, with other permissions."""
         withdrawn = self.drain.withdrawn
         self.drain.take(mode, lease_ms, self.now_ms())
         if self.drain.withdrawn is withdrawn:
@@ -270,19 +283,19 @@ class Broker:
         return True
 
     def freeze(self) -> None:
-        """The broker is about to stop: nothing more is stored, and closing connections are not taken as leaving."""
+        """Prepare the shutdown: store nothing more, and do not treat closing connections as leaving clients."""
         self.writable = False
         self.clients.frozen = True
 
     def close(self) -> None:
-        """Writes everything and closes the store: a clean stop."""
+        """Write everything and close the store (clean shutdown)."""
         if self._closed:
             return
         self._closed = True
         self.clients.dirty = True
         flush = self.store.flush_task()
         if flush is not None:
-            # So that what is stated about transactions is all that is settled.
+            # Afterwards, the recorded transaction progress covers everything that is settled.
             flush.run()
             flush.finish()
         task = self.persist_task(self.now_ms())
@@ -297,7 +310,7 @@ class Broker:
     # Configuration
 
     def apply(self, config: BrokerConfig) -> None:
-        """Takes a changed configuration; keys that need a restart must have their old values in it."""
+        """Apply a changed configuration. Keys that need a restart must have their old values in it."""
         if config.levels != self.config.levels:
             self.delivery.set_levels(config.levels)
         self.config = config
@@ -314,7 +327,7 @@ class Broker:
             self.on_settings(config)
 
     def _derive(self) -> None:
-        # What the hot paths need of the configuration, as plain attributes.
+        # Values that the hot paths need, as plain attributes.
         config = self.config
         self.cluster_name = config.broker_cluster_name
         self.region = config.region_id
@@ -323,10 +336,10 @@ class Broker:
         self.max_pull_count = config.max_transfer_count_on_message_in_memory
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.in_memory_bytes = memory_bytes * config.access_message_in_memory_max_ratio // 100
-        """How far behind the log's end messages are taken to be in the page cache."""
+        """Distance from the end of the log within which messages are assumed to be in the page cache."""
 
     def register_body(self, topics: dict[str, TopicConfig] | None = None) -> bytes:
-        """What NameServers are told: all topics, or the given ones, as producers and consumers may use them now."""
+        """Return the registration for NameServers: all topics, or the given ones, with their current permissions."""
         return self.topics.register_body(
             self.topics.table if topics is None else topics, withdrawn=self.drain.withdrawn
         )

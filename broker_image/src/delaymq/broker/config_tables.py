@@ -1,4 +1,4 @@
-"""The broker's files: read at start with what is wrong in them put right, written when they changed."""
+"""Files of the broker's tables: loaded and repaired at the start, written after changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Tables:
-    """Loads and saves topics, groups, consumer offsets and remembered clients of one store."""
+    """Loader and writer of topics, groups, consumer offsets and remembered clients of one store."""
 
     def __init__(
         self,
@@ -47,9 +47,10 @@ class Tables:
         self._clients = clients
 
     def load(self, now_ms: int) -> None:
-        """Reads all files; a missing or broken one leaves the defaults, topics then come from the stored queues.
+        """Load all files. A missing or damaged file leaves the defaults; topics are then derived from the stored
+        queues.
 
-        Offsets that are there and cannot be read stay `unreadable`.
+        Existing but unreadable offsets stay `unreadable`.
         """
         store = self._store
         stored_topics = store.config_files.load(topics.FILE_NAME, _readable(topics.parse_table))
@@ -67,11 +68,14 @@ class Tables:
         if stored_topics is None or not store.recovery.clean:
             adopted = self._topics.adopt(store.queues())
             if adopted:
-                _logger.warning("topics.json did not have %d topics that are stored: %s", len(adopted), adopted[:20])
+                _logger.warning("topics.json lacked %d stored topics, which were added: %s", len(adopted), adopted[:20])
         if not store.recovery.clean:
             count = self._offsets.clamp(lambda topic, queue_id: store.queue_bounds(topic, queue_id)[1])
             if count:
-                _logger.warning("consumerOffset.json was ahead of the log in %d queues: set back to their ends", count)
+                text = (
+                    "consumerOffset.json was ahead of the log in %d queues: their offsets were set to the queues' ends"
+                )
+                _logger.warning(text, count)
 
     def _load_offsets(self) -> None:
         load = self._store.config_files.load_or_keep
@@ -79,13 +83,13 @@ class Tables:
             stored = load(offsets.FILE_NAME, _readable(offsets.parse_table), max_bytes=offsets.MAX_FILE_BYTES)
         except UnreadableTableError as error:
             self._offsets.unreadable = tuple(error.paths)
-            _logger.error("no consumer is served: %s", offsets.remedy(self._offsets.unreadable))
+            _logger.error("consumers are not served: %s", offsets.remedy(self._offsets.unreadable))
             return
         if stored is not None:
             self._offsets.restore(stored)
 
     def forget_offsets(self) -> None:
-        """Has all groups begin without the offsets that cannot be read. OSError: nothing changed."""
+        """Discard the unreadable offsets: all groups start without offsets. On OSError, nothing has changed."""
         self._save_offsets(self._offsets.encode())
         self._offsets.unreadable = ()
 
@@ -93,7 +97,7 @@ class Tables:
         self._store.config_files.save(offsets.FILE_NAME, data, max_bytes=offsets.MAX_FILE_BYTES)
 
     def write_definitions(self) -> OSError | None:
-        """Writes topics and groups if they changed; they are written here only, so that no older state follows."""
+        """Write topics and groups if they changed. Nothing else writes them, so no older state can follow."""
         save = self._store.config_files.save
         try:
             if self._topics.dirty:
@@ -103,16 +107,16 @@ class Tables:
                 save(groups.FILE_NAME, self._groups.encode())
                 self._groups.dirty = False
         except OSError as error:
-            self.log.error("topics or groups could not be written, the next write is tried soon: %s", error)
+            self.log.error("topics or groups could not be written and will be retried: %s", error)
             return error
         return None
 
     def changed(self, now_ms: int) -> list[Callable[[], None]]:
-        """A write of offsets and one of clients, if they changed; in any thread, one after the other."""
+        """Return the writes of offsets and clients that are due. They may run in any thread, one at a time."""
         writes: list[Callable[[], None]] = []
         if self._offsets.dirty and not self._offsets.unreadable:
             self._offsets.dirty = False
-            # Encoding a large table takes long enough to hold others up.
+            # Encoding a large table would block the event loop for too long.
             writes.append(lambda: self._save_offsets(self._offsets.encode()))
         if self._clients.must_remember(now_ms):
             writes.append(partial(self._save_clients, self._clients.remember(now_ms)))
@@ -124,12 +128,12 @@ class Tables:
         )
 
     def mark_changed(self) -> None:
-        """Has both files written at the next call of `changed`, as after a failed write."""
+        """Schedule both files for the next call of `changed`, for example after a failed write."""
         self._offsets.dirty = self._clients.dirty = True
 
 
 class PersistTask:
-    """A StoreTask (store.model) that writes offsets and clients; only one may be under way."""
+    """StoreTask (store.model) that writes offsets and clients. Only one may run at a time."""
 
     def __init__(self, tables: Tables, writes: list[Callable[[], None]]) -> None:
         self._tables = tables
@@ -137,7 +141,7 @@ class PersistTask:
         self._error: OSError | None = None
 
     def run(self) -> None:
-        """Writes; in any thread."""
+        """Write the files. Callable from any thread."""
         for write in self._writes:
             try:
                 write()
@@ -145,12 +149,10 @@ class PersistTask:
                 self._error = error
 
     def finish(self) -> OSError | None:
-        """What failed; it will be written again."""
+        """Return the error, if any. The files will then be written again."""
         if self._error is not None:
             self._tables.mark_changed()
-            self._tables.log.error(
-                "offsets or clients could not be written, the next write is tried soon: %s", self._error
-            )
+            self._tables.log.error("offsets or clients could not be written and will be retried: %s", self._error)
         return self._error
 
 

@@ -1,7 +1,7 @@
-"""Sends a dead letter to its group again: into the group's retry topic, so that no other group gets it.
+"""Resending of a dead letter to its group: through the group's retry topic, so that no other group receives it.
 
-The new message carries the dead letter's id in a property of ours, which ends with it: when the group fails on it once
-more, the next dead letter is another one, which may be sent again too.
+The new message carries the dead letter's id in a property of DelayMQ. If the group fails on it again, the next dead
+letter does not have this property, and can be resent as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from delaymq.config import BrokerConfig
     from delaymq.store.message_store import MessageStore
 
-# What the earlier tries left: the message begins anew.
+# Properties of the earlier tries: the retry count starts again at 0.
 _OF_EARLIER_TRIES: Final = (
     names.DELAY,
     names.REAL_TOPIC,
@@ -40,23 +40,23 @@ _OF_EARLIER_TRIES: Final = (
 
 
 class ResendContext(Protocol):
-    """What a resend needs of the broker."""
+    """Parts of the broker that a resend needs."""
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration in force."""
+        """Configuration in force."""
 
     @property
     def groups(self) -> Groups:
-        """The groups that exist."""
+        """Existing groups."""
 
     @property
     def stats(self) -> Stats:
-        """Counters of what is stored."""
+        """Counters of stored messages."""
 
     @property
     def store(self) -> MessageStore:
-        """Where the message goes."""
+        """Store of the new message."""
 
     @property
     def store_host(self) -> bytes:
@@ -64,26 +64,26 @@ class ResendContext(Protocol):
 
     @property
     def topics(self) -> Topics:
-        """The groups' retry topics."""
+        """Topics, for the groups' retry topics."""
 
     @property
     def writable(self) -> bool:
-        """Whether the broker takes messages."""
+        """Whether the broker accepts messages."""
 
     def announce_arrivals(self) -> None:
-        """Tells held pulls about the message."""
+        """Announce the message to held pulls."""
 
 
 def resend(broker: ResendContext, name: str, dead_letter: Record) -> Dispatched:
-    """Stores `dead_letter`, a record of the group's dead-letter topic, for the group again, at once.
+    """Store `dead_letter`, a record of the group's dead-letter topic, for the group again, due immediately.
 
-    RequestError when it cannot be stored. Whether it was resent before is the caller's to look (`is_resent_from`).
+    Raises RequestError if it cannot be stored. The caller checks whether it was resent before (`is_resent_from`).
     """
     group = broker.groups.table.get(name)
     if group is None:
         raise group_missing(name)
     if not broker.writable or broker.config.read_only:
-        raise unavailable("the broker takes nothing: it is being taken out of service, or reads only")
+        raise unavailable("the broker accepts no messages: it is being taken out of service or is read-only")
     if not broker.config.broker_permission & WRITE:
         raise no_permission(f"the broker[{broker.config.broker_ip1}] sending message is forbidden")
     if group.retry_queue_nums <= 0:
@@ -123,7 +123,7 @@ def _properties_of(dead_letter: Record) -> dict[str, str]:
     for name in _OF_EARLIER_TRIES:
         properties.pop(name, None)
     dead_letter_id = offset_message_id(dead_letter.store_host, dead_letter.physical_offset)
-    # Without a unique id nobody could find the new message, nor see that it was sent again.
+    # Without a unique id, neither the new message nor the fact that it was resent could be found.
     properties.setdefault(names.UNIQUE_KEY, dead_letter_id)
     properties.setdefault(names.ORIGIN_MESSAGE_ID, dead_letter_id)
     properties[names.RESENT] = dead_letter_id
@@ -131,12 +131,12 @@ def _properties_of(dead_letter: Record) -> dict[str, str]:
 
 
 def key_of(dead_letter: Record) -> str:
-    """The unique id by which the messages are found that a dead letter was resent as."""
+    """Return the unique id under which the resent messages of a dead letter are found."""
     dead_letter_id = offset_message_id(dead_letter.store_host, dead_letter.physical_offset)
     return decode_properties(dead_letter.raw_properties).get(names.UNIQUE_KEY, dead_letter_id)
 
 
 def is_resent_from(record: Record, dead_letter: Record) -> bool:
-    """Whether `record`, of the retry topic, is `dead_letter` sent again."""
+    """Return whether `record`, of the retry topic, is `dead_letter` resent."""
     dead_letter_id = offset_message_id(dead_letter.store_host, dead_letter.physical_offset)
     return decode_properties(record.raw_properties).get(names.RESENT) == dead_letter_id

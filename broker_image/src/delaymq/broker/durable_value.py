@@ -1,4 +1,4 @@
-"""A value as of the flushed end of the log: a loss of power takes nothing that was counted on."""
+"""A value as of the flushed end of the log, which survives a loss of power."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Moment = TypeVar("Moment")
 
 
 class Flushed(Protocol):
-    """The log's ends, as physical offsets."""
+    """End offsets of the log, as physical offsets."""
 
     @property
     def end_offset(self) -> int: ...
@@ -19,7 +19,7 @@ class Flushed(Protocol):
 
 
 class DurableValue(Generic[Moment]):
-    """The newest known `now()` of a time up to which the log is on the disk."""
+    """The newest result of `now()` at a time up to which the log is flushed."""
 
     def __init__(self, log: Flushed, now: Callable[[], Moment], at_start: Moment) -> None:
         self._log = log
@@ -28,7 +28,7 @@ class DurableValue(Generic[Moment]):
         self._next: tuple[int, Moment] | None = None
 
     def advance(self) -> Moment:
-        """Goes on as far as the disk has got; until it has got anywhere, what held at the start."""
+        """Return the newest durable value; the initial value until the first flush."""
         if self._next is not None and self._log.flushed_offset >= self._next[0]:
             self._effective = self._next[1]
             self._next = None

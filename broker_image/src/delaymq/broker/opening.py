@@ -1,4 +1,4 @@
-"""Puts a broker together: its parts, its store, and the table of what it serves."""
+"""Assembly of a broker from its parts, its store, and the table of requests."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def open_broker(
     port: int | None = None,
     settings: RunningSettings[BrokerConfig] | None = None,
 ) -> Broker:
-    """Opens the store at the configured path, recovers, reads the tables.
+    """Open the store at the configured path, recover it, and load the tables.
 
-    `port` is the one that clients know (None: the configured one), `settings` where the configuration is from.
-    StoreError (store.errors) when the store cannot be opened, AccessError (broker.access) when its rules cannot be
-    read; the text says what to do.
+    `port` is the one that clients use (None: the configured one); `settings` is the origin of the configuration. Raises
+    StoreError (store.errors) if the store cannot be opened, and AccessError (broker.access) if its rules are
+    unreadable. The texts state what to do.
     """
     rules = None
     if config.acl_enable:
-        from delaymq.broker.access.rules import Rules  # most brokers run without it
+        from delaymq.broker.access.rules import Rules  # imported here, because most brokers run without it
 
         rules = Rules(config.acl_path, now_ms)
     if config.read_only:
@@ -58,7 +58,7 @@ def open_broker(
     try:
         return assemble(parts, store, rules, settings)
     except BaseException:
-        store.abandon()  # a half-open broker has no state that a clean stop could keep
+        store.abandon()  # an incompletely opened broker has no state to save
         raise
 
 
@@ -68,7 +68,7 @@ def assemble(
     rules: Rules | None = None,
     settings: RunningSettings[BrokerConfig] | None = None,
 ) -> Broker:
-    """The broker of an open store, which was opened with the parts' observers. Takes up what its recovery found."""
+    """Return the broker of an open store, which was opened with the parts' observers, with its recovered state."""
     config, now_ms = parts.config, parts.now_ms
     records = StoredRecords(store)
     access = None
@@ -81,7 +81,7 @@ def assemble(
             topic_at=records.topic_at,
             reply_topic=names.reply_topic(config.broker_cluster_name),
             admin_needs_tls=config.acl_admin_needs_tls,
-            # The server closes silent connections long before that.
+            # The server closes idle connections long before that.
             max_silence_s=2.5 * config.channel_idle_ms / 1000,
         )
     tables = Tables(store, parts.topics, parts.groups, parts.offsets, parts.clients, now_ms)
@@ -93,7 +93,7 @@ def assemble(
         config.levels,
         now_ms,
         topic_label=parts.topic_series.label,
-        # Without a config nobody could read what the scheduler puts there.
+        # Without a topic config, nobody could consume the dead letters of the delivery.
         on_dead_letter=lambda topic: parts.topics.create_for_group(topic, 1, own=True),
         on_delivered=parts.stats.delivered,
     )

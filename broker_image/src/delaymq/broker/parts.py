@@ -1,4 +1,4 @@
-"""What exists before a broker's store: tables, counters, and those that follow the recovery of its log."""
+"""Parts of a broker that exist before its store: tables, counters, and observers of the recovery."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from delaymq.message.ids import pack_host
 
 
 class Parts:
-    """Made before the store is opened: its recovery tells the observers what the log holds."""
+    """Parts that are created before the store is opened, because its recovery reports the log's records to the
+    observers.
+    """
 
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int], port: int | None = None) -> None:
-        """`port` is the one that clients know; None: the configured one."""
+        """Create the parts. `port` is the one that clients use; None: the configured one."""
         host, port = config.broker_ip1, config.listen_port if port is None else port
         self.config = config
         self.now_ms = now_ms
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        """What clients are told."""
+        """Address that clients use."""
         self.store_host = pack_host(host, port)
-        """The same, packed, as it goes into message ids and records."""
+        """The same address, packed as in message ids and records."""
         self.stats = Stats(now_ms())
         self.topics = Topics(config, config.levels.max_level, now_ms)
         self.groups = Groups(config, now_ms)
@@ -41,5 +43,5 @@ class Parts:
 
     @property
     def observers(self) -> tuple[Replay, Ledger, ArrivalNotifier]:
-        """Those that the store is opened with."""
+        """Observers with which the store is opened."""
         return self.replay, self.ledger, self.arrivals

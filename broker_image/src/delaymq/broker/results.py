@@ -26,9 +26,7 @@ class Deferred:
 
 @dataclass(slots=True)
 class Held:
-    """A pull that found nothing and may wait until a message that `matches` arrives in the queue, or until the
-    deadline.
-    """
+    """A pull that found nothing and waits until a message that `matches` arrives in the queue or the deadline passes."""
 
     topic: str
     queue_id: int

@@ -1,4 +1,4 @@
-"""What happens to the properties of a message that a client sends, by one rule list, before it is stored."""
+"""Rules for the properties of a message that a client sends, applied before it is stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from delaymq.broker.transactions import Transactions
     from delaymq.store.model import NewRecord
 
-# Below this many characters the properties fit whatever their letters are (4 bytes each at most) and whatever we add.
+# Properties with fewer characters always fit, even with 4 bytes for each and the properties that the broker adds.
 _SURELY_FITS_CHARACTERS: Final = 7_000
 
 
@@ -29,13 +29,13 @@ def _timer(value: str) -> None:
 
 
 REFUSED: Final[dict[str, Callable[[str], None]]] = dict.fromkeys(names.TIMER_PROPERTIES, _timer)
-"""Property → raises when its value cannot be honoured."""
+"""Properties that cannot be supported, each with a function that raises the error."""
 
 _RULED: Final = frozenset((names.DELAY, names.TRANSACTION_PREPARED, *REFUSED))
 
 
 class Admission(Protocol):
-    """What the rules need of the broker."""
+    """Parts of the broker that the rules need."""
 
     @property
     def cluster_name(self) -> str:
@@ -43,21 +43,21 @@ class Admission(Protocol):
 
     @property
     def delivery(self) -> Delivery:
-        """Where delayed messages wait."""
+        """Delivery, which stores delayed messages."""
 
     @property
     def transactions(self) -> Transactions:
-        """Where half messages wait."""
+        """Transactions, which store half messages."""
 
 
 def admit(
     broker: Admission, topic: str, queue_id: int, text: str, dead_letter: bool
 ) -> tuple[str, int, dict[str, str], bool]:
-    """Topic, queue and properties under which a message is stored, and whether its producer waits for the disk.
+    """Return topic, queue and properties for the store, and whether the producer waits for the flush.
 
-    `text` are the properties as sent. RETRY_TOPIC is kept only on what a consumer sends to its retry topic: RocketMQ's
-    clients set it nowhere else, and consumers take a retry for a message of the topic that it names. RequestError when
-    a property cannot be honoured or they would not fit.
+    `text` contains the properties as sent. RETRY_TOPIC is kept only in messages that a consumer sends to its retry
+    topic: RocketMQ's clients set it nowhere else, and consumers treat a retry as a message of the topic that it names.
+    Raises RequestError if a property is not supported or the properties do not fit.
     """
     properties = parse_properties(text)
     if names.OWN_PREFIX in text:
@@ -74,14 +74,14 @@ def admit(
             REFUSED[name](properties[name])
         level = level_of(properties)
     retry = level > 0 and topic.startswith(names.RETRY_PREFIX)
-    # Old clients leave the property on what they send to be retried: that is no transaction.
+    # Old clients leave the property in messages that they send for a retry. Those are not transactions.
     if names.TRANSACTION_PREPARED in properties and not (dead_letter or retry) and _is_half(properties):
         if wait is not None:
             properties[names.WAIT] = wait
         topic, queue_id, properties = _half(broker, properties, topic, queue_id, level)
     elif level > 0:
         if wait is not None:
-            properties[names.WAIT] = wait  # the real broker drops it from plain messages only
+            properties[names.WAIT] = wait  # RocketMQ's broker removes it only from plain messages
         topic, queue_id, properties = delay(broker, properties, topic, queue_id, level, retry=retry)
     elif len(text) > _SURELY_FITS_CHARACTERS:
         check_size(properties)
@@ -95,7 +95,7 @@ def _is_half(properties: dict[str, str]) -> bool:
 def _half(
     broker: Admission, properties: dict[str, str], topic: str, queue_id: int, level: int
 ) -> tuple[str, int, dict[str, str]]:
-    """Where and with which properties a half message waits; RequestError when its commit could not be kept."""
+    """Return topic, queue and properties of a half message. Raises RequestError if its commit could not be stored."""
     try:
         broker.delivery.ingress.check_level(level)
     except IllegalMessageError as error:
@@ -104,7 +104,7 @@ def _half(
 
 
 def level_of(properties: dict[str, str]) -> int:
-    """The delay level that a message asks for, 0 for none; RequestError 13 when it is no number."""
+    """Return the delay level of a message, 0 without one. Raises RequestError 13 if it is not a number."""
     try:
         return requested_level(properties)
     except IllegalMessageError as error:
@@ -114,7 +114,10 @@ def level_of(properties: dict[str, str]) -> int:
 def delay(
     broker: Admission, properties: dict[str, str], topic: str, queue_id: int, level: int, *, retry: bool
 ) -> tuple[str, int, dict[str, str]]:
-    """Where and with which properties a message of `level` waits; RequestError 13 when it cannot be delayed so."""
+    """Return topic, queue and properties of a pending message of `level`.
+
+    Raises RequestError 13 if the message cannot be delayed this way.
+    """
     try:
         return broker.delivery.ingress.prepare(properties, topic, queue_id, level, retry=retry)
     except IllegalMessageError as error:
@@ -122,7 +125,7 @@ def delay(
 
 
 def check_copies(broker: Admission, record: NewRecord, topic: str) -> None:
-    """IllegalMessageError when `record`, a delayed or half message for `topic`, leaves no room for its copies."""
+    """Raise IllegalMessageError if `record`, a delayed or half message for `topic`, leaves no space for its copies."""
     if record.topic == names.SCHEDULE_TOPIC:
         broker.delivery.ingress.check_copies(record, topic)
     elif record.topic == names.HALF_TOPIC:
@@ -132,30 +135,32 @@ def check_copies(broker: Admission, record: NewRecord, topic: str) -> None:
 
 
 def admit_batched(shared: dict[str, str], shared_characters: int, raw: bytes) -> dict[str, str]:
-    """Properties of one message of a batch: its own (`raw`) and the batch's, of two with one name the batch's."""
+    """Return the properties of a message of a batch: its own (`raw`) and those of the batch, which take precedence."""
     text = raw.decode("utf-8", "surrogateescape")
     properties = parse_properties(text)
     properties.update(shared)
-    # A batch never goes to a retry topic.
+    # A batch is never sent to a retry topic.
     properties.pop(names.RETRY_TOPIC, None)
     if names.OWN_PREFIX in text:
         strip_own(properties)
     if not _RULED.isdisjoint(properties):
         if names.TRANSACTION_PREPARED in properties and _is_half(properties):
-            raise message_illegal("a batch cannot be a transaction: send its messages one by one")
+            raise message_illegal("a batch cannot be a transaction: send its messages individually")
         for name in REFUSED.keys() & properties.keys():
             REFUSED[name](properties[name])
         if level_of(properties) > 0:
-            raise message_illegal("a batch cannot be delayed: send its messages one by one, or without property DELAY")
+            raise message_illegal(
+                "a batch cannot be delayed: send its messages individually, or without property DELAY"
+            )
     if len(text) + shared_characters > _SURELY_FITS_CHARACTERS:
         check_size(properties)
     return properties
 
 
 def check_size(properties: dict[str, str]) -> None:
-    """RequestError 13 when the properties do not fit a record."""
+    """Raise RequestError 13 if the properties do not fit into a record."""
     size = len(encode_properties(properties))
     if size > MAX_PROPERTIES_BYTES:
         raise message_illegal(
-            f"the properties have {size} bytes, at most {MAX_PROPERTIES_BYTES} fit: send fewer or shorter ones"
+            f"the properties have {size} bytes (limit: {MAX_PROPERTIES_BYTES}): send fewer or shorter ones"
         )

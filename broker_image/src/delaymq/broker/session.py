@@ -1,4 +1,4 @@
-"""What the domain sees of a client's connection."""
+"""Interface of a client's connection for the broker's domain."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from delaymq.protocol.command import Command
 
 
 class Session(Protocol):
-    """One connection of a client, as the server hands it in; alive until `Broker.session_closed`."""
+    """A client's connection, provided by the server and valid until `Broker.session_closed`."""
 
     id: int
-    """Unique in this process, never used again."""
+    """Unique in this process, never reused."""
     remote_host: bytes
     """The peer's address and port, packed (message.ids.pack_host)."""
     remote_address: str
@@ -21,10 +21,12 @@ class Session(Protocol):
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody in between can read along: TLS, or a peer on this machine."""
+        """Whether the connection is protected from eavesdropping: TLS, or a peer on this machine."""
 
     def signed_by(self, account: str) -> None:
-        """An account's signature on one of its requests was good: what they cost counts as this account's from now."""
+        """Record that an account signed a request. The connection's costs are attributed to it from now on."""
 
     def notify(self, command: Command) -> bool:
-        """Sends a one-way request to the client; False, and nothing raised, when its connection is gone or behind."""
+        """Send a one-way request to the client. Returns False if its connection is closed or too far behind. Never
+        raises.
+        """

@@ -1,4 +1,4 @@
-"""How the broker's configuration describes its store."""
+"""Store options that are derived from the broker's configuration."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from delaymq.config import BrokerConfig
 from delaymq.store.errors import NotAStoreError
 from delaymq.store.options import StoreOptions
 
-# What RocketMQ allows a record beyond the message's body.
+# Bytes that RocketMQ allows in a record in addition to the message's body.
 _RECORD_EXTRA_BYTES = 64 * 1024
 READ_ONLY: Final = 4
-"""Of brokerPermission."""
+"""Value of brokerPermission."""
 
 
 def store_options(config: BrokerConfig) -> StoreOptions:
-    """The store's options as the broker's configuration states them."""
+    """Return the store's options according to the broker's configuration."""
     return StoreOptions(
         commit_log_file_bytes=config.mapped_file_size_commit_log,
         consume_queue_file_bytes=config.mapped_file_size_consume_queue,
@@ -35,15 +35,15 @@ def store_options(config: BrokerConfig) -> StoreOptions:
 
 
 def read_only_config(config: BrokerConfig) -> BrokerConfig:
-    """The configuration of a broker that only reads its store: routes permit reading alone, and nothing is written."""
+    """Return the configuration of a broker that opens its store read-only: routes permit only reading."""
     return replace(config, broker_permission=READ_ONLY, offset_moved_event_enable=False)
 
 
 def make_parent(path: Path) -> None:
-    """The folders above a store; NotAStoreError when they cannot be made."""
+    """Create the folders above a store. Raises NotAStoreError if they cannot be created."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NotAStoreError(
-            f"{path.parent}: cannot be made ({error.strerror}): name a folder that this user may write to"
+            f"{path.parent}: cannot be created ({error.strerror}): choose a folder that this user may write to"
         ) from error

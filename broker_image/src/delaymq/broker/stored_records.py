@@ -1,4 +1,4 @@
-"""Records at physical offsets that clients state: only what the store has confirmed, and what a queue names."""
+"""Records at physical offsets that clients state: only confirmed records to which a consume queue refers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 
 class StoredRecords:
-    """The confirmed records of one store."""
+    """Confirmed records of one store."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
     def head_at(self, physical_offset: int) -> NamedHead | None:
-        """The head of the confirmed record at an offset that a client stated.
+        """Return the head of the confirmed record at an offset that a client stated.
 
-        None where no record begins, and for one that no queue names: it stands within a body, or its topic was deleted.
+        Returns None if no record starts there, or if no queue refers to it: the offset lies within a body, or the topic
+        was deleted.
         """
         store = self._store
         if not store.min_offset <= physical_offset < store.confirmed_offset:
@@ -31,15 +32,21 @@ class StoredRecords:
         return head if head is not None and physical_offset + head.size <= store.confirmed_offset else None
 
     def properties_of(self, head: NamedHead) -> dict[str, str]:
-        """The properties of a record, read without its body."""
+        """Return the properties of a record, read without its body."""
         return decode_properties(self._store.read_bytes(head.properties_at, head.properties_bytes))
 
     def record_at(self, physical_offset: int) -> Record | None:
-        """As `head_at`, the whole record; None also when it is not sound. For those who may see the body."""
+        """Return the whole record at an offset, or None as `head_at` does or if it is damaged.
+
+        Only for callers that may disclose the body.
+        """
         return None if self.head_at(physical_offset) is None else self._store.record_at(physical_offset)
 
     def topic_at(self, physical_offset: int) -> str | None:
-        """The topic of the record at an offset that a client stated, also while it waits in one of the broker's own."""
+        """Return the topic of the record at an offset that a client stated.
+
+        For a record that is pending in a system topic, this is its own topic.
+        """
         head = self.head_at(physical_offset)
         if head is None:
             return None

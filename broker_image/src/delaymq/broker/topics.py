@@ -1,4 +1,4 @@
-"""The broker's topics: topics.json, its version, and when a topic comes into being by itself."""
+"""Topics of the broker: topics.json, its version, and automatic creation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from delaymq.message import names
 from delaymq.protocol.bodies import DataVersion, RegisterBody, TopicConfig, TopicTable
 
 FILE_NAME: Final = "topics.json"
-# The file is read whole; MAX_TOPICS have some 4 MB.
+# The file is read as a whole. MAX_TOPICS topics take about 4 MB.
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-# A client that makes up topic names must not fill memory, routes and disk; about this many fit a registration.
+# Prevents a client with made-up topic names from filling memory, routes and disk. About this many fit a registration.
 MAX_TOPICS: Final = 20_000
-# What others than administrators may fill of it: producers by sends, and groups with their retries and dead letters.
+# Shares of MAX_TOPICS that may be used up by sends, and by groups with their retry and dead-letter topics.
 _SHARE_OF_SENDS: Final = (4, 5)
 _SHARE_OF_GROUPS: Final = (19, 20)
-# Each queue is a directory with files; the benchmark topic of RocketMQ has 1,024.
+# Each queue is a directory with files. RocketMQ's benchmark topic has 1,024 queues.
 MAX_QUEUES: Final = 16_384
 
 READ: Final = 4
@@ -29,17 +29,17 @@ INHERIT: Final = 1
 UNIT: Final = 1
 UNIT_SUBSCRIPTION: Final = 2
 READ_WRITE: Final = READ | WRITE
-# What the broker itself writes without a topic config of its own.
+# Topics that only the broker writes and that have no topic config.
 WITHOUT_CONFIG: Final = frozenset({names.OP_HALF_TOPIC, names.MARKS_TOPIC})
 
 
 def parse_table(data: bytes) -> TopicTable:
-    """topics.json; RequestError when it cannot be read."""
+    """Parse topics.json. Raises RequestError if it is unreadable."""
     return TopicTable.decode(data, max_bytes=MAX_FILE_BYTES)
 
 
 class Topics:
-    """Which topics there are. Every change counts the version up, so that NameServers take the table anew."""
+    """Table of topics. Each change increments its version, so that NameServers accept the new table."""
 
     __slots__ = ("_config", "_now_ms", "changed", "dirty", "system", "table", "version")
 
@@ -49,7 +49,7 @@ class Topics:
         self.table: dict[str, TopicConfig] = {}
         self.version = DataVersion(0, now_ms())
         self.changed: Callable[[TopicConfig], None] | None = None
-        """Called when a topic was made or changed."""
+        """Called when a topic was created or changed."""
         self.dirty = False
         self.system: set[str] = set(WITHOUT_CONFIG | names.SYSTEM_TOPICS)
         for topic in _fresh_topics(config, level_count):
@@ -57,7 +57,7 @@ class Topics:
             self.system.add(topic.topic_name)
 
     def apply(self, config: BrokerConfig) -> None:
-        """Takes a changed configuration; it counts for topics made from now on."""
+        """Apply a changed configuration. Its defaults apply to topics that are created later."""
         permission_changed = config.broker_permission != self._config.broker_permission
         self._config = config
         if permission_changed:
@@ -67,7 +67,7 @@ class Topics:
             self.put(_auto_create_topic(config))
 
     def restore(self, stored: TopicTable) -> None:
-        """Takes what topics.json says; system topics keep the larger number of queues."""
+        """Restore the topics of topics.json. System topics keep the larger number of queues."""
         for name, config in stored.topic_config_table.items():
             if name in WITHOUT_CONFIG or names.topic_problem(name) is not None:
                 continue
@@ -78,13 +78,13 @@ class Topics:
                 config.write_queue_nums = max(config.write_queue_nums, fresh.write_queue_nums)
                 config.perm = fresh.perm
             elif name == names.AUTO_CREATE_TOPIC:
-                continue  # it was on at the last start and is off now
+                continue  # automatic creation has been disabled since
             self.table[name] = config
-        # A new version at each start: what the last run registered, as when it was drained, must not stay in force.
+        # Each start uses a new version, so that NameServers replace the last registration, for example that of a drain.
         self.version = DataVersion(stored.data_version.counter + 1, self._now_ms())
 
     def adopt(self, queues: Iterable[tuple[str, int]]) -> list[str]:
-        """Makes topics for stored queues that have none (the broker died before it wrote topics.json); their names."""
+        """Create topics for stored queues without one (crash before topics.json was written). Returns their names."""
         counts: dict[str, int] = {}
         for topic, queue_id in queues:
             if topic not in self.table and names.topic_problem(topic) is None and not self.is_system(topic):
@@ -96,22 +96,22 @@ class Topics:
         return sorted(counts)
 
     def get(self, topic: str) -> TopicConfig | None:
-        """The topic, or None."""
+        """Return the topic, or None."""
         return self.table.get(topic)
 
     def is_system(self, topic: str) -> bool:
-        """Whether `topic` is the broker's own: it can be neither changed nor deleted."""
+        """Return whether `topic` is a system topic, which can be neither changed nor deleted."""
         return topic in self.system or names.is_system_topic(topic)
 
     def encode(self) -> bytes:
-        """topics.json, also the answer to 21."""
+        """Return topics.json, which is also the body of response 21."""
         return TopicTable(self.version, self.table).encode()
 
     def register_body(self, topics: dict[str, TopicConfig], *, withdrawn: bool) -> bytes:
-        """Body of 103: `topics` with what the broker as a whole permits; `withdrawn` takes the writes from all."""
+        """Return the body of request 103: `topics` with the broker's permission; `withdrawn` removes writing."""
         permission = self._config.broker_permission
         if permission & READ_WRITE != READ_WRITE:
-            # Without one of them, all topics say so, as RocketMQ's do.
+            # As in RocketMQ, a restricted broker permission replaces those of all topics.
             topics = {name: structs.replace(topic, perm=permission) for name, topic in topics.items()}
         if withdrawn:
             topics = {name: structs.replace(topic, perm=topic.perm & ~WRITE) for name, topic in topics.items()}
@@ -119,21 +119,21 @@ class Topics:
         return body.encode_compressed() if self._config.compressed_register else body.encode()
 
     def put(self, topic: TopicConfig) -> None:
-        """Adds or replaces a topic."""
+        """Add or replace a topic."""
         self.table[topic.topic_name] = topic
         self._count_up()
         if self.changed is not None:
             self.changed(topic)
 
     def announce(self) -> None:
-        """Has all topics told anew; NameServers take only a table with a new version."""
+        """Register all topics again. NameServers accept a table only with a new version."""
         self._count_up()
         if self.changed is not None:
             for topic in list(self.table.values()):
                 self.changed(topic)
 
     def remove(self, topic: str) -> bool:
-        """Forgets a topic; whether there was one."""
+        """Remove a topic. Returns whether it existed."""
         if self.table.pop(topic, None) is None:
             return False
         self._count_up()
@@ -142,9 +142,9 @@ class Topics:
     def create_for_send(
         self, topic: str, default_topic: str, default_queue_nums: int, *, unit_mode: bool = False
     ) -> TopicConfig:
-        """The topic for a first send to it: made after `default_topic` if that one may be inherited.
+        """Return the topic of a first send, created from `default_topic` if that topic may be inherited.
 
-        RequestError 1 for an illegal name, 17 when the topic has to be made by hand.
+        Raises RequestError 1 for an illegal name, 17 if the topic has to be created manually.
         """
         problem = names.topic_problem(topic)
         if problem is not None:
@@ -168,16 +168,17 @@ class Topics:
     def create_for_group(
         self, topic: str, queue_nums: int, *, unit_mode: bool = False, own: bool = False
     ) -> TopicConfig:
-        """The retry or dead-letter topic of a group, made if need be; RequestError 1 when the name is no topic's.
+        """Return the retry or dead-letter topic of a group, created if necessary.
 
-        `own`: the broker itself has something to put there, and finds room in any case.
+        Raises RequestError 1 if the name is not legal for a topic. With `own`, the broker itself needs the topic, and
+        limits do not apply.
         """
         config = self.table.get(topic)
         if config is not None:
             return config
         problem = names.topic_problem(topic)
         if problem is not None:
-            raise system_error(f"the group's topic cannot be made: {problem}")
+            raise system_error(f"the group's topic cannot be created: {problem}")
         if not own:
             self._check_share(_SHARE_OF_GROUPS)
         count = min(max(queue_nums, 1), MAX_QUEUES)
@@ -186,7 +187,7 @@ class Topics:
         return made
 
     def check_room(self) -> None:
-        """RequestError 1 when there are as many topics as may be."""
+        """Raise RequestError 1 if the broker has its maximum number of topics."""
         self._check_share((1, 1))
 
     def _check_share(self, share: tuple[int, int]) -> None:
@@ -194,10 +195,10 @@ class Topics:
         if len(self.table) < most:
             return
         if share == (1, 1):
-            raise system_error(f"the broker has {most} topics already: delete some")
+            raise system_error(f"the broker already has {most} topics: delete some")
         raise system_error(
-            f"the broker has {most} topics already, the rest of {MAX_TOPICS} is kept for administrators"
-            f"{' and for groups' if share == _SHARE_OF_SENDS else ''}: delete some, or create topics by hand"
+            f"the broker already has {most} topics; the rest of {MAX_TOPICS} is reserved for administrators"
+            f"{' and for groups' if share == _SHARE_OF_SENDS else ''}: delete some, or create topics manually"
             " (mqadmin updateTopic)"
         )
 
@@ -207,15 +208,15 @@ class Topics:
 
 
 def checked_topic(topic: TopicConfig) -> TopicConfig:
-    """`topic` as an administrator asks for it; RequestError 1 says what is wrong with it."""
+    """Return an administrator's `topic` if it is valid. Raises RequestError 1 with the problem otherwise."""
     problem = names.topic_problem(topic.topic_name)
     if problem is not None:
         raise system_error(problem)
     for which, count in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
         if not 0 <= count <= MAX_QUEUES:
-            raise system_error(f"{which}={count} is out of range: ask for 0 to {MAX_QUEUES} queues")
+            raise system_error(f"{which}={count} is out of range: use 0 to {MAX_QUEUES} queues")
     if not 0 <= topic.perm <= READ_WRITE | INHERIT:
-        raise system_error(f"perm={topic.perm} is none: 2 is write, 4 read, 6 both")
+        raise system_error(f"perm={topic.perm} is invalid: use 2 (write), 4 (read) or 6 (both)")
     if topic.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
         raise system_error(f"topicFilterType={topic.topic_filter_type[:32]!r} is neither SINGLE_TAG nor MULTI_TAG")
     return topic
@@ -227,7 +228,7 @@ def _auto_create_topic(config: BrokerConfig) -> TopicConfig:
 
 
 def _fresh_topics(config: BrokerConfig, level_count: int) -> list[TopicConfig]:
-    """The topics of a fresh broker, as RocketMQ 4.9 makes them."""
+    """Return the topics of a new broker, as RocketMQ 4.9 creates them."""
     cluster = config.broker_cluster_name
     cluster_perm = INHERIT | (READ_WRITE if config.cluster_topic_enable else 0)
     broker_perm = INHERIT | (READ_WRITE if config.broker_topic_enable else 0)

@@ -44,9 +44,9 @@ def test_requests_of_rocketmqs_tools_pass_the_form_check(code: int) -> None:
 @pytest.mark.parametrize("value", ["{", '"', "a,b", "a b", "x" * 5_000, "ü", "a\n"])
 def test_common_fields_hold_no_part_of_a_body(value: str) -> None:
     for name in COMMON:
-        assert (
-            problem(request_command(306, {name: value}), FORMS[306]) == f"field {name} has characters that it never has"
-        )
+        said = problem(request_command(306, {name: value}), FORMS[306])
+        assert said is not None
+        assert said.startswith(f"field {name} contains characters that are not allowed: use")
 
 
 @pytest.mark.parametrize("key", ["", "{brokerId", "a key", "a/b-long", "schlüssel"])

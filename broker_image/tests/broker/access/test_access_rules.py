@@ -38,7 +38,7 @@ def test_the_loss_of_the_last_administrator_is_warned_of_once(
     guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
     changed(guarded, RULES.replace(", admin: true", ""))
-    assert "no account is an administrator any more" in caplog.text
+    assert "no administrator account is left" in caplog.text
     caplog.clear()
     changed(guarded, RULES.replace(", admin: true", "") + "# changed\n")
     assert "administrator" not in caplog.text
@@ -140,7 +140,7 @@ def test_a_change_that_cannot_be_changes_nothing(
 def test_a_file_that_is_broken_or_cannot_be_written_is_left_as_it_is(guarded: Guarded) -> None:
     guarded.path.write_text("accounts: [")
     answer = put(guarded, "newcomers")
-    assert (answer.code, "put it right first" in str(answer.remark)) == (209, True)
+    assert (answer.code, "correct the file first" in str(answer.remark)) == (209, True)
     assert guarded.path.read_text() == "accounts: ["
     guarded.path.write_text(RULES)
     guarded.path.with_name(".plain_acl.yml.new").mkdir()

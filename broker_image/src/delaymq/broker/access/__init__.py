@@ -1,11 +1,12 @@
-"""Access control as RocketMQ 4.9 has it: who may ask what of the broker.
+"""Access control as in RocketMQ 4.9: permissions of accounts for the broker's requests.
 
-Here: what each request needs (`requirements`), its form (`forms`), what an account owns (`permissions`), the rules that
-hold (`rules`), and the check (`access`). Not here: accounts and rule files (delaymq/access), signatures
-(protocol/signatures.py, protocol/second_signature.py) and requests 50 to 53 (processors/access.py). Invariant: no
-secret is in an answer, a log or an error, and what cannot be read lets nobody in.
+Contents: the requirements of each request (`requirements`), its form (`forms`), the permissions of an account
+(`permissions`), the rules in force (`rules`), and the check (`access`). Elsewhere: accounts and rule files
+(delaymq/access), signatures (protocol/signatures.py, protocol/second_signature.py) and requests 50 to 53
+(processors/access.py). Invariants: responses, logs and errors contain no secrets, and unreadable rules never grant
+access.
 
-Most brokers run without it: whoever needs `access` imports it when it is switched on.
+Most brokers run without access control, so `access` is imported only if it is enabled.
 """
 
 from typing import Final
@@ -25,6 +26,6 @@ REASONS: Final = (
     "form",
     "plain",
 )
-"""Why a request is refused."""
+"""Reasons for which a request is rejected."""
 
 __all__ = ["REASONS", "AccessError"]

@@ -1,4 +1,4 @@
-"""The check of each request by the rules that hold."""
+"""Check of each request against the rules in force."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Access:
-    """Access control of one broker. `check` comes before every request; all else is rare."""
+    """Access control of one broker. `check` runs before every request; everything else is rare."""
 
     def __init__(
         self,
@@ -42,27 +42,31 @@ class Access:
         admin_needs_tls: bool = False,
         max_silence_s: float = MAX_SILENCE_S,
     ) -> None:
-        """`topic_at` says what the record at an offset of the log is about; `reply_topic` is the cluster's.
+        """Create the check for the given rules.
 
-        `admin_needs_tls`: administrative requests need TLS, a peer on loopback, or the second signature.
-        `max_silence_s`: how long a challenge lasts without a request that is signed for it.
+        `topic_at` returns the topic of the record at a physical offset; `reply_topic` is that of the cluster. With
+        `admin_needs_tls`, administrative requests need TLS, a peer on loopback, or the second signature.
+        `max_silence_s` is the lifetime of a challenge that no signed request renews.
         """
         self.rules = rules
         self.channels = Channels(max_silence_s)
-        """Challenges that were given to connections."""
+        """Challenges that were issued to connections."""
         self._admin_needs_tls = admin_needs_tls
         self.refused: dict[str, int] = dict.fromkeys(REASONS, 0)
-        """Refused requests by reason."""
+        """Number of rejected requests by reason."""
         self._topic_at = topic_at
         self._reply_topic = reply_topic
         self._throttled = ThrottledLogger(_logger, now_ms)
         self._keys_of: dict[int, str] = {}
-        """By session: the access key of its last heartbeat."""
+        """Access key of the last heartbeat, by session."""
         if not admin_needs_tls:
             self._warn_of_administrators()
 
     def check(self, session: Session, command: Command) -> None:
-        """Nothing, or RequestError (code 1) with RocketMQ's text and what to do. Once a request: counters rise."""
+        """Raise RequestError (code 1) with RocketMQ's text and a remedy if the request is not allowed.
+
+        Call it once for each request, because it changes counters.
+        """
         rules = self.rules
         if rules.white_list is not None and rules.white_list.matches(session.remote_host):
             return
@@ -79,7 +83,7 @@ class Access:
             raise self._refusal(session, command, "unknown_key", f"No acl config for {shown(key)}")
         trusted = account.white_list is not None and account.white_list.matches(session.remote_host)
         if not trusted:
-            self._check_form(session, command)  # a large body that is not wanted must not be hashed
+            self._check_form(session, command)  # rejects an unwanted large body before it is hashed
             self._check_signature(session, command, account)
             session.signed_by(key)
         if command.code == RequestCode.HEART_BEAT:
@@ -89,9 +93,10 @@ class Access:
             self._check_way(session, command)
 
     def may_publish(self, session: Session, topic: str) -> bool:
-        """Whether the account of a client's last heartbeat may send to a topic; so it may see what was sent there.
+        """Return whether the account of a client's last heartbeat may send to a topic, and so may see its half
+        messages.
 
-        Anybody can join a group of producers, which are asked about its half messages with all that is in them.
+        Any client can join a producer group, and the checks of half messages contain the complete messages.
         """
         rules = self.rules
         if rules.white_list is not None and rules.white_list.matches(session.remote_host):
@@ -104,17 +109,17 @@ class Access:
         return bool(owned(account, topic, self._reply_topic) & PUB)
 
     def orphans(self) -> list[int]:
-        """Connections whose account, by its last heartbeat, is none any more."""
+        """Return the ids of connections whose account, by the last heartbeat, no longer exists."""
         accounts = self.rules.accounts
         return [session_id for session_id, key in self._keys_of.items() if key not in accounts]
 
-    # Pulls that earlier rules let in, and that still wait
+    # Held pulls that earlier rules permitted.
 
     pull_fields: Final = (ACCESS_KEY, "topic", "consumerGroup")
-    """What is needed of a pull's fields to check it again."""
+    """Fields of a pull that a repeated check needs."""
 
     def account_of(self, session: Session, command: Command) -> Account | None:
-        """The account by whose signature a pull was let in; None: its address was enough."""
+        """Return the account whose signature admitted a pull. None: the address was sufficient."""
         rules = self.rules
         if rules.white_list is not None and rules.white_list.matches(session.remote_host):
             return None
@@ -125,9 +130,9 @@ class Access:
         return None if trusted else account
 
     def still_refusal(self, session: Session, command: Command, before: Account | None) -> RequestError | None:
-        """Why a pull that came in by the account `before` would be refused by the rules of today; None: it would not.
+        """Return the error with which the current rules reject a pull that the account `before` was allowed, or None.
 
-        Its signature was good then, and is good now if the secret key is the same.
+        The signature was valid then. It still is if the secret key has not changed.
         """
         rules = self.rules
         if rules.white_list is not None and rules.white_list.matches(session.remote_host):
@@ -151,7 +156,7 @@ class Access:
         return None
 
     def session_closed(self, session: Session) -> None:
-        """A connection ended."""
+        """Release the state of a closed connection."""
         self._keys_of.pop(session.id, None)
         self.channels.closed(session.id)
 
@@ -168,7 +173,7 @@ class Access:
             raise self._refusal(session, command, "second_required", text)
 
     def _check_form(self, session: Session, command: Command) -> None:
-        """Of an administrative request."""
+        """Check the form of an administrative request."""
         form = FORMS.get(command.code)
         if form is None:
             return
@@ -177,7 +182,7 @@ class Access:
             raise self._refusal(session, command, "form", wrong)
 
     def _check_way(self, session: Session, command: Command) -> None:
-        """How an administrative request came, which is signed and permitted."""
+        """Check the connection on which a signed and permitted administrative request arrived."""
         if command.code not in FORMS or SECOND_SIGNATURE in command.fields or session.is_private:
             return
         if self._admin_needs_tls:
@@ -185,7 +190,7 @@ class Access:
         elif command.code in RULE_CODES:
             why = "it changes rules"
         elif any(command.fields.get(name) for name in (*COMMON_FIELDS, SECURITY_TOKEN)):
-            why = "or to leave out what not every request has: " + ", ".join((*sorted(COMMON_FIELDS), SECURITY_TOKEN))
+            why = "or omit these fields: " + ", ".join((*sorted(COMMON_FIELDS), SECURITY_TOKEN))
         else:
             return
         text = (
@@ -214,7 +219,7 @@ class Access:
         for resource, permission in needed:
             if not owned(account, resource, self._reply_topic) & permission:
                 if (names.TRACE_TOPIC, PUB) in needed:
-                    return  # every client may write its trace
+                    return  # every client may write trace messages
                 raise self._refusal(session, command, "permission", f"No default permission for {_named(resource)}")
 
     def _warn_of_administrators(self) -> None:
@@ -225,16 +230,16 @@ class Access:
         ]
         if open_keys:
             _logger.warning(
-                "whoever can read along may repeat and change requests of administrators (%s) that do not use TLS: set"
+                "administrators' requests without TLS can be replayed and altered by eavesdroppers (accounts: %s): set"
                 " aclAdminNeedsTls=true, or requireSecondSignature: true for these accounts",
                 ", ".join(open_keys[:SHOWN_KEYS]) + (", …" if len(open_keys) > SHOWN_KEYS else ""),
             )
 
     def _refusal(self, session: Session, command: Command, reason: str, text: str) -> RequestError:
         self.refused[reason] += 1
-        # A peer can cause this at will.
+        # Throttled, because a peer can cause this at will.
         self._throttled.warning(
-            f"a request was refused ({reason}): code %d: %s", command.code, text, peer=session.remote_address
+            f"request rejected ({reason}): code %d: %s", command.code, text, peer=session.remote_address
         )
         return RequestError(ResponseCode.SYSTEM_ERROR, EXCEPTION + text)
 

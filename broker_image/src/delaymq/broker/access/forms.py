@@ -1,8 +1,8 @@
-"""The form of administrators' requests: fields and bodies that a code does not have are refused.
+"""Form of administrative requests: requests with fields or bodies that their code does not have are rejected.
 
-RocketMQ's signature covers the values of all fields, one after the other, and the body, so that whoever captured a
-request can cut the same text into other fields and send it under another code. These codes therefore take nothing but
-what they have, and the fields that all codes may carry cannot hold the parts of a JSON body.
+RocketMQ's signature covers the concatenated values of all fields, and the body. An attacker who captured a request can
+therefore divide the same text into other fields and send it under another code. To prevent this, these codes accept
+only their own fields, and the fields common to all codes cannot hold the parts of a JSON body.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN_CHARACTERS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a request consists of."""
+    """Fields of a request, and whether it has a body."""
 
     fields: frozenset[str]
     body: bool = False
@@ -56,7 +56,7 @@ FORMS: Final[Mapping[int, Form]] = {
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _form(headers.ResumeCheckHalfMessageRequestHeader, "topic"),
     RequestCode.DELETE_EXPIRED_COMMITLOG: _form(),
 }
-"""By code: what RocketMQ's 4.9 and 5.3 tools send. These are the requests that count as administrative."""
+"""Fields that RocketMQ's 4.9 and 5.3 tools send, by request code. These codes are the administrative ones."""
 
 RULE_CODES: Final = frozenset(
     {
@@ -65,18 +65,19 @@ RULE_CODES: Final = frozenset(
         RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
     }
 )
-"""Any captured request could be one of these: a topic may be named as an account with its permissions and secret."""
+"""Codes that any captured request could imitate: a topic can have the name of an account, its permissions and its
+secret."""
 
 
 def problem(command: Command, form: Form) -> str | None:
-    """Why a request does not have its form, as a sentence without its values; None: it has."""
+    """Return why a request does not have its form, without its values, or None if it has."""
     for name, value in command.fields.items():
         if name in form.fields:
             if name == ACCESS_KEY_FIELD and not _ACCESS_KEY.fullmatch(value):
                 return f"field {name}: an access key consists of A-Z, a-z, 0-9, '.', '_' and '-'"
         elif name in COMMON_FIELDS or name == SECURITY_TOKEN:
             if not _COMMON_VALUE.fullmatch(value):
-                return f"field {name} has characters that it never has"
+                return f"field {name} contains characters that are not allowed: use A-Z, a-z, 0-9 and ._%"
         elif name not in CREDENTIAL_FIELDS:
             return f"request code={command.code} has no field {_shown(name)}: leave it out"
     if command.body and not form.body:

@@ -1,7 +1,8 @@
-"""What an account owns of a topic or group: which of its rules counts where several may.
+"""Permissions of an account for a topic or group, and the precedence of its rules.
 
-A group's retry topic and dead letters belong to the group: they hold messages of all topics that it consumed. The
-cluster's reply topic holds the replies to all: everyone may put one there, and no default permission lets it be read.
+A group's retry topic and dead-letter topic belong to the group: they hold messages of all topics that it consumed. The
+cluster's reply topic holds the replies to all clients. Every account may send to it, and no default permission allows
+consuming it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ NOTHING: Final = 0
 
 
 def owned(account: Account, resource: str, reply_topic: str) -> int:
-    """PUB and SUB as far as the account has them, 0 for DENY. A group stands as its retry topic."""
+    """Return the PUB and SUB permissions of the account, 0 for DENY. A group is represented by its retry topic."""
     permissions = account.permissions
     found = permissions.get(resource)
     if resource.startswith(DLQ_PREFIX):
@@ -23,7 +24,7 @@ def owned(account: Account, resource: str, reply_topic: str) -> int:
         if group is not None and group & DENY:
             return NOTHING
         if found is None:
-            # As with a retry topic: who may consume as the group may also put a message back.
+            # As for a retry topic: an account that may consume as the group may also return messages.
             found = account.group_permission if group is None else group
             found = found | PUB if found & SUB else found
     elif resource == reply_topic:

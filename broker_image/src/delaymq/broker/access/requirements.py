@@ -1,7 +1,8 @@
-"""What each request needs of the account that signed it: one table of all codes that a broker can get.
+"""Permissions that each request requires of the account that signed it, for all codes that a broker receives.
 
-RocketMQ checks the resources of nine codes and five administrators' codes; of all others it checks the signature only.
-What is open there and would go around a rule is guarded here (docs/operations/access-control.md has the table).
+RocketMQ checks the resources of nine codes and the administrator's permission of five. For all others it checks only
+the signature. Where this would allow a client to bypass a rule, the broker requires permissions as well (table in
+docs/operations/access-control.md).
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from delaymq.protocol.command import Command
 from delaymq.protocol.errors import RequestError
 
 Needed = list[tuple[str, int]]
-"""Topics (a group stands as its retry topic) with the permission that each takes."""
+"""Topics, each with the permission that it requires. A group is represented by its retry topic."""
 TopicAt = Callable[[int], str | None]
-"""The topic of the record at an offset of the log; None when there is none."""
+"""Returns the topic of the record at a physical offset, None without a record."""
 Resources = Callable[[Command, TopicAt], Needed]
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a request code needs besides a signature."""
+    """Requirements of a request code in addition to a signature."""
 
     admin: bool = False
-    """Only an account with admin=true."""
+    """Whether the account must have admin=true."""
     resources: Resources | None = None
     own: bool = False
-    """RocketMQ does not check it: an administrator needs no permission for it."""
+    """Whether RocketMQ does not check it: an administrator then needs no permission for the resources."""
 
 
 def _group(group: str | None) -> Needed:
@@ -48,20 +49,20 @@ def _topic(topic: str | None, permission: int) -> Needed:
 
 
 def _sent(topic: str | None) -> Needed:
-    # A consumer that cannot send a message back sends it to its group's retry topic itself.
+    # A consumer that fails to return a message sends it to its group's retry topic itself.
     if topic is not None and topic.startswith(RETRY_PREFIX):
         return [(topic, SUB)]
     return _topic(topic, PUB)
 
 
 def _retried(topic: str | None, properties: str | None) -> Needed:
-    # The group's members take a retry for a message of the topic that it names.
+    # Members of the group treat a retry as a message of the topic that it names.
     if topic is None or properties is None or not topic.startswith(RETRY_PREFIX):
         return []
     origin = parse_properties(properties).get(RETRY_TOPIC)
     namespace, separator, _ = topic.removeprefix(RETRY_PREFIX).partition("%")
     if origin is not None and separator and not origin.startswith(namespace + separator):
-        origin = namespace + separator + origin  # orderly consumers of RocketMQ's leave the namespace out
+        origin = namespace + separator + origin  # RocketMQ's orderly consumers omit the namespace
     return _topic(origin, SUB)
 
 
@@ -78,7 +79,7 @@ def _send_v2(command: Command, topic_at: TopicAt) -> Needed:
 
 
 def _reply(command: Command, topic_at: TopicAt) -> Needed:
-    # Who may consume a request may answer it in the cluster's reply topic; but this is no way into another topic.
+    # An account that may consume requests may also send replies to the cluster's reply topic, but to no other topic.
     return _sent(command.fields.get("topic" if command.code == RequestCode.SEND_REPLY_MESSAGE else "b"))
 
 
@@ -95,7 +96,7 @@ def _consumer_group(command: Command, topic_at: TopicAt) -> Needed:
 
 
 def _send_back(command: Command, topic_at: TopicAt) -> Needed:
-    # The offset names any record of the log: without its topic this would be a way to read all of them.
+    # The offset addresses any record. Without this check, a client could read records of all topics.
     topic = topic_at(_offset(command, "offset"))
     return _group(command.fields.get("group")) + _topic(topic, SUB)
 
@@ -138,7 +139,7 @@ def _clone(command: Command, topic_at: TopicAt) -> Needed:
 
 
 def _offset(command: Command, field: str) -> int:
-    # Whatever the processor might read otherwise must not get past the check.
+    # Accept only what the processor also parses as this number, so that nothing bypasses the check.
     text = command.fields.get(field)
     if text is None:
         return -1
@@ -148,7 +149,7 @@ def _offset(command: Command, field: str) -> int:
 
 
 ACCOUNT: Final = Requirement()
-"""The signature of a known account is enough."""
+"""Requirement of a request that any known account may send."""
 ADMIN: Final = Requirement(admin=True)
 _OWN_ADMIN: Final = Requirement(admin=True, own=True)
 
@@ -214,4 +215,4 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.GET_TOPIC_CONFIG: ACCOUNT,
     RequestCode.LITE_PULL_MESSAGE: Requirement(resources=_pull),
 }
-"""What is not here is not served either; it needs an account, as for RocketMQ."""
+"""Codes that are missing here are not served. They require an account, as in RocketMQ."""

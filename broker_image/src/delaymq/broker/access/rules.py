@@ -1,4 +1,4 @@
-"""The rules that hold, of all files together: read again when they change, changed when an administrator asks."""
+"""Rules in force, combined from all rule files. They are reloaded when files change and rewritten by administrators."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _logger = logging.getLogger(__name__)
 
 
 class Rules:
-    """The rules of one broker."""
+    """Rules of one broker."""
 
     def __init__(self, path: Path, now_ms: Callable[[], int]) -> None:
-        """Reads them. AccessError for files that cannot be used: nobody may be let in by an accident."""
+        """Load the rules. Raises AccessError for unusable files, because a mistake must not grant access."""
         self.path = path
         self.white_list: WhiteList | None = None
-        """Of all files: who needs no signature."""
+        """Addresses, of all files, that need no signature."""
         self.accounts: Mapping[str, Account] = {}
-        """By access key."""
+        """Accounts by access key."""
         self.on_changed: Callable[[], None] | None = None
-        """Called when other rules are in force."""
+        """Called after other rules have come into force."""
         self._now_ms = now_ms
         self._throttled = ThrottledLogger(_logger, now_ms)
         self._changes = 0
@@ -41,19 +41,19 @@ class Rules:
             raise AccessError(f"access control (aclEnable=true): {'; '.join(broken)}")
         self._take(states)
         if not self.accounts and self.white_list is None:
-            _logger.warning("access control knows no account: every request is refused until %s has one", path)
+            _logger.warning("access control has no accounts: every request is rejected until %s contains one", path)
 
     @property
     def problems(self) -> list[str]:
-        """Files that do not count as they are now, with what is wrong."""
+        """Unusable files, each with its problem."""
         return [f"{state.path}: {state.problem}" for state in self._states.values() if state.problem]
 
     def reload_task(self) -> ReloadTask:
-        """Looks for changed files: `run` in a thread, `finish` here."""
+        """Return a task that checks for changed files: run `run` in a thread and `finish` on the broker's thread."""
         return ReloadTask(self, dict(self._states), self._changes)
 
     def _take(self, states: States) -> None:
-        """Makes rules of the files, and says what is new about them."""
+        """Combine the files into rules, and log the differences."""
         before, self._states = self._states, states
         self._changes += 1
         accounts: dict[str, Account] = {}
@@ -64,7 +64,7 @@ class Rules:
             for account in state.file.accounts:
                 key = account.entry.access_key
                 if key in accounts:
-                    notes.append(f"{state.path}: account {shown(key)} stands in another file too, which counts")
+                    notes.append(f"{state.path}: account {shown(key)} is ignored, because another file also defines it")
                 else:
                     accounts[key] = account
         had_administrator = any(account.admin for account in self.accounts.values())
@@ -76,7 +76,7 @@ class Rules:
         for note in notes:
             self._throttled.warning("%s", note)
         if had_administrator and not any(account.admin for account in accounts.values()):
-            _logger.warning("no account is an administrator any more (admin: true): change the rules in their files")
+            _logger.warning("no administrator account is left: set admin: true for an account in a rule file")
         if self.on_changed is not None:
             self.on_changed()
 
@@ -91,19 +91,19 @@ class Rules:
             text = "access control: %s has %d accounts and %d global white addresses"
             _logger.info(text, state.path, len(state.file.accounts), len(state.file.white_addresses), extra=about)
 
-    # Administration, one change at a time: AccessError says why nothing was changed.
+    # Administration, one change at a time. AccessError states why nothing was changed.
 
     def versions(self) -> dict[str, dict[str, int]]:
-        """RocketMQ's dataVersion of each file by its path."""
+        """Return RocketMQ's dataVersion of each file, by path."""
         return {str(state.path): state.file.version.json() for state in self._states.values()}
 
     @property
     def version(self) -> dict[str, int]:
-        """That of `plain_acl.yml`."""
+        """The dataVersion of `plain_acl.yml`."""
         return self._states[self.path].file.version.json()
 
     def put_account(self, stated: Entry, given: frozenset[str]) -> BlockingSteps[None]:
-        """Makes an account in `plain_acl.yml`, or changes the fields `given` of one where it stands."""
+        """Add an account to `plain_acl.yml`, or change the fields `given` of an existing one in its file."""
         check_keys(stated.access_key, stated.secret_key)
         check_permissions(stated)
 
@@ -115,7 +115,7 @@ class Rules:
         yield from self._rewrite(self._file_of(stated.access_key), changed)
 
     def delete_account(self, access_key: str) -> BlockingSteps[None]:
-        """Takes an account out of its file."""
+        """Remove an account from its file."""
         if access_key not in self.accounts:
             raise AccessError(
                 f"The accesskey[{shown(access_key)}] corresponding to accessConfig has been deleted failed."
@@ -125,7 +125,7 @@ class Rules:
         )
 
     def set_white_addresses(self, addresses: list[str], path: str) -> BlockingSteps[None]:
-        """Replaces the global white list of one file, `plain_acl.yml` if `path` is empty."""
+        """Replace the global white list of one file, `plain_acl.yml` if `path` is empty."""
         if not addresses:
             raise AccessError("The globalWhiteAddresses[] has been updated failed: name at least one address")
         WhiteList(addresses)
@@ -133,7 +133,7 @@ class Rules:
         state = self._states.get(wanted)
         if state is None:
             known = ", ".join(map(str, self._states))
-            raise AccessError(f"{shown(path)} is no file of rules of this broker: they are {known}")
+            raise AccessError(f"{shown(path)} is not a rule file of this broker (its rule files: {known})")
         yield from self._rewrite(
             state,
             lambda file, version: replace(file, white_addresses=tuple(addresses), version=version, has_data=True),
@@ -146,16 +146,16 @@ class Rules:
         return self._states[self.path]
 
     def _rewrite(self, known: FileState, changed: Callable[[AclFile, Version], AclFile]) -> BlockingSteps[None]:
-        """Has one file changed, and what it states then in force."""
+        """Change one file, and put its new contents into force."""
         now_ms = self._now_ms()
         written = known
 
         def rewrite() -> None:
             nonlocal written
-            # As it is on the disk now: what somebody wrote a second ago must not be written over.
+            # Start from the current file, so that a recent manual edit is not overwritten.
             looked = files.load_file(known.path, known, now_ms)
             if looked.problem:
-                raise AccessError(f"{looked.path} {looked.problem}; put it right first")
+                raise AccessError(f"{looked.path} {looked.problem}: correct the file first")
             version = Version(counter=looked.file.version.counter + 1, timestamp_ms=now_ms)
             written = files.write(looked.path, changed(looked.file, version))
 
@@ -164,7 +164,7 @@ class Rules:
 
 
 class ReloadTask:
-    """One look at the files."""
+    """Reload of changed rule files."""
 
     def __init__(self, rules: Rules, states: States, changes: int) -> None:
         self._rules = rules
@@ -173,11 +173,11 @@ class ReloadTask:
         self._found: States = states
 
     def run(self) -> None:
-        """Reads what changed."""
+        """Read the changed files."""
         self._found = files.load_changed(self._rules.path, self._states, self._rules._now_ms())
 
     def finish(self) -> None:
-        """Puts it in force, unless an administrator changed something meanwhile: then it is looked at again."""
+        """Put the files into force, unless an administrator has changed rules meanwhile: the next task reloads."""
         rules = self._rules
         changed = list(self._found) != list(self._states) or any(
             self._states[path] is not state and self._states[path] != state for path, state in self._found.items()

@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 
 def update_and_create_topic(broker: Broker, session: Session, command: Command) -> Response:
-    """Handle UPDATE_AND_CREATE_TOPIC (17): create or change a topic. The change is durable before the response is sent."""
+    """Handle UPDATE_AND_CREATE_TOPIC (17): create or change a topic; durable before the response is sent."""
     header = CreateTopicRequestHeader.from_fields(command.fields)
     topic = checked_topic(
         TopicConfig(
@@ -119,7 +119,10 @@ def get_system_topics(broker: Broker, session: Session, command: Command) -> Res
 
 
 def update_and_create_group(broker: Broker, session: Session, command: Command) -> Response:
-    """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200): create or change a group; durable before the response is sent."""
+    """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200): create or change a group.
+
+    The change is durable before the response is sent.
+    """
     broker.groups.put(SubscriptionGroupConfig.decode(command.body))
     _write_through(broker)
     return Response()

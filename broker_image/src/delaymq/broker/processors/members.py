@@ -39,7 +39,7 @@ NOTIFY_BYTES_PER_SLICE: Final = 1024 * 1024
 
 
 def get_running_info(broker: Broker, session: Session, command: Command) -> RelayedRequests:
-    """Handle GET_CONSUMER_RUNNING_INFO (307): return a member's state, and with `jstackEnable` also its thread stacks."""
+    """Handle GET_CONSUMER_RUNNING_INFO (307): return a member's state, with `jstackEnable` also its thread stacks."""
     header = GetConsumerRunningInfoRequestHeader.from_fields(command.fields)
     question = request_command(RequestCode.GET_CONSUMER_RUNNING_INFO, _passed_on(command), command.body)
     return _pass_on(broker, header.consumer_group, header.client_id, question)

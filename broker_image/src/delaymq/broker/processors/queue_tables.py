@@ -120,7 +120,7 @@ def _topic_stats(broker: Broker, topic: TopicConfig) -> Steps:
 
 
 def get_consume_stats(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
-    """Handle GET_CONSUME_STATS (208): return a group's progress in one topic, or in all topics in which it has offsets."""
+    """Handle GET_CONSUME_STATS (208): return a group's progress in one topic, or in all topics with its offsets."""
     header = GetConsumeStatsRequestHeader.from_fields(command.fields)
     return first_step(_consume_stats(broker, header.consumer_group, header.topic))
 

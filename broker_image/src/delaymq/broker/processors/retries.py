@@ -37,7 +37,7 @@ _NEVER_CONSUMED: Final = frozenset({names.HALF_TOPIC, names.OP_HALF_TOPIC, names
 
 
 def send_back(broker: Broker, session: Session, command: Command) -> Response | Deferred:
-    """Handle CONSUMER_SEND_MSG_BACK (36): schedule a retry of a returned message, or move it to the dead-letter queue."""
+    """Handle CONSUMER_SEND_MSG_BACK (36): schedule a retry of a returned message, or make it a dead letter."""
     header = ConsumerSendMsgBackRequestHeader.from_fields(command.fields)
     name = header.group
     group = broker.creations.find_group(session, command, name)
@@ -111,10 +111,10 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
 def own_retry(
     broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader, topic: str, queue_id: int
 ) -> tuple[str, int, bool]:
-    """Return the target of a consumer's own send to its retry topic: that topic, or the dead-letter queue after the
-    last try.
+    """Return the target of a consumer's own send to its retry topic.
 
-    Shape: topic, queue id, and whether it is a dead letter.
+    The target is that topic, or the dead-letter queue after the last try. Shape: topic, queue id, and whether the
+    message becomes a dead letter.
     """
     name = topic[len(names.RETRY_PREFIX) :]
     group = broker.creations.find_group(session, command, name)

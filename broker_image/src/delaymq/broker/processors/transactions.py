@@ -25,8 +25,9 @@ _NOT_RESUMED: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
 
 
 def end_transaction(broker: Broker, session: Session, command: Command) -> Response | Deferred | None:
-    """Handle END_TRANSACTION (37): commit or roll back a half message. As in RocketMQ, an unknown state has no
-    response.
+    """Handle END_TRANSACTION (37): commit or roll back a half message.
+
+    As in RocketMQ, a request with an unknown state has no response.
     """
     header = EndTransactionRequestHeader.from_fields(command.fields)
     outcome = header.commit_or_rollback
