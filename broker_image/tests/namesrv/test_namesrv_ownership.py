@@ -28,8 +28,8 @@ def test_a_name_moves_to_another_address_45_s_after_the_last_registration(world:
     answer = other(world).register("T", version=9)
     assert answer.code == 1
     assert answer.remark == (
-        "broker broker-a (id 0) is registered at 10.0.0.1:10911: change this broker's brokerName, or stop the other one;"
-        " the name is free 45 s after its last registration"
+        "broker broker-a (id 0) is registered at 10.0.0.1:10911: change this broker's brokerName, or stop the other"
+        " one; the name is free 45 s after its last registration"
     )
     assert addresses(world) == {"0": "10.0.0.1:10911"}
     assert world.server.refused["owner"] == 1

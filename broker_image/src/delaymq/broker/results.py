@@ -26,7 +26,7 @@ class Deferred:
 
 @dataclass(slots=True)
 class Held:
-    """A pull that found nothing and waits until a message that `matches` arrives in the queue or the deadline passes."""
+    """A pull without a result that waits until a message that `matches` arrives in the queue or the deadline passes."""
 
     topic: str
     queue_id: int
