@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from delaymq.broker.opening import open_broker
-from delaymq.broker.results import Held
+from delaymq.broker.requests.results import Held
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Response
 from delaymq_testing.broker.harness import Harness, records_of, response_of

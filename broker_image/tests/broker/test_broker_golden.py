@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delaymq.broker.results import Held
+from delaymq.broker.requests.results import Held
 from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response, decode_command

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from delaymq.broker.groups.client_versions import version_name
 from delaymq.broker.processors import members as module
-from delaymq.broker.results import RelayedRequests
+from delaymq.broker.requests.results import RelayedRequests
 from delaymq.message.ids import offset_message_id
 from delaymq.protocol.bodies import (
     ConsumerData,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from delaymq.broker.results import Held
+from delaymq.broker.requests.results import Held
 from delaymq.message import names
 from delaymq.message.hashing import tags_code
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData, SubscriptionGroupConfig

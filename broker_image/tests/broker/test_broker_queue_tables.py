@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from delaymq.broker.processors import queue_tables
-from delaymq.broker.results import TimeSliced
+from delaymq.broker.requests.results import TimeSliced
 from delaymq.protocol.bodies import (
     Body,
     ConsumeOffset,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delaymq.broker.results import Deferred, RelayedRequests
+from delaymq.broker.requests.results import Deferred, RelayedRequests
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.bodies import HeartbeatData, ProducerData
 from delaymq.protocol.codes import RequestCode, ResponseCode

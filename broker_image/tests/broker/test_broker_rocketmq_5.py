@@ -1,6 +1,6 @@
 """What RocketMQ 5's tools ask of a broker besides what those of 4.9 do."""
 
-from delaymq.broker.results import Held
+from delaymq.broker.requests.results import Held
 from delaymq.protocol.bodies import KVTable, TopicConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response

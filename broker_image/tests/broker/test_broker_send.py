@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from delaymq.broker.results import Deferred
+from delaymq.broker.requests.results import Deferred
 from delaymq.message import names
 from delaymq.message.ids import parse_offset_message_id
 from delaymq.protocol.batch import BatchMessage, encode_batch

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delaymq.broker.results import Deferred
+from delaymq.broker.requests.results import Deferred
 from delaymq.message import names
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
 from delaymq.message.ids import offset_message_id

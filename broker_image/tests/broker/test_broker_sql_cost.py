@@ -17,7 +17,7 @@ from delaymq.broker.filters.cost import (
 from delaymq.broker.filters.sql import parser
 from delaymq.broker.filters.sql.lexer import Tokens
 from delaymq.broker.filters.sql.parser import MAX_COMPARISONS
-from delaymq.broker.results import Held
+from delaymq.broker.requests.results import Held
 from delaymq.protocol.bodies import CheckClient, SubscriptionData
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.errors import RequestError

@@ -16,7 +16,7 @@ from delaymq.broker.pull.queue_reader import (
     PROPERTY_WORK_PER_WINDOW,
     read_queue,
 )
-from delaymq.broker.results import Held
+from delaymq.broker.requests.results import Held
 from delaymq.message.names import retry_topic
 from delaymq.message.record import decode_record, encode_record
 from delaymq.protocol.bodies import CheckClient, ConsumerData, HeartbeatData, SubscriptionData

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES
-from delaymq.broker.results import Deferred
+from delaymq.broker.requests.results import Deferred
 from delaymq.message import names
 from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.message.record import Record

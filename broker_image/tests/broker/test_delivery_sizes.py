@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from delaymq.broker.dead_letter_resend import resend
+from delaymq.broker.sending.dead_letter_resend import resend
 from delaymq.message.marks import MarkKind
 from delaymq.message.properties import decode_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode

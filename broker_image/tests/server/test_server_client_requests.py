@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from delaymq.broker.results import Deferred, RelayedRequests
-from delaymq.broker.session import Session
+from delaymq.broker.requests.results import Deferred, RelayedRequests
+from delaymq.broker.requests.session import Session
 from delaymq.protocol.command import (
     FLAG_ONEWAY,
     Command,

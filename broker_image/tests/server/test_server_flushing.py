@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import pytest
-from delaymq.broker.results import Deferred
+from delaymq.broker.requests.results import Deferred
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests import flushing
 from delaymq.server.requests.client_session import ClientSession

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from delaymq.broker.results import Held
+from delaymq.broker.requests.results import Held
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests.client_session import BUCKET_MS, ClientSession
 from delaymq.server.requests.long_polling import (

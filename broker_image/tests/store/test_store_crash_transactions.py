@@ -12,8 +12,8 @@ import pytest
 from delaymq.broker.broker import Broker
 from delaymq.broker.groups.consumer_group import Client
 from delaymq.broker.opening import assemble
-from delaymq.broker.parts import Parts
-from delaymq.broker.results import Deferred
+from delaymq.broker.requests.results import Deferred
+from delaymq.broker.state.parts import Parts
 from delaymq.message import names
 from delaymq.message.names import UNIQUE_KEY
 from delaymq.protocol.codes import RequestCode

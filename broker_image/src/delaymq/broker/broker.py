@@ -9,8 +9,6 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from delaymq.broker.admin.drain import DrainMode, DrainState
-from delaymq.broker.auto_creation import AutoCreation
-from delaymq.broker.config_tables import PersistTask, Tables
 from delaymq.broker.filters import CompileWork
 from delaymq.broker.groups.activity import GroupActivity
 from delaymq.broker.groups.offset_commits import OffsetCommits
@@ -18,10 +16,12 @@ from delaymq.broker.groups.queue_locks import QueueLocks
 from delaymq.broker.groups.slow_readers import SlowReaders
 from delaymq.broker.pull.arrival_notifier import OnArrival
 from delaymq.broker.pull.queue_reader import PropertyWork
-from delaymq.broker.results import RelayedRequests, Result, TimeSliced
-from delaymq.broker.session import Session
+from delaymq.broker.requests.results import RelayedRequests, Result, TimeSliced
+from delaymq.broker.requests.session import Session
+from delaymq.broker.sending.auto_creation import AutoCreation
+from delaymq.broker.state.config_tables import PersistTask, Tables
+from delaymq.broker.state.store_settings import store_options
 from delaymq.broker.statistics.metric_labels import OTHER, LabelLimiter
-from delaymq.broker.store_settings import store_options
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.protocol.bodies import TopicConfig
@@ -33,8 +33,8 @@ from delaymq.throttled_log import ThrottledLogger
 if TYPE_CHECKING:
     from delaymq.broker.access.access import Access
     from delaymq.broker.delivery import Delivery
-    from delaymq.broker.parts import Parts
-    from delaymq.broker.stored_records import StoredRecords
+    from delaymq.broker.pull.stored_records import StoredRecords
+    from delaymq.broker.state.parts import Parts
     from delaymq.broker.transactions import Transactions
     from delaymq.store.message_store import MessageStore
 

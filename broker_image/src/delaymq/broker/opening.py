@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from delaymq.broker.broker import Broker
-from delaymq.broker.config_tables import Tables
 from delaymq.broker.delivery import Delivery
-from delaymq.broker.parts import Parts
 from delaymq.broker.processors import table
-from delaymq.broker.store_settings import make_parent, read_only_config, store_options
-from delaymq.broker.stored_records import StoredRecords
+from delaymq.broker.pull.stored_records import StoredRecords
+from delaymq.broker.state.config_tables import Tables
+from delaymq.broker.state.parts import Parts
+from delaymq.broker.state.store_settings import make_parent, read_only_config, store_options
 from delaymq.broker.transactions import Transactions
 from delaymq.broker.transactions.producers import Producers
 from delaymq.config import BrokerConfig

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import structs
 
-from delaymq.broker.errors import system_error, topic_missing
+from delaymq.broker.requests.errors import system_error, topic_missing
 from delaymq.config import BrokerConfig
 from delaymq.message import names
 from delaymq.protocol.bodies import DataVersion, RegisterBody, TopicConfig, TopicTable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from delaymq import clock
 from delaymq.broker.broker import Broker
 from delaymq.broker.opening import open_broker
-from delaymq.broker.results import Deferred, Held, RelayedRequests, TimeSliced
+from delaymq.broker.requests.results import Deferred, Held, RelayedRequests, TimeSliced
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import PULL_CODES

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from delaymq.broker.broker import Broker
-from delaymq.broker.results import Deferred, TimeSliced
+from delaymq.broker.requests.results import Deferred, TimeSliced
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.replies import reply

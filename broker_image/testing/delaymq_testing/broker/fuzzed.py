@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from delaymq.broker.results import Deferred, Held, RelayedRequests
+from delaymq.broker.requests.results import Deferred, Held, RelayedRequests
 from delaymq.message.names import MARK
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response, encode_response, request_command

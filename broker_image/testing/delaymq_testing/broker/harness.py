@@ -9,7 +9,7 @@ from typing import Any
 
 from delaymq.broker.broker import Broker
 from delaymq.broker.opening import open_broker
-from delaymq.broker.results import Deferred, Held, TimeSliced
+from delaymq.broker.requests.results import Deferred, Held, TimeSliced
 from delaymq.config import BrokerConfig
 from delaymq.message.ids import pack_host
 from delaymq.message.properties import format_properties

@@ -7,7 +7,7 @@ from typing import Any
 
 from delaymq.broker.groups.consumer_group import Client
 from delaymq.broker.opening import open_broker
-from delaymq.broker.results import Deferred
+from delaymq.broker.requests.results import Deferred
 from delaymq.message import names
 from delaymq.message.record import Record, decode_record
 from delaymq.protocol.codes import RequestCode

@@ -16,7 +16,7 @@ from typing import Any
 from delaymq.broker.broker import Broker
 from delaymq.broker.groups.consumer_group import Client
 from delaymq.broker.opening import assemble
-from delaymq.broker.parts import Parts
+from delaymq.broker.state.parts import Parts
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command

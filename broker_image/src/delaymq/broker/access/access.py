@@ -14,7 +14,7 @@ from delaymq.broker.access.forms import FORMS, RULE_CODES, problem
 from delaymq.broker.access.permissions import owned
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, Requirement, TopicAt
 from delaymq.broker.access.rules import Rules
-from delaymq.broker.session import Session
+from delaymq.broker.requests.session import Session
 from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command

@@ -15,8 +15,8 @@ from delaymq.protocol.codes import VERSION
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery import Delivery
+    from delaymq.broker.pull.stored_records import StoredRecords
     from delaymq.broker.statistics.counters import Stats
-    from delaymq.broker.stored_records import StoredRecords
     from delaymq.config import BrokerConfig
     from delaymq.store.message_store import MessageStore
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from delaymq.broker.delivery.durable_value import DurableValue
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
-from delaymq.broker.durable_value import DurableValue
 from delaymq.message.names import SCHEDULE_TOPIC
 from delaymq.schedule import LevelQueue
 

@@ -11,7 +11,7 @@ from delaymq.broker.groups.client_snapshot import REFRESH_MS, RememberedClients,
 from delaymq.broker.groups.consumer_group import Client, ConsumerGroup
 from delaymq.broker.groups.heartbeat_limits import check_all, check_connection, check_consumer, cost_of, cost_of_member
 from delaymq.broker.groups.restart_grace import RestartGrace
-from delaymq.broker.session import Session
+from delaymq.broker.requests.session import Session
 from delaymq.protocol.bodies import ConsumerData, SubscriptionData
 from delaymq.protocol.command import Command
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from delaymq.broker.session import Session
+from delaymq.broker.requests.session import Session
 from delaymq.protocol.bodies import SubscriptionData
 
 

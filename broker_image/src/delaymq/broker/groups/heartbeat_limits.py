@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from sys import getsizeof
 from typing import Final
 
-from delaymq.broker.errors import system_error
+from delaymq.broker.requests.errors import system_error
 from delaymq.protocol.bodies import ConsumerData, SubscriptionData
 
 MAX_SUBSCRIPTIONS: Final = 1_000

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.errors import system_error, topic_missing
 from delaymq.broker.groups.consumer_offsets import MAX_ENTRIES, MAX_KEY_CHARACTERS, MAX_KEYS
+from delaymq.broker.requests.errors import system_error, topic_missing
 from delaymq.message import names
 from delaymq.throttled_log import ThrottledLogger
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import randrange
 from typing import Final
 
-from delaymq.broker.errors import system_error
+from delaymq.broker.requests.errors import system_error
 from delaymq.broker.topics import MAX_QUEUES
 from delaymq.config import BrokerConfig
 from delaymq.message import names

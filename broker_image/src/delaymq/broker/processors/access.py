@@ -25,7 +25,7 @@ from delaymq.protocol.headers.admin import REQUIRED_OF_NEW
 if TYPE_CHECKING:
     from delaymq.broker.access.rules import Rules
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 MAX_REMARK_CHARACTERS = 500
 _OFF = "access control is off on this broker: set aclEnable=true in its configuration file and restart it"

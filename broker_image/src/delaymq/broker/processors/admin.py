@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.broker.admin.config_export import exported_settings
 from delaymq.broker.admin.runtime_info import runtime_info
-from delaymq.broker.errors import no_permission, system_error, topic_missing
+from delaymq.broker.requests.errors import no_permission, system_error, topic_missing
 from delaymq.broker.topics import checked_topic
 from delaymq.config import ConfigError
 from delaymq.config.running import ForbiddenKeyError
@@ -30,7 +30,7 @@ from delaymq.throttled_log import fields
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 # Each stays in delaymq/deleted_topics.json while the commit log may contain its messages.
 MAX_DELETED_TOPICS: Final = 100_000

@@ -7,8 +7,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.delay_rewrite import strip_own
-from delaymq.broker.errors import message_illegal, store_refusal, topic_missing
-from delaymq.broker.send_admission import admit_batched
+from delaymq.broker.requests.errors import message_illegal, store_refusal, topic_missing
+from delaymq.broker.sending.admission import admit_batched
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
@@ -20,7 +20,7 @@ from delaymq.store.model import NewRecord
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
     from delaymq.protocol.headers import SendMessageRequestHeader
 
 BATCHED_AT_ONCE: Final = 128

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.errors import system_error
 from delaymq.broker.filters import NotNowError
 from delaymq.broker.groups.consumer_group import Client
 from delaymq.broker.pull.filter_resolution import checked_filter
+from delaymq.broker.requests.errors import system_error
 from delaymq.message import names
 from delaymq.protocol.bodies import (
     CheckClient,
@@ -25,7 +25,7 @@ from delaymq.protocol.headers import GetConsumerListByGroupRequestHeader, Unregi
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 # Client ids have the form IP@INSTANCE@UNIT. They appear in responses and files.
 MAX_CLIENT_ID_LENGTH: Final = 1_024

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.errors import system_error
 from delaymq.broker.groups.consumer_group import Client
-from delaymq.broker.results import TimeSliced, first_step
+from delaymq.broker.requests.errors import system_error
+from delaymq.broker.requests.results import TimeSliced, first_step
 from delaymq.protocol.bodies import (
     Connection,
     ConsumerConnection,
@@ -29,7 +29,7 @@ from delaymq.protocol.headers import (
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 SORTED_AT_ONCE: Final = 1_000
 """Number of group names that are sorted in one step."""

@@ -6,10 +6,10 @@ from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.errors import system_error
 from delaymq.broker.groups.client_versions import V3_0_7, V3_1_8, version_name
 from delaymq.broker.groups.consumer_group import Client
-from delaymq.broker.results import RelayedRequests, TimeSliced, first_step
+from delaymq.broker.requests.errors import system_error
+from delaymq.broker.requests.results import RelayedRequests, TimeSliced, first_step
 from delaymq.message.ids import parse_offset_message_id
 from delaymq.protocol.bodies import ConsumerStatus, MessageQueue, TopicConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -26,7 +26,7 @@ from delaymq.protocol.queue_entries import listed_offset_template, offset_templa
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 PASSED_ON_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000

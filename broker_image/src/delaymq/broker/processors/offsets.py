@@ -6,9 +6,9 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from delaymq.blocking_steps import BlockingSteps
-from delaymq.broker.errors import system_error
 from delaymq.broker.groups.offset_commits import NOT_KEPT
-from delaymq.broker.results import TimeSliced, first_step
+from delaymq.broker.requests.errors import system_error
+from delaymq.broker.requests.results import TimeSliced, first_step
 from delaymq.message import names
 from delaymq.protocol.bodies import CorrectionOffsets, DelayOffsets
 from delaymq.protocol.codes import ResponseCode
@@ -28,7 +28,7 @@ from delaymq.protocol.headers import (
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.groups.consumer_offsets import OffsetTable
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 
 # Maximum number of offsets that are encoded on the event loop. Larger tables are encoded in a thread.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from delaymq.broker.errors import group_missing, no_permission, system_error, topic_missing
 from delaymq.broker.filters import NotNowError, matches_all, matches_nothing
 from delaymq.broker.pull.filter_resolution import filter_of_pull
 from delaymq.broker.pull.queue_reader import (
@@ -24,7 +23,8 @@ from delaymq.broker.pull.queue_reader import (
     Pulled,
     read_queue,
 )
-from delaymq.broker.results import Held
+from delaymq.broker.requests.errors import group_missing, no_permission, system_error, topic_missing
+from delaymq.broker.requests.results import Held
 from delaymq.broker.topics import READ
 from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -36,7 +36,7 @@ from delaymq.throttled_log import fields
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 COMMIT_OFFSET: Final = 1
 MAY_BE_HELD: Final = 2

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from delaymq.broker.errors import system_error
 from delaymq.broker.filters import Filter, NotNowError, compile_expression, is_tag_type
-from delaymq.broker.results import Deferred, TimeSliced
+from delaymq.broker.requests.errors import system_error
+from delaymq.broker.requests.results import Deferred, TimeSliced
 from delaymq.message import names
 from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.protocol.bodies import QueueData, QueueEntry, SubscriptionData
@@ -26,7 +26,7 @@ from delaymq.store.index.index_file import STEP_ENTRIES
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
     from delaymq.store.untrusted_offsets import NamedHead
 
 MAX_QUERY_COUNT: Final = 64

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from delaymq.broker.errors import system_error, topic_missing
 from delaymq.broker.groups.consumer_offsets import KEYS_AT_ONCE
-from delaymq.broker.results import TimeSliced, first_step
+from delaymq.broker.requests.errors import system_error, topic_missing
+from delaymq.broker.requests.results import TimeSliced, first_step
 from delaymq.protocol.bodies import ConsumeOffset, QueueTimeSpan, TopicConfig, TopicOffset
 from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response
 from delaymq.protocol.errors import RequestError
@@ -26,7 +26,7 @@ from delaymq.protocol.queue_entries import element_template, entry_template, tex
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 QUEUES_AT_ONCE: Final = 64
 """Queues of one step. Each takes some microseconds, or some tens of microseconds if a file has to be opened."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from delaymq.broker.processors.send import place, too_large
-from delaymq.broker.results import Deferred, RelayedRequests
-from delaymq.broker.send_admission import admit, check_copies
+from delaymq.broker.requests.results import Deferred, RelayedRequests
+from delaymq.broker.sending.admission import admit, check_copies
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.flags import TRANSACTION_MASK
@@ -19,7 +19,7 @@ from delaymq.store.model import NewRecord
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 PUSH_TIMEOUT_MS: Final = 10_000
 """Time in which a producer must acknowledge a reply; the same as in RocketMQ. By then, the replying client has usually

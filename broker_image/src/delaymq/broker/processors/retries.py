@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.delay_rewrite import strip_own
-from delaymq.broker.errors import group_missing, no_permission, store_refusal, system_error, unavailable
 from delaymq.broker.groups.subscription_groups import retry_queue
-from delaymq.broker.results import Deferred
-from delaymq.broker.send_admission import check_copies, delay
+from delaymq.broker.requests.errors import group_missing, no_permission, store_refusal, system_error, unavailable
+from delaymq.broker.requests.results import Deferred
+from delaymq.broker.sending.admission import check_copies, delay
 from delaymq.broker.topics import WRITE
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
@@ -24,7 +24,7 @@ from delaymq.store.model import NewRecord
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 # First protocol version (V3_4_9) whose clients state their own maximum number of retries.
 _STATES_MAX_RETRIES: Final = 121

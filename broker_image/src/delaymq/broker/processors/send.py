@@ -7,17 +7,17 @@ from random import randrange
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.errors import (
+from delaymq.broker.processors.batched import BATCHED_AT_ONCE, Batch
+from delaymq.broker.processors.retries import own_retry, without_transaction
+from delaymq.broker.requests.errors import (
     message_illegal,
     no_permission,
     store_refusal,
     system_error,
     unavailable,
 )
-from delaymq.broker.processors.batched import BATCHED_AT_ONCE, Batch
-from delaymq.broker.processors.retries import own_retry, without_transaction
-from delaymq.broker.results import Deferred, TimeSliced
-from delaymq.broker.send_admission import admit, check_copies
+from delaymq.broker.requests.results import Deferred, TimeSliced
+from delaymq.broker.sending.admission import admit, check_copies
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.broker.topics import WRITE
 from delaymq.message import names
@@ -33,7 +33,7 @@ from delaymq.store.model import NewRecord
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 _closed_topics: Final = names.CLOSED_TO_CLIENTS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.errors import system_error
+from delaymq.broker.requests.errors import system_error
 from delaymq.broker.statistics import Figures
 from delaymq.broker.statistics.names import Windows, queue_key, windows_of
 from delaymq.protocol.bodies import BrokerStatistics, StatisticsFigures
@@ -14,7 +14,7 @@ from delaymq.store.consume_queue import ENTRY
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 _SHOWN_CHARACTERS: Final = 512
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.errors import unavailable
 from delaymq.broker.groups.consumer_offsets import remedy
 from delaymq.broker.processors import (
     access,
@@ -23,14 +22,15 @@ from delaymq.broker.processors import (
     statistics,
     transactions,
 )
-from delaymq.broker.results import Result
+from delaymq.broker.requests.errors import unavailable
+from delaymq.broker.requests.results import Result
 from delaymq.protocol.codes import PULL_CODES, RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker, Processor
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.SEND_MESSAGE: send.send_message,

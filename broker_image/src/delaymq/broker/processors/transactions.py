@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.errors import store_refusal, system_error, unavailable
-from delaymq.broker.results import Deferred
+from delaymq.broker.requests.errors import store_refusal, system_error, unavailable
+from delaymq.broker.requests.results import Deferred
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
@@ -18,7 +18,7 @@ from delaymq.store.errors import StoreError
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 _NOT_RESUMED: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."

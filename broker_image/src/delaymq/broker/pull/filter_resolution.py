@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from delaymq.broker.errors import no_permission, system_error
 from delaymq.broker.filters import SQL_TYPE, Filter, compile_expression, is_tag_type
+from delaymq.broker.requests.errors import no_permission, system_error
 from delaymq.message import names
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError

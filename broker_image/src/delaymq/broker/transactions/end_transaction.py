@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.delay_rewrite import requested_level
 from delaymq.broker.delivery.settlement import real_queue_id
-from delaymq.broker.errors import system_error
+from delaymq.broker.requests.errors import system_error
 from delaymq.broker.transactions.ledger import Ledger
 from delaymq.broker.transactions.records import (
     checks_of,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from delaymq.broker.groups.client_registry import ClientRegistry
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
     from delaymq.protocol.command import Command
 
 # Producers of a group that are tried for one question: those that do not read must not cost a look at thousands.

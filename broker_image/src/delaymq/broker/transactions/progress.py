@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from delaymq.broker.durable_value import DurableValue
+from delaymq.broker.delivery.durable_value import DurableValue
 from delaymq.broker.transactions.ledger import Ledger
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Final
 
 from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES, strip_own
 from delaymq.broker.delivery.settlement import real_queue_id
-from delaymq.broker.errors import message_illegal
+from delaymq.broker.requests.errors import message_illegal
 from delaymq.message import names
 from delaymq.message.flags import HOST_MASK, TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.marks import DUE_WIDTH

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from delaymq.broker.errors import no_permission
+from delaymq.broker.requests.errors import no_permission
 from delaymq.broker.transactions.check_service import CheckService, CheckSettings
 from delaymq.broker.transactions.end_transaction import EndResult, EndTransaction
 from delaymq.broker.transactions.ledger import Ledger

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from delaymq.broker.results import Deferred, RelayedRequests
+from delaymq.broker.requests.results import Deferred, RelayedRequests
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response
 from delaymq.server.requests.client_session import ClientSession

@@ -10,7 +10,7 @@ from delaymq.transport import RemotingConnection, TransportError
 
 if TYPE_CHECKING:
     from delaymq.access.accounts import Account
-    from delaymq.broker.results import Held
+    from delaymq.broker.requests.results import Held
 
 BUCKET_MS: Final = 500
 """Width of deadline buckets, by which a pull may wait longer than requested."""

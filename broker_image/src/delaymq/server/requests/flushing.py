@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.results import Deferred
+from delaymq.broker.requests.results import Deferred
 from delaymq.clock import now_ms
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests.client_session import ClientSession

@@ -3,7 +3,7 @@
 import asyncio
 
 from delaymq.api_types.dead_letters import NotResent, ResendBody, Resends, Resent
-from delaymq.broker.dead_letter_resend import resend
+from delaymq.broker.sending.dead_letter_resend import resend
 from delaymq.message import names
 from delaymq.message.ids import offset_message_id
 from delaymq.message.record import Record

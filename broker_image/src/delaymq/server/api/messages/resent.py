@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from delaymq.broker.dead_letter_resend import is_resent_from, key_of
+from delaymq.broker.sending.dead_letter_resend import is_resent_from, key_of
 from delaymq.message import names
 from delaymq.message.record import Record
 from delaymq.server.api.messages.index_search import search_index

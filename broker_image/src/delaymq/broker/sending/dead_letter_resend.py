@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.delivery.delay_rewrite import strip_own
-from delaymq.broker.errors import group_missing, no_permission, store_refusal, unavailable
 from delaymq.broker.groups.subscription_groups import retry_queue
-from delaymq.broker.send_admission import check_size
+from delaymq.broker.requests.errors import group_missing, no_permission, store_refusal, unavailable
+from delaymq.broker.sending.admission import check_size
 from delaymq.broker.topics import WRITE
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.delivery.delay_rewrite import requested_level, strip_own
-from delaymq.broker.errors import message_illegal
+from delaymq.broker.requests.errors import message_illegal
 from delaymq.broker.transactions.records import CHECK_ROOM_BYTES, DELAY_ROOM_BYTES
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError

@@ -10,7 +10,7 @@ from delaymq.blocking_steps import BlockingSteps
 from delaymq.protocol.command import Command, Response
 
 if TYPE_CHECKING:
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
 
 
 @dataclass(slots=True)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from delaymq.broker.errors import system_error
+from delaymq.broker.requests.errors import system_error
 from delaymq.protocol.credential_fields import ACCESS_KEY
 
 if TYPE_CHECKING:
     from delaymq.broker.groups.subscription_groups import Groups
-    from delaymq.broker.session import Session
+    from delaymq.broker.requests.session import Session
     from delaymq.protocol.bodies import SubscriptionGroupConfig
     from delaymq.protocol.command import Command
 
