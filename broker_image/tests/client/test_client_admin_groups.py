@@ -20,7 +20,7 @@ def known(broker: FakeBroker, name_server: Any) -> None:
 
 
 @pytest.mark.parametrize("config", [GroupConfig(group="no good"), GroupConfig(group="g", retry_queues=-1)])
-def test_what_no_broker_takes_is_not_asked_for(config: GroupConfig) -> None:
+def test_a_message_that_no_broker_accepts_needs_no_route(config: GroupConfig) -> None:
     async def scenario() -> None:
         async with Client(None) as client:
             with pytest.raises(ValueError, match=r"illegal|or more"):

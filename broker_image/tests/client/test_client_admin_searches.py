@@ -81,7 +81,7 @@ class Counts:
         return {"brokerName": name} if path == "broker" else {"total": total}
 
 
-def test_what_waits_is_counted_at_every_broker_of_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_messages_are_counted_at_every_broker_of_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "HttpApi", Counts)
     Counts.brokers = {
         "http://here:1": ("a", 2), "http://127.0.0.1:8082": ("b", 1), "http://127.0.0.1:8083": ("other", 9),
@@ -116,7 +116,7 @@ def test_what_waits_is_counted_at_every_broker_of_the_topic(monkeypatch: pytest.
     assert set(Counts.shown_to) == {"http://here:1"}
 
 
-def test_a_search_asks_a_bounded_number_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_queries_a_bounded_number_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "HttpApi", Counts)
     monkeypatch.setattr(pending, "MAX_BROKERS", 2)
     Counts.brokers = {}

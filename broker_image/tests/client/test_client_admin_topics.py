@@ -57,7 +57,7 @@ def test_topics_are_put_listed_and_deleted_on_one_broker_without_a_name_server(t
         TopicConfig(topic="T", permission=8),
     ],
 )
-def test_what_no_broker_takes_is_not_asked_for(config: TopicConfig) -> None:
+def test_a_message_that_no_broker_accepts_needs_no_route(config: TopicConfig) -> None:
     async def scenario() -> None:
         async with Client(None) as client:
             with pytest.raises(ValueError, match=r"illegal|blank|more, not|not 8"):
@@ -136,7 +136,7 @@ def test_a_route_is_forgotten_by_all_name_servers(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_name_server_that_is_down_keeps_no_other_from_being_told(tmp_path: Path) -> None:
+def test_an_unavailable_name_server_does_not_block_updates_of_others(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             down = f"{HOST}:{free_port()}"
@@ -148,7 +148,7 @@ def test_a_name_server_that_is_down_keeps_no_other_from_being_told(tmp_path: Pat
     run(scenario)
 
 
-def test_without_name_servers_what_needs_one_says_so(tmp_path: Path) -> None:
+def test_calls_that_need_a_name_server_fail_without_one(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Client(None) as client:
             admin = Admin(client)
@@ -170,7 +170,7 @@ def test_empty_lists_of_name_servers_are_mistakes(nothing: str | list[str]) -> N
         Client(nothing)
 
 
-def test_an_address_can_be_asked_without_a_start() -> None:
+def test_a_request_to_an_address_needs_no_start() -> None:
     async def scenario() -> None:
         namesrv = NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path=""))
         await namesrv.start(http=False)

@@ -62,7 +62,7 @@ def test_all_queues_are_full_together_until_a_quarter_is_free_again() -> None:
     assert (total.count, total.is_full, woken) == (75, False, [75])
 
 
-def test_what_a_queue_that_is_given_up_had_cached_counts_no_more() -> None:
+def test_cached_messages_of_a_dropped_queue_no_longer_count() -> None:
     woken: list[int] = []
     total = CacheTotal(1_000, 100, lambda: woken.append(total.count))
     queue, other = ProcessQueue(0, total), ProcessQueue(0, total)
@@ -218,7 +218,7 @@ def decoding_threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize("is_large", [True, False])
-def test_large_compressed_bodies_are_inflated_beside_the_loop(is_large: bool, decoding_threads: list[bool]) -> None:
+def test_large_compressed_bodies_are_inflated_in_a_thread(is_large: bool, decoding_threads: list[bool]) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         body = random.Random(1).randbytes(20_000 if is_large else 1_000)
@@ -273,7 +273,7 @@ def test_a_handler_chooses_the_level_of_a_retry_or_the_dead_letters() -> None:
     run(scenario)
 
 
-def test_an_ordered_queue_waits_as_long_as_its_handler_says() -> None:
+def test_an_ordered_queue_is_suspended_as_long_as_its_handler_requests() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"0")

@@ -108,7 +108,7 @@ def test_a_close_that_is_cancelled_leaves_nothing_running() -> None:
     run(scenario)
 
 
-def test_a_close_while_shares_are_worked_out_commits_what_is_done() -> None:
+def test_a_close_during_a_rebalance_commits_finished_messages() -> None:
     async def scenario() -> None:
         options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=60_000, close_timeout_ms=100)
         for changed_meanwhile in ("members", "nothing"):
@@ -134,7 +134,7 @@ def test_a_close_while_shares_are_worked_out_commits_what_is_done() -> None:
     run(scenario)
 
 
-def test_nobody_joins_a_client_that_is_being_closed() -> None:
+def test_no_member_can_join_a_closing_client() -> None:
     async def scenario() -> None:
         broker, at_work, go_on = FakeBroker(), asyncio.Event(), asyncio.Event()
         broker.add("T", b"x")

@@ -57,7 +57,7 @@ def loaded(path: Path) -> list[int | None]:
 
 
 @pytest.mark.parametrize("text", [JAVA, OURS])
-def test_what_either_client_wrote_is_read(text: bytes, tmp_path: Path) -> None:
+def test_offset_files_of_either_client_are_read(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "offsets.json").write_bytes(text)
     assert loaded(tmp_path / "offsets.json") == [41, 7]
 
@@ -148,7 +148,7 @@ def test_without_a_path_it_is_where_rocketmqs_client_has_it(monkeypatch: pytest.
     assert default_path("10.1.2.3@a/../b", "a/../b", "G") == folder / "10.1.2.3@a_.._b" / "G" / "offsets.json"
 
 
-def test_without_a_home_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_home_directory_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -165,7 +165,7 @@ def broadcasting(client: Client, got: list[bytes]) -> PushConsumer:
     return subscribed(client, handle, options)
 
 
-def test_another_process_goes_on_where_the_last_one_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_process_resumes_at_the_stored_offsets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     broker = FakeBroker()
     got: list[bytes] = []
@@ -199,7 +199,7 @@ def test_two_members_cannot_have_one_file(monkeypatch: pytest.MonkeyPatch, tmp_p
     run(scenario)
 
 
-def test_a_folder_that_cannot_be_written_is_told_once_and_stops_nobody(
+def test_an_unwritable_folder_is_logged_once_and_does_not_stop_consumption(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_bytes(b"")

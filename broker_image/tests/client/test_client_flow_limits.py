@@ -42,7 +42,7 @@ def test_the_limits_are_those_of_rocketmq_s_clients() -> None:
         ({"max_cached_span": 50}, False, 50, 50 + 32),
     ],
 )
-def test_a_consumer_stops_reading_at_each_of_its_limits_and_goes_on_when_there_is_room(
+def test_a_consumer_pauses_at_each_limit_and_resumes(
     limit: dict[str, Any], others_too: bool, least: int, most: int
 ) -> None:
     async def scenario() -> None:

@@ -49,12 +49,12 @@ def test_a_handler_is_anything_that_gives_a_coroutine(handler: object) -> None:
 
 
 @pytest.mark.parametrize("handler", [Callee().plain, lambda message: None])
-def test_a_plain_function_is_refused_with_what_to_do(handler: object) -> None:
+def test_a_plain_function_is_rejected_with_advice(handler: object) -> None:
     with pytest.raises(TypeError, match=r"is a plain function: use `async def`, and `await asyncio.to_thread"):
         subscribed(Client(None), handler)
 
 
-def test_what_cannot_be_called_is_refused() -> None:
+def test_a_handler_that_is_not_callable_is_rejected() -> None:
     with pytest.raises(TypeError, match="must be a coroutine function"):
         subscribed(Client(None), "handle")
 
@@ -174,7 +174,7 @@ def test_a_message_that_no_broker_takes_back_is_tried_again_here_with_its_number
 # How long it may take.
 
 
-def test_what_takes_too_long_goes_back_and_its_late_success_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_timed_out_message_is_sent_back_and_its_late_success_ignored(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"slow")
@@ -199,7 +199,7 @@ def test_what_takes_too_long_goes_back_and_its_late_success_is_ignored(caplog: p
     assert "the handler finished too late for message ID0 of T" in caplog.text
 
 
-def test_what_takes_too_long_is_still_its_handlers_while_no_broker_takes_it_back() -> None:
+def test_a_timed_out_message_stays_with_its_handler_until_a_send_back_succeeds() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
@@ -223,7 +223,7 @@ def test_what_takes_too_long_is_still_its_handlers_while_no_broker_takes_it_back
     run(scenario)
 
 
-def test_what_ends_while_others_are_sent_back_is_not_sent_back() -> None:
+def test_a_handler_that_ends_during_send_backs_keeps_its_message() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for body in (b"0", b"1"):
@@ -250,7 +250,7 @@ def test_what_ends_while_others_are_sent_back_is_not_sent_back() -> None:
     run(scenario)
 
 
-def test_whatever_a_handler_raises_its_worker_goes_on() -> None:
+def test_a_worker_continues_after_any_exception_of_a_handler() -> None:
     class NoException(BaseException):
         pass
 
@@ -273,7 +273,7 @@ def test_whatever_a_handler_raises_its_worker_goes_on() -> None:
     run(scenario)
 
 
-def test_in_broadcasting_what_takes_too_long_no_longer_holds_up_the_offset(tmp_path: object) -> None:
+def test_with_broadcasting_a_timed_out_message_does_not_block_the_offset(tmp_path: object) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"slow")
@@ -293,7 +293,7 @@ def test_in_broadcasting_what_takes_too_long_no_longer_holds_up_the_offset(tmp_p
 # How much is held.
 
 
-def test_a_queue_with_a_backlog_does_not_hold_up_another_one() -> None:
+def test_a_queue_with_a_backlog_does_not_delay_others() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(300):
@@ -363,7 +363,7 @@ def test_a_closed_consumer_cannot_be_started_again() -> None:
     run(scenario)
 
 
-def test_a_handler_that_ignores_its_cancellation_does_not_hold_up_the_close(
+def test_a_handler_that_ignores_cancellation_does_not_block_the_close(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(background, "CANCEL_LIMIT_S", 0.05)

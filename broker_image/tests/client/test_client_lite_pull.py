@@ -76,7 +76,7 @@ def test_polls_bring_a_queue_in_order_and_a_close_commits_it(assigned: bool) -> 
     run(scenario)
 
 
-def test_a_poll_gives_at_most_what_is_asked_for_and_waits_for_the_first() -> None:
+def test_a_poll_returns_at_most_the_requested_number_and_waits_for_the_first() -> None:
     async def scenario() -> None:
         broker = filled(10)
         async with consuming(broker) as (consumer, _):
@@ -89,7 +89,7 @@ def test_a_poll_gives_at_most_what_is_asked_for_and_waits_for_the_first() -> Non
     run(scenario)
 
 
-def test_only_what_was_done_is_committed() -> None:
+def test_only_finished_messages_are_committed() -> None:
     async def scenario() -> None:
         broker = filled(10)
         options = LitePullOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=20)
@@ -104,7 +104,7 @@ def test_only_what_was_done_is_committed() -> None:
     run(scenario)
 
 
-def test_what_failed_comes_again_and_what_was_asked_for_after_it_was_done_does_not() -> None:
+def test_unfinished_messages_are_delivered_again_and_finished_ones_are_not() -> None:
     async def scenario() -> None:
         broker = filled(10)
 
@@ -124,7 +124,7 @@ def test_what_failed_comes_again_and_what_was_asked_for_after_it_was_done_does_n
     run(scenario)
 
 
-def test_a_loop_that_is_left_has_done_what_it_saw_before_and_the_next_goes_on_behind() -> None:
+def test_an_ended_loop_has_finished_earlier_messages_and_the_next_continues() -> None:
     async def scenario() -> None:
         broker = filled(6)
         async with consuming(broker) as (consumer, _):
@@ -241,7 +241,7 @@ def test_a_seek_is_not_committed_before_it_is_reached() -> None:
     run(scenario)
 
 
-def test_a_paused_queue_gives_nothing_until_it_goes_on() -> None:
+def test_a_paused_queue_returns_nothing_until_resumed() -> None:
     async def scenario() -> None:
         broker = filled(200)
         async with consuming(broker) as (consumer, _):
@@ -291,7 +291,7 @@ def test_a_reset_by_an_administrator_moves_the_consumer() -> None:
     run(scenario)
 
 
-def test_a_reset_of_another_members_queue_does_not_move_who_gets_it_later() -> None:
+def test_a_reset_of_an_unassigned_queue_does_not_affect_a_later_assignment() -> None:
     async def scenario() -> None:
         broker = filled(30)
         async with running(broker) as (client, _):
@@ -407,7 +407,7 @@ def test_offsets_are_found_by_time() -> None:
     run(scenario)
 
 
-def test_queues_take_turns_in_polls() -> None:
+def test_polls_rotate_through_the_queues() -> None:
     async def scenario() -> None:
         broker = filled(1)
         async with running(broker) as (client, _):

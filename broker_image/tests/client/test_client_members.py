@@ -47,7 +47,7 @@ def push(client: Client, handler: object, options: PushConsumerOptions = QUICK) 
     return subscribed(client, handler, options, "A || B")
 
 
-def test_a_consumer_tells_its_queues_and_what_waits_in_them() -> None:
+def test_running_info_contains_queues_and_cached_messages() -> None:
     async def scenario() -> None:
         broker, go_on = FakeBroker(), asyncio.Event()
         for number in range(4):
@@ -80,7 +80,7 @@ def test_a_consumer_tells_its_queues_and_what_waits_in_them() -> None:
     run(scenario)
 
 
-def test_an_ordered_consumer_tells_what_is_at_its_handler() -> None:
+def test_running_info_of_an_ordered_consumer_contains_messages_in_process() -> None:
     async def scenario() -> None:
         broker, go_on = FakeBroker(), asyncio.Event()
         for number in range(3):
@@ -143,7 +143,7 @@ def test_stacks_show_where_tasks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         (7, "CR_THROW_EXCEPTION"),
     ],
 )
-def test_what_a_handler_says_of_a_message_that_it_was_told_to_consume(answer: object, result: str) -> None:
+def test_the_result_of_a_direct_consume_is_that_of_the_handler(answer: object, result: str) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"x", TAGS="A")
@@ -169,7 +169,7 @@ def test_what_a_handler_says_of_a_message_that_it_was_told_to_consume(answer: ob
     run(scenario)
 
 
-def test_a_handler_of_batches_is_told_to_consume_one() -> None:
+def test_a_batch_handler_can_consume_one_message_directly() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("%RETRY%G", b"x", RETRY_TOPIC="T")
@@ -193,7 +193,7 @@ def test_a_handler_of_batches_is_told_to_consume_one() -> None:
     run(scenario)
 
 
-def test_a_handler_that_takes_too_long_is_told_of() -> None:
+def test_a_direct_consume_that_times_out_is_reported() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
 
@@ -236,7 +236,7 @@ def test_questions_at_handlers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     run(scenario)
 
 
-def test_offsets_of_a_topic_are_told() -> None:
+def test_offsets_of_a_topic_are_returned() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"x", TAGS="A")
@@ -257,7 +257,7 @@ def test_offsets_of_a_topic_are_told() -> None:
     run(scenario)
 
 
-def test_a_consumer_that_is_polled_tells_its_state_and_has_no_handler() -> None:
+def test_a_polled_consumer_returns_its_running_info_and_has_no_handler() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"x")
@@ -276,7 +276,7 @@ def test_a_consumer_that_is_polled_tells_its_state_and_has_no_handler() -> None:
     run(scenario)
 
 
-def test_questions_without_sense_are_refused_and_harm_nobody() -> None:
+def test_invalid_requests_to_a_client_are_rejected_without_effect() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
 

@@ -43,7 +43,7 @@ def reads_topic(consumer: PushConsumer) -> bool:
     return any(queue.topic == "T" for queue in consumer.assigned)
 
 
-def test_a_queue_whose_lock_another_member_got_is_begun_anew_when_it_comes_back() -> None:
+def test_a_queue_is_restarted_after_its_lock_was_lost() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(4):
@@ -98,7 +98,7 @@ def test_nothing_is_handled_under_a_lock_that_could_not_be_renewed_for_long(monk
     run(scenario)
 
 
-def test_after_a_change_of_tags_a_queue_goes_on_only_when_its_handler_has_ended() -> None:
+def test_after_a_changed_subscription_a_queue_resumes_when_its_handler_ends() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(2):
@@ -144,7 +144,7 @@ def test_an_offset_that_an_administrator_set_is_not_overwritten_by_a_handler_tha
     run(scenario)
 
 
-def test_a_queue_that_waits_for_its_next_attempt_holds_up_no_other_one() -> None:
+def test_a_suspended_queue_does_not_delay_others() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(3):

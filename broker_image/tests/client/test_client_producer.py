@@ -124,7 +124,7 @@ def test_a_silent_broker_costs_the_timeout_and_no_more() -> None:
     run(scenario)
 
 
-def test_a_producer_goes_on_after_its_broker_came_back() -> None:
+def test_a_producer_resumes_after_a_broker_restart() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client) as producer:
@@ -216,7 +216,7 @@ def test_a_topic_that_is_not_there_yet_is_sent_to_by_the_template_route() -> Non
     run(scenario)
 
 
-def test_without_a_template_route_the_error_says_what_to_do() -> None:
+def test_a_missing_template_route_is_an_error_with_advice() -> None:
     async def scenario() -> None:
         async with running(FakeBroker()) as (client, name_server), Producer(client) as producer:
             del name_server.topics["TBW102"]
@@ -265,7 +265,7 @@ def test_a_batch_travels_as_one_request() -> None:
         ([Message(topic="T", body=b"x" * 5_000_000)], "smaller batches"),
     ],
 )
-def test_what_cannot_be_in_one_batch_is_refused_before_it_travels(messages: list[Message], why: str) -> None:
+def test_invalid_batches_are_rejected_before_the_send(messages: list[Message], why: str) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client) as producer:
@@ -276,7 +276,7 @@ def test_what_cannot_be_in_one_batch_is_refused_before_it_travels(messages: list
     run(scenario)
 
 
-def test_the_second_name_server_is_asked_when_the_first_is_gone() -> None:
+def test_the_second_name_server_is_used_when_the_first_is_gone() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (_, name_server):
@@ -287,7 +287,7 @@ def test_the_second_name_server_is_asked_when_the_first_is_gone() -> None:
     run(scenario)
 
 
-def test_a_closed_producer_refuses_and_has_said_goodbye() -> None:
+def test_a_closed_producer_rejects_sends_and_has_unregistered() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _):
@@ -305,7 +305,7 @@ def test_a_closed_producer_refuses_and_has_said_goodbye() -> None:
     run(scenario)
 
 
-def test_a_peer_that_accepts_and_says_nothing_costs_no_more_than_the_timeout() -> None:
+def test_a_silent_peer_costs_no_more_than_the_timeout() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.HEART_BEAT] = lambda _: None

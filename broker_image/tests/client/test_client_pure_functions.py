@@ -92,7 +92,7 @@ ANSWER = TopicRoute(
 )
 
 
-def test_a_route_has_what_may_be_written_at_masters_and_read_anywhere() -> None:
+def test_a_route_has_writable_queues_of_masters_and_readable_ones_of_all() -> None:
     route = route_of("T", ANSWER)
     assert [(queue.broker_name, queue.queue_id) for queue in route.writable] == [("b1", 0), ("b1", 1)]
     assert [(queue.broker_name, queue.queue_id) for queue in route.readable] == [
@@ -167,7 +167,7 @@ def test_a_delay_without_level_or_sense_is_refused_with_a_hint() -> None:
             level_for(delay, levels, "b")
 
 
-def test_a_broker_without_the_setting_has_the_usual_table_and_a_broken_one_is_told() -> None:
+def test_a_missing_level_table_is_the_default_and_a_broken_one_an_error() -> None:
     assert table_of({}).max_level == 18
     with pytest.raises(NoSuchDelayError, match="delay level table is invalid"):
         table_of({"messageDelayLevel": "1s nonsense"})
@@ -213,7 +213,7 @@ def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
 
 @settings(deadline=None)
 @given(st.data())
-def test_what_may_be_committed_is_the_first_unfinished_offset(data: st.DataObject) -> None:
+def test_the_commit_offset_is_the_first_unfinished_offset(data: st.DataObject) -> None:
     cached = ProcessQueue(10)
     unfinished: list[int] = []
     following = 10
@@ -255,7 +255,7 @@ def test_what_may_be_committed_is_the_first_unfinished_offset(data: st.DataObjec
         (Message(topic="T", body=b"", delay_level=-1), "delay level -1"),
     ],
 )
-def test_what_cannot_travel_is_refused_with_a_reason(message: Message, why: str) -> None:
+def test_an_unsendable_message_is_rejected_with_a_reason(message: Message, why: str) -> None:
     with pytest.raises(IllegalMessageError, match=why):
         properties_text(outgoing_properties(message, "ID"))
 
@@ -323,7 +323,7 @@ def test_records_become_messages() -> None:
 
 
 @pytest.mark.parametrize("spoil", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"\0" + data])
-def test_a_damaged_answer_is_told_apart_from_messages(spoil: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_pull_response_is_an_error(spoil: Callable[[bytes], bytes]) -> None:
     with pytest.raises(RecordError):
         decode_messages(spoil(record(b"1")), "b")
 
@@ -332,7 +332,7 @@ def test_a_damaged_answer_is_told_apart_from_messages(spoil: Callable[[bytes], b
     ("position", "junk"),
     [(84, b"\x7f\xff\xff\xff"), (88, b"X"), (89, b"\xff")],  # body's length, body, topic's length
 )
-def test_a_record_that_was_damaged_on_the_brokers_disk_does_not_hold_up_the_others(position: int, junk: bytes) -> None:
+def test_a_record_damaged_on_the_brokers_disk_does_not_block_others(position: int, junk: bytes) -> None:
     damaged = bytearray(record(b"2"))
     damaged[position : position + len(junk)] = junk
     data = record(b"1") + bytes(damaged) + record(b"3") + bytes(damaged)

@@ -153,7 +153,7 @@ def test_in_broadcasting_nothing_is_sent_back_and_offsets_stay_here(tmp_path: ob
     run(scenario)
 
 
-def test_heartbeats_tell_what_is_subscribed() -> None:
+def test_heartbeats_contain_the_subscriptions() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), subscribed(client, Collected(), tags="A || B"):
@@ -181,7 +181,7 @@ def test_a_client_has_one_consumer_of_a_group() -> None:
     run(scenario)
 
 
-def test_a_body_that_cannot_be_inflated_does_not_hold_up_the_queue() -> None:
+def test_an_uninflatable_body_does_not_block_the_queue() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         got = Collected()
@@ -194,7 +194,7 @@ def test_a_body_that_cannot_be_inflated_does_not_hold_up_the_queue() -> None:
     run(scenario)
 
 
-def test_what_inflates_to_much_is_not_inflated_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_inflated_bodies_are_inflated_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_calls, "ENOUGH_BYTES", 250_000)
 
     async def scenario() -> None:

@@ -16,7 +16,7 @@ from delaymq_testing.client.consuming import QUICK, Collected, subscribed
 from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 
-def test_it_goes_on_where_it_was_after_the_broker_came_back_and_tells_it_who_it_is() -> None:
+def test_a_consumer_resumes_and_sends_a_heartbeat_after_a_broker_restart() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         got = Collected()
@@ -35,7 +35,7 @@ def test_it_goes_on_where_it_was_after_the_broker_came_back_and_tells_it_who_it_
     run(scenario)
 
 
-def test_queues_move_at_once_when_the_broker_tells_of_a_new_member() -> None:
+def test_queues_are_rebalanced_immediately_after_a_notification() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker, queues=2) as (client, _):
@@ -49,7 +49,7 @@ def test_queues_move_at_once_when_the_broker_tells_of_a_new_member() -> None:
     run(scenario)
 
 
-def test_an_offset_that_is_gone_is_corrected_to_what_the_broker_has() -> None:
+def test_a_deleted_offset_is_corrected_to_the_brokers_minimum() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.committed = 99
@@ -241,7 +241,7 @@ def test_a_group_is_set_back_also_when_the_broker_does_not_take_the_offset() -> 
 
 
 @pytest.mark.parametrize("at", [1, 0, -5])
-def test_an_answer_that_does_not_move_on_is_refused_and_the_queue_is_asked_again(at: int) -> None:
+def test_a_pull_response_without_progress_is_rejected_and_retried(at: int) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         got = Collected()
@@ -265,7 +265,7 @@ def test_an_answer_that_does_not_move_on_is_refused_and_the_queue_is_asked_again
     run(scenario)
 
 
-def test_a_queue_is_given_up_with_what_its_running_handlers_have_done() -> None:
+def test_a_dropped_queue_commits_the_work_of_its_running_handlers() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         started = asyncio.Event()
@@ -308,7 +308,7 @@ def test_a_queue_that_another_member_may_still_have_is_not_begun_at_once() -> No
     run(scenario)
 
 
-def test_a_member_that_leaves_right_after_a_brokers_restart_tells_it() -> None:
+def test_a_member_that_leaves_after_a_broker_restart_unregisters() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _):

@@ -143,7 +143,7 @@ def test_requests_that_wait_are_bounded_and_end_with_the_client(monkeypatch: pyt
     run(scenario)
 
 
-def test_a_reply_that_cannot_be_read_is_refused_and_harms_nobody() -> None:
+def test_an_unreadable_reply_is_rejected_without_effect() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client) as producer:
@@ -203,7 +203,7 @@ def test_a_reply_that_one_broker_cannot_push_goes_to_another() -> None:
 
 
 @pytest.mark.parametrize("missing", ["CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT"])
-def test_what_is_no_request_cannot_be_replied_to(missing: str) -> None:
+def test_a_message_that_is_not_a_request_cannot_be_replied_to(missing: str) -> None:
     properties = {"CLUSTER": "C", "CORRELATION_ID": "id", "REPLY_TO_CLIENT": "x"}
     assert reply_to(request_message(**properties), b"!").topic == "C_REPLY_TOPIC"
     del properties[missing]

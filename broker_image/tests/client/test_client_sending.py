@@ -51,7 +51,7 @@ def faults() -> BrokerFaults:
     [(0, 0), (49, 0), (100, 0), (549, 0), (550, 30_000), (999, 30_000), (1_000, 60_000), (3_000, 180_000),
      (14_999, 180_000), (15_000, 600_000), (99_999, 600_000)],
 )  # fmt: skip
-def test_a_slow_broker_is_left_alone_for_as_long_as_the_table_says(latency_ms: int, pause_ms: int) -> None:
+def test_a_slow_broker_is_avoided_for_the_time_in_the_table(latency_ms: int, pause_ms: int) -> None:
     seen = faults()
     seen.answered("b0", latency_ms, 1_000)
     assert seen.is_usable("b0", 1_000 + pause_ms)
@@ -69,7 +69,7 @@ def test_a_failure_counts_as_thirty_seconds_and_an_answer_ends_it() -> None:
     assert seen.is_usable("b0", 1)
 
 
-def test_among_bad_brokers_the_better_half_takes_turns() -> None:
+def test_sends_rotate_through_the_better_half_of_faulty_brokers() -> None:
     seen = faults()
     for number, latency_ms in enumerate((900, 600, 2_500, 700)):
         seen.answered(f"b{number}", latency_ms, 0)
@@ -78,7 +78,7 @@ def test_among_bad_brokers_the_better_half_takes_turns() -> None:
     assert seen.least_bad(["b2"], 1) == "b2"
 
 
-def test_the_round_leaves_out_what_cannot_be_used_and_falls_back_to_the_least_bad() -> None:
+def test_queue_selection_skips_faulty_brokers_and_falls_back_to_the_least_faulty() -> None:
     seen, rounds, all_queues = faults(), QueueRound(), queues(3, 2)
     seen.failed("b1", 5, 0)
     chosen = {rounds.choose(all_queues, None, seen, 1).broker_name for _ in range(12)}
@@ -171,7 +171,7 @@ def test_a_send_that_ran_out_of_time_is_not_sent_again() -> None:
 
 
 @pytest.mark.parametrize(("retry_unsafe", "sent"), [(False, 1), (True, 3)])
-def test_what_is_stored_but_not_safe_is_sent_again_only_if_wanted(retry_unsafe: bool, sent: int) -> None:
+def test_a_stored_but_unflushed_message_is_resent_only_on_request(retry_unsafe: bool, sent: int) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda command: Response(
@@ -185,7 +185,7 @@ def test_what_is_stored_but_not_safe_is_sent_again_only_if_wanted(retry_unsafe: 
     run(scenario)
 
 
-def test_sends_beyond_the_limit_wait_for_room_and_are_told_when_there_is_none() -> None:
+def test_sends_beyond_the_limit_wait_and_fail_after_the_timeout() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda _: None
@@ -254,7 +254,7 @@ def test_whoever_gives_up_waiting_leaves_the_room_to_the_next() -> None:
     run(scenario)
 
 
-def test_closing_waits_for_what_is_under_way_and_turns_away_what_waits() -> None:
+def test_a_close_waits_for_running_sends_and_rejects_waiting_ones() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda _: None
@@ -346,7 +346,7 @@ def test_a_name_server_that_is_silent_does_not_take_all_the_time_of_a_send() -> 
     run(scenario)
 
 
-def test_a_name_server_that_was_just_restarted_does_not_hide_what_another_knows() -> None:
+def test_a_restarted_name_server_does_not_hide_routes_of_another() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         forgetful = FakeNameServer(broker)

@@ -50,7 +50,7 @@ async def asked(address: str, name_servers: str | None = None, code: int = 28) -
         (None, "DmqSignature"),
     ],
 )
-def test_a_peer_that_knows_no_challenge_gets_rocketmqs_signature(answer: Response | None, signed_with: str) -> None:
+def test_a_peer_without_challenges_gets_rocketmqs_signature(answer: Response | None, signed_with: str) -> None:
     async def scenario() -> None:
         script = challenges("broker/C/broker-a/0/x") if answer is None else lambda command: answer
         async with peer_saying(script) as peer:
@@ -126,7 +126,7 @@ def test_a_broker_that_answers_for_another_gets_no_request() -> None:
     run(scenario)
 
 
-def test_a_connection_whose_challenge_ended_is_made_anew(tmp_path: Path) -> None:
+def test_a_connection_with_an_expired_challenge_is_reopened(tmp_path: Path) -> None:
     async def scenario() -> None:
         (tmp_path / "rules.yml").write_text(RULES)
         changes: dict[str, Any] = {"acl_enable": True, "acl_config_path": str(tmp_path / "rules.yml")}

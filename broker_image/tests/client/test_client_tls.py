@@ -69,9 +69,7 @@ def test_messages_go_over_tls_to_name_server_and_broker(server: TlsServer, autho
     run(scenario)
 
 
-def test_each_side_s_wish_is_said_when_the_other_has_another(
-    server: TlsServer, authority: Authority, tmp_path: Path
-) -> None:
+def test_a_tls_mismatch_states_what_each_side_expects(server: TlsServer, authority: Authority, tmp_path: Path) -> None:
     stranger = Authority(tmp_path, "stranger").certificate
     cases = (
         (None, "takes only TLS"),

@@ -37,7 +37,7 @@ def traces_of(broker: FakeBroker) -> list[tuple[list[str], str]]:
     return found
 
 
-def test_a_send_is_traced_with_what_finds_it() -> None:
+def test_a_send_trace_contains_the_keys_of_the_message() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         own_id = "7F00000100002A9F" + "0" * 16

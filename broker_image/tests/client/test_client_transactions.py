@@ -82,7 +82,7 @@ class HalfBroker(FakeBroker):
         self.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, self.records[0] if body is None else body)
 
 
-def test_a_half_message_is_sent_and_the_broker_told_how_it_ended() -> None:
+def test_a_half_message_is_sent_and_its_transaction_ended() -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener()
         async with running(broker) as (client, _), TransactionProducer(client, "G", listener) as producer:
@@ -106,7 +106,7 @@ def test_a_half_message_is_sent_and_the_broker_told_how_it_ended() -> None:
     run(scenario)
 
 
-def test_the_first_message_of_a_new_topic_is_settled_though_no_route_knows_it_yet() -> None:
+def test_the_transaction_of_a_new_topic_ends_without_a_route() -> None:
     async def scenario() -> None:
         broker = HalfBroker()
         async with running(broker) as (client, _), TransactionProducer(client, "G", Listener()) as producer:
@@ -128,7 +128,7 @@ def test_the_first_message_of_a_new_topic_is_settled_though_no_route_knows_it_ye
         (RuntimeError("no database"), UNKNOWN, "executeLocalTransactionBranch exception: RuntimeError: no database"),
     ],
 )
-def test_what_a_listener_says_is_what_the_broker_is_told(execution: object, told: str, remark: str | None) -> None:
+def test_the_listeners_state_is_sent_to_the_broker(execution: object, told: str, remark: str | None) -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener(execution)
         async with running(broker) as (client, _), TransactionProducer(client, "G", listener) as producer:
@@ -141,7 +141,7 @@ def test_what_a_listener_says_is_what_the_broker_is_told(execution: object, told
     run(scenario)
 
 
-def test_what_was_not_flushed_is_rolled_back_without_being_executed() -> None:
+def test_an_unflushed_half_message_is_rolled_back_without_execution() -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener()
         broker.status = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -182,7 +182,7 @@ def test_a_half_message_that_may_be_stored_is_not_sent_again() -> None:
         (KeyError("row"), UNKNOWN, "checkLocalTransactionState Exception: KeyError: 'row'"),
     ],
 )
-def test_a_broker_that_asks_is_told(answer: object, told: str, remark: str | None) -> None:
+def test_a_check_is_answered(answer: object, told: str, remark: str | None) -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener(LocalState.UNKNOWN, answer)
         async with running(broker) as (client, _), TransactionProducer(client, "G", listener) as producer:
@@ -228,7 +228,7 @@ def test_checks_are_bounded_and_the_same_one_does_not_run_twice() -> None:
     run(scenario)
 
 
-def test_a_close_waits_for_what_is_under_way_and_begins_nothing_new() -> None:
+def test_a_close_waits_for_running_transactions_and_starts_no_others() -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener()
         listener.go_on.clear()

@@ -76,7 +76,7 @@ async def asked(path: Path, **changes: Any) -> AsyncIterator[Asked]:
         yield Asked(server, await BrokerPeer.connect(server.broker.port), session)
 
 
-def test_topics_are_paged_by_name_and_told_by_kind(tmp_path: Path) -> None:
+def test_topics_are_paged_by_name_and_filtered_by_kind(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             for name in ("Orders", "orders2", "Bills"):
@@ -317,7 +317,7 @@ def test_a_second_dead_letter_of_one_message_may_be_resent_too_and_its_mark_ends
     run(scenario)
 
 
-def test_what_is_no_dead_letter_of_the_group_is_not_resent_and_says_why(tmp_path: Path) -> None:
+def test_a_message_that_is_not_a_dead_letter_is_not_resent_and_the_reason_returned(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             await dead_letter(api)
@@ -338,7 +338,7 @@ def test_what_is_no_dead_letter_of_the_group_is_not_resent_and_says_why(tmp_path
     run(scenario)
 
 
-def test_what_waits_is_counted_by_level_topic_and_due_time(tmp_path: Path) -> None:
+def test_pending_messages_are_counted_by_level_topic_and_due_time(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path, message_delay_level="1h 2h") as api:
             for topic, level in (("Orders", 1), ("Orders", 2), ("Bills", 2)):
@@ -372,7 +372,7 @@ def test_what_waits_is_counted_by_level_topic_and_due_time(tmp_path: Path) -> No
     run(scenario)
 
 
-def test_a_search_tells_how_many_delayed_messages_of_the_topic_wait(tmp_path: Path) -> None:
+def test_a_search_returns_the_number_of_pending_messages_of_the_topic(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path, message_delay_level="1h 2h") as api:
             for topic in ("Orders", "Orders", "Bills"):
@@ -389,7 +389,7 @@ def test_a_search_tells_how_many_delayed_messages_of_the_topic_wait(tmp_path: Pa
     run(scenario)
 
 
-def test_a_list_of_what_is_due_next_obeys_the_topic_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+def test_the_list_of_next_messages_filters_by_topic_and_reports_truncation(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path, message_delay_level="1h 2h") as api:
             for _ in range(70):
@@ -411,7 +411,7 @@ def test_a_list_of_what_is_due_next_obeys_the_topic_and_says_what_it_leaves_out(
     run(scenario)
 
 
-def test_what_waited_before_a_start_is_learned_in_the_background(tmp_path: Path) -> None:
+def test_topics_of_messages_pending_at_start_are_loaded_in_the_background(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             for number in range(300):
@@ -438,7 +438,7 @@ def test_a_parameter_that_is_wrong_unknown_or_there_twice_is_refused_with_a_sent
     run(scenario)
 
 
-def test_the_cluster_is_what_a_name_server_tells_and_else_this_broker(tmp_path: Path) -> None:
+def test_the_cluster_is_that_of_a_name_server_or_else_this_broker(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
             url = f"http://{HOST}:{server.broker.http_port}/api/v1/cluster"
@@ -461,9 +461,7 @@ def test_properties_that_are_no_utf8_are_shown_all_the_same(tmp_path: Path) -> N
     assert clean_text("\udcff") == "�"
 
 
-def test_totals_are_told_while_all_who_read_old_messages_are_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_totals_are_returned_while_all_reader_threads_are_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     let_go = threading.Event()
     reading: list[int] = []
 

@@ -142,7 +142,7 @@ async def _fill(port: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/openapi.json", "/api/v1/totals", "/readyz"])
-def test_heads_are_answered_without_a_body_and_options_tell_the_methods(tmp_path: Path, path: str) -> None:
+def test_head_responses_have_no_body_and_options_list_the_methods(tmp_path: Path, path: str) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
             url = f"http://{HOST}:{server.broker.http_port}{path}"

@@ -105,7 +105,7 @@ def test_an_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "background work (tables) failed: [Errno 28] No space left on device" in caplog.text
 
 
-def test_a_loop_that_stands_still_is_measured() -> None:
+def test_a_stalled_loop_is_measured() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         background = Background([])
         background.start()

@@ -158,7 +158,7 @@ def test_the_fast_port_takes_sends_and_refuses_pulls(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_new_topic_is_told_to_the_name_server_at_once(tmp_path: Path) -> None:
+def test_a_new_topic_is_registered_immediately(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             assert (await route(server.namesrv.port, "Fresh")).code == 17
@@ -173,7 +173,7 @@ def test_a_new_topic_is_told_to_the_name_server_at_once(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_consumers_are_told_when_one_of_them_comes_or_goes(tmp_path: Path) -> None:
+def test_consumers_are_notified_of_joins_and_leaves(tmp_path: Path) -> None:
     async def scenario() -> None:
         def heartbeat(client_id: str) -> Command:
             consumer = ConsumerData("G", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET")
@@ -312,7 +312,7 @@ def test_which_topics_are_ordered_is_the_name_servers_to_say(tmp_path: Path) -> 
     run(scenario)
 
 
-def test_hostile_peers_are_cut_off_and_the_others_notice_nothing(tmp_path: Path) -> None:
+def test_hostile_peers_are_disconnected_without_effect_on_others(tmp_path: Path) -> None:
     hostile = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03",
@@ -336,7 +336,7 @@ def test_hostile_peers_are_cut_off_and_the_others_notice_nothing(tmp_path: Path)
     run(scenario)
 
 
-def test_too_many_connections_are_cut_off_and_the_others_work_on(tmp_path: Path) -> None:
+def test_connections_beyond_the_limit_are_closed_without_effect_on_others(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, max_connections=2) as server:
             first, second = await BrokerPeer.connect(server.broker.port), await BrokerPeer.connect(server.broker.port)

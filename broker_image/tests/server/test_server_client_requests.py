@@ -76,7 +76,7 @@ def reply(peer: BrokerPeer, question: Command, body: bytes, code: int = 0) -> No
     peer.connection.send(encode_response(question, Response(code, body=body)))
 
 
-def test_the_asker_gets_what_all_members_answered_in_the_order_of_the_questions(tmp_path: Path) -> None:
+def test_the_requester_gets_all_responses_in_request_order(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             first, second = await broker.member(), await broker.member()
@@ -123,7 +123,7 @@ def test_a_member_that_is_silent_or_leaves_is_answered_for_by_nothing(tmp_path: 
     run(scenario)
 
 
-def test_nobody_to_ask_is_answered_at_once(tmp_path: Path) -> None:
+def test_a_request_without_recipients_is_answered_immediately(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             peer = await BrokerPeer.connect(broker.server.port)
@@ -148,7 +148,7 @@ def test_an_answer_may_wait_for_the_disk(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_one_way_request_asks_as_well_and_nobody_is_answered(tmp_path: Path) -> None:
+def test_a_one_way_request_is_relayed_without_a_response(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             member = await broker.member()
@@ -163,7 +163,7 @@ def test_a_one_way_request_asks_as_well_and_nobody_is_answered(tmp_path: Path) -
     run(scenario)
 
 
-def test_an_asker_that_goes_away_harms_nobody(tmp_path: Path) -> None:
+def test_a_requester_that_disconnects_affects_no_other(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             member = await broker.member()
@@ -203,7 +203,7 @@ def test_one_asker_can_not_have_more_open_than_its_share(tmp_path: Path, monkeyp
     run(scenario)
 
 
-def test_what_open_requests_hold_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_open_requests_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_HELD_BYTES_PER_REQUESTER", 2_500)
     monkeypatch.setattr(module, "MAX_HELD_BYTES", 4_500)
 
@@ -244,7 +244,7 @@ def test_questions_in_all_have_a_limit(tmp_path: Path, monkeypatch: pytest.Monke
     run(scenario)
 
 
-def test_many_members_are_asked_in_several_turns_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_to_many_members_are_sent_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SENT_AT_ONCE", 3)
 
     async def scenario() -> None:
@@ -261,7 +261,7 @@ def test_many_members_are_asked_in_several_turns_of_the_loop(tmp_path: Path, mon
     run(scenario)
 
 
-def test_answers_beyond_one_frame_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_beyond_one_frame_are_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_RESPONSE_BYTES", 1_000)
 
     async def scenario() -> None:
@@ -294,7 +294,7 @@ def test_a_question_that_no_frame_can_hold_has_no_answer(tmp_path: Path) -> None
     run(scenario)
 
 
-def test_a_stop_ends_what_waits(tmp_path: Path) -> None:
+def test_a_stop_ends_open_requests(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             member = await broker.member()

@@ -58,7 +58,7 @@ def levels() -> Iterator[None]:
     root.setLevel(before)
 
 
-def test_settings_say_their_origin_and_what_was_changed_while_the_broker_runs(tmp_path: Path) -> None:
+def test_settings_have_an_origin_and_a_value_pending_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_token="secret") as server:
             answer = await change(server, "fileReservedTime=24")

@@ -58,7 +58,7 @@ def test_each_message_goes_at_its_due_time_and_not_before() -> None:
     run_virtually(scenario)
 
 
-def test_what_is_overdue_at_the_start_goes_at_once() -> None:
+def test_messages_overdue_at_start_are_delivered_immediately() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         schedule = Schedule(loop)
         schedule.add(5, 6, 7)

@@ -65,7 +65,7 @@ def test_a_withdrawn_broker_is_read_only_at_its_name_servers_at_once_and_takes_s
     run(scenario)
 
 
-def test_a_drain_that_nobody_renews_ends_and_writes_are_registered_again(
+def test_an_unrenewed_drain_ends_and_restores_write_permission(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -124,7 +124,7 @@ def test_a_drained_broker_stops_and_starts_with_writes(tmp_path: Path) -> None:
         (b"\xff", "send {"),
     ],
 )
-def test_what_is_no_drain_is_refused_with_an_example(tmp_path: Path, data: bytes, complaint: str) -> None:
+def test_an_invalid_drain_is_rejected_with_an_example(tmp_path: Path, data: bytes, complaint: str) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             status, said = await ask(server.broker.http_port, "/api/v1/drain", method="POST", data=data)
@@ -146,7 +146,7 @@ def test_a_body_without_an_end_is_refused(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_one_answer_tells_what_a_broker_is_and_how_it_stands(tmp_path: Path) -> None:
+def test_one_response_describes_a_broker_and_its_state(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, message_delay_level="1s 1h") as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -167,7 +167,7 @@ def test_one_answer_tells_what_a_broker_is_and_how_it_stands(tmp_path: Path) -> 
     run(scenario)
 
 
-def test_no_secret_is_told(tmp_path: Path) -> None:
+def test_no_secret_is_returned(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_token="the-secret") as server:
             headers = {"Authorization": "Bearer the-secret"}
@@ -185,7 +185,7 @@ def test_no_secret_is_told(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_what_remains_is_pending_delays_and_what_active_groups_have_before_them(tmp_path: Path) -> None:
+def test_remaining_counts_pending_delays_and_unconsumed_messages_of_active_groups(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -208,7 +208,7 @@ def test_what_remains_is_pending_delays_and_what_active_groups_have_before_them(
     run(scenario)
 
 
-def test_a_scan_of_very_many_groups_lets_others_have_their_turn(tmp_path: Path) -> None:
+def test_a_scan_of_many_groups_runs_in_slices(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             broker = server.broker.broker

@@ -25,7 +25,7 @@ def sessions_alive() -> int:
     return sum(isinstance(each, ClientSession) for each in gc.get_objects())
 
 
-def test_of_many_waiting_pulls_those_are_answered_whose_expression_the_message_fulfils(tmp_path: Path) -> None:
+def test_only_held_pulls_with_a_matching_expression_are_answered(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, enable_property_filter=True) as server:
             producer = await BrokerPeer.connect(server.broker.port)

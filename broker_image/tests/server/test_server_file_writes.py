@@ -64,7 +64,7 @@ def rules_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_rules_are_written_beside_other_requests_and_each_of_several_changes_counts(
+def test_rule_changes_are_written_concurrently_with_requests_and_none_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = rules_file(tmp_path)
@@ -96,7 +96,7 @@ def test_rules_are_written_beside_other_requests_and_each_of_several_changes_cou
     run(scenario)
 
 
-def test_rules_whose_write_fails_stay_as_they_were_and_the_next_change_is_made(
+def test_a_failed_rule_write_changes_nothing_and_does_not_block_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = rules_file(tmp_path)
@@ -120,7 +120,7 @@ def test_rules_whose_write_fails_stay_as_they_were_and_the_next_change_is_made(
     run(scenario)
 
 
-def test_a_change_that_nobody_wants_an_answer_to_is_made_all_the_same(tmp_path: Path) -> None:
+def test_a_one_way_change_is_made(tmp_path: Path) -> None:
     path = rules_file(tmp_path)
 
     async def scenario() -> None:
@@ -135,7 +135,7 @@ def test_a_change_that_nobody_wants_an_answer_to_is_made_all_the_same(tmp_path: 
     run(scenario)
 
 
-def test_settings_of_a_name_server_are_written_beside_other_requests(
+def test_settings_of_a_name_server_are_written_concurrently_with_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "kvConfig.json"
@@ -164,7 +164,7 @@ def test_settings_of_a_name_server_are_written_beside_other_requests(
     run(scenario)
 
 
-def test_one_configuration_file_keeps_what_both_servers_of_a_process_are_told_at_once(
+def test_concurrent_changes_of_both_servers_are_kept_in_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "both.conf"
@@ -201,7 +201,9 @@ def test_one_configuration_file_keeps_what_both_servers_of_a_process_are_told_at
     run(scenario)
 
 
-def test_who_asks_for_many_changes_at_once_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_concurrent_changes_of_one_client_do_not_block_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "kvConfig.json"
 
     async def scenario() -> None:

@@ -97,7 +97,7 @@ def test_half_received_requests_to_a_name_server_share_one_budget_too(tmp_path: 
     run(scenario)
 
 
-def test_a_flood_of_small_requests_is_answered_whole_beside_everybody_else(tmp_path: Path) -> None:
+def test_a_flood_of_small_requests_is_answered_without_delaying_others(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             question = request_command(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})

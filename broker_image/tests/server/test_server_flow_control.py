@@ -88,13 +88,13 @@ def test_a_machine_that_stood_still_for_less_than_a_second_refuses_nothing() -> 
     assert world.remark() is not None
 
 
-def test_what_came_at_the_end_of_a_stall_is_handled() -> None:
+def test_requests_at_the_end_of_a_stall_are_handled() -> None:
     world = World()
     world.note_stall(5, age_s=0.999)
     assert world.remark() is None
 
 
-def test_after_a_stall_also_what_is_read_behind_the_first_sign_of_life_is_looked_at_until_the_next_one() -> None:
+def test_after_a_stall_requests_are_checked_until_the_second_tick() -> None:
     world = World()
     world.note_stall(1.5, age_s=1.4)
     world.flow.tick()
@@ -104,7 +104,7 @@ def test_after_a_stall_also_what_is_read_behind_the_first_sign_of_life_is_looked
     assert not world.suspects
 
 
-def test_a_loop_that_is_never_held_up_asks_the_kernel_nothing() -> None:
+def test_without_a_stall_the_kernel_is_not_queried() -> None:
     world = World()
     for _ in range(100):
         world.now_s += TICK_MS / 1000
@@ -149,7 +149,7 @@ def test_limits_follow_the_configuration_while_the_broker_runs() -> None:
     assert not world.suspects
 
 
-def test_what_came_while_the_store_held_the_loop_up_is_told_so() -> None:
+def test_requests_during_a_store_stall_are_rejected_with_that_reason() -> None:
     world = World()
     world.now_s += 1.2
     world.flow.note_stall([Command(SEND)])
@@ -168,7 +168,7 @@ def test_a_long_question_does_not_count_as_the_store_being_busy() -> None:
     assert str(world.remark()).startswith("[TIMEOUT_CLEAN_QUEUE]")
 
 
-def test_requests_that_a_connection_put_off_count_from_then() -> None:
+def test_deferred_requests_count_from_their_deferral() -> None:
     world = World()
     world.connection.deferred_since = world.now_s
     assert world.remark() is None
@@ -196,7 +196,7 @@ def test_no_more_sends_are_taken_than_may_wait_for_the_disk() -> None:
     assert world.flow.refused == {"overload": 2}
 
 
-def test_the_size_of_the_queue_counts_what_waits_behind_and_for_the_disk() -> None:
+def test_the_queue_size_counts_deferred_requests_and_those_waiting_for_a_flush() -> None:
     world = World(sync=True)
     world.flushing.waiting = 10
     world.note_stall(2, age_s=1.7)

@@ -96,7 +96,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_producers_of_one_turn_share_one_sync() -> None:
+def test_concurrent_sends_share_one_flush() -> None:
     async def scenario() -> None:
         world = World()
         for _ in range(50):
@@ -111,7 +111,7 @@ def test_producers_of_one_turn_share_one_sync() -> None:
     run(scenario)
 
 
-def test_who_comes_during_a_sync_shares_the_next_one() -> None:
+def test_sends_during_a_flush_share_the_next_one() -> None:
     async def scenario() -> None:
         world = World()
         world.log.may_end.clear()
@@ -130,7 +130,7 @@ def test_who_comes_during_a_sync_shares_the_next_one() -> None:
     run(scenario)
 
 
-def test_what_is_on_disk_already_is_answered_at_once() -> None:
+def test_a_send_below_the_flushed_offset_is_answered_immediately() -> None:
     async def scenario() -> None:
         world = World()
         world.log.end_offset = world.log.flushed_offset = 500
@@ -232,7 +232,7 @@ def test_a_stop_syncs_everything_and_answers_everybody() -> None:
     run(scenario)
 
 
-def test_a_stop_over_a_broken_disk_ends_and_says_late() -> None:
+def test_a_stop_with_a_failed_disk_ends_with_the_late_response() -> None:
     async def scenario() -> None:
         world = World()
         world.log.failures = 1_000
@@ -243,7 +243,7 @@ def test_a_stop_over_a_broken_disk_ends_and_says_late() -> None:
     run(scenario)
 
 
-def test_after_a_stop_nobody_waits() -> None:
+def test_no_request_waits_after_a_stop() -> None:
     async def scenario() -> None:
         world = World()
         await world.flushing.stop()
@@ -266,7 +266,7 @@ def test_sync_times_are_counted_in_their_buckets() -> None:
     assert abs(times.sum_s - 99.0039) < 1e-9
 
 
-def test_the_disk_counts_as_busy_while_somebody_waits_for_a_sync_and_until_one_succeeds() -> None:
+def test_the_disk_is_busy_while_sends_wait_for_a_flush_and_until_one_succeeds() -> None:
     async def scenario() -> None:
         world = World()
         flushing = world.flushing
@@ -289,7 +289,7 @@ def test_the_disk_counts_as_busy_while_somebody_waits_for_a_sync_and_until_one_s
     run(scenario)
 
 
-def test_a_sync_that_nobody_waits_for_makes_nothing_busy() -> None:
+def test_a_periodic_flush_does_not_count_as_busy() -> None:
     async def scenario() -> None:
         world = World()
         world.log.may_end.clear()
@@ -304,7 +304,7 @@ def test_a_sync_that_nobody_waits_for_makes_nothing_busy() -> None:
     run(scenario)
 
 
-def test_who_waits_keeps_no_body() -> None:
+def test_waiting_sends_keep_no_body() -> None:
     async def scenario() -> None:
         world = World()
         world.log.end_offset = 100

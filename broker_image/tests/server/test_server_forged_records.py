@@ -186,9 +186,7 @@ def test_real_records_are_found_until_their_topic_is_deleted(tmp_path: Path, mon
     run(scenario)
 
 
-def test_who_may_not_read_a_topic_makes_the_broker_read_no_body_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_body_is_read_for_a_client_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rules.yml").write_text(
         "accounts:\n"
         "- {accessKey: producers, secretKey: producers-secret, defaultTopicPerm: PUB}\n"

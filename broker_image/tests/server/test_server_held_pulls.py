@@ -110,7 +110,7 @@ def test_a_pull_is_answered_at_its_deadline(queue: Queue) -> None:
     assert empty(queue)
 
 
-def test_a_recheck_finds_what_no_arrival_told(queue: Queue) -> None:
+def test_a_recheck_finds_messages_without_a_notification(queue: Queue) -> None:
     queue.pull(1)
     queue.recheck()
     assert queue.answers == []
@@ -120,7 +120,7 @@ def test_a_recheck_finds_what_no_arrival_told(queue: Queue) -> None:
     assert empty(queue)
 
 
-def test_a_recheck_takes_turns_and_leaves_nobody_out(queue: Queue) -> None:
+def test_a_recheck_runs_in_slices_and_reaches_every_pull(queue: Queue) -> None:
     for opaque in range(10):
         queue.pull(opaque)
     seen = []
@@ -222,7 +222,7 @@ SLICE = SLICE_UNITS // RESUME_UNITS
 
 
 @pytest.mark.parametrize("what", ["message", "deadline", "recheck"])
-def test_what_concerns_many_pulls_is_done_in_slices(queue: Queue, what: str) -> None:
+def test_events_of_many_pulls_are_handled_in_slices(queue: Queue, what: str) -> None:
     happens = {
         "message": queue.store,
         "deadline": lambda: queue.held.expire(10**9),
@@ -267,7 +267,7 @@ def test_messages_that_come_while_pulls_are_gone_through_are_not_missed(queue: Q
     assert empty(queue)
 
 
-def test_with_more_messages_than_are_told_apart_each_pull_runs_again(queue: Queue) -> None:
+def test_beyond_the_limit_of_notifications_every_pull_runs_again(queue: Queue) -> None:
     count = SLICE_UNITS + 1
     for opaque in range(count):
         queue.pull(opaque, offset=1_000)

@@ -86,7 +86,7 @@ def test_a_heartbeat_beyond_a_bound_is_refused_with_a_sentence_and_changes_nothi
     run(scenario)
 
 
-def test_a_client_whose_heartbeats_are_refused_stays_what_it_was(tmp_path: Path) -> None:
+def test_a_client_with_rejected_heartbeats_keeps_its_state(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             broker = server.broker.broker

@@ -80,7 +80,7 @@ def test_a_connection_and_an_address_make_so_many_topics(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("key", ["namesrvAddr", "brokerIP1", "brokerIP2", "brokerName", "brokerClusterName"])
-def test_nobody_leads_clients_elsewhere_by_changing_a_broker_s_settings(tmp_path: Path, key: str) -> None:
+def test_settings_that_redirect_clients_cannot_be_changed_remotely(tmp_path: Path, key: str) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("fileReservedTime=48\n")
 

@@ -79,7 +79,7 @@ def test_commits_of_queues_that_do_not_exist_are_not_kept_and_clones_multiply_no
     run(scenario)
 
 
-def test_all_groups_together_have_so_many_offsets_and_those_who_have_some_go_on(
+def test_the_total_number_of_offsets_is_limited_and_existing_ones_still_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = 3 * BENCHMARK_QUEUES + 1
@@ -123,7 +123,7 @@ def test_a_table_that_the_next_start_would_refuse_replaces_neither_the_file_nor_
     run(scenario)
 
 
-def test_offsets_that_cannot_be_read_keep_consumers_waiting_until_somebody_decides(tmp_path: Path) -> None:
+def test_unreadable_offsets_block_consumers_until_an_administrator_decides(tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
     damaged = {"consumerOffset.json": b'{"offsetTable":{"T@honest":{"0":1', "consumerOffset.json.bak": b"\0" * 100}
 
@@ -183,7 +183,7 @@ async def forget(server: Standalone) -> tuple[int, Any]:
         return answer.status, told.get("kept", told)
 
 
-def test_a_good_file_beside_the_unreadable_ones_counts_at_the_next_start(tmp_path: Path) -> None:
+def test_a_good_file_next_to_unreadable_ones_is_used_at_the_next_start(tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
 
     async def scenario() -> None:

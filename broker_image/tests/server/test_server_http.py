@@ -134,7 +134,7 @@ def test_errors_have_one_form(tmp_path: Path, method: str, path: str, status: in
     run(scenario)
 
 
-def test_an_unexpected_error_is_a_500_that_says_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_a_500_with_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
 
@@ -149,7 +149,7 @@ def test_an_unexpected_error_is_a_500_that_says_what(tmp_path: Path, monkeypatch
     run(scenario)
 
 
-def test_a_token_is_asked_for_beyond_health_and_metrics(tmp_path: Path) -> None:
+def test_a_token_is_required_except_for_health_and_metrics(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_host="0.0.0.0", http_token="secret") as server:
             port = server.broker.http_port

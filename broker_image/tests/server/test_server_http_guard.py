@@ -39,7 +39,7 @@ async def until_its_end(reader: asyncio.StreamReader) -> bytes:
         ("", 403),
     ],
 )
-def test_a_name_that_somebody_leads_here_is_refused(tmp_path: Path, host: str, status: int) -> None:
+def test_an_unknown_host_header_is_rejected(tmp_path: Path, host: str, status: int) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_names="broker.example") as server:
             reader, writer = await asyncio.open_connection(HOST, server.broker.http_port)
@@ -76,7 +76,7 @@ def test_a_foreign_page_changes_nothing(tmp_path: Path, headers: dict[str, str],
     run(scenario)
 
 
-def test_who_has_the_token_needs_nothing_else(tmp_path: Path) -> None:
+def test_a_request_with_the_token_is_accepted(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_token="secret") as server, aiohttp.ClientSession() as session:
             url = f"http://{HOST}:{server.broker.http_port}/api/v1/drain"
@@ -124,7 +124,7 @@ def test_the_oldest_idle_connection_makes_room_for_one_more(tmp_path: Path, monk
     run(scenario)
 
 
-def test_connections_beyond_the_limit_are_cut_off_while_all_have_a_request(
+def test_connections_beyond_the_limit_are_closed_while_all_are_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
@@ -151,7 +151,7 @@ def test_connections_beyond_the_limit_are_cut_off_while_all_have_a_request(
     run(scenario)
 
 
-def test_who_says_nothing_or_trickles_a_request_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_or_trickling_connection_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "IDLE_S", 0.3)
 
     async def scenario() -> None:
@@ -203,9 +203,7 @@ def test_an_answer_that_ends_its_connection_comes_whole_to_a_slow_reader(tmp_pat
     run(scenario)
 
 
-def test_a_body_that_is_not_packed_as_it_says_is_a_bad_request(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_body_with_a_wrong_encoding_is_a_bad_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
             url = f"http://{HOST}:{server.broker.http_port}/api/v1/drain"

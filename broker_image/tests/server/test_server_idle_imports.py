@@ -72,7 +72,7 @@ def test_an_idle_broker_has_loaded_only_what_it_needs(tmp_path: Path) -> None:
     assert sorted(NOT_LOADED & loaded) == []
 
 
-def test_loading_http_reads_no_issuers_for_aiohttp_s_client_and_all_for_whoever_asks_later(tmp_path: Path) -> None:
+def test_loading_http_defers_the_reading_of_ca_certificates(tmp_path: Path) -> None:
     issuers = Authority(tmp_path).certificate
     run = subprocess.run(
         [sys.executable, "-c", LOADING],

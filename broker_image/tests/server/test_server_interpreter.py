@@ -125,7 +125,7 @@ def test_debian_s_package_is_unknown_on_an_architecture_that_its_rules_do_not_li
     assert about(monkeypatch, {**DEBIAN, "MULTIARCH": "riscv64-linux-gnu"}) == "build flags unknown"
 
 
-def test_a_compiler_for_which_configure_knows_no_pgo_flags_is_not_taken_for_debian_s(
+def test_a_compiler_without_pgo_flags_is_not_mistaken_for_debians(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert about(monkeypatch, {**PYENV, "PGO_PROF_GEN_FLAG": "", "PGO_PROF_USE_FLAG": ""}) == "neither PGO nor LTO"

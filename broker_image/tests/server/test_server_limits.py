@@ -112,7 +112,7 @@ def test_idle_connections_up_to_the_limit_of_open_files_stop_no_send_and_no_hand
         (1_024, 824, 824 + 50),
     ],
 )
-def test_the_limit_of_open_files_is_raised_and_a_part_of_what_is_left_reserved(
+def test_the_descriptor_limit_is_raised_and_a_reserve_kept(
     hard: int, used: int, end: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = [(1_024, hard)]

@@ -86,9 +86,7 @@ def test_with_json_every_line_is_an_event(tmp_path: Path, started: list[Process]
     assert {event["level"] for event in events} <= {"info", "warning"}
 
 
-def test_a_pipe_that_nobody_reads_holds_up_neither_start_nor_service_nor_end(
-    tmp_path: Path, started: list[Process]
-) -> None:
+def test_an_unread_log_pipe_blocks_neither_start_nor_service_nor_stop(tmp_path: Path, started: list[Process]) -> None:
     reading, writing = os.pipe()
     try:
         fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -102,7 +100,7 @@ def test_a_pipe_that_nobody_reads_holds_up_neither_start_nor_service_nor_end(
         os.close(reading)
 
 
-def test_what_fails_in_a_thread_or_a_destructor_is_one_line_too(tmp_path: Path) -> None:
+def test_errors_in_threads_and_destructors_are_logged_on_one_line(tmp_path: Path) -> None:
     program = """
 import logging, threading
 from delaymq.server.logs import output as logs

@@ -110,7 +110,7 @@ def test_whatever_a_peer_states_an_event_is_one_line_of_bounded_length(text: str
         assert json.loads(line)["logger"] == "delaymq.x"
 
 
-def test_a_field_cannot_take_the_place_of_what_every_event_has() -> None:
+def test_a_field_cannot_override_a_common_field() -> None:
     made = record("x")
     made.__dict__.update(fields(level="fatal", time="never", logger="root"))
     event = json.loads(formatter("json").format(made))
@@ -160,7 +160,7 @@ def test_debug_has_room_of_its_own() -> None:
     assert limit.admit(record("x")) == 0
 
 
-def test_a_quiet_log_keeps_fields_and_counts_what_it_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_throttled_log_keeps_fields_and_counts_suppressed_lines(caplog: pytest.LogCaptureFixture) -> None:
     now_ms = [0]
     quiet = ThrottledLogger(logging.getLogger("delaymq.quiet"), lambda: now_ms[0])
     for _ in range(3):
@@ -238,7 +238,7 @@ def _read(descriptor: int) -> list[str]:
         return file.read().splitlines()
 
 
-def test_what_was_left_out_is_told_also_when_nothing_more_is_logged(pipe: Pipe) -> None:
+def test_suppressed_lines_are_reported_even_without_further_logging(pipe: Pipe) -> None:
     handler = logs.LogHandler("text", pipe.writing, late_s=0.01)
     for _ in range(BURST_LINES + 50):
         handler.emit(record("x"))

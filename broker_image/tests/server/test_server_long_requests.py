@@ -120,9 +120,7 @@ def test_some_are_under_way_at_once_and_the_others_wait_in_the_order_of_their_re
     run(scenario)
 
 
-def test_what_a_client_asked_for_that_left_before_its_turn_is_not_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queued_change_of_a_disconnected_client_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stepped: Counter[int] = Counter()
     next_step = Broker.next_step
 

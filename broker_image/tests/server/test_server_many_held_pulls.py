@@ -29,7 +29,7 @@ PULL = {
 }
 
 
-def test_pulls_of_many_connections_share_a_limit_and_who_holds_little_is_held(tmp_path: Path) -> None:
+def test_held_pulls_share_a_limit_that_spares_connections_with_few(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, max_held_pull_bytes=1 << 20) as server:
             held = server.broker.held_pulls
@@ -106,7 +106,7 @@ CHANGED = """accounts:
 SECRETS = {"rotated": "old-secret"}
 
 
-def test_who_lost_a_permission_is_told_so_while_a_pull_waits_and_who_is_gone_is_cut_off(tmp_path: Path) -> None:
+def test_a_held_pull_ends_when_a_permission_or_account_is_removed(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yml"
     rules.write_text(RULES)
 

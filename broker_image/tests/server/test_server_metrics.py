@@ -63,7 +63,7 @@ def test_names_and_helps_are_as_prometheus_wants_them(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_what_comes_in_goes_out_and_is_refused_is_counted(tmp_path: Path) -> None:
+def test_accepted_delivered_and_rejected_messages_are_counted(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(
             tmp_path,
@@ -262,7 +262,7 @@ def test_many_topics_that_come_and_go_leave_no_series(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_deleted_topic_for_which_something_waits_is_told_until_nothing_does(tmp_path: Path) -> None:
+def test_a_deleted_topic_has_metrics_while_messages_are_pending(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, message_delay_level="1h") as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -315,7 +315,7 @@ def test_a_name_that_shares_a_series_with_others_keeps_to_it_until_it_is_gone() 
     assert [names.label(each) for each in ("c", "d")] == ["c", OTHER]
 
 
-def test_topics_of_what_waited_before_a_start_are_left_out_until_they_are_counted(tmp_path: Path) -> None:
+def test_topics_of_messages_pending_at_start_have_no_metrics_until_counted(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, message_delay_level="1h") as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -351,7 +351,7 @@ def test_offsets_under_names_of_no_group_take_no_series(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_topics_of_what_waits_are_read_again_after_a_read_failed(
+def test_loading_of_pending_topics_is_retried_after_a_read_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = [OSError(errno.EMFILE, "Too many open files")]

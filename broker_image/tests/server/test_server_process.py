@@ -128,7 +128,7 @@ def test_a_second_start_on_the_same_store_is_refused(tmp_path: Path, servers: li
     assert first.end(signal.SIGTERM) == 0
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path, servers: list[Server]) -> None:
+def test_a_directory_that_is_not_a_store_is_rejected(tmp_path: Path, servers: list[Server]) -> None:
     (tmp_path / "store").write_text("a file")
     server = start(servers, "standalone", tmp_path)
     assert server.process.wait(BOUND_S) == 1

@@ -47,7 +47,7 @@ def test_a_broker_starts_and_registers_with_those_name_servers_that_are_there(tm
     run(scenario)
 
 
-def test_clients_are_told_an_address_that_this_machine_need_not_have(tmp_path: Path) -> None:
+def test_the_advertised_address_need_not_be_local(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, broker_ip1="203.0.113.7") as server:
             peer = await BrokerPeer.connect(server.broker.port)

@@ -318,7 +318,7 @@ def test_our_client_signs_for_its_connection_and_makes_administrators_that_requi
     run(scenario)
 
 
-def test_requests_in_a_row_and_at_once_are_all_served(tmp_path: Path) -> None:
+def test_sequential_and_concurrent_requests_are_all_served(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with guarded(tmp_path) as server:
             connected = await peer(server)

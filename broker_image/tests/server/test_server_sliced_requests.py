@@ -50,7 +50,7 @@ async def serving(
         yield server, await BrokerPeer.connect(server.broker.port), await BrokerPeer.connect(server.broker.port), stored
 
 
-def test_a_large_batch_is_stored_in_turns_and_others_are_served_in_between(
+def test_a_large_batch_is_stored_in_slices_between_other_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -157,7 +157,7 @@ def entries_looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return entries
 
 
-def test_a_query_goes_through_colliding_keys_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_examines_colliding_keys_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = entries_looked_at(monkeypatch)
 
     async def scenario() -> None:
@@ -200,7 +200,7 @@ def test_a_query_gives_up_after_so_many_entries(tmp_path: Path, monkeypatch: pyt
     run(scenario)
 
 
-def test_a_second_commit_looks_at_a_bounded_part_of_a_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_commit_examines_a_bounded_part_of_a_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = entries_looked_at(monkeypatch)
 
     async def scenario() -> None:
@@ -221,7 +221,7 @@ def test_a_second_commit_looks_at_a_bounded_part_of_a_chain(tmp_path: Path, monk
     run(scenario)
 
 
-def test_one_connection_with_many_expressions_keeps_nobody_from_a_first_one(
+def test_many_expressions_of_one_connection_do_not_block_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent: list[tuple[int, int]] = []

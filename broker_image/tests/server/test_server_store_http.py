@@ -66,7 +66,7 @@ def records_of(store: MessageStore) -> dict[int, Record]:
     return {record.physical_offset: record for record in StoreReader(store.path).records()}
 
 
-def test_the_segments_that_are_told_add_up_to_the_log_and_hold_its_bytes(tmp_path: Path) -> None:
+def test_the_listed_segments_add_up_to_the_log(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, broker_name="b7", file_reserved_time=48, **SMALL_SEGMENTS) as server:
             await fill(server, 100)
@@ -100,7 +100,7 @@ def test_an_empty_log_has_no_segments(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_nothing_is_told_or_read_that_is_not_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unconfirmed_data_is_neither_listed_nor_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, **SMALL_SEGMENTS) as server:
             await fill(server, 50)
@@ -183,7 +183,9 @@ def test_ranges_and_heads_are_answered_as_http_has_it(tmp_path: Path) -> None:
         ("..%2f..%2flock", "no_such_segment"),
     ],
 )
-def test_what_is_not_there_is_a_404_that_says_whether_it_ever_was(tmp_path: Path, name: str, code: str) -> None:
+def test_a_missing_segment_is_a_404_that_distinguishes_deleted_from_unknown(
+    tmp_path: Path, name: str, code: str
+) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, **SMALL_SEGMENTS) as server:
             await fill(server, 60)
@@ -340,9 +342,7 @@ def test_positions_and_files_of_thousands_of_queues_leave_the_loop_to_others(
     run(scenario)
 
 
-def test_more_readers_than_may_read_at_once_are_told_when_to_come_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_beyond_the_limit_get_retry_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_http, "MAX_WAIT_S", 0.05)
     read_chunk, may_go_on = segments.read_chunk, threading.Event()
     at_once, most = 0, 0
@@ -379,7 +379,7 @@ def test_more_readers_than_may_read_at_once_are_told_when_to_come_again(
     run(scenario)
 
 
-def test_an_answer_that_a_bad_disk_ends_is_cut_off_and_holds_nothing_but_the_log(
+def test_a_response_that_a_disk_error_ends_is_aborted_and_contains_only_log_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_chunk = segments.read_chunk
@@ -402,7 +402,7 @@ def test_an_answer_that_a_bad_disk_ends_is_cut_off_and_holds_nothing_but_the_log
     run(scenario)
 
 
-def test_positions_that_are_asked_for_their_head_have_no_body(tmp_path: Path) -> None:
+def test_a_head_request_for_positions_has_no_body(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             await fill(server, 1)
@@ -432,7 +432,7 @@ async def received(server: Standalone, method: str, path: str, **headers: str) -
     return head.decode(), body, ended
 
 
-def test_who_does_not_take_an_answer_is_cut_off_and_its_place_is_free(
+def test_a_reader_that_stalls_is_disconnected_and_frees_its_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_http, "RECEIVE_GRACE_S", 0.2)

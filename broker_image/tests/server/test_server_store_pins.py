@@ -53,7 +53,7 @@ def test_a_pin_ends_with_its_lease_unless_it_is_renewed() -> None:
     assert log.asked["backup-a"]() is None
 
 
-def test_a_pin_on_what_is_gone_is_refused() -> None:
+def test_a_pin_on_deleted_segments_is_rejected() -> None:
     log = Log()
     log.min_offset = 4_096
     with pytest.raises(PinRefusedError, match="begins at 4096"):
@@ -106,7 +106,7 @@ def backup_of(server: Standalone, folder: Path, source: RemoteSource | None = No
         opened.close()
 
 
-def test_retention_keeps_what_a_pin_holds_until_it_is_released(tmp_path: Path) -> None:
+def test_retention_keeps_pinned_segments_until_release(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, **SMALL_SEGMENTS) as server:
             await fill(server, 200)
@@ -140,7 +140,7 @@ def test_retention_keeps_what_a_pin_holds_until_it_is_released(tmp_path: Path) -
         {"holder": "backup-x", "offset": 0, "leaseMs": 999},
     ],
 )
-def test_a_bad_pin_is_told_what_a_good_one_is(tmp_path: Path, bad: dict[str, object]) -> None:
+def test_an_invalid_pin_is_rejected_with_an_example(tmp_path: Path, bad: dict[str, object]) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             status, told = await ask(server, "POST", "/api/v1/store/pins", bad)
@@ -187,7 +187,7 @@ def test_the_small_files_are_those_that_a_restore_needs(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_pausing_and_resuming_says_what_is_overdue_and_refuses_what_makes_no_sense(tmp_path: Path) -> None:
+def test_pause_and_resume_report_overdue_messages_and_reject_invalid_policies(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, message_delay_level="1s 1h") as server:
             status, told = await ask(server, "POST", "/api/v1/delay/pause", {})
@@ -255,7 +255,7 @@ def test_a_running_broker_is_backed_up_while_its_retention_deletes(tmp_path: Pat
     run(scenario)
 
 
-def test_a_backup_of_nobody_and_one_without_the_token_say_what_to_do(tmp_path: Path) -> None:
+def test_a_backup_of_an_absent_broker_or_without_the_token_fails_with_advice(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_token="secret") as server:
             with pytest.raises(CommandError, match="requires its httpToken"):

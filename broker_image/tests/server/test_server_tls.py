@@ -91,7 +91,7 @@ def test_where_tls_is_a_must_the_broker_registers_with_tls_too(
     run(scenario)
 
 
-def test_a_broker_says_why_it_cannot_register_with_tls(tmp_path: Path, authority: Authority, pair: Pair) -> None:
+def test_a_broker_logs_why_it_cannot_register_with_tls(tmp_path: Path, authority: Authority, pair: Pair) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path / "store", **keys(pair)) as server:
             (link,) = server.broker.registration.links
@@ -206,7 +206,7 @@ def test_a_folder_of_kubernetes_that_is_swapped_by_a_link_is_seen(tmp_path: Path
 
 
 @pytest.mark.parametrize("broken", ["no key yet", "half a certificate", "gone"])
-def test_a_pair_that_is_not_whole_is_told_of_once_when_it_stays_so_and_mended_later(
+def test_an_incomplete_certificate_pair_is_logged_once_and_replaced_later(
     authority: Authority, pair: Pair, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls = ServerTls(settings(pair))
@@ -265,9 +265,7 @@ def test_an_encrypted_key_is_opened_with_its_password_and_errors_do_not_show_it(
     assert "other words" not in str(wrong.value)
 
 
-def test_what_is_wrong_with_the_files_keeps_the_server_from_starting_and_is_said(
-    authority: Authority, pair: Pair, tmp_path: Path
-) -> None:
+def test_invalid_tls_files_prevent_the_start_with_an_error(authority: Authority, pair: Pair, tmp_path: Path) -> None:
     other = authority.issue(HOST, file="other")
     nothing = tmp_path / "nothing.pem"
     nothing.write_text("no PEM")

@@ -15,7 +15,7 @@ from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone
 LIMIT_S = 60.0
 
 
-def test_a_running_broker_asks_and_tells_how_transactions_ended(tmp_path: Path) -> None:
+def test_a_running_broker_checks_transactions_and_counts_their_ends(tmp_path: Path) -> None:
     async def scenario() -> None:
         settings = {"transaction_time_out": 100, "transaction_check_interval": 200}
         async with standalone(tmp_path, http=True, **settings) as server:
