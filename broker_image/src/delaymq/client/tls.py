@@ -54,14 +54,14 @@ class TlsOptions:
             _read(path)
         asked = False
 
-        def give() -> str:
+        def give_password() -> str:
             # Without this OpenSSL would ask at the terminal.
             nonlocal asked
             asked = True
             return self.key_password
 
         try:
-            context.load_cert_chain(certificate, key, give)
+            context.load_cert_chain(certificate, key, give_password)
         except (ssl.SSLError, OSError, ValueError) as error:
             if asked:
                 raise TlsFilesError(f"{key} is encrypted, with another password than key_password") from error

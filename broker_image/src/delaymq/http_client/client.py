@@ -95,7 +95,7 @@ class HttpClient:
     def send(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
     ) -> Response:
-        """Send a request and return the response, whose body is yet to be read. Errors as of `ask`."""
+        """Send a request and return the response, whose body is yet to be read. Errors as of `request`."""
         sent = {**self._headers, **headers}
         if body is not None:
             sent["Content-Type"] = "application/json"

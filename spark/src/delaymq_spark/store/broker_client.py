@@ -20,11 +20,11 @@ from delaymq.http_client import AnswerCutError, AnswerTooLargeError, HttpClient,
 from delaymq_spark.store.address import TOKEN_VARIABLE, StorePathError, Token
 from delaymq_spark.store.patience import PROGRESS_BYTES, Patience
 
-MAX_ANSWER_BYTES: Final = 256 << 20
+MAX_RESPONSE_BYTES: Final = 256 << 20
 """Tables have some megabytes at most; a foreign server must not fill the driver's memory."""
 _FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 3.0
-_LONGEST_ASKED_PAUSE_S: Final = 30.0
+_MAX_PAUSE_S: Final = 3.0
+_MAX_RETRY_AFTER_S: Final = 30.0
 """Longest pause that a server may request with Retry-After."""
 _PIECE_BYTES: Final = 1 << 20
 
@@ -67,7 +67,7 @@ class BrokerClient:
             url,
             token.text if token is not None else "",
             timeout_s=self._patience,
-            max_answer_bytes=MAX_ANSWER_BYTES,
+            max_answer_bytes=MAX_RESPONSE_BYTES,
             keeps_connection=True,
         )
 
@@ -113,7 +113,7 @@ class BrokerClient:
         return filled
 
     def _wait(self, problem: _TryAgainError, pause_s: float) -> float:
-        asked_s = min(problem.pause_s or 0.0, _LONGEST_ASKED_PAUSE_S)
+        asked_s = min(problem.pause_s or 0.0, _MAX_RETRY_AFTER_S)
         # Tasks that lost one broker should not all return to it at the same time.
         chosen_s = max(asked_s, pause_s) * random.uniform(0.75, 1.25)
         left_s = self._patience.left_s()
@@ -123,15 +123,15 @@ class BrokerClient:
         if pause_s == _FIRST_PAUSE_S:
             _logger.warning("%s: %s; retrying for up to %.0f s", self.url, problem, left_s)
         time.sleep(chosen_s)
-        return min(pause_s * 2, _LONGEST_PAUSE_S)
+        return min(pause_s * 2, _MAX_PAUSE_S)
 
     def _get(self, path: str) -> bytes:
         with self._send(path, {"Accept": "application/json"}) as response:
-            self._patience.begin_body(MAX_ANSWER_BYTES)
+            self._patience.begin_body(MAX_RESPONSE_BYTES)
             if response.status != 200:
                 raise self._refused(response, path)
             try:
-                return response.body(MAX_ANSWER_BYTES)
+                return response.body(MAX_RESPONSE_BYTES)
             except AnswerTooLargeError as error:
                 raise AnswerError(f"{self.url}: the response has {error}: no broker sends that") from None
             except (OSError, http.client.HTTPException) as error:

@@ -8,9 +8,9 @@ from typing import Final
 from delaymq.http_client import Pace
 
 CONNECT_TIMEOUT_S: Final = 10.0
-ANSWER_TIMEOUT_S: Final = 45.0
+RESPONSE_TIMEOUT_S: Final = 45.0
 """Longest wait for the next bytes: a cold disk under load responds late, a vanished broker never."""
-SLOWEST_BYTES_PER_S: Final = 65_536
+MIN_BYTES_PER_S: Final = 65_536
 """A response that is slower on average is abandoned: 4 MiB would take more than a minute."""
 PROGRESS_BYTES: Final = 65_536
 """Number of bytes that renew the patience."""
@@ -36,7 +36,7 @@ class Patience(Pace):
 
     def begin_body(self, most_bytes: int) -> None:
         """Limit the time for a body of at most `most_bytes`."""
-        self._late_at = time.monotonic() + ANSWER_TIMEOUT_S + most_bytes / SLOWEST_BYTES_PER_S
+        self._late_at = time.monotonic() + RESPONSE_TIMEOUT_S + most_bytes / MIN_BYTES_PER_S
 
     def note_bytes(self, count: int) -> None:
         """Extend the current try while bytes arrive; the time for further tries stays the same."""
@@ -56,7 +56,7 @@ class Patience(Pace):
     def wait_s(self) -> float:
         """Return the longest wait for the next bytes, in seconds. TimeoutError when no time is left."""
         ends_at = self._until if self._late_at is None else min(self._until, self._late_at)
-        left_s = min(ANSWER_TIMEOUT_S, ends_at - time.monotonic())
+        left_s = min(RESPONSE_TIMEOUT_S, ends_at - time.monotonic())
         if left_s <= 0:
             raise TimeoutError
         return left_s
