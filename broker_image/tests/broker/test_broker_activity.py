@@ -13,10 +13,10 @@ def test_made_up_names_of_groups_do_not_fill_the_memory(monkeypatch: pytest.Monk
     kept = activity.GroupActivity(0)
     now_ms = 10 * activity.ACTIVE_MS
     for name in ("first", "second", "third"):
-        kept.seen(name, 1)
-    kept.seen("first", now_ms)
+        kept.note_activity(name, 1)
+    kept.note_activity("first", now_ms)
     for name in ("new", "newer", "one too many"):
-        kept.seen(name, now_ms)
+        kept.note_activity(name, now_ms)
     # The silent ones gave way, the longest silence first, and nobody that is alive did.
     assert [kept.is_recent(name, now_ms) for name in ("first", "new", "newer")] == [True] * 3
     assert not any(kept.is_recent(name, now_ms) for name in ("second", "third", "one too many"))
@@ -38,7 +38,7 @@ def test_a_new_group_costs_the_same_however_many_there_are(monkeypatch: pytest.M
 
     kept = activity.GroupActivity(0)
     kept._seen_ms = Table(a=5, b=5, c=5)
-    kept.seen("d", 6)
+    kept.note_activity("d", 6)
     assert read_only_config == ["a"]
 
 

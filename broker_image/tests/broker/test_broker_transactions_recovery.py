@@ -397,7 +397,7 @@ def test_the_progress_in_the_op_queue_never_passes_a_mark_that_is_still_needed(s
     for marks, halves in steps:
         half_end += halves
         for _ in range(marks):
-            progress.seen(op_end, half_end)
+            progress.advance(op_end, half_end)
             needed.append((op_end, half_end - 1))
             op_end += 1
         half_low = max(half_low, half_end - 2_000)

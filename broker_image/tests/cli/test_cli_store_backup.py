@@ -18,7 +18,7 @@ from delaymq.broker import opening
 from delaymq.broker.broker import Broker
 from delaymq.broker.delivery import control
 from delaymq.cli import overdue_policy
-from delaymq.cli.commands.store.reopening import hold_back, reopen
+from delaymq.cli.commands.store.reopening import pause_deliveries, reopen
 from delaymq.cli.overdue_policy import OverduePolicy
 from delaymq.config import BrokerConfig
 from delaymq.store.backup.restore import Restore
@@ -127,7 +127,7 @@ def test_what_a_full_store_does_not_let_drop_is_dropped_by_the_broker_and_never_
 ) -> None:
     work = Restore(str(backup), str(tmp_path / "again"))
     work.lay_out()
-    hold_back(tmp_path / "again")
+    pause_deliveries(tmp_path / "again")
     work.finish()
     append, left = MessageStore.append, [2]
 

@@ -118,7 +118,7 @@ def test_each_way_of_a_handler_to_end_has_its_code() -> None:
 
 @pytest.mark.parametrize("problem", ["no topic", "refused", "silent"])
 def test_no_send_fails_or_waits_because_its_trace_cannot_be_sent(problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracer, "LAST_SENDS_S", 0.1)
+    monkeypatch.setattr(tracer, "FINAL_SEND_TIMEOUT_S", 0.1)
     monkeypatch.setattr(tracer, "GATHERED_MS", 1)
 
     async def scenario() -> None:
@@ -163,7 +163,7 @@ def test_a_close_lets_the_traces_that_are_on_their_way_arrive_and_sends_those_be
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tracer, "GATHERED_MS", 1)
-    monkeypatch.setattr(tracer, "LAST_SENDS_S", 15.0)
+    monkeypatch.setattr(tracer, "FINAL_SEND_TIMEOUT_S", 15.0)
     monkeypatch.setattr(tracer, "MAX_KEY_CHARACTERS", 1)
 
     async def scenario() -> None:

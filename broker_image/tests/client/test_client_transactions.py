@@ -259,14 +259,14 @@ def test_a_close_waits_for_a_transaction_whose_message_is_still_being_compressed
 ) -> None:
     async def scenario() -> None:
         broker, begun, go_on = HalfBroker(), asyncio.Event(), asyncio.Event()
-        compress = requests.compressed_beside
+        compress = requests.compressed_in_thread
 
         async def held(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
             begun.set()
             await go_on.wait()
             return await compress(body, options)
 
-        monkeypatch.setattr(outgoing, "compressed_beside", held)
+        monkeypatch.setattr(outgoing, "compressed_in_thread", held)
         async with running(broker) as (client, _):
             producer = TransactionProducer(client, "G", Listener(), TransactionOptions(close_timeout_ms=60_000))
             await producer.start()

@@ -150,8 +150,8 @@ def test_a_logger_that_floods_is_cut_and_the_others_are_not() -> None:
     assert limit.admit(other) == 0
     now_s[0] = 0.1  # room for two
     assert [limit.admit(record("x")) for _ in range(3)] == [1_000 - BURST_LINES, 0, None]
-    assert limit.left_out() == {"delaymq.x": 1}
-    assert limit.left_out() == {}
+    assert limit.suppressed() == {"delaymq.x": 1}
+    assert limit.suppressed() == {}
 
 
 def test_debug_has_room_of_its_own() -> None:

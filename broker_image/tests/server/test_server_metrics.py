@@ -363,7 +363,7 @@ def test_loading_of_pending_topics_is_retried_after_a_read_error(
         return read(files, offsets)
 
     monkeypatch.setattr(LogFiles, "real_topics", fails_once)
-    monkeypatch.setattr(pending_topics_loader, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(pending_topics_loader, "_RETRY_S", 0.01)
 
     async def scenario() -> None:
         async with standalone(tmp_path, message_delay_level="1h") as server:

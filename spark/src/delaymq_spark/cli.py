@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 EXIT_OK, EXIT_SKIPPED, EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED = 0, 1, 2, 3, 130, 143
 SHOWN_SKIPPED = 20
-_LAST_WORDS_SECONDS = 10.0
+_FINAL_LOG_SECONDS = 10.0
 """How long publishing may take once the run is being stopped: a pod is killed 30 s after it was told to end."""
 
 
@@ -199,7 +199,7 @@ def _publish_failure(
         broker_name=started.broker_name,
     )  # fmt: skip
     assert arguments.publish is not None
-    more = {"patience_seconds": _LAST_WORDS_SECONDS} if code in (EXIT_INTERRUPTED, EXIT_STOPPED) else {}
+    more = {"patience_seconds": _FINAL_LOG_SECONDS} if code in (EXIT_INTERRUPTED, EXIT_STOPPED) else {}
     try:
         publish(server, arguments.publish, status.as_text(failed), None, **more)
     except (PublishError, KeyboardInterrupt, _Stopped) as error:

@@ -249,7 +249,7 @@ def _bytes_of_damaged(data: bytes, at: int) -> int | None:
     return int(size)
 
 
-async def received_beside(record: Record, broker_name: str, retry_topic: str = "") -> ReceivedMessage:
+async def received_in_thread(record: Record, broker_name: str, retry_topic: str = "") -> ReceivedMessage:
     """Return `received(record)` without blocking the event loop for a large compressed body."""
     if record.sys_flag & flags.COMPRESSED and len(record.body) > INFLATED_HERE_BYTES:
         return await asyncio.to_thread(received, record, broker_name, retry_topic)

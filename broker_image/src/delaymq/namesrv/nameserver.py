@@ -112,9 +112,9 @@ class NameServer:
         if rules is None or channels is None:
             return None
         from delaymq.namesrv import guard
-        from delaymq.protocol.second_signature import asks_for_challenge
+        from delaymq.protocol.second_signature import requests_challenge
 
-        if asks_for_challenge(command):
+        if requests_challenge(command):
             server = f"namesrv/{self.config.listen_port}"
             return self.guarded(command.code, lambda: channels.challenge(session.id, server, command))
         try:

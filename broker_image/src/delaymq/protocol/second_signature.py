@@ -177,7 +177,7 @@ class Channels:
         return len(self._channels)
 
     def challenge(self, connection_id: int, server: str, command: Command) -> Response:
-        """Answers a request for which `asks_for_challenge` holds. RequestError for one without a nonce."""
+        """Answers a request for which `requests_challenge` holds. RequestError for one without a nonce."""
         nonce = _random(command.fields.get(NONCE))
         if nonce is None:
             raise RequestError(
@@ -225,7 +225,7 @@ class Channels:
         self._channels.pop(connection_id, None)
 
 
-def asks_for_challenge(command: Command) -> bool:
+def requests_challenge(command: Command) -> bool:
     """Whether a request is one that `challenge_request` makes; it needs no signature."""
     fields = command.fields
     return (

@@ -22,7 +22,7 @@ from delaymq.message.record import (
     decode_store_timestamp,
 )
 from delaymq.store.segments import segment_name
-from delaymq.store.untrusted_offsets import LARGEST_NAMED_BYTES, MAX_TAIL_BYTES
+from delaymq.store.untrusted_offsets import MAX_REFERENCED_BYTES, MAX_TAIL_BYTES
 
 if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
@@ -113,7 +113,7 @@ class LogFiles:
         if len(head) < FIXED_BYTES:
             return None
         size, magic = SIZE_AND_MAGIC.unpack_from(head)
-        if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= min(self._end - offset, LARGEST_NAMED_BYTES):
+        if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= min(self._end - offset, MAX_REFERENCED_BYTES):
             return None
         try:
             if size <= whole_bytes:

@@ -26,7 +26,7 @@ EXIT_FAILED: Final = 70
 GC_THRESHOLDS: Final = (20_000, 20, 100)
 """Messages create no cycles, so full collections, which block the process, should be rare."""
 
-LAST_WORDS_S: Final = 0.2
+FINAL_LOG_TIMEOUT_S: Final = 0.2
 """Time for flushing the log on a forced exit."""
 
 _logger = logging.getLogger("delaymq")
@@ -165,7 +165,7 @@ async def _serve(start: Callable[[], Awaitable[Started]]) -> None:
 def _on_signal(stop: asyncio.Event, number: int) -> None:
     if stop.is_set() and number == signal.SIGINT:
         # A second Ctrl-C exits immediately; the next start recovers, as after a crash.
-        logs.flush_logs(LAST_WORDS_S)
+        logs.flush_logs(FINAL_LOG_TIMEOUT_S)
         os._exit(128 + number)
     stop.set()
 

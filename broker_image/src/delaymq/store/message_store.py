@@ -49,7 +49,7 @@ from delaymq.store.options import StoreOptions
 from delaymq.store.retention import Pins, Retention
 from delaymq.store.snapshot.snapshotter import Snapshotter
 from delaymq.store.time_search import offset_by_time, store_time_of
-from delaymq.store.untrusted_offsets import NamedHead, named_head
+from delaymq.store.untrusted_offsets import ReferencedHead, referenced_head
 
 if TYPE_CHECKING:
     from delaymq.store.read_only import ReadOnlyFiles
@@ -339,7 +339,7 @@ class MessageStore:
         if not any(name == topic for name, _ in self._queues.table):
             return  # nothing of it is in the log that a recovery would bring back
         # A snapshot that states queues which are gone would not be used.
-        self._snapshots.give_up()
+        self._snapshots.abandon()
         self._dispatcher.deleted_topics[topic] = self._log.end_offset
         self.save_deleted_topics()
         self._queues.remove_topic(topic)
@@ -360,9 +360,9 @@ class MessageStore:
         """The record that begins there; None when no sound one does."""
         return self._log.record_at(physical_offset)
 
-    def named_head(self, physical_offset: int) -> NamedHead | None:
+    def referenced_head(self, physical_offset: int) -> ReferencedHead | None:
         """The head of the record that begins there and that its queue names; see `untrusted_offsets`."""
-        return named_head(self._log, self._queues, physical_offset)
+        return referenced_head(self._log, self._queues, physical_offset)
 
     def record_from(self, physical_offset: int, size: int) -> Record:
         """The record that a queue entry names; RecordError when it is gone."""
@@ -429,7 +429,7 @@ class MessageStore:
         self._closed = True
         clean = False
         try:
-            self._snapshots.give_up()
+            self._snapshots.abandon()
             if self._log.failure is None:
                 task = self._snapshots.full_task(write_slots=True)
                 if task is not None:

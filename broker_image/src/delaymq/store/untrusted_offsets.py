@@ -21,14 +21,14 @@ from delaymq.message.record import (
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
 
-LARGEST_NAMED_BYTES: Final = (16 << 20) + (64 << 10)
+MAX_REFERENCED_BYTES: Final = (16 << 20) + (64 << 10)
 """The body of the largest frame, with the head, topic and properties of a record around it."""
 MAX_TAIL_BYTES: Final = 1 + MAX_TOPIC_LENGTH + 2 + MAX_PROPERTIES_BYTES
 """What a record has behind its body."""
 _TOPIC_AND_LENGTHS: Final = 1 + MAX_TOPIC_LENGTH + 2
 
 
-class NamedHead(NamedTuple):
+class ReferencedHead(NamedTuple):
     """What surrounds the body of a record that its queue names."""
 
     topic: str
@@ -42,7 +42,7 @@ class NamedHead(NamedTuple):
     properties_bytes: int
 
 
-def named_head(log: CommitLog, queues: ConsumeQueues, physical_offset: int) -> NamedHead | None:
+def referenced_head(log: CommitLog, queues: ConsumeQueues, physical_offset: int) -> ReferencedHead | None:
     """The head of the record that begins there; None when none does, or when its queue does not name it.
 
     Reads 262 bytes at most, and one queue entry.
@@ -55,7 +55,7 @@ def named_head(log: CommitLog, queues: ConsumeQueues, physical_offset: int) -> N
     return head if entry is not None and entry[:2] == (physical_offset, head.size) else None
 
 
-def _head_at(log: CommitLog, offset: int) -> NamedHead | None:
+def _head_at(log: CommitLog, offset: int) -> ReferencedHead | None:
     segment = log.segment_of(offset) if offset >= 0 else None
     if segment is None:
         return None
@@ -64,7 +64,7 @@ def _head_at(log: CommitLog, offset: int) -> NamedHead | None:
     if len(data) < FIXED_BYTES:
         return None
     size, magic, _, queue_id, _, queue_offset, stated_offset, sys_flag = HEAD.unpack_from(data)[:8]
-    if magic != MESSAGE_MAGIC or stated_offset != offset or not FIXED_BYTES <= size <= min(left, LARGEST_NAMED_BYTES):
+    if magic != MESSAGE_MAGIC or stated_offset != offset or not FIXED_BYTES <= size <= min(left, MAX_REFERENCED_BYTES):
         return None
     head_bytes = body_at(sys_flag)
     body_bytes = int.from_bytes(data[head_bytes - BODY_LENGTH_BYTES : head_bytes], "big", signed=True)
@@ -79,4 +79,4 @@ def _head_at(log: CommitLog, offset: int) -> NamedHead | None:
     if int.from_bytes(tail[1 + tail[0] : 3 + tail[0]], "big") != properties_bytes:
         return None
     topic = str(tail[1 : 1 + tail[0]], "utf-8", "surrogateescape")
-    return NamedHead(topic, queue_id, queue_offset, offset, size, offset + properties_at, properties_bytes)
+    return ReferencedHead(topic, queue_id, queue_offset, offset, size, offset + properties_at, properties_bytes)

@@ -11,7 +11,7 @@ from delaymq.broker.processors.table import PROCESSORS, PROCESSORS_OF_ACCESS
 from delaymq.protocol.command import Command
 from delaymq.protocol.errors import ProtocolError, RequestError
 from delaymq.protocol.frame import FrameReceiver
-from delaymq.protocol.second_signature import Channels, asks_for_challenge, challenge_in
+from delaymq.protocol.second_signature import Channels, challenge_in, requests_challenge
 from delaymq_testing.broker.harness import START_MS, FakeSession
 from delaymq_testing.hostile.requests import HostileRequests
 from delaymq_testing.hostile.second_signatures import Owner, Rule
@@ -89,14 +89,14 @@ def test_a_signature_is_accepted_exactly_under_its_rule(tmp_path: Path) -> None:
         counts = rule.accepts(session.id, command)
         assert (reason not in OF_SIGNATURES) == counts, f"input {number} of DELAYMQ_SEED={SEED}: {reason}: {frame!r}"
         second += counts and "DmqSignature" in command.fields
-        if counts and asks_for_challenge(command):
-            give_challenge(server, rule, session, command)
+        if counts and requests_challenge(command):
+            issue_challenge(server, rule, session, command)
     assert found.keys() >= OF_SIGNATURES | {"", "form", "admin", "permission"}
     assert second > INPUTS // 4, found  # otherwise the tricks are useless
     assert min(tricks.tried.values()) > INPUTS // 200, tricks.tried
 
 
-def give_challenge(server: Server, rule: Rule, session: FakeSession, command: Command) -> None:
+def issue_challenge(server: Server, rule: Rule, session: FakeSession, command: Command) -> None:
     """Answers as the broker does; what has no nonce changes nothing."""
     try:
         response = server.access.channels.challenge(session.id, SERVER, command)

@@ -156,7 +156,7 @@ def _template(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun, container:
         # Read-only for the container: the volume itself is in use for writing on this node already.
         volumes.append({"name": "store", "persistentVolumeClaim": {"claimName": claim}})
         mounts.append({"name": "store", "mountPath": STORE_PATH, "readOnly": True})
-        pod["affinity"] = _beside_the_broker(broker, run.group)
+        pod["affinity"] = _same_node_affinity(broker, run.group)
     if spec.results_claim is not None:
         volumes.append({"name": "results", "persistentVolumeClaim": {"claimName": spec.results_claim}})
         mounts.append({"name": "results", "mountPath": RESULTS_PATH})
@@ -167,7 +167,7 @@ def _template(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun, container:
     return {"spec": pod}
 
 
-def _beside_the_broker(broker: Broker, group: int) -> Manifest:
+def _same_node_affinity(broker: Broker, group: int) -> Manifest:
     term = {
         "labelSelector": {"matchLabels": selector(broker, "broker", group)},
         "topologyKey": "kubernetes.io/hostname",

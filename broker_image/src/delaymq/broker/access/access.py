@@ -20,7 +20,7 @@ from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command
 from delaymq.protocol.credential_fields import ACCESS_KEY, COMMON_FIELDS, SECOND_SIGNATURE, SECURITY_TOKEN
 from delaymq.protocol.errors import RequestError
-from delaymq.protocol.second_signature import MAX_SILENCE_S, Channels, asks_for_challenge
+from delaymq.protocol.second_signature import MAX_SILENCE_S, Channels, requests_challenge
 from delaymq.throttled_log import ThrottledLogger
 
 SHOWN_CHARACTERS: Final = 128
@@ -73,7 +73,7 @@ class Access:
         stated = command.fields
         key = stated.get(ACCESS_KEY)
         if key is None:
-            if asks_for_challenge(command):
+            if requests_challenge(command):
                 return
             raise self._refusal(
                 session, command, "unsigned", "No accessKey is configured: give the client an access key"

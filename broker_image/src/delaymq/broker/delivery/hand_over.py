@@ -132,7 +132,7 @@ class HandOver:
                             self._give_back([batch[position:], *batches[number + 1 :]], now_ms)
                             self._pause(error, now_ms)
                             return handed_over
-                        self._try_again_later(entry, error, now_ms)
+                        self._schedule_retry(entry, error, now_ms)
                     handed_over += 1
         finally:
             self.running = False
@@ -215,7 +215,7 @@ class HandOver:
         record = self._store.record_at(physical_offset)
         return record is not None and record.topic == copy.topic and record.properties == copy.properties
 
-    def _try_again_later(self, entry: Entry, error: Exception, now_ms: int) -> None:
+    def _schedule_retry(self, entry: Entry, error: Exception, now_ms: int) -> None:
         self._counters.failed += 1
         wait_ms = self.retries.add_failed(entry, now_ms)
         self._log.warning(

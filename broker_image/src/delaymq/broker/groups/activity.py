@@ -20,7 +20,7 @@ class GroupActivity:
         self._seen_ms: dict[str, int] = {}
         """By group, the one that was silent longest first."""
 
-    def seen(self, group: str, now_ms: int) -> None:
+    def note_activity(self, group: str, now_ms: int) -> None:
         """A sign of life of `group`."""
         if self._seen_ms.pop(group, None) is None and len(self._seen_ms) >= MAX_GROUPS:
             oldest = next(iter(self._seen_ms))

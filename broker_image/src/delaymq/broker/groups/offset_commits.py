@@ -49,7 +49,7 @@ class OffsetCommits:
         problem = self._problem(topic, group, queue_id)
         if problem is None:
             if self._offsets.commit(topic, group, queue_id, offset):
-                self._activity.seen(group, self._now_ms())
+                self._activity.note_activity(group, self._now_ms())
                 return None
             problem = system_error(NOT_KEPT)
         self._offsets.ignored += 1

@@ -112,14 +112,14 @@ def set_white_addresses(broker: Broker, session: Session, command: Command) -> B
     return Response()
 
 
-def give_challenge(broker: Broker, session: Session, command: Command) -> Response:
+def issue_challenge(broker: Broker, session: Session, command: Command) -> Response:
     """Handle GET_KV_CONFIG (101): return this connection's challenge.
 
     A broker serves no other configuration of this kind.
     """
-    from delaymq.protocol.second_signature import asks_for_challenge  # most brokers check no signature
+    from delaymq.protocol.second_signature import requests_challenge  # most brokers check no signature
 
-    if broker.access is None or not asks_for_challenge(command):
+    if broker.access is None or not requests_challenge(command):
         remark = f" request type {int(RequestCode.GET_KV_CONFIG)} not supported"
         return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
     config = broker.config

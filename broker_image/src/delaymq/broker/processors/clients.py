@@ -52,7 +52,7 @@ def heartbeat(broker: Broker, session: Session, command: Command) -> Response:
     session.client_id = data.client_id
     for consumer in consumers:
         broker.clients.register_consumer(client, consumer)
-        broker.activity.seen(consumer.group_name, client.updated_ms)
+        broker.activity.note_activity(consumer.group_name, client.updated_ms)
     for producer in producers:
         broker.clients.register_producer(client, producer)
     return Response()

@@ -158,7 +158,7 @@ def _clone(broker: Broker, header: CloneGroupOffsetRequestHeader) -> Generator[N
         is_seen = is_seen or bool(broker.offsets.queues_of(name, destination))
         copied += 100 + len(broker.offsets.queues_of(name, source))
     if is_seen:
-        broker.activity.seen(destination, broker.now_ms())
+        broker.activity.note_activity(destination, broker.now_ms())
     return Response()
 
 

@@ -27,7 +27,7 @@ from delaymq.store.index.index_file import STEP_ENTRIES
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.requests.session import Session
-    from delaymq.store.untrusted_offsets import NamedHead
+    from delaymq.store.untrusted_offsets import ReferencedHead
 
 MAX_QUERY_COUNT: Final = 64
 # The response is one frame of at most 16 MiB, and is completely in memory.
@@ -70,7 +70,7 @@ def _queried(
 
     Index chains can become arbitrarily long, because clients choose the keys.
     """
-    found: list[NamedHead] = []
+    found: list[ReferencedHead] = []
     steps = 0
     for offset in broker.store.index_steps(header.topic, header.key, header.begin_timestamp, header.end_timestamp):
         if offset is None:

@@ -54,11 +54,11 @@ def send_reply(broker: Broker, session: Session, command: Command) -> Response |
     properties = parse_properties(text)
     requester = properties.get(names.REPLY_TO_CLIENT)
     if requester is None:
-        return _kept(broker, reply, _failed(f"reply message properties[{names.REPLY_TO_CLIENT}] is null"))
+        return _store_reply(broker, reply, _failed(f"reply message properties[{names.REPLY_TO_CLIENT}] is null"))
     producer = broker.clients.producer(requester)
     shown = requester[:_SHOWN_CHARACTERS]
     if producer is None:
-        return _kept(broker, reply, _failed(f"push reply message fail, channel of <{shown}> not found."))
+        return _store_reply(broker, reply, _failed(f"push reply message fail, channel of <{shown}> not found."))
     properties[names.PUSH_REPLY_TIME] = str(broker.now_ms())
     push = _push(broker, session, header, format_properties(properties), command.body)
 
@@ -69,7 +69,7 @@ def send_reply(broker: Broker, session: Session, command: Command) -> Response |
             outcome = Response(0, None, {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"})
         else:
             outcome = _failed(f"push reply message to {shown}fail.")
-        return broker.guarded(command.code, lambda: _kept(broker, reply, outcome))
+        return broker.guarded(command.code, lambda: _store_reply(broker, reply, outcome))
 
     return RelayedRequests([(producer.session, push)], PUSH_TIMEOUT_MS, answer)
 
@@ -99,7 +99,7 @@ def _push(broker: Broker, session: Session, header: SendMessageRequestHeader, pr
     return request_command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.to_fields(), body)
 
 
-def _kept(broker: Broker, reply: _Reply, outcome: Response) -> Response | Deferred:
+def _store_reply(broker: Broker, reply: _Reply, outcome: Response) -> Response | Deferred:
     """Return `outcome` with the position of the stored reply. A failure to store it does not affect the push result."""
     outcome.fields |= {"MSG_REGION": broker.region, "TRACE_ON": broker.trace_on}
     if not broker.config.store_reply_message_enable:

@@ -156,7 +156,7 @@ def _without_offsets(broker: Broker, session: Session, command: Command) -> Resu
     raise refusal
 
 
-PROCESSORS_OF_ACCESS: Final[dict[int, Processor]] = {RequestCode.GET_KV_CONFIG: access.give_challenge}
+PROCESSORS_OF_ACCESS: Final[dict[int, Processor]] = {RequestCode.GET_KV_CONFIG: access.issue_challenge}
 """Additional processors of a broker with access control."""
 
 

@@ -44,7 +44,7 @@ def end_transaction(broker: Broker, session: Session, command: Command) -> Respo
     except (StoreError, IllegalMessageError) as error:
         broker.stats.put_failed += 1
         raise store_refusal(error) from error
-    return _when_kept(broker)
+    return _when_durable(broker)
 
 
 def _half_message(broker: Broker, header: EndTransactionRequestHeader) -> Record:
@@ -80,10 +80,10 @@ def resume_check(broker: Broker, session: Session, command: Command) -> Response
         raise store_refusal(error) from error
     if not resumed:
         raise system_error(f"{_NOT_RESUMED} The transaction has ended")
-    return _when_kept(broker)
+    return _when_durable(broker)
 
 
-def _when_kept(broker: Broker) -> Response | Deferred:
+def _when_durable(broker: Broker) -> Response | Deferred:
     if not broker.waits_for_flush:
         return Response()
     late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, "the outcome is stored but not yet confirmed as flushed")

@@ -189,7 +189,7 @@ def _collect(
     if count:
         parts.append(store.read_bytes(start, end - start))
         records = b"".join(parts) if len(parts) > 1 else parts[0]
-        if not _is_whole(records, numbers):
+        if not _is_complete(records, numbers):
             records, count = _sound_ones(broker, entries[: examined * ENTRY.size], offset, wanted)
         if count:
             return Pulled(FOUND, offset + examined, low, high, records, count, behind)
@@ -260,7 +260,7 @@ def _in_one_piece(
     return records if at == len(records) else b""
 
 
-def _is_whole(records: bytes, numbers: list[int]) -> bool:
+def _is_complete(records: bytes, numbers: list[int]) -> bool:
     """Whether `records` have these queue offsets by their heads: what finds a damaged log without reading it all."""
     at, stop = 0, len(records) - FIXED_BYTES
     for number in numbers:

@@ -10,7 +10,7 @@ from delaymq.message.record import Record
 
 if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
-    from delaymq.store.untrusted_offsets import NamedHead
+    from delaymq.store.untrusted_offsets import ReferencedHead
 
 
 class StoredRecords:
@@ -19,7 +19,7 @@ class StoredRecords:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
-    def head_at(self, physical_offset: int) -> NamedHead | None:
+    def head_at(self, physical_offset: int) -> ReferencedHead | None:
         """Return the head of the confirmed record at an offset that a client stated.
 
         Returns None if no record starts there, or if no queue refers to it: the offset lies within a body, or the topic
@@ -28,10 +28,10 @@ class StoredRecords:
         store = self._store
         if not store.min_offset <= physical_offset < store.confirmed_offset:
             return None
-        head = store.named_head(physical_offset)
+        head = store.referenced_head(physical_offset)
         return head if head is not None and physical_offset + head.size <= store.confirmed_offset else None
 
-    def properties_of(self, head: NamedHead) -> dict[str, str]:
+    def properties_of(self, head: ReferencedHead) -> dict[str, str]:
         """Return the properties of a record, read without its body."""
         return decode_properties(self._store.read_bytes(head.properties_at, head.properties_bytes))
 

@@ -221,7 +221,7 @@ class CheckService:
         done = 0
         while done < budget and (first := self._ledger.pending.first()) is not None:
             stored_ms = self._store.store_time_of(names.HALF_TOPIC, 0, first[0])
-            if stored_ms is not None and now_ms - stored_ms <= self._kept_ms(first[1]):
+            if stored_ms is not None and now_ms - stored_ms <= self._retention_ms(first[1]):
                 break
             record = self._store.record_at(first[1])
             if record is None or record.topic != names.HALF_TOPIC:
@@ -233,7 +233,7 @@ class CheckService:
             done += 1
         return done
 
-    def _kept_ms(self, physical_offset: int) -> int:
+    def _retention_ms(self, physical_offset: int) -> int:
         """How long the oldest half message is kept at most."""
         settings = self._settings()
         reserved_ms = settings.file_reserved_time * _HOUR_MS

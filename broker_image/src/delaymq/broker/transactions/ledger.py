@@ -60,7 +60,7 @@ class OpProgress:
         self._bounds = array("q")
         """The end of the half queue then: a mark names a half message below it."""
 
-    def seen(self, op_offset: int, half_end: int) -> None:
+    def advance(self, op_offset: int, half_end: int) -> None:
         """An op mark was appended while the half queue ended at `half_end`."""
         if self._ends and op_offset < self._ends[-1]:
             self._bounds[-1] = half_end
@@ -121,7 +121,7 @@ class Ledger:
         self.stored_anew: array[int] = array("q")
         """Queue offsets of half messages that RocketMQ stored anew: an older one may be the same transaction's."""
         if told.op_end:
-            self.op_progress.seen(told.op_end - 1, told.half_end)
+            self.op_progress.advance(told.op_end - 1, told.half_end)
 
     def state(self) -> dict[str, object]:
         """What a snapshot keeps, true for the log's end at this moment; bounded, whatever is pending."""
@@ -202,7 +202,7 @@ class Ledger:
 
     def _mark(self, record: Dispatched) -> None:
         self.op_end = record.queue_offset + 1
-        self.op_progress.seen(record.queue_offset, self.half_end)
+        self.op_progress.advance(record.queue_offset, self.half_end)
         physical_offset = record.prepared_transaction_offset
         if COPIED in record.properties:
             self.unmarked.pop(physical_offset, None)

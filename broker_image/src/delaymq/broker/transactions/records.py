@@ -104,7 +104,7 @@ def given_up_copy(record: Record, checks: int) -> NewRecord:
     properties = record.properties
     strip_own(properties)
     properties[CHECK_TIMES] = str(checks)
-    return _anew(record, names.TRANS_CHECK_MAX_TOPIC, properties)
+    return _new_record(record, names.TRANS_CHECK_MAX_TOPIC, properties)
 
 
 def resumed_half(record: Record, predecessor: int) -> NewRecord:
@@ -113,12 +113,12 @@ def resumed_half(record: Record, predecessor: int) -> NewRecord:
     strip_own(properties)
     properties[CHECK_TIMES] = "0"
     properties.pop(PREPARED_QUEUE_OFFSET, None)
-    resumed = _anew(record, names.HALF_TOPIC, properties)
+    resumed = _new_record(record, names.HALF_TOPIC, properties)
     resumed.prepared_transaction_offset = predecessor
     return resumed
 
 
-def _anew(record: Record, topic: str, properties: dict[str, str]) -> NewRecord:
+def _new_record(record: Record, topic: str, properties: dict[str, str]) -> NewRecord:
     return NewRecord(
         topic,
         0,

@@ -56,7 +56,7 @@ def _start_op_progress(ledger: Ledger, store: MessageStore, stated_op: int | Non
     ledger.op_end = end
     ledger.op_progress = OpProgress(stated_op if stated_op is not None and first <= stated_op <= end else first)
     if end > first:
-        ledger.op_progress.seen(end - 1, ledger.half_end)
+        ledger.op_progress.advance(end - 1, ledger.half_end)
 
 
 def _forget(ledger: Ledger) -> None:

@@ -99,7 +99,7 @@ def receive(
     async def tail_topic(client: Client) -> int:
         receiver = _Receiver(client, as_json, count, looks_back=True)
         looking = Tail(client, subscription_to(topic, tags, sql, 0), receiver)
-        with contextlib.suppress(_EnoughError), _counting(receiver):
+        with contextlib.suppress(_LimitReachedError), _counting(receiver):
             following = await looking.last(tail, queue, each_queue)
             if follow:
                 await _until_done(looking.follow(following), receiver.wait(timeout))
@@ -187,7 +187,7 @@ async def _for_ever() -> None:
     await asyncio.Event().wait()
 
 
-class _EnoughError(Exception):
+class _LimitReachedError(Exception):
     """Stops watching without a group, where nothing is committed."""
 
 
@@ -241,7 +241,7 @@ class _Receiver:
 
     async def _leave(self) -> None:
         if self._looks_back:
-            raise _EnoughError
+            raise _LimitReachedError
         await _for_ever()
 
     async def _due_ms(self, message: ReceivedMessage) -> int | None:

@@ -10,7 +10,7 @@ from delaymq.client.core.background import Background
 from delaymq.client.core.member import Member
 from delaymq.client.core.network import Network
 from delaymq.client.core.replies import PendingReplies
-from delaymq.client.messages import ReceivedMessage, received_beside
+from delaymq.client.messages import ReceivedMessage, received_in_thread
 from delaymq.message import names
 from delaymq.message.errors import RecordError
 from delaymq.message.record import Record, decode_record
@@ -185,7 +185,7 @@ class InboundRequests:
 async def _consume_directly_reply(
     member: ConsumesOnDemand, record: Record, broker_name: str, retry_topic: str
 ) -> Response:
-    message = await received_beside(record, broker_name, retry_topic)
+    message = await received_in_thread(record, broker_name, retry_topic)
     return Response(body=(await member.consume_directly(message)).encode())
 
 

@@ -14,7 +14,7 @@ from delaymq.client.core.background import Background
 from delaymq.client.core.client import Client
 from delaymq.client.core.delays import Delay
 from delaymq.client.errors import BadAnswerError, ClientError, ClosedError
-from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus, received_beside
+from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus, received_in_thread
 from delaymq.client.options import TransactionOptions
 from delaymq.client.producer.producer import Producer
 from delaymq.client.sending.outgoing import outgoing_message
@@ -231,7 +231,7 @@ class TransactionProducer(Producer):
         self, address: str, half: Record, broker_name: str, asked: CheckTransactionStateRequestHeader
     ) -> None:
         try:
-            message = await received_beside(half, broker_name)
+            message = await received_in_thread(half, broker_name)
             async with self._check_slots:
                 state, remark = await self._state_of(message)
             header = EndTransactionRequestHeader(

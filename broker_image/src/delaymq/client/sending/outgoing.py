@@ -11,7 +11,7 @@ from delaymq.client.core.replies import REPLY
 from delaymq.client.messages import Message, outgoing_properties, properties_text
 from delaymq.client.options import ProducerOptions
 from delaymq.client.sending.batches import batch_body
-from delaymq.client.sending.requests import check_size, compressed_beside, request_of
+from delaymq.client.sending.requests import check_size, compressed_in_thread, request_of
 from delaymq.message import names
 from delaymq.message.ids import UniqueIds
 from delaymq.protocol.bodies import MessageQueue
@@ -77,7 +77,7 @@ async def outgoing_message(
     body = message.body
     check_size(body, options)
     if len(body) > options.compress_above_bytes:
-        body, compressed = await compressed_beside(body, options)
+        body, compressed = await compressed_in_thread(body, options)
         sys_flag |= compressed
     text, keys = properties_text(properties), properties.get(names.KEYS, "")
     is_reply = properties.get(names.MESSAGE_TYPE) == REPLY

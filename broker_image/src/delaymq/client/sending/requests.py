@@ -74,7 +74,7 @@ def compressed(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
     return body, 0
 
 
-async def compressed_beside(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
+async def compressed_in_thread(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
     """As `compressed`, without holding up the loop for long."""
     if len(body) > max(options.compress_above_bytes, COMPRESSED_IN_THREAD_BYTES):
         return await asyncio.to_thread(compressed, body, options)

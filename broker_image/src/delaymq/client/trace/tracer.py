@@ -41,7 +41,7 @@ GATHERED_MS: Final = 500
 MAX_BATCH_CHARACTERS: Final = 118_000
 MAX_KEY_CHARACTERS: Final = 16_000
 """Of one message: all its properties have 32 KiB."""
-LAST_SENDS_S: Final = 3.0
+FINAL_SEND_TIMEOUT_S: Final = 3.0
 """How long a close goes on sending what waits."""
 _OPTIONS: Final = ProducerOptions(send_timeout_ms=5_000, max_message_bytes=4 * 128_000)
 
@@ -83,7 +83,7 @@ class Tracer:
     async def close(self) -> None:
         """Sends what waits, within a limit."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_SENDS_S):
+            async with asyncio.timeout(FINAL_SEND_TIMEOUT_S):
                 await self._send_waiting()
         await self._background.close()
         left = len(self._waiting) + self._on_their_way

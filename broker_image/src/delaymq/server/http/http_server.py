@@ -68,7 +68,7 @@ async def serve(
     app.middlewares.append(_marks_busy(busy))
     app.middlewares.append(errors_as_json)
     app.middlewares.append(guard(host, token, own_names))
-    app.middlewares.append(_whole_bodies)
+    app.middlewares.append(_complete_bodies)
     app.on_response_prepare.append(add_headers)
     # aiohttp would log malformed requests with a traceback; our own failures are logged in responses.py.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
@@ -107,7 +107,7 @@ def _marks_busy(busy: set[asyncio.BaseTransport]) -> Middleware:
 
 
 @web.middleware
-async def _whole_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _complete_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
     if request.can_read_body:
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):

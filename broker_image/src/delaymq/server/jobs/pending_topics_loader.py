@@ -20,7 +20,7 @@ AT_ONCE: Final = 64
 PAUSES: Final = 3
 """Ratio of pause to reading time, so that due messages and producers have priority."""
 MAX_PAUSE_S: Final = 0.5
-_AGAIN_S: Final = 5.0
+_RETRY_S: Final = 5.0
 
 _problems = ThrottledLogger(logging.getLogger(__name__), now_ms)
 
@@ -54,7 +54,7 @@ class PendingTopicsLoader:
                         await self._try_load(thread, queue_id, list(offsets))
                     await asyncio.sleep(min(PAUSES * (time.monotonic() - began), MAX_PAUSE_S))
                 if not delivery.pending_topics.complete:
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(_RETRY_S)
 
     async def _try_load(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
         """Load some topics; a failed read or a lack of threads may be temporary, so the rest is retried."""
@@ -62,7 +62,7 @@ class PendingTopicsLoader:
             await self._load(thread, queue_id, offsets)
         except (OSError, RuntimeError) as error:
             _problems.warning("cannot load the topics of pending messages, retrying: %s", error)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
 
     async def _load(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:
         broker = self._broker

@@ -32,19 +32,19 @@ class LineLimit:
             bucket = self._buckets[key] = _Bucket(BURST_LINES * factor, now_s)
         return bucket.take(now_s, factor)
 
-    def left_out(self) -> dict[str, int]:
+    def suppressed(self) -> dict[str, int]:
         """Return and reset the unreported numbers of suppressed lines by logger."""
         counts: dict[str, int] = {}
         for (name, _), bucket in self._buckets.items():
-            if bucket.left_out:
-                counts[name] = counts.get(name, 0) + bucket.left_out
-                bucket.left_out = 0
+            if bucket.suppressed:
+                counts[name] = counts.get(name, 0) + bucket.suppressed
+                bucket.suppressed = 0
         return counts
 
 
 class _Bucket:
     def __init__(self, lines: float, now_s: float) -> None:
-        self.left_out = 0
+        self.suppressed = 0
         self._lines = lines
         self._at_s = now_s
 
@@ -52,8 +52,8 @@ class _Bucket:
         grown = self._lines + (now_s - self._at_s) * LINES_PER_SECOND * factor
         self._lines, self._at_s = min(grown, BURST_LINES * factor), now_s
         if self._lines < 1:
-            self.left_out += 1
+            self.suppressed += 1
             return None
         self._lines -= 1
-        left_out, self.left_out = self.left_out, 0
-        return left_out
+        suppressed, self.suppressed = self.suppressed, 0
+        return suppressed

@@ -36,12 +36,12 @@ class LogHandler(logging.Handler):
         """Queue a record, without blocking or raising."""
         try:
             with self._limit_lock:
-                left_out = self._limit.admit(record)
-            if left_out is None:
+                suppressed = self._limit.admit(record)
+            if suppressed is None:
                 self.writer.expect_late()
                 return
-            if left_out:
-                self.writer.put(self._left_out_line(record.name, left_out))
+            if suppressed:
+                self.writer.put(self._suppressed_line(record.name, suppressed))
             self.writer.put(self.format(record))
         except Exception:
             self.writer.put(self._line(record.name, "cannot format an event"))
@@ -55,10 +55,10 @@ class LogHandler(logging.Handler):
 
     def _late_lines(self) -> list[str]:
         with self._limit_lock:
-            counts = self._limit.left_out()
-        return [self._left_out_line(name, count) for name, count in counts.items()]
+            counts = self._limit.suppressed()
+        return [self._suppressed_line(name, count) for name, count in counts.items()]
 
-    def _left_out_line(self, name: str, count: int) -> str:
+    def _suppressed_line(self, name: str, count: int) -> str:
         return self._line(name, f"{count} lines of this logger were suppressed")
 
     def _dropped_line(self, count: int) -> str:
@@ -76,7 +76,7 @@ def start_logs(log_format: str, log_level: str) -> None:
         logging.getLogger().addHandler(_started)
         logging.captureWarnings(True)
         threading.excepthook = _thread_failed
-        sys.unraisablehook = _nobody_saw
+        sys.unraisablehook = _unretrieved_exception
     set_levels(log_level)
 
 
@@ -87,7 +87,7 @@ def _thread_failed(failed: threading.ExceptHookArgs) -> None:
     _logger.error("thread %s failed", name, exc_info=error)
 
 
-def _nobody_saw(failed: sys.UnraisableHookArgs) -> None:
+def _unretrieved_exception(failed: sys.UnraisableHookArgs) -> None:
     _logger.error("%s", failed.err_msg or "unraisable exception", exc_info=failed.exc_value)
 
 

@@ -82,7 +82,7 @@ def _gap(manifest: Manifest) -> str | None:
     return None
 
 
-def require_whole_row(manifest: Manifest) -> None:
+def require_complete_row(manifest: Manifest) -> None:
     """BackupError when segments are missing from the manifest itself."""
     if problem := _gap(manifest):
         raise BackupError(f"{NAME}: {problem}")

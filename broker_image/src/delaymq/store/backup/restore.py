@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Final
 
 from delaymq.store.backup.backup import QUEUES
-from delaymq.store.backup.check import files_of, problem_of, require_whole_row
+from delaymq.store.backup.check import files_of, problem_of, require_complete_row
 from delaymq.store.backup.manifest import NAME, Copied, Manifest, read_manifest
 from delaymq.store.backup.source import decode_ended_queues
 from delaymq.store.consume_queue import BLANK_ENTRY, ENTRY_BYTES
@@ -63,7 +63,7 @@ class Restore:
             raise WrongFolderError(
                 f"{backup} holds no finished backup: there is no {NAME}; run the backup to its end first"
             )
-        require_whole_row(manifest)
+        require_complete_row(manifest)
         self.manifest = manifest
         """Of the backup."""
         state = new_state()

@@ -151,7 +151,7 @@ class SnapshotTask:
         self._queue_files |= files
         self._folders |= folders
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """End without having run. On the loop."""
         self._failure = OSError(errno.ECANCELED, "the snapshot was given up")
         self.finish()

@@ -71,10 +71,10 @@ class Snapshotter:
             return None
         return _Task(self, self._capture(write_slots=write_slots))
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Ends one whose queues are being written."""
         if self._gathering is not None:
-            self._gathering[0].give_up()
+            self._gathering[0].abandon()
             self._gathering = None
             self.is_running = False
 
@@ -89,7 +89,7 @@ class Snapshotter:
         queues = self._queues
         queues.write_behind(WRITTEN_AT_ONCE)
         if queues.full or self._log.failure is not None:
-            self.give_up()
+            self.abandon()
             return None
         if queues.dirty_count and queues.written_count < written_count:
             return None

@@ -61,14 +61,14 @@ def group_status(group_name: str, config: TopicConfig, broker_uid: str) -> Topic
     )
 
 
-def seen_in(broker_uid: str, seen: TopicGroupStatus | None) -> bool:
+def observed_on(broker_uid: str, seen: TopicGroupStatus | None) -> bool:
     """Whether the topic was seen in a group of this Broker, and not of a former one of its name."""
     return seen is not None and seen.broker_uid in (None, broker_uid)
 
 
 def satisfied(spec: TopicSpec, seen: TopicGroupStatus | None, broker_uid: str) -> bool:
     """Whether the topic was last seen in a group of this Broker as the spec has it."""
-    if seen is None or not seen_in(broker_uid, seen):
+    if seen is None or not observed_on(broker_uid, seen):
         return False
     if spec.queues is not None and (seen.write_queues != spec.queues or seen.read_queues < spec.queues):
         return False

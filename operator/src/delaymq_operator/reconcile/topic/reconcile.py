@@ -13,7 +13,7 @@ from delaymq_operator.api.topic import TopicGroupStatus
 from delaymq_operator.reconcile.context import Key, Outcome, ReconcileContext
 from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.reconcile.topic.conflicts import age, conflicting_topics
-from delaymq_operator.reconcile.topic.desired import satisfied, seen_in
+from delaymq_operator.reconcile.topic.desired import observed_on, satisfied
 from delaymq_operator.reconcile.topic.groups import NOT_READY, ObservedTopic, TopicInGroups
 from delaymq_operator.reconcile.topic.order import ensure_order
 from delaymq_operator.reconcile.topic.shared_reads import ParsedBroker, SharedBrokerReads
@@ -167,7 +167,7 @@ async def _conclude(
         message = f"Topic {topic.topic_name} cannot be created as specified in {where}."
         verdict: _Verdict = "False", Reason.APPLY_FAILED, message
     elif lacking:
-        seen = any(seen_in(broker.uid, group) for group in groups.values())
+        seen = any(observed_on(broker.uid, group) for group in groups.values())
         starting = not seen and all(one.problem == NOT_READY for one in lacking)
         reason = Reason.CREATING if starting else Reason.GROUPS_UNREACHABLE
         message = (

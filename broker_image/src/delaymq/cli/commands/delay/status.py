@@ -191,7 +191,7 @@ def _span(row: dict[str, Any], as_of_ms: int) -> str:
 
 def _list_messages(api: HttpApi, answer: dict[str, Any], asked: int, as_json: bool) -> None:
     with explain_bad_answers(api.url, "pending messages"):
-        notes = _left_out(answer, asked)
+        notes = _omitted_note(answer, asked)
         if as_json:
             for message in answer["messages"]:
                 print_json(message)
@@ -218,7 +218,7 @@ def _list_messages(api: HttpApi, answer: dict[str, Any], asked: int, as_json: bo
             console().print(note)
 
 
-def _left_out(answer: dict[str, Any], asked: int) -> list[str]:
+def _omitted_note(answer: dict[str, Any], asked: int) -> list[str]:
     """Return notes on messages missing from a list of pending messages."""
     notes = []
     if answer["truncated"]:

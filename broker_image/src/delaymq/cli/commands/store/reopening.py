@@ -40,7 +40,7 @@ class Reopened:
     rebuild_ms: int
 
 
-def hold_back(store: Path) -> None:
+def pause_deliveries(store: Path) -> None:
     """Mark the store as paused, before it is first opened."""
     _write(store, DeliveryPolicy(mode=DeliveryMode.PAUSED, since_ms=now_ms()))
 

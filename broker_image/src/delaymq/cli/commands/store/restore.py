@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CLONING = ".clone"
 """Folder in the new store for the intermediate copy when a store is cloned without a backup."""
-HELD = "delaymq/delivery.json"
+POLICY_FILE = "delaymq/delivery.json"
 
 Target = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the new store; must be missing or empty.")]
 
@@ -52,7 +52,7 @@ def restore(
             work = Restore(str(folder), str(store), progress=shown)
             if choice is None:
                 # A store whose deliveries were paused stays paused.
-                choice = OverduePolicy(what="pause" if HELD in work.manifest.small_files else "deliver")
+                choice = OverduePolicy(what="pause" if POLICY_FILE in work.manifest.small_files else "deliver")
             work.lay_out()
         done = _finish(work, store, choice, yes)
     _report(work, store, done, choice, as_json)
@@ -80,7 +80,7 @@ def clone(
     choice = parse_overdue(overdue)
     if consumer_offsets not in ("keep", "drop"):
         raise CommandError(f"--offsets: {consumer_offsets!r} is invalid: use keep or drop", EXIT_USAGE)
-    left_out = frozenset({CONSUMER_OFFSETS, HELD} if consumer_offsets == "drop" else {HELD})
+    left_out = frozenset({CONSUMER_OFFSETS, POLICY_FILE} if consumer_offsets == "drop" else {POLICY_FILE})
     with explain_errors(str(store), "then empty the folder and clone again"):
         with progress("clone", quiet=as_json) as shown:
             if is_backup(source):
@@ -111,9 +111,9 @@ def _by_backup(source: str, store: Path, token_file: str | None, left_out: froze
 
 def _finish(work: Restore, store: Path, choice: OverduePolicy, yes: bool) -> Reopened:
     # The broker's modules take a while to load, and `--help` does not need them.
-    from delaymq.cli.commands.store.reopening import hold_back, reopen
+    from delaymq.cli.commands.store.reopening import pause_deliveries, reopen
 
-    hold_back(store)
+    pause_deliveries(store)
     work.finish()
 
     def may_drop(count: int) -> None:

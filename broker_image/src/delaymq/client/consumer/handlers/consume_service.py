@@ -136,7 +136,7 @@ class ConsumeService:
                 await (self._run_in_order if self._options.ordered else self._run)(run)
             except Exception:
                 _logger.exception("%s will be retried: processing after its handler failed", shown(run.messages[0]))
-                self._again(reader, [message for _, message in run.kept], self._options.unsent_retry_ms)
+                self._retry_later(reader, [message for _, message in run.kept], self._options.unsent_retry_ms)
             finally:
                 self._runs.discard(run)
                 self._progress.set()
@@ -173,7 +173,7 @@ class ConsumeService:
             else:
                 unsent.append(message)
         if unsent:
-            self._again(run.reader, unsent, self._options.unsent_retry_ms)
+            self._retry_later(run.reader, unsent, self._options.unsent_retry_ms)
 
     async def _run_in_order(self, run: Run) -> None:
         done = await self._calls.done(run)
@@ -185,7 +185,7 @@ class ConsumeService:
                 failed.append(message)
         if failed:
             pause_ms = run.again.pause_ms if isinstance(run.again, Suspend) else self._options.local_retry_ms
-            self._again(run.reader, failed, pause_ms)
+            self._retry_later(run.reader, failed, pause_ms)
         else:
             self._free(run.reader)
             self._make_ready(run.reader)
@@ -199,7 +199,7 @@ class ConsumeService:
             return True
         return await self._retries.send_back(message, to_dead_letters=True)
 
-    def _again(self, reader: QueueReader, messages: Sequence[ReceivedMessage], pause_ms: int) -> None:
+    def _retry_later(self, reader: QueueReader, messages: Sequence[ReceivedMessage], pause_ms: int) -> None:
         """After a pause these messages are the reader's next ones."""
         next_time = [replace(message, reconsume_times=message.reconsume_times + 1) for message in messages]
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 MAX_STEPS: Final = 50_000
 """Maximum steps of 64 entries each, some 10 s of the loop's time in total; then the results so far are returned."""
-EVER_MS: Final = 1 << 53
+END_OF_TIME_MS: Final = 1 << 53
 
 
 async def search_index(
@@ -19,7 +19,7 @@ async def search_index(
     limit: int,
     slices: "TimeSlices",
     begin_ms: int = 0,
-    end_ms: int = EVER_MS,
+    end_ms: int = END_OF_TIME_MS,
 ) -> list[int]:
     """Return the physical offsets of at most `limit` records that may have `key`, newest first."""
     found: list[int] = []

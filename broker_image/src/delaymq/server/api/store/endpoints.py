@@ -25,7 +25,7 @@ from delaymq.server.api.store.segments import (
     open_segment,
     parse_range,
     read_chunk,
-    records_behind,
+    records_after,
 )
 from delaymq.server.http.http_server import abort, error_response
 from delaymq.store.reader import QUEUE_ENTRY
@@ -168,7 +168,7 @@ class StoreHttp:
         """Return the first position from `wished` at which a record starts that its queue confirms."""
         position = wished
         for _ in range(MAX_TRIES // _TRIES_AT_ONCE):
-            tried = await self._in_thread(records_behind, descriptor, base, position, end, _TRIES_AT_ONCE)
+            tried = await self._in_thread(records_after, descriptor, base, position, end, _TRIES_AT_ONCE)
             for each in tried:
                 entry = self._server.broker.store.read_entries(each.topic, each.queue_id, each.queue_offset, 1)
                 if entry and QUEUE_ENTRY.unpack(entry)[:2] == (base + each.position, each.size):

@@ -12,7 +12,7 @@ from delaymq.message.errors import RecordError
 from delaymq.message.record import FIXED_BYTES, MAX_HEAD_BYTES, MESSAGE_MAGIC, PHYSICAL_OFFSET_AT
 from delaymq.server.log_reader import read_cut
 from delaymq.store.reader import is_torn
-from delaymq.store.untrusted_offsets import LARGEST_NAMED_BYTES
+from delaymq.store.untrusted_offsets import MAX_REFERENCED_BYTES
 
 CHUNK_BYTES: Final = 256 * 1024
 """Size of the chunks that a thread reads and the loop sends, which takes some 0.1 ms."""
@@ -67,7 +67,7 @@ def read_chunk(descriptor: int, position: int, end: int) -> bytes:
     return os.pread(descriptor, min(CHUNK_BYTES, end - position), position)
 
 
-def records_behind(descriptor: int, base: int, position: int, end: int, count: int) -> list[Found]:
+def records_after(descriptor: int, base: int, position: int, end: int, count: int) -> list[Found]:
     """Return the first `count` candidates for records from `position`, within SEARCH_BYTES."""
     found: list[Found] = []
     end_of_search = min(position + SEARCH_BYTES, end)
@@ -91,7 +91,7 @@ def _record_at(descriptor: int, base: int, position: int, end: int) -> Found | N
     head = os.pread(descriptor, MAX_HEAD_BYTES, position)
     size = int.from_bytes(head[:4], "big")
     stated_offset = int.from_bytes(head[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big")
-    if stated_offset != base + position or not FIXED_BYTES <= size <= min(end - position, LARGEST_NAMED_BYTES):
+    if stated_offset != base + position or not FIXED_BYTES <= size <= min(end - position, MAX_REFERENCED_BYTES):
         return None
     try:
         # A body may contain many fake headers that claim megabytes each, so bodies are not read.

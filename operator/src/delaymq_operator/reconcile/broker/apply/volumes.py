@@ -36,7 +36,7 @@ async def grow_volumes(p: BrokerPass) -> None:
         if claim is None:
             continue
         if claim["metadata"].get("deletionTimestamp"):
-            _hold_what_uses(p, group, claim)
+            _block_restarts(p, group, claim)
             continue
         if group.surplus or is_unbound(claim):
             continue
@@ -51,10 +51,10 @@ async def grow_volumes(p: BrokerPass) -> None:
             _report_growing(p, claim)
         live = group.set.live
         if live is not None and template_differs(live, p.broker.spec.storage):
-            await _make_set_anew(p, group, claim, live["metadata"]["name"])
+            await _recreate_stateful_set(p, group, claim, live["metadata"]["name"])
 
 
-def _hold_what_uses(p: BrokerPass, group: Group, claim: Manifest) -> None:
+def _block_restarts(p: BrokerPass, group: Group, claim: Manifest) -> None:
     """Prevent restarts of pods whose claim was deleted: the claim and its messages are lost when the pod stops, so a
     user has to decide.
     """
@@ -145,7 +145,7 @@ def _report_growing(p: BrokerPass, claim: Manifest) -> None:
         p.progressing(Reason.GROWING_VOLUMES, what)
 
 
-async def _make_set_anew(p: BrokerPass, group: Group, claim: Manifest, name: str) -> None:
+async def _recreate_stateful_set(p: BrokerPass, group: Group, claim: Manifest, name: str) -> None:
     """Delete the StatefulSet but not its pod; the next pass creates it again, and it adopts the pod.
 
     The pod's inputs are stored at the volume first: otherwise a newer operator that creates the new StatefulSet would

@@ -141,7 +141,7 @@ def _with_info(found: GroupStatus, info: About, most_levels: int) -> GroupStatus
         pending=sum(level.pending for level in info.delay.levels),
         next_due=timestamp_of_ms(min(due_ms)) if due_ms else None,
         lateness=_lateness(info.delay.levels),
-        delay=tuple(_level(level) for level in _worth_telling(info.delay.levels, most_levels)),
+        delay=tuple(_level(level) for level in _levels_in_use(info.delay.levels, most_levels)),
     )
 
 
@@ -157,7 +157,7 @@ def _volumes(p: BrokerPass) -> VolumesStatus | None:
     )
 
 
-def _worth_telling(levels: tuple[DelayLevel, ...], most: int) -> list[DelayLevel]:
+def _levels_in_use(levels: tuple[DelayLevel, ...], most: int) -> list[DelayLevel]:
     """Those that ever had a message, in their order; if these are too many, those with the most to deliver."""
     used = [level for level in levels if level.max_offset > 0 or level.offset > 0]
     if len(used) <= most:

@@ -41,7 +41,7 @@ async def remove_surplus_groups(p: BrokerPass) -> None:
     if not surplus:
         return
     if p.rolling and not p.broker.force_scale_in:
-        await _stand_by(p, surplus)
+        await _keep_writable(p, surplus)
         p.progressing(Reason.SCALING_IN, "Surplus groups are removed after the remaining groups have been restarted.")
         return
     if p.broker.force_scale_in is False and not any(group.writable for group in p.desired_groups):
@@ -54,11 +54,11 @@ async def remove_surplus_groups(p: BrokerPass) -> None:
         await _remove_services(p, top)
     elif top.set.live is not None and top.set.live["metadata"].get("deletionTimestamp"):
         p.progressing(Reason.SCALING_IN, f"{top.name} is being removed.")
-    elif await _may_go(p, top):
+    elif await _is_removable(p, top):
         await _remove(p, top)
 
 
-async def _stand_by(p: BrokerPass, surplus: Sequence[Group]) -> None:
+async def _keep_writable(p: BrokerPass, surplus: Sequence[Group]) -> None:
     """A group whose writes have moved away takes again what still comes; two that refuse leave a send no way out."""
     if not any(group.writable for group in p.desired_groups):
         return
@@ -83,7 +83,7 @@ def _drain_step(p: BrokerPass, info: About) -> DrainStep:
     return next_drain_step(info, p.ctx.settings, other_known=other_known)
 
 
-async def _may_go(p: BrokerPass, group: Group) -> bool:
+async def _is_removable(p: BrokerPass, group: Group) -> bool:
     """Whether nothing would be missed, or somebody said that it may be lost."""
     if p.broker.force_scale_in:
         return True
