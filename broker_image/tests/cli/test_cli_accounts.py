@@ -34,7 +34,7 @@ def secret_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_without_an_account_a_command_says_how_to_name_one(standalone: Standalone) -> None:
+def test_a_command_without_an_account_explains_how_to_configure_one(standalone: Standalone) -> None:
     done = called("send", "T", "x", environment=standalone.environment)
     assert done.code == 1
     assert "requires a signature: name an account" in done.err
@@ -60,7 +60,7 @@ def test_an_account_comes_from_flags_variables_or_a_context(
     assert "operators-secret" not in shown + (tmp_path / "contexts.toml").read_text()
 
 
-def test_an_account_that_may_not_is_told_what_it_lacks(standalone: Standalone) -> None:
+def test_a_missing_permission_is_named(standalone: Standalone) -> None:
     variables = {"DELAYMQ_ACCESS_KEY": "application", "DELAYMQ_SECRET_KEY": "application-secret"}
     done = called("topic", "create", "Refused", environment=standalone.environment | variables)
     assert done.code == 1
@@ -97,7 +97,7 @@ def test_accounts_and_white_lists_are_changed_by_commands(
     assert (done.code, "--topic Orders: use NAME=PERM" in done.err) == (2, True)
 
 
-def test_a_key_without_a_secret_and_a_secret_without_a_key_are_told(secret_file: Path, tmp_path: Path) -> None:
+def test_an_incomplete_key_pair_is_reported(secret_file: Path, tmp_path: Path) -> None:
     account_flags.clear()
     assert account_from({}, "", "") is None
     assert account_from({"DELAYMQ_SECRET_KEY": "left over"}, "", "") is None
@@ -162,7 +162,7 @@ def test_access_control_is_made_for_a_broker_that_has_none(tmp_path: Path) -> No
     assert (again.code, "already enables access control" in again.err) == (2, True)
 
 
-def test_with_a_certificate_new_access_control_asks_administrators_for_tls(tmp_path: Path) -> None:
+def test_acl_init_with_a_certificate_requires_tls_of_administrators(tmp_path: Path) -> None:
     config = tmp_path / "broker.conf"
     config.write_text("tls.server.certPath=/etc/cert.pem\n")
     assert called("acl", "init", "-c", str(config), "--key", "head.admin").code == 0
@@ -170,7 +170,7 @@ def test_with_a_certificate_new_access_control_asks_administrators_for_tls(tmp_p
     assert (tmp_path / "head.admin.secret").exists()
 
 
-def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     config = tmp_path / "broker.conf"
     config.write_text("listenPort=10911\n")
     (tmp_path / "operators.secret").write_text("kept")

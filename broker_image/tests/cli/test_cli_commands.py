@@ -14,7 +14,7 @@ from delaymq_testing.cli_running import command, ended
 NOBODY = "127.0.0.1:1"
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     done = command("--version")
     assert (done.returncode, done.stdout) == (0, f"delaymq {__version__}\n")
 
@@ -38,7 +38,7 @@ def test_help_names_all_commands() -> None:
 
 
 @pytest.mark.parametrize("server", ["standalone", "broker", "namesrv"])
-def test_servers_tell_their_own_options(server: str) -> None:
+def test_servers_list_their_own_options(server: str) -> None:
     done = command(server, "--help")
     assert done.returncode == 0
     assert "--listen-port" in done.stdout
@@ -77,7 +77,7 @@ def test_wrong_arguments_end_with_two(words: tuple[str, ...]) -> None:
         (("message", "life", "7F" * 16, "--http", NOBODY), "which RocketMQ's broker does not have"),
     ],
 )
-def test_where_nothing_listens_the_error_says_what_to_do(words: tuple[str, ...], hint: str) -> None:
+def test_a_refused_connection_is_an_error_with_advice(words: tuple[str, ...], hint: str) -> None:
     code, out, error = ended(*words)
     assert (code, out) == (3, "")
     assert hint in error
@@ -95,7 +95,7 @@ def test_a_wrong_configuration_is_refused_with_the_key(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_what_is_no_store_ends_with_two(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_store_exits_with_2(tmp_path: Path) -> None:
     for name in ("verify", "inspect"):
         code, out, error = ended("store", name, str(tmp_path))
         assert code == 2

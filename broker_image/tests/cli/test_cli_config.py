@@ -66,7 +66,7 @@ def test_print_shows_where_each_value_is_from(config: Config, file: Path) -> Non
     assert "very-secret" not in json.dumps(answer)
 
 
-def test_print_for_people_leaves_defaults_out_when_asked(config: Config, file: Path) -> None:
+def test_config_print_omits_defaults_on_request(config: Config, file: Path) -> None:
     text = config("print", "broker", "-c", str(file), "--changed", DELAYMQ_HTTP_TOKEN="very-secret")
     from_file = [line.split()[0] for line in text.splitlines() if "broker.conf:" in line]
     assert from_file == ["brokerName", "fileReservedTime"]
@@ -81,7 +81,7 @@ def test_print_takes_a_name_server_s_flags_too(config: Config) -> None:
     assert [(row["key"], row["origin"]) for row in answer["namesrv"]] == [("listenPort", "flag --namesrv-port")]
 
 
-def test_print_says_all_that_is_wrong_instead(config: Config, tmp_path: Path) -> None:
+def test_config_print_reports_all_problems(config: Config, tmp_path: Path) -> None:
     path = tmp_path / "bad.conf"
     path.write_text("lisenPort=1\nrouteGraceMs=-1\n")
     text = config("print", "-c", str(path), code=2)
@@ -102,7 +102,7 @@ def test_check_names_every_problem_with_its_line(config: Config, tmp_path: Path)
     assert len(answer["problems"]) == 5
 
 
-def test_check_of_a_sound_file_says_what_is_left_aside_and_why(config: Config, file: Path) -> None:
+def test_config_check_lists_ignored_keys_and_reasons(config: Config, file: Path) -> None:
     text = config("check", str(file))
     assert f"{file}:4: sendMessageThreadPoolNums is ignored: thread pools and queues of the Java broker" in text
     assert f"{file}: no errors" in text
@@ -150,7 +150,7 @@ def test_a_token_may_come_from_a_file(config: Config, file: Path, tmp_path: Path
     assert "keep one of them" in config("print", "broker", "-c", str(file), code=2, DELAYMQ_HTTP_TOKEN="x")
 
 
-def test_print_shows_the_settings_of_a_running_broker_and_what_waits_for_its_restart(tmp_path: Path) -> None:
+def test_config_print_shows_a_running_brokers_settings_and_pending_restarts(tmp_path: Path) -> None:
     server = Standalone(tmp_path)
     with server.running():
         url = f"http://127.0.0.1:{server.http_port}"
@@ -164,7 +164,7 @@ def test_print_shows_the_settings_of_a_running_broker_and_what_waits_for_its_res
     assert "is it running?" in done.stderr
 
 
-def test_a_server_says_all_problems_of_its_file_and_ends_with_2(tmp_path: Path) -> None:
+def test_a_server_reports_all_problems_of_its_file_and_exits_with_2(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("lisenPort=1\nmaxMessageSize=many\n")
     done = command("standalone", "-c", str(path))

@@ -61,7 +61,7 @@ def test_a_context_s_token_goes_to_its_own_address_only(environment: dict[str, s
 
 
 @pytest.mark.parametrize("content", [b"", b"two\nlines", b"\xff\xfe", b"x" * 5_000], ids=len)
-def test_what_is_no_token_is_not_sent(content: bytes, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_an_invalid_token_is_not_sent(content: bytes, tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(CommandError, match="does not contain a token"):
         target(token_file=str(tmp_path / "token"), environment=environment)
@@ -86,7 +86,7 @@ def test_what_is_no_token_is_not_sent(content: bytes, tmp_path: Path, environmen
     ],
     ids=lambda value: value[:24],
 )
-def test_a_bad_file_is_told_with_its_line(text: str, told: str, environment: dict[str, str]) -> None:
+def test_an_invalid_context_file_is_reported_with_the_line(text: str, told: str, environment: dict[str, str]) -> None:
     write(environment, text)
     done = called("topic", "list", environment=environment)
     assert (done.code, done.out) == (2, "")
@@ -94,7 +94,7 @@ def test_a_bad_file_is_told_with_its_line(text: str, told: str, environment: dic
     assert environment["DELAYMQ_CONFIG"] in done.err
 
 
-def test_what_is_saved_is_read_again_and_only_its_owner_s(tmp_path: Path) -> None:
+def test_a_saved_context_file_is_read_back_and_private(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "contexts.toml"
     contexts = Contexts("a", {"a": Context('q"uo\\te', "http://ü", "~/t"), "b-1": Context(), "c": Context("x:1")})
     for _ in range(2):
@@ -105,7 +105,7 @@ def test_what_is_saved_is_read_again_and_only_its_owner_s(tmp_path: Path) -> Non
     assert [each.name for each in path.parent.iterdir()] == ["contexts.toml"]
 
 
-def test_the_file_stands_where_the_user_s_settings_are() -> None:
+def test_the_context_file_is_in_the_users_configuration_directory() -> None:
     assert path_of_file({"XDG_CONFIG_HOME": "/x"}) == Path("/x/delaymq/contexts.toml")
     assert path_of_file({}).parts[-3:] == (".config", "delaymq", "contexts.toml")
 
@@ -148,7 +148,9 @@ def test_contexts_are_set_used_shown_and_forgotten(environment: dict[str, str]) 
         (("delete", "gone", "--yes"), 2, "no context gone; known contexts"),
     ],
 )
-def test_what_cannot_be_set_is_told(words: tuple[str, ...], code: int, told: str, environment: dict[str, str]) -> None:
+def test_an_invalid_context_is_rejected(
+    words: tuple[str, ...], code: int, told: str, environment: dict[str, str]
+) -> None:
     done = called("context", *words, environment=environment)
     assert (done.code, done.out) == (code, "")
     assert told in done.err

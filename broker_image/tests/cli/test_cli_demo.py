@@ -27,7 +27,7 @@ def test_make_has_the_targets_of_readme_and_the_demo_s_runs_the_command() -> Non
         assert target != "demo" or planned.stdout.splitlines()[-1] == ".venv/bin/delaymq demo"
 
 
-def test_the_demo_ends_well_and_leaves_its_store_where_it_was_told(tmp_path: Path) -> None:
+def test_the_demo_succeeds_and_keeps_its_store(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     command = ["demo", "--keep", str(kept)]
     done = called(*command)

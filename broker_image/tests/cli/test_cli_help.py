@@ -27,7 +27,7 @@ GROUPS = [name for name, entry in COMMANDS.items() if isinstance(entry, Group)]
 
 
 @pytest.mark.parametrize("words", [words for words in LEAVES if words[0] not in ABOUT], ids=" ".join)
-def test_every_command_has_a_help_that_says_what_it_does(words: tuple[str, ...]) -> None:
+def test_every_command_has_a_help_text(words: tuple[str, ...]) -> None:
     done = called(*words, "--help")
     assert (done.code, done.err) == (0, "")
     assert " ".join(words) in done.out
@@ -59,7 +59,7 @@ def test_a_mistyped_command_names_the_one_that_may_have_been_meant() -> None:
 
 
 @pytest.mark.parametrize(("words", "leaf"), [each for each in LEAVES.items() if each[1].text], ids=str)
-def test_what_the_list_says_of_a_command_is_what_the_command_says(words: tuple[str, ...], leaf: Leaf) -> None:
+def test_the_command_list_equals_the_commands_help(words: tuple[str, ...], leaf: Leaf) -> None:
     module, _, name = leaf.target.partition(":")
     told = inspect.getdoc(getattr(import_module(f"delaymq.cli.commands.{module}"), name)) or ""
     assert told.splitlines()[0] == leaf.text
@@ -67,7 +67,7 @@ def test_what_the_list_says_of_a_command_is_what_the_command_says(words: tuple[s
         assert leaf.text == ABOUT[words[0]]
 
 
-def test_every_command_and_option_stands_on_the_page_of_commands() -> None:
+def test_every_command_and_option_is_on_the_commands_page() -> None:
     assert PAGE.read_text() == with_commands(PAGE.read_text()), "run `make docs`"
 
 
@@ -91,7 +91,7 @@ def test_each_command_of_the_page_leads_to_its_module() -> None:
         assert re.search(rf"^(async )?def {function}\(", text, re.MULTILINE), name
 
 
-def test_what_the_page_tells_of_json_is_what_commands_print() -> None:
+def test_json_output_equals_the_page() -> None:
     text = PAGE.read_text()
     source = Path(inspect.getfile(import_module("delaymq.cli.views.message_text"))).read_text()
     for name in ("offsetMessageId", "physicalOffset", "latenessMs", "bodyBase64"):
@@ -115,9 +115,7 @@ def test_the_list_of_commands_loads_no_command() -> None:
     ("words", "missing", "extra"),
     [(["topic", "list"], "typer", "cli"), (["standalone"], "uvloop", "server"), (["topic", "list"], "msgspec", "cli")],
 )
-def test_the_distribution_without_its_extras_says_what_to_install(
-    words: list[str], missing: str, extra: str, tmp_path: Path
-) -> None:
+def test_a_missing_extra_is_an_error_with_advice(words: list[str], missing: str, extra: str, tmp_path: Path) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from delaymq.cli.main import main; main({words!r})"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path

@@ -40,7 +40,7 @@ LOOKS = [
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("words", LOOKS, ids=lambda words: " ".join(words[:2]) + words[3])
-def test_what_acts_on_a_terminal_is_shown_as_an_escape(
+def test_control_characters_are_shown_as_escapes(
     standalone: Standalone, words: tuple[str, ...], form: list[str]
 ) -> None:
     asked = [each if each != "text" else f"g{len(form)}" for each in words]
@@ -98,7 +98,7 @@ def test_errors_of_a_hostile_server_are_shown_with_escapes(status: str) -> None:
     assert acting(done.err) == set()
 
 
-def test_what_people_write_stays_as_it_is() -> None:
+def test_ordinary_text_is_unchanged() -> None:
     family = "\U0001f468\u200d\U0001f469"
     text = f"héllo ☃ 日本\u3000語 {family}\ta\nb"
     assert visible(text) == text

@@ -110,7 +110,7 @@ def test_a_redirect_is_not_followed_with_the_token(api: FakeApi) -> None:
     ],
     ids=str,
 )
-def test_what_goes_wrong_is_one_sentence(api: FakeApi, status: int, answer: Any, told: str) -> None:
+def test_an_error_is_one_line(api: FakeApi, status: int, answer: Any, told: str) -> None:
     api.answers["/api/v1/delay"] = (status, answer)
     done = ask(api, "delay", "status")
     assert (done.code, done.out) == (1, "")
@@ -124,7 +124,7 @@ def test_a_larger_answer_than_any_broker_s_is_not_taken(api: FakeApi, monkeypatc
     assert "exceeds 10 bytes" in ask(api, "delay", "status").err
 
 
-def test_who_does_not_answer_is_given_up(api: FakeApi) -> None:
+def test_a_silent_server_times_out(api: FakeApi) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -135,7 +135,7 @@ def test_who_does_not_answer_is_given_up(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:99999", "http://[::1", "no-port:x"])
-def test_what_is_no_address_is_wrong_usage(url: str) -> None:
+def test_an_invalid_address_is_a_usage_error(url: str) -> None:
     done = called("delay", "status", "--http", url)
     assert done.code == 2
     assert "is not an HTTP address" in done.err
@@ -200,7 +200,7 @@ def test_the_next_due_messages_are_listed(api: FakeApi) -> None:
     assert "the count is incomplete" in done.out
 
 
-def test_a_list_of_pending_messages_that_is_not_whole_says_so_and_names_the_limit(api: FakeApi) -> None:
+def test_a_truncated_list_of_pending_messages_names_the_limit(api: FakeApi) -> None:
     answer = {"asOfMs": 1, "messages": [MESSAGE] * 64, "total": 200, "truncated": True, "limit": 64, "complete": True}
     api.answers["/api/v1/delay/pending/messages"] = (200, answer)
     told = "64 of 200 pending messages are listed: a broker returns at most 64"
@@ -222,14 +222,14 @@ def test_a_list_of_pending_messages_that_is_not_whole_says_so_and_names_the_limi
         (("--messages", "1", "--bucket", "1m"), "cannot be combined with --by or --bucket"),
     ],
 )
-def test_options_that_do_not_go_together_are_told(words: tuple[str, ...], told: str, api: FakeApi) -> None:
+def test_conflicting_options_are_reported(words: tuple[str, ...], told: str, api: FakeApi) -> None:
     done = ask(api, "delay", "pending", *words)
     assert done.code == 2
     assert told in done.err
     assert api.requests == []
 
 
-def test_held_deliveries_are_told(api: FakeApi) -> None:
+def test_paused_deliveries_are_reported(api: FakeApi) -> None:
     api.answers["/api/v1/delay"] = (200, {**DELAY, "held": {"mode": "paused", "overdue": 4}})
     assert (
         "deliveries are paused, 4 overdue: resume them with `delaymq delay resume`" in ask(api, "delay", "status").out
@@ -238,7 +238,7 @@ def test_held_deliveries_are_told(api: FakeApi) -> None:
     assert "4 overdue messages are being spread over time" in ask(api, "delay", "status").out
 
 
-def test_offsets_that_cannot_be_read_are_given_up_when_somebody_says_so(api: FakeApi) -> None:
+def test_unreadable_offsets_are_forgotten_on_request(api: FakeApi) -> None:
     path = "/api/v1/offsets/forget"
     api.answers[path] = (200, {"asOfMs": 1, "kept": ["config/consumerOffset.json.unreadable"]})
     assert ask(api, "group", "forget-offsets").code != 0

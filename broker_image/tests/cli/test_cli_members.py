@@ -54,7 +54,7 @@ def member(standalone: Standalone, group: str, topic: str) -> Iterator[tuple[str
         thread.join(LIMIT_S)
 
 
-def test_a_member_shows_what_it_does_and_consumes_what_it_is_told_to(standalone: Standalone) -> None:
+def test_a_member_shows_its_state_and_consumes_directly(standalone: Standalone) -> None:
     def ask(*words: str) -> Done:
         return called(*words, environment=standalone.environment)
 
@@ -86,7 +86,7 @@ def test_a_member_shows_what_it_does_and_consumes_what_it_is_told_to(standalone:
         assert bodies.count(b"bad") == 3
 
 
-def test_whom_nobody_knows_is_not_asked(standalone: Standalone) -> None:
+def test_an_unknown_member_is_an_error(standalone: Standalone) -> None:
     def ask(*words: str) -> Done:
         return called(*words, environment=standalone.environment)
 

@@ -119,13 +119,13 @@ def test_a_rate_is_kept(ask: Ask) -> None:
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
-def test_what_cannot_be_done_is_told(ask: Ask, words: tuple[str, ...], code: int, told: str) -> None:
+def test_an_impossible_request_is_reported(ask: Ask, words: tuple[str, ...], code: int, told: str) -> None:
     done = ask(*words)
     assert (done.code, done.out) == (code, "")
     assert told in done.err
 
 
-def test_the_http_port_in_place_of_the_name_server_s_is_told_and_no_hint_leads_to_tls(ask: Ask) -> None:
+def test_an_http_port_as_name_server_is_reported_without_a_tls_hint(ask: Ask) -> None:
     http = ask.environment["DELAYMQ_HTTP"].removeprefix("http://")
     done = ask("topic", "list", "--namesrv", http)
     assert (done.code, done.out) == (3, "")
@@ -134,14 +134,14 @@ def test_the_http_port_in_place_of_the_name_server_s_is_told_and_no_hint_leads_t
     assert "tls" not in done.err.lower()
 
 
-def test_a_line_that_is_too_long_ends_the_sending_and_says_how_far_it_came(ask: Ask, tmp_path: Path) -> None:
+def test_too_long_a_line_ends_the_send_and_reports_the_progress(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"short\n" + b"x" * (4 * 1024 * 1024 + 1) + b"\n")
     done = ask("send", "TooLong", "--lines", str(tmp_path / "lines"))
     assert done.code == 2
     assert "line 2: exceeds 4194304 bytes" in done.err
 
 
-def test_when_a_send_fails_it_is_said_how_many_were_sent(ask: Ask) -> None:
+def test_a_failed_send_reports_the_number_sent(ask: Ask) -> None:
     done = ask("send", "Partly", "a", "b", "--delay", "3s")
     assert (done.code, "its levels are: 1s 2s 5s" in done.err, "sent before" in done.err) == (2, True, False)
 
@@ -162,7 +162,7 @@ def test_looking_on_moves_no_group_and_needs_none(ask: Ask) -> None:
     assert (nothing.code, "has no matching messages" in nothing.err) == (0, True)
 
 
-def test_what_comes_is_followed_without_a_group(ask: Ask, standalone: Standalone) -> None:
+def test_new_messages_are_followed_without_a_group(ask: Ask, standalone: Standalone) -> None:
     ask("topic", "create", "Followed", "--queues", "3")
     ask("send", "Followed", "old", "older")
     words = [
@@ -199,7 +199,7 @@ def test_what_comes_is_followed_without_a_group(ask: Ask, standalone: Standalone
 
 
 @pytest.mark.parametrize("how", [("--tail", "1", "--follow"), ("--follow",)], ids=" ".join)
-def test_ctrl_c_ends_with_130_and_says_how_many_came(ask: Ask, standalone: Standalone, how: tuple[str, ...]) -> None:
+def test_ctrl_c_exits_with_130_and_reports_the_count(ask: Ask, standalone: Standalone, how: tuple[str, ...]) -> None:
     topic = f"Interrupted{len(how)}"
     ask("send", topic, "x")
     words = [sys.executable, "-m", "delaymq", "receive", topic, *how]
@@ -406,7 +406,7 @@ def test_looking_back_ends_when_enough_is_shown(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
-def test_looking_back_ends_when_nobody_reads(ask: Ask, form: list[str]) -> None:
+def test_the_tail_ends_when_its_output_closes(ask: Ask, form: list[str]) -> None:
     ask("send", "NobodyReads", "a", "b", "c")
     words = [sys.executable, "-m", "delaymq", "receive", "NobodyReads", "--tail", "3", *form]
     reading, writing = os.pipe()

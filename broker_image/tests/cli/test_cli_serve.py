@@ -46,7 +46,7 @@ def test_a_file_may_ask_for_other_file_sizes_than_standalone_has(tmp_path: Path)
     }
 
 
-def test_the_host_is_listened_on_and_told_to_clients() -> None:
+def test_the_host_is_bound_and_advertised() -> None:
     config = broker("--host", "127.0.0.2")
     assert (config.listen_host, config.http_host, config.broker_ip1) == ("127.0.0.2",) * 3
     config = broker("--host", "0.0.0.0", "--broker-ip", "10.0.0.1")
@@ -79,7 +79,7 @@ def test_the_name_server_of_standalone_does_not_take_the_brokers_ports() -> None
     assert config.kv_config_path == "/s/delaymq/kvConfig.json"
 
 
-def test_what_the_disk_must_hold_is_said(tmp_path: Path) -> None:
+def test_the_required_disk_space_is_printed(tmp_path: Path) -> None:
     assert "128 MiB allocated" in disk_note(broker("--store-path", str(tmp_path / "new" / "store")))
     too_large = BrokerConfig(store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=1 << 60)
     assert "not enough, free some space first" in disk_note(too_large)
@@ -100,7 +100,7 @@ def test_the_real_broker_gets_the_sizes_of_the_index_that_is_there(tmp_path: Pat
     assert {"maxHashSlotNum=6000", "maxIndexNum=3000"} <= set(lines)
 
 
-def test_what_is_printed_for_the_real_broker_is_taken_by_ours_too(tmp_path: Path) -> None:
+def test_the_printed_rocketmq_configuration_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "printed.conf"
     file.write_text(rocketmq_conf(broker("--store-path", str(tmp_path / "store"), "--listen-port", "5")))
     config = broker("-c", str(file), command="broker")
@@ -121,7 +121,7 @@ def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
             disk_note(broker("--store-path", str(path)))
 
 
-def test_a_misspelt_variable_is_told_and_foreign_ones_are_not() -> None:
+def test_a_misspelt_variable_is_reported_and_foreign_ones_are_ignored() -> None:
     assert misspelt_variables({"DELAYMQ_LISTEN_PRT": "1", "DELAYMQ_LISTEN_PORT": "1", "PATH": "x"}) == [
         "the environment variable DELAYMQ_LISTEN_PRT is not a setting: did you mean DELAYMQ_LISTEN_PORT?"
     ]

@@ -24,7 +24,7 @@ def wait_for_reader(path: Path) -> int:
 
 
 @pytest.mark.parametrize("command", ["broker", "namesrv", "standalone"])
-def test_a_server_that_is_told_to_stop_while_it_loads_stops(tmp_path: Path, command: str) -> None:
+def test_a_server_stopped_while_loading_stops(tmp_path: Path, command: str) -> None:
     # Reading its configuration from a pipe it waits, with nothing open yet. As the first process of a container it
     # would not even notice a signal that it does not handle.
     pipe = tmp_path / "broker.conf"

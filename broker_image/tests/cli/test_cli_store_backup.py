@@ -103,7 +103,7 @@ def restore(backup: Path, store: Path, *words: str) -> dict[str, object]:
         (["--overdue", "spread=1d"], 1, {1: OVERDUE - 1, 2: PENDING}),
     ],
 )
-def test_a_restore_does_with_the_overdue_what_was_chosen(
+def test_a_restore_applies_the_overdue_policy(
     backup: Path, tmp_path: Path, choice: list[str], count: int, pending: dict[int, int]
 ) -> None:
     told = restore(backup, tmp_path / "again", *choice)
@@ -114,7 +114,7 @@ def test_a_restore_does_with_the_overdue_what_was_chosen(
     assert called("store", "verify", str(tmp_path / "again")).code == 0
 
 
-def test_dropping_is_asked_for_and_without_an_answer_the_store_stays_paused(backup: Path, tmp_path: Path) -> None:
+def test_dropping_needs_confirmation_and_otherwise_the_store_stays_paused(backup: Path, tmp_path: Path) -> None:
     done = called("store", "restore", str(backup), str(tmp_path / "again"), "--overdue", "drop")
     assert done.code == 2
     assert f"{OVERDUE} delayed messages are overdue. Drop them permanently?" in done.err
@@ -122,7 +122,7 @@ def test_dropping_is_asked_for_and_without_an_answer_the_store_stays_paused(back
     assert delivered(tmp_path / "again") == ([], {1: OVERDUE, 2: PENDING})
 
 
-def test_what_a_full_store_does_not_let_drop_is_dropped_by_the_broker_and_never_delivered(
+def test_drops_that_a_full_store_rejects_are_made_by_the_broker(
     backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = Restore(str(backup), str(tmp_path / "again"))
@@ -146,7 +146,7 @@ def test_what_a_full_store_does_not_let_drop_is_dropped_by_the_broker_and_never_
     assert delivered(tmp_path / "again") == ([], {1: 0, 2: PENDING})
 
 
-def test_a_restore_and_a_clone_tell_how_many_transactions_are_open(tmp_path: Path) -> None:
+def test_restore_and_clone_report_open_transactions(tmp_path: Path) -> None:
     transacting = Transacting(tmp_path)
     ended, rolled_back, *_ = [transacting.prepare() for _ in range(5)]
     transacting.commit(ended)
@@ -167,7 +167,7 @@ def test_a_restore_and_a_clone_tell_how_many_transactions_are_open(tmp_path: Pat
     broker.close()
 
 
-def test_without_an_open_transaction_nothing_is_said_of_them(backup: Path, tmp_path: Path) -> None:
+def test_without_open_transactions_none_are_reported(backup: Path, tmp_path: Path) -> None:
     assert restore(backup, tmp_path / "again")["openTransactions"] == 0
     assert "transactions" not in called("store", "restore", str(backup), str(tmp_path / "other")).out
 
@@ -216,7 +216,7 @@ def test_verify_names_the_damaged_file_of_a_backup(backup: Path) -> None:
     assert segment.name in done.err
 
 
-def test_a_full_disk_is_said_and_the_next_run_goes_on(origin: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_the_next_run_resumes(origin: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "delaymq", "store", "backup", str(origin), str(tmp_path / "b"), "--json"]
 
     def small_files_only() -> None:
@@ -251,7 +251,7 @@ def test_a_full_disk_is_said_and_the_next_run_goes_on(origin: Path, tmp_path: Pa
         (["export", "STORE", "--format", "xml"], "use jsonl"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(origin: Path, tmp_path: Path, words: list[str], said: str) -> None:
+def test_invalid_usage_is_one_error_line(origin: Path, tmp_path: Path, words: list[str], said: str) -> None:
     (tmp_path / "empty").mkdir()
     names = {"STORE": str(origin), "EMPTY": str(tmp_path / "empty"), "NOWHERE": str(tmp_path / "nowhere")}
     for name, path in names.items():

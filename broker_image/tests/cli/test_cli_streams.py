@@ -22,7 +22,7 @@ def test_a_closed_stream_is_a_silent_one(closed: str) -> None:
     assert ("1024" in done.stdout) == (">&-" not in closed.replace("2>&-", ""))
 
 
-def test_a_question_that_nobody_can_answer_is_a_no(tmp_path: object) -> None:
+def test_an_unanswerable_confirmation_is_a_no(tmp_path: object) -> None:
     contexts = f"DELAYMQ_CONFIG={tmp_path}/contexts.toml"
     assert in_shell(f"{contexts} {DELAYMQ} context set dev --http 127.0.0.1:8080").returncode == 0
     done = in_shell(f"{contexts} {DELAYMQ} context delete dev <&-")
@@ -31,7 +31,7 @@ def test_a_question_that_nobody_can_answer_is_a_no(tmp_path: object) -> None:
 
 
 @pytest.mark.parametrize("form", ["", "--json"])
-def test_a_full_disk_behind_the_output_is_told(form: str) -> None:
+def test_a_full_output_disk_is_reported(form: str) -> None:
     done = in_shell(f"{DELAYMQ} config keys {form} > /dev/full")
     assert done.returncode == 1
     assert "cannot write the output: No space left" in done.stderr

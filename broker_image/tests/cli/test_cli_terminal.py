@@ -54,7 +54,7 @@ def level(offset: int, pending: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_the_live_picture_shows_what_waits_and_how_fast_it_goes() -> None:
+def test_the_live_view_shows_pending_messages_and_rates() -> None:
     looks = _Looks()
     first = text_of(looks.picture({"asOfMs": 1_000, "levels": [level(10, 5)]}))
     assert "5 pending" in first
@@ -88,7 +88,7 @@ ROWS = [("Orders", "normal", "2026-11-21 19:53:31", "12345", "███"), ("Bil
         (14, ["kind", "last stored", "messages"]),
     ],
 )
-def test_what_a_narrow_terminal_has_no_room_for_is_named_and_nothing_is_cut(width: int, left_out: list[str]) -> None:
+def test_hidden_columns_are_named_and_nothing_is_truncated(width: int, left_out: list[str]) -> None:
     shown = text_of(tables.table(COLUMNS, ROWS, left=3), width)
     assert all(len(line) <= width for line in shown.splitlines())
     assert "…" not in shown
@@ -103,7 +103,7 @@ def test_a_first_column_that_is_wider_than_the_terminal_goes_over_several_lines(
     assert [line.strip() for line in lines[3:7]] == ["Orde", "rs", "Bill", "s"]
 
 
-def test_wide_characters_and_what_acts_on_a_terminal_count_as_they_are_shown() -> None:
+def test_wide_and_control_characters_count_by_their_displayed_width() -> None:
     row = ("名前" * 5, "a\x1bb", "x" * 10)
     for width, has_all in ((20 + 3 + 6 + 3 + 10, True), (20 + 3 + 6 + 3 + 9, False)):
         shown = io.StringIO()
@@ -114,7 +114,7 @@ def test_wide_characters_and_what_acts_on_a_terminal_count_as_they_are_shown() -
         assert "a\\x1bb" in shown.getvalue()
 
 
-def test_in_a_pipe_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_column_is_hidden_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [f"column{number}" for number in range(10)]
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)

@@ -54,7 +54,7 @@ def test_the_hour_of_deletion_and_times_are_those_of_the_zone(zone: str, expecte
     assert said(TZ=zone, **zones) == expected
 
 
-def test_a_zone_that_nobody_knows_is_said_and_is_utc() -> None:
+def test_an_unknown_time_zone_is_reported_and_treated_as_utc() -> None:
     text = said(TZ="Europe/Berln", TZDIR="/no/such/folder")
     assert text == (
         "[22] 2023-11-14T22:13:20.000+00:00"

@@ -36,7 +36,7 @@ def test_a_time_without_an_offset_is_local() -> None:
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "10 ago", "10x ago", "ago", "-5", "99999999999999999999", "9999999d ago", "٣"]
 )
-def test_what_is_no_time_is_told_with_examples(text: str) -> None:
+def test_an_invalid_time_is_rejected_with_examples(text: str) -> None:
     with pytest.raises(CommandError, match="use 2026-01-31T12:00") as caught:
         parse_time(text, NOW_MS)
     assert caught.value.exit_code == 2
@@ -49,7 +49,7 @@ def test_times_are_shown_with_their_offset_and_read_again() -> None:
     assert (format_time(None), format_time(1 << 60)) == ("", f"{1 << 60} ms")
 
 
-def test_what_is_not_of_today_is_shown_with_its_day() -> None:
+def test_times_of_other_days_are_shown_with_the_date() -> None:
     assert len(format_clock(NOW_MS + 1_000, NOW_MS)) == len("12:00:00")
     assert format_clock(NOW_MS + 86_400_000, NOW_MS).startswith("2026-01-0")
     assert len(format_moment(NOW_MS + 1_000, NOW_MS)) == len("12:00:00.000")

@@ -63,9 +63,7 @@ def test_flags_environment_and_context_each_bring_tls(
         (("--tls-ca", "/none.crt"), "cannot be read"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_to_do(
-    standalone: Standalone, authority: Authority, words: tuple[str, ...], said: str
-) -> None:
+def test_errors_contain_advice(standalone: Standalone, authority: Authority, words: tuple[str, ...], said: str) -> None:
     flags = [str(authority.certificate) if word == "CA" else word for word in words]
     done = called(*flags, "topic", "list", environment=standalone.environment)
     assert done.code != 0
@@ -79,7 +77,7 @@ def test_neither_word_nor_file_that_makes_no_sense_is_taken(tmp_path: Path) -> N
     assert "true or false" in called("context", "set", "c", "--tls", "maybe", environment=environment).err
 
 
-def test_a_server_says_what_is_wrong_with_its_tls_before_it_starts(authority: Authority, tmp_path: Path) -> None:
+def test_invalid_tls_settings_are_reported_before_the_start(authority: Authority, tmp_path: Path) -> None:
     pair = authority.issue(HOST, password="the secret", file="closed")
     where = ("--store-path", str(tmp_path / "store"), "--listen-port", "0", "--namesrv-port", "0", "--http-port", "0")
     for words, said in (

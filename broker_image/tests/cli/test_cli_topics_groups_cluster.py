@@ -152,7 +152,9 @@ def test_topics_are_listed_by_kind_and_name(ask: Ask) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_cannot_be_done_is_told_with_what_can(ask: Ask, words: tuple[str, ...], code: int, told: str) -> None:
+def test_an_impossible_reset_is_reported_with_alternatives(
+    ask: Ask, words: tuple[str, ...], code: int, told: str
+) -> None:
     ask("topic", "create", "Near", "--queues", "2")
     ask("send", "Near", "x")
     ask("receive", "Near", "--group", "readers", "--count", "1")
@@ -211,9 +213,7 @@ def test_a_group_without_members_is_reset_by_its_offsets(ask: Ask) -> None:
     assert [json.loads(line)["body"] for line in got.lines] == ["d", "e"]
 
 
-def test_running_members_are_told_of_a_reset_and_keep_exact_offsets_and_deletion_away(
-    ask: Ask, standalone: Standalone
-) -> None:
+def test_a_reset_notifies_members_which_block_exact_offsets_and_deletion(ask: Ask, standalone: Standalone) -> None:
     ask("topic", "create", "Live", "--queues", "1")
     ask("send", "Live", *"abc")
     with member(standalone, "living", "Live") as bodies:
@@ -238,7 +238,7 @@ def test_running_members_are_told_of_a_reset_and_keep_exact_offsets_and_deletion
         until(lambda: bodies == [b"a", b"b", b"c"] * 2)
 
 
-def test_the_cluster_is_shown_with_what_does_not_answer(ask: Ask, standalone: Standalone) -> None:
+def test_the_cluster_view_shows_unreachable_servers(ask: Ask, standalone: Standalone) -> None:
     [shown] = ask.json("cluster", "show")
     brokers: Any = shown["brokers"]
     [broker] = brokers

@@ -46,11 +46,11 @@ def test_the_page_quotes_many_texts() -> None:
 
 
 @pytest.mark.parametrize("quoted", quoted_texts())
-def test_a_text_of_the_page_stands_in_the_code(quoted: str) -> None:
+def test_the_messages_of_the_page_are_in_the_code(quoted: str) -> None:
     assert is_said(quoted), f"no string of the code has: {quoted}"
 
 
-def test_a_text_that_nobody_says_is_found_out() -> None:
+def test_a_message_missing_from_the_code_is_detected() -> None:
     assert not is_said("the broker has no more biscuits for …")
 
 

@@ -108,7 +108,7 @@ def test_a_request_goes_through_the_proxy_that_the_environment_names(
     assert kept.paths[1] == "/x"
 
 
-def test_who_does_not_ask_for_a_proxy_gets_none(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_is_used_unless_requested(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", kept.url)
     with pytest.raises(NotSentError):
         client_of("http://127.0.0.2:1").request("GET", "/x")

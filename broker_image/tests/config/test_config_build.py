@@ -50,7 +50,7 @@ def test_keys_without_meaning_are_reported_and_do_not_stop_the_start() -> None:
         ("storePathCommitLog", "/data", "remove the key"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_with_a_hint(key: str, value: str, hint: str) -> None:
+def test_an_unstorable_change_is_rejected_with_advice(key: str, value: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint.replace("?", r"\?")):
         build(BrokerConfig, {key: value})
 
@@ -81,7 +81,7 @@ def test_every_number_has_a_range_and_every_default_lies_in_it() -> None:
                 assert item.metadata["low"] <= item.default <= item.metadata["high"], key
 
 
-def test_a_change_says_whether_it_is_hot() -> None:
+def test_a_change_reports_whether_it_is_hot() -> None:
     assert is_hot(BrokerConfig, "messageDelayLevel") is True
     assert is_hot(BrokerConfig, "listenPort") is False
     assert is_hot(BrokerConfig, "nonsense") is None

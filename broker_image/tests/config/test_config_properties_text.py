@@ -42,7 +42,7 @@ from delaymq.config.rewriting import rewrite
         ("a=1\na=2", {"a": "2"}),
     ],
 )
-def test_text_means_what_it_means_to_java(text: str, pairs: dict[str, str]) -> None:
+def test_properties_are_parsed_as_by_java(text: str, pairs: dict[str, str]) -> None:
     assert parse_properties_text(text) == pairs
 
 
@@ -74,14 +74,14 @@ def test_files_are_utf_8_or_what_java_takes_them_for(tmp_path: Path, data: bytes
 @pytest.mark.parametrize(
     "data", ["brokerName=b".encode("utf-16"), b"\x7fELF\x01", b"a=1\x00", b"x" * (MAX_FILE_BYTES + 1)]
 )
-def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_invalid_text_is_rejected(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "broker.conf"
     path.write_bytes(data)
     with pytest.raises(ConfigError, match="is it a configuration file"):
         read_entries(path)
 
 
-def test_a_key_that_stands_twice_is_said_with_both_lines_and_the_last_counts(tmp_path: Path) -> None:
+def test_a_duplicate_key_is_reported_with_both_lines_and_the_last_counts(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("brokerName=a\n\nbrokerName=b\n")
     layer, notes = file_layer(path)

@@ -51,7 +51,7 @@ def test_hot_keys_change_now_others_at_the_restart_and_the_file_has_both(path: P
     assert (again.config.file_reserved_time, again.config.region_id) == (24, "b")
 
 
-def test_values_say_who_changed_them_and_what_waits(path: Path) -> None:
+def test_values_have_an_origin_and_a_pending_value(path: Path) -> None:
     running = Running(path)
     running.change(fileReservedTime="24", regionId="b")
     rows = {row["key"]: row for row in describe(running.config, running.settings.origins, running.settings.waiting)}
@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_written_is_as_none(path: Path) -> None:
     assert "cannot read" in running.change(fileReservedTime="12").remark
 
 
-def test_what_a_flag_sets_is_said_to_come_back_and_cannot_wait_in_the_file(path: Path) -> None:
+def test_a_setting_of_a_flag_is_reported_to_return_after_a_restart(path: Path) -> None:
     running = Running(path, fileReservedTime="36", regionId="flagged")
     assert "after a restart flag --x takes precedence" in running.change(fileReservedTime="24").remark
     with pytest.raises(ConfigError, match="the flag --x takes precedence over the file"):
@@ -161,7 +161,7 @@ def test_a_peer_cannot_leave_a_value_with_which_no_start_succeeds(tmp_path: Path
     assert running.change(regionId="eu-1").remark == f"takes effect after a restart: regionId; stored in {path}"
 
 
-def test_a_file_does_not_grow_beyond_what_a_start_reads(tmp_path: Path) -> None:
+def test_a_file_does_not_grow_beyond_the_readable_size(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     text = "brokerName=before\n" + "# a comment\n" * (((1 << 20) - 100) // 12)
     path.write_text(text)

@@ -29,21 +29,21 @@ def test_a_body_comes_out_whole(kind: int) -> None:
 
 
 @by_each_kind
-def test_a_cut_or_foreign_body_is_told_as_such(kind: int) -> None:
+def test_a_truncated_or_foreign_body_is_an_error(kind: int) -> None:
     for body in (PACKED[kind][:-10], b"", b"no such stream"):
         with pytest.raises(RecordError, match="compressed with"):
             inflate(body, flags.COMPRESSED | kind)
 
 
 @by_each_kind
-def test_what_grows_beyond_the_limit_is_not_taken_apart(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inflation_stops_at_the_limit(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "MAX_INFLATED_BYTES", len(TEXT) - 1)
     with pytest.raises(RecordError, match="more than"):
         inflate(PACKED[kind], flags.COMPRESSED | kind)
 
 
 @by_each_kind
-def test_of_a_beginning_it_is_told_whether_there_is_more(kind: int) -> None:
+def test_a_partial_inflation_reports_whether_there_is_more(kind: int) -> None:
     sys_flag = flags.COMPRESSED | kind
     for most_bytes in (0, 1, 1_000, len(TEXT) - 1):
         assert inflate_beginning(PACKED[kind], sys_flag, most_bytes) == (TEXT[:most_bytes], True)
@@ -75,12 +75,12 @@ def _bomb(kind: int) -> bytes:
     return b"".join((*map(packing.compress, pieces), packing.flush()))
 
 
-def test_a_kind_that_is_not_known_is_told() -> None:
+def test_an_unknown_compression_is_an_error() -> None:
     with pytest.raises(RecordError, match="not known"):
         inflate(TEXT, flags.COMPRESSED | 0x700)
 
 
-def test_a_missing_library_is_named_by_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = builtins.__import__
 
     def without_lz4(name: str, *rest: Any) -> Any:

@@ -49,11 +49,11 @@ def slow_hash(text: str) -> int:
 
 
 @given(st.text(max_size=600))
-def test_any_text_hashes_as_the_definition_says(text: str) -> None:
+def test_hashes_of_texts_follow_the_definition(text: str) -> None:
     assert java_hash(text) == slow_hash(text)
 
 
 @given(st.text(max_size=40), st.text(max_size=300))
-def test_any_key_hashes_as_the_definition_says(topic: str, key: str) -> None:
+def test_hashes_of_keys_follow_the_definition(topic: str, key: str) -> None:
     value = slow_hash(f"{topic}#{key}")
     assert index_key_hash(topic, key) == (0 if value == -(1 << 31) else abs(value))

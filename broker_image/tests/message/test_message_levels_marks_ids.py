@@ -38,7 +38,7 @@ def test_delays_have_a_unit(text: str, delay_ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "5", "5x", "-1s", "0s", "1.5s", "٣s", "99999999999999s", "4000d", " 1s"])
-def test_what_is_no_delay_is_refused(text: str) -> None:
+def test_an_invalid_delay_is_rejected(text: str) -> None:
     with pytest.raises(LevelTableError):
         parse_delay_ms(text)
 
@@ -67,7 +67,7 @@ def test_a_due_time_is_believed_by_its_own_record_only(due_ms: int, queue_id: in
 
 
 @pytest.mark.parametrize("text", ["", "1:2:3", "x" * DUE_WIDTH, format_due(1, 2, 3) + "0", format_due(1, 2, 3) + "\n"])
-def test_what_is_no_due_time_is_none(text: str) -> None:
+def test_an_invalid_due_time_is_none(text: str) -> None:
     assert parse_due(text, 2, 3) is None
 
 
@@ -80,12 +80,12 @@ def test_a_mark_is_read_as_it_was_written(kind: MarkKind, queue_id: int, queue_o
 @pytest.mark.parametrize(
     "text", ["", "delivered", "delivered:1:2", "eaten:1:2:3", "delivered:1:2:3:4", "delivered:-1:2:3"]
 )
-def test_what_is_no_mark_is_none(text: str) -> None:
+def test_an_invalid_mark_is_none(text: str) -> None:
     assert parse_mark(text) is None
 
 
 @pytest.mark.parametrize(("address", "port", "digits"), [("127.0.0.1", 10_911, 32), ("2001:db8::1", 65_535, 56)])
-def test_an_offset_id_says_where_its_record_is(address: str, port: int, digits: int) -> None:
+def test_an_offset_message_id_contains_address_and_offset(address: str, port: int, digits: int) -> None:
     host = pack_host(address, port)
     assert unpack_host(host) == (address, port)
     message_id = offset_message_id(host, 123_456_789)
@@ -98,7 +98,7 @@ def test_a_golden_offset_id() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7F", "Z" * 32, "7F000001000051AF0000000000000"])
-def test_what_is_no_offset_id_is_refused(text: str) -> None:
+def test_an_invalid_offset_message_id_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"hex|hexadecimal"):
         parse_offset_message_id(text)
 

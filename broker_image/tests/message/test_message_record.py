@@ -156,7 +156,7 @@ def plain(**changes: object) -> bytes:
     return encode_record(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_what_the_format_cannot_hold_is_refused() -> None:
+def test_unstorable_messages_are_rejected() -> None:
     with pytest.raises(IllegalMessageError, match="shorten it"):
         plain(topic=b"t" * 128)
     with pytest.raises(IllegalMessageError, match="fewer or shorter"):

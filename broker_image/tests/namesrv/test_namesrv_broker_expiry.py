@@ -42,7 +42,7 @@ def test_without_grace_a_closed_connection_drops_the_routes_at_once() -> None:
     assert world.route("T") is None
 
 
-def test_a_slave_whose_connection_closed_is_gone_at_once(world: World) -> None:
+def test_a_slave_with_a_closed_connection_is_removed_immediately(world: World) -> None:
     def addresses() -> object:
         route = world.route("T")
         return route and route["brokerDatas"][0]["brokerAddrs"]
@@ -84,7 +84,7 @@ def test_write_permission_stays_if_no_other_broker_takes_writes(world: World, ot
     assert world.permissions("T")["broker-a"] == 6
 
 
-def test_what_is_withheld_is_never_written_into_the_data(world: World) -> None:
+def test_withheld_queues_are_not_removed_from_the_data(world: World) -> None:
     first, second = world.broker("broker-a"), world.broker("broker-b")
     first.register("T")
     second.register("T")

@@ -100,7 +100,7 @@ def test_no_file_keeps_the_name_server_from_starting(tmp_path: Path, text: str) 
     assert ask(name_server(path), 219, namespace="N").code == 22
 
 
-def test_a_path_that_cannot_be_read_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_an_unreadable_path_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NamesrvError, match="cannot be read"):
         name_server(tmp_path)
 

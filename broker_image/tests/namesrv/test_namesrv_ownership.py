@@ -112,14 +112,14 @@ def test_a_slave_does_not_change_the_cluster_of_its_name(world: World) -> None:
     assert world.server.routes.groups["broker-a"].cluster == "C"
 
 
-def test_an_epoch_that_nobody_vouches_for_means_nothing(world: World) -> None:
+def test_an_unsigned_epoch_is_ignored(world: World) -> None:
     world.broker(address="10.0.0.1:10911").register("T")
     assert other(world, more={"epoch": "9"}).register("T").code == 1
     assert world.broker(address="10.0.0.1:10911", more={"epoch": "9"}).register("T").code == 0
     assert world.broker(address="10.0.0.1:10911").register("T").code == 0
 
 
-def test_the_time_is_measured_by_a_clock_that_nobody_sets(world: World) -> None:
+def test_expiry_uses_the_monotonic_clock(world: World) -> None:
     wall_ms = [10_000_000]
     world.server.now_ms = lambda: wall_ms[0]
     world.broker(address="10.0.0.1:10911").register("T")
@@ -143,7 +143,7 @@ def test_a_broker_that_registers_each_minute_keeps_its_name_in_between(world: Wo
     assert other(world).register("T").code == 0
 
 
-def test_who_repeats_a_registration_ends_it_neither_by_104_nor_by_closing(world: World) -> None:
+def test_a_repeated_registration_cannot_be_ended_by_its_sender(world: World) -> None:
     broker = world.broker(address="10.0.0.1:10911")
     broker.register("T")
     stranger = world.broker(address="10.0.0.1:10911", host="10.0.0.66")
@@ -180,7 +180,7 @@ def test_a_registration_that_is_refused_leaves_nothing_behind(world: World, shar
 @pytest.mark.parametrize(
     "fields", [{"brokerId": "-1"}, {"clusterName": "C\x1b[2J"}, {"haServerAddr": "a\nb"}, {"epoch": "-1"}]
 )
-def test_what_no_broker_says_of_itself_is_refused(world: World, fields: dict[str, str]) -> None:
+def test_an_implausible_registration_is_rejected(world: World, fields: dict[str, str]) -> None:
     broker = world.broker(address="10.0.0.1:10911", more=fields)
     assert broker.register("T").code == 1
     assert world.topics() == []
@@ -203,7 +203,7 @@ def test_claims_of_brokers_that_are_gone_are_limited_and_end(world: World) -> No
 
 
 @pytest.mark.parametrize("fields", [{}, {"brokerName": "theirs"}, {"brokerId": "7"}])
-def test_who_repeats_a_registration_while_its_broker_connects_again_does_not_get_to_end_it(
+def test_a_registration_repeated_during_a_reconnect_cannot_be_ended_by_its_sender(
     world: World, fields: dict[str, str]
 ) -> None:
     broker = world.broker(address="10.0.0.1:10911")
@@ -238,7 +238,7 @@ def test_repeated_registrations_do_not_shorten_the_time_for_which_a_name_is_held
     assert other(world).register("T").code == 1, "its next registration is due"
 
 
-def test_who_repeats_the_registration_of_a_broker_that_is_gone_keeps_its_routes(world: World) -> None:
+def test_a_repeated_registration_of_a_lost_broker_keeps_its_routes(world: World) -> None:
     # Nothing tells this from a broker that comes back from another host, such as a pod that moved.
     broker = world.broker(address="10.0.0.1:10911")
     broker.register("T")

@@ -66,7 +66,7 @@ def test_configuration_is_read_and_changed_over_the_wire(world: World) -> None:
         ("routeGraceMs=1\nlistenPort=1", 16, "changed over the wire"),
     ],
 )
-def test_what_cannot_be_changed_is_refused_whole(world: World, text: str, code: int, remark: str) -> None:
+def test_an_invalid_change_is_rejected_completely(world: World, text: str, code: int, remark: str) -> None:
     before = replace(world.server.config)
     answer = world.ask(318, body=text.encode())
     assert answer.code == code

@@ -95,7 +95,7 @@ def test_the_table_names_all_codes_that_change_something() -> None:
         (ORDINARY, "ordinary"),
     ],
 )
-def test_who_is_not_entitled_changes_nothing(
+def test_unauthorised_requests_change_nothing(
     world: World, code: int, account: tuple[str, str] | None, remark: str
 ) -> None:
     world.broker("broker-a", address="10.0.0.1:10911", account=A).register("T")
@@ -130,7 +130,7 @@ def test_an_account_registers_its_own_names_only(world: World) -> None:
     assert world.broker("broker-c", address="10.0.0.3:10911", account=B).register("T").code == 0
 
 
-def test_brokers_that_cannot_sign_register_names_of_nobody_from_their_network(world: World) -> None:
+def test_unsigned_brokers_register_unowned_names_from_listed_networks(world: World) -> None:
     assert world.broker("theirs", address="10.1.2.3:10911", host="10.1.2.3").register("T").code == 0
     assert world.broker("other", address="10.2.2.3:10911", host="10.2.2.3").register("T").code == 1
     assert world.broker("broker-a", address="10.1.2.4:10911", host="10.1.2.4").register("T").code == 1
@@ -296,7 +296,7 @@ def test_administrators_of_a_brokers_file_beside_it_are_administrators(world: Wo
         ("- 7", "is no file of rules"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told(text: str, problem: str) -> None:
+def test_errors_of_a_rule_file_are_reported(text: str, problem: str) -> None:
     with pytest.raises(AccessError, match=problem):
         parse(text, 0)
 

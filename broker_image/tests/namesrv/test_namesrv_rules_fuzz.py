@@ -147,7 +147,7 @@ class Hostile:
         self.peers[at] = self.world.peer(self.peers[at].remote_address.partition(":")[0])
 
 
-def test_nobody_changes_what_the_rules_give_to_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_names_of_other_accounts_cannot_be_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     path = tmp_path / "namesrv_acl.yml"
     path.write_text(RULES)

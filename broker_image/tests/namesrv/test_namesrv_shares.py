@@ -59,7 +59,7 @@ def test_one_host_does_not_take_the_room_of_all_brokers(world: World) -> None:
     assert greedy[2].register("T").code == 0, "room comes back"
 
 
-def test_the_remark_says_what_to_do(world: World) -> None:
+def test_the_remark_contains_advice(world: World) -> None:
     limited(world.server.routes.broker_shares, 4, 1)
     greedy = brokers(world, 2)
     greedy[0].register("T")
@@ -139,7 +139,7 @@ def test_a_host_is_an_ipv4_address_or_a_network_of_ipv6(one: str, another: str, 
     assert (network_of(pack_host(one, 1)) == network_of(pack_host(another, 2))) is same
 
 
-def test_a_host_s_connections_take_a_share_of_what_is_remembered() -> None:
+def test_connections_of_one_host_use_a_limited_share_of_the_tables() -> None:
     links = Links()
     links.shares = Shares(8, "connections")
     stranger, host = b"\x0a\x06\x06\x06", b"\x0a\x00\x00\x01"

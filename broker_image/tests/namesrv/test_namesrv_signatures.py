@@ -118,7 +118,7 @@ def test_an_account_may_require_the_second_signature(world: World) -> None:
     assert world.answer(peer, signed(wrong, 104, REGISTRATION)).code == 1
 
 
-def test_a_broker_that_only_asks_for_long_keeps_its_challenge(world: World) -> None:
+def test_a_broker_with_queries_only_keeps_its_challenge(world: World) -> None:
     assert world.server.channels is not None
     now = [0.0]
     world.server.channels._clock = lambda: now[0]

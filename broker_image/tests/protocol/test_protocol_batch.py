@@ -29,7 +29,7 @@ def test_an_entry_has_this_layout() -> None:
     assert bytes.fromhex("00000020 00000000 00000000 00000005 00000004") + b"body\0\x06KEYS\x01k" == ONE
 
 
-def test_magic_and_crc_are_not_looked_at() -> None:
+def test_magic_and_crc_are_ignored() -> None:
     assert decode_batch(ONE[:4] + b"\xff" * 8 + ONE[12:]) == [BatchMessage(5, b"body", b"KEYS\x01k")]
 
 

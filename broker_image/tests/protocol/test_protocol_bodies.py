@@ -152,7 +152,7 @@ def test_integer_keys_are_read_in_both_forms_and_written_with_quotes() -> None:
     assert offsets.encode() == b'{"offsetTable":{"T@G":{"0":12,"1":9}}}'
 
 
-def test_absent_fields_are_left_out_and_defaults_are_written() -> None:
+def test_absent_fields_are_omitted_and_defaults_written() -> None:
     assert TopicList(["T"]).encode() == b'{"topicList":["T"]}'
     assert json.loads(TopicConfig("T").encode()) == {
         "order": False,
@@ -208,7 +208,7 @@ def test_a_body_error_names_the_place() -> None:
         )
 
 
-def test_what_a_body_does_not_know_is_ignored() -> None:
+def test_unknown_fields_of_a_body_are_ignored() -> None:
     assert KVTable.decode(b'{"table":{"k":"v"},"more":{0:{{"a":1}:[null]}}}') == KVTable({"k": "v"})
     assert KVTable.decode(b'{"table":{"k":"v"},"more":{"0":[null]}}') == KVTable({"k": "v"})
 

@@ -157,7 +157,7 @@ def test_a_header_cannot_set_what_is_not_a_header_field() -> None:
         ),
     ],
 )
-def test_what_is_no_frame_ends_the_connection(frame: bytes, problem: str) -> None:
+def test_an_invalid_frame_ends_the_connection(frame: bytes, problem: str) -> None:
     with pytest.raises(ProtocolError, match=problem):
         decode_command(frame)
 
@@ -176,7 +176,7 @@ def test_an_answer_with_a_text_that_utf8_cannot_hold_still_goes_out(binary: bool
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_what_no_frame_can_hold_is_refused_before_it_is_sent(binary: bool) -> None:
+def test_an_unencodable_command_is_rejected_before_the_send(binary: bool) -> None:
     with pytest.raises(ValueError, match="exceeds the limit"):
         encode_command(Command(10, body=bytes(MAX_FRAME_BYTES), binary=binary))
 

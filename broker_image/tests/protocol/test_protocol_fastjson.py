@@ -103,12 +103,12 @@ def test_strings_that_look_like_syntax_are_left_alone() -> None:
         "{1:١}".encode(),
     ],
 )
-def test_what_is_not_json_in_either_form_is_refused(text: bytes) -> None:
+def test_invalid_json_is_rejected(text: bytes) -> None:
     with pytest.raises(FastJsonError):
         loads(text)
 
 
-def test_an_error_says_where() -> None:
+def test_an_error_contains_the_position() -> None:
     with pytest.raises(FastJsonError, match="character 3: expected a value, found 'oops}'"):
         loads(b"{1:oops}")
 
@@ -140,7 +140,7 @@ def test_keys_are_written_as_java_reads_them() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {(1, 2): 3}, {ObjectKey(): {True: 1}}, {ObjectKey(): object()}])
-def test_what_has_no_form_is_refused_when_written(value: Any) -> None:
+def test_unsupported_values_are_rejected_when_written(value: Any) -> None:
     with pytest.raises(TypeError):
         dumps(value)
 

@@ -39,7 +39,7 @@ def request() -> Command:
     return command
 
 
-def test_the_signature_is_what_the_page_says() -> None:
+def test_the_signature_equals_the_pages_example() -> None:
     signer = ConnectionSigner(ConnectionKey(KEY, SECRET, b"c" * 16, NONCE, SERVER), KEY)
     command = request()
     signer.sign(command)

@@ -31,7 +31,7 @@ def test_frames_signed_by_rocketmqs_hook_verify_and_ours_have_the_same_signature
 
 
 @given(fields_of, st.binary(max_size=100), st.booleans(), st.text(min_size=1, max_size=20))
-def test_what_is_signed_verifies_after_the_wire_and_a_changed_one_does_not(
+def test_a_signed_request_verifies_after_the_wire_and_a_changed_one_does_not(
     fields: dict[str, str], body: bytes, binary: bool, secret: str
 ) -> None:
     command = request_command(10, dict(fields), body)

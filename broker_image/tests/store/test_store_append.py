@@ -43,7 +43,7 @@ from delaymq_testing.store.small_stores import (
 Open = Callable[..., MessageStore]
 
 
-def test_what_was_appended_is_read_again(open_store: Open) -> None:
+def test_appended_records_are_read_back(open_store: Open) -> None:
     store = open_store()
     appended = store.append(message("one", body="Grüße".encode(), TAGS="a", KEYS="k1 k2"))
     record = store.record_at(appended.physical_offset)
@@ -110,7 +110,7 @@ def test_a_record_may_fill_a_segment_to_its_last_eight_bytes(open_store: Open) -
     assert store.recovery.corrections == []
 
 
-def test_a_batch_stands_in_one_segment_or_not_at_all(open_store: Open) -> None:
+def test_a_batch_is_stored_in_one_segment_or_not_at_all(open_store: Open) -> None:
     store = open_store()
     store.append(message("first", body=bytes(12_000)))
     batch = store.append_batch([message(str(n), topic="Batch", body=bytes(1_000)) for n in range(6)])
@@ -131,7 +131,7 @@ def test_store_time_never_goes_back(open_store: Open, clock: Clock) -> None:
     assert open_store().append(message("c")).store_timestamp_ms == first
 
 
-def test_flushing_moves_what_is_confirmed(open_store: Open) -> None:
+def test_a_flush_advances_the_confirmed_offset(open_store: Open) -> None:
     store = open_store(options=replace(SMALL, sync_flush=True))
     assert store.flush_task() is None or store.end_offset == 0
     store.append(message("a"))
@@ -149,7 +149,7 @@ def test_flushing_moves_what_is_confirmed(open_store: Open) -> None:
     assert store.flush_task() is None
 
 
-def test_a_disk_that_does_not_keep_what_was_written_ends_writing(open_store: Open) -> None:
+def test_a_failed_flush_ends_writing(open_store: Open) -> None:
     class Failing(Files):
         fails = False
 
@@ -307,7 +307,7 @@ def test_a_store_of_a_later_version_is_left_alone(tmp_path: Path, open_store: Op
     assert sorted(os.listdir(tmp_path / "store")) == ["delaymq"]
 
 
-def test_a_closed_store_says_so(open_store: Open) -> None:
+def test_a_closed_store_raises_an_error(open_store: Open) -> None:
     store = open_store()
     store.close()
     store.close()

@@ -72,7 +72,7 @@ def test_entries_behind_a_snapshot_are_kept_aside_before_they_are_cut(stopped: P
     assert pieces[pieces.index(b"\n", pieces.index(about)) + 1 :].startswith(entries.rstrip(b"\0"))
 
 
-def test_what_is_kept_aside_is_bounded(stopped: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_aside_folder_is_bounded(stopped: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "MAX_BYTES", 40_960)
     monkeypatch.setattr(aside, "MAX_FILES", 5)
     last = sorted((stopped / "commitlog").iterdir())[-1]

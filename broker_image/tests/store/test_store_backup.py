@@ -61,7 +61,7 @@ def log_of(path: Path, end: int) -> list[tuple[int, bytes]]:
     ]
 
 
-def test_what_a_running_broker_wrote_is_restored_up_to_the_named_offset(open_store: Open, tmp_path: Path) -> None:
+def test_a_backup_of_a_running_broker_is_restored_up_to_its_end_offset(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     store.config_files.save("consumerOffset.json", b'{"offsetTable":{}}')
     fill(store, 100)
@@ -84,7 +84,7 @@ def test_what_a_running_broker_wrote_is_restored_up_to_the_named_offset(open_sto
     assert not again.query_index("Orders", "after7", 8, 0, 1 << 60)
 
 
-def test_a_second_backup_copies_what_is_new_and_touches_no_complete_segment(open_store: Open, tmp_path: Path) -> None:
+def test_a_second_backup_copies_new_data_and_keeps_complete_segments(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 50)
     first = back_up(tmp_path / "store", tmp_path / "backup")
@@ -166,7 +166,7 @@ def test_a_damaged_file_is_named_by_verify_and_stops_a_restore(open_store: Open,
     restored(tmp_path / "backup", tmp_path / "again")  # a restore that did not end may be run again
 
 
-def test_a_damaged_manifest_is_said_and_the_next_backup_makes_it_good(open_store: Open, tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_reported_and_repaired_by_the_next_backup(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 30)
     back_up(tmp_path / "store", tmp_path / "backup")
     manifest = tmp_path / "backup/manifest.json"
@@ -191,7 +191,7 @@ class SmallDisk(Files):
         super().pwrite(descriptor, data, position)
 
 
-def test_a_full_disk_keeps_what_is_copied_and_the_next_run_goes_on(open_store: Open, tmp_path: Path) -> None:
+def test_after_a_full_disk_the_next_backup_resumes(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 100)
     with pytest.raises(OSError, match="No space"):
@@ -231,7 +231,7 @@ def test_segments_that_are_deleted_meanwhile_move_the_beginning_and_the_end(
     assert sorted(each.name for each in (tmp_path / "backup/commitlog").iterdir()) == list(result.manifest.segments)
 
 
-def test_queues_whose_messages_are_all_gone_go_on_counting(open_store: Open, clock: Clock, tmp_path: Path) -> None:
+def test_queues_without_messages_keep_their_offsets(open_store: Open, clock: Clock, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 47, topic="Gone")
     fill(store, 60)
@@ -357,7 +357,7 @@ def test_an_empty_store_and_one_of_rocketmq_can_be_backed_up(open_store: Open, g
     }
 
 
-def test_a_backup_says_which_program_reads_it(open_store: Open, tmp_path: Path) -> None:
+def test_a_newer_backup_names_the_program_that_can_read_it(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 5)
     result = back_up(tmp_path / "store", tmp_path / "backup")
     path = tmp_path / "backup/manifest.json"
@@ -401,9 +401,7 @@ def test_a_manifest_does_not_lead_out_of_its_folder(open_store: Open, tmp_path: 
     ],
     ids=str,
 )
-def test_a_source_that_names_what_no_store_has_writes_nothing(
-    open_store: Open, tmp_path: Path, lie: dict[str, object]
-) -> None:
+def test_an_invalid_source_writes_nothing(open_store: Open, tmp_path: Path, lie: dict[str, object]) -> None:
     fill(open_store(), 5)
 
     class Lying(FolderSource):

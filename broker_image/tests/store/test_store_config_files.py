@@ -29,7 +29,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_what_a_start_would_refuse_is_not_written_and_moves_no_backup(files: ConfigFiles, tmp_path: Path) -> None:
+def test_an_invalid_table_is_not_written_and_replaces_no_backup(files: ConfigFiles, tmp_path: Path) -> None:
     files.save(NAME, b"[1]", max_bytes=10)
     files.save(NAME, b"[2]", max_bytes=10)
     before = contents(tmp_path / "config")
@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_renamed_is_found_in_its_place_each_time(
         assert failure.value.paths == [f"config/{NAME}"]
 
 
-def test_of_a_table_whose_backup_is_good_only_the_damaged_file_is_renamed(
+def test_a_damaged_table_with_a_good_backup_is_renamed(
     files: ConfigFiles, tmp_path: Path, corrections: list[Correction]
 ) -> None:
     config = tmp_path / "config"

@@ -79,7 +79,7 @@ def sound(tmp_path: Path) -> tuple[Template, Outcome]:
     return template, outcome(tmp_path / "case", QuietFiles(), template.end_ms, template.owners)
 
 
-def test_the_campaign_counts_what_is_lost_doubled_moved_and_unreachable(sound: tuple[Template, Outcome]) -> None:
+def test_the_campaign_counts_lost_duplicate_moved_and_unreachable_messages(sound: tuple[Template, Outcome]) -> None:
     template, found = sound
     assert problems_of(template, found, []) == []
     record = next(record for record in template.records if record.topic == "Orders")

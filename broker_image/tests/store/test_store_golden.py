@@ -57,7 +57,7 @@ def test_opening_keeps_every_queue_entry_and_key(golden: Path, open_store: Calla
             assert record.physical_offset in store.query_index(record.topic, key, 64, 0, 1 << 62)
 
 
-def test_what_the_producer_was_told_is_in_the_store(golden: Path, open_store: Callable[..., MessageStore]) -> None:
+def test_acknowledged_messages_are_in_the_store(golden: Path, open_store: Callable[..., MessageStore]) -> None:
     store = open_store(golden)
     by_id = {
         offset_message_id(record.store_host, record.physical_offset): record for record in StoreReader(golden).records()
@@ -119,7 +119,7 @@ def test_pending_delays_keep_the_due_times_of_the_real_broker(golden: Path) -> N
     assert delayed == 15
 
 
-def test_the_counts_tell_what_was_sent(golden: Path) -> None:
+def test_the_counts_equal_the_sent_messages(golden: Path) -> None:
     inspection = inspect(golden)
     assert inspection.records == RECORDS
     assert inspection.kinds["delayed"] == 15

@@ -69,7 +69,7 @@ def test_so_many_queue_files_are_synced_by_one_call(open_store: Open, monkeypatc
     assert store.recovery.snapshot_used
 
 
-def test_what_arrives_while_queues_are_written_is_replayed(open_store: Open, tmp_path: Path) -> None:
+def test_records_stored_during_a_snapshot_are_replayed(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     fill(store)
     sent = 0
@@ -131,7 +131,7 @@ class FolderSyncs(Files):
         super().sync_folder(path)
 
 
-def test_a_flush_beside_a_snapshot_syncs_the_name_of_a_new_segment_itself(open_store: Open) -> None:
+def test_a_flush_during_a_snapshot_syncs_new_segment_names(open_store: Open) -> None:
     files = FolderSyncs()
     store = open_store(files=files)
     flush(store)

@@ -180,7 +180,7 @@ def test_a_record_from_elsewhere_does_not_make_a_topic_new() -> None:
     assert log.confirm(0, False).confirm(1, True).decided() == {0: ("A", 0, 0)}
 
 
-def test_a_record_from_elsewhere_does_not_hide_what_follows_it_behind_a_snapshot() -> None:
+def test_a_misplaced_record_does_not_hide_records_after_a_snapshot() -> None:
     log = Log(start=Start(7)).put(7, 8, queue_id=1).put(6).put(7, 8, 9)
     assert log.decided() == {2: None}
 

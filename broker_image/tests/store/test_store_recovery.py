@@ -55,7 +55,7 @@ def check(store: MessageStore, path: Path) -> None:
         "lock",
     ],
 )
-def test_what_can_be_rebuilt_may_be_missing(stopped: Path, open_store: Open, broken: str, clean: bool) -> None:
+def test_rebuildable_files_may_be_missing(stopped: Path, open_store: Open, broken: str, clean: bool) -> None:
     path = stopped / broken
     if path.is_dir():
         shutil.rmtree(path)
@@ -402,7 +402,7 @@ def test_two_damaged_neighbours_cost_none_of_the_messages_behind_them(stopped: P
     check(store, stopped)
 
 
-def test_a_newest_record_from_the_future_does_not_date_what_is_stored_next(
+def test_a_record_from_the_future_does_not_affect_later_store_times(
     tmp_path: Path, open_store: Open, clock: Clock
 ) -> None:
     store = open_store()
@@ -445,7 +445,7 @@ def test_a_clock_that_was_set_back_dates_as_before(open_store: Open, clock: Cloc
     assert store.append(message("c")).store_timestamp_ms == newest
 
 
-def test_what_a_killed_process_appended_is_on_disk_after_the_first_flush(open_store: Open) -> None:
+def test_records_of_a_killed_process_are_durable_after_the_first_flush(open_store: Open) -> None:
     store = open_store()
     store.append(message("a"))
     snapshot(store)

@@ -117,7 +117,7 @@ def test_unflushed_segments_stay(open_store: Open, disk: Disk, clock: Clock, tmp
     assert store.clean(clock.ms)
 
 
-def test_what_a_task_syncs_stays_until_it_is_over(open_store: Open, disk: Disk, clock: Clock) -> None:
+def test_files_of_a_running_flush_are_kept_until_it_ends(open_store: Open, disk: Disk, clock: Clock) -> None:
     store = open_store(files=disk)
     for number in range(60):
         store.append(message(f"u{number}", body=bytes(1_000)))

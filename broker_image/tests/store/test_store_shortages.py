@@ -149,7 +149,7 @@ def test_a_segment_that_cannot_be_made_changes_nothing_until_it_can(
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_a_segment_whose_name_the_disk_did_not_keep_fails_the_store(number: int, open_store: Open) -> None:
+def test_an_unsynced_segment_name_fails_the_store(number: int, open_store: Open) -> None:
     files = Short()
     store = open_store(files=files)
     kept = [store.append(message(str(n), body=bytes(2_000))).physical_offset for n in range(7)]
@@ -201,7 +201,7 @@ def test_a_table_that_cannot_be_read_for_a_shortage_does_not_count_as_empty(numb
     assert store.recovery.corrections == []
 
 
-def test_keys_that_find_no_memory_keep_no_record_from_those_who_watch_the_log(
+def test_an_index_memory_error_does_not_hide_records_from_observers(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watcher = Watcher()
@@ -227,7 +227,7 @@ def test_keys_that_find_no_memory_keep_no_record_from_those_who_watch_the_log(
     [(errno.EMFILE, "ulimit -n"), (errno.EROFS, "readOnly=true"), (errno.ENOSPC, "free space"), (errno.EIO, "disk")],
 )
 @pytest.mark.parametrize("call", ["open", "create"])
-def test_a_store_whose_files_cannot_be_opened_is_refused_with_a_sentence(
+def test_a_store_with_unreadable_files_is_rejected_with_an_error(
     call: str, number: int, text: str, open_store: Open
 ) -> None:
     store = open_store()

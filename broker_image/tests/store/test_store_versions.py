@@ -25,7 +25,7 @@ def change(tmp_path: Path, **members: object) -> None:
     path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
 
 
-def test_a_store_says_its_version_and_who_may_read_it(open_store: Open, tmp_path: Path) -> None:
+def test_a_store_states_its_version_and_minimum_reader(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     assert state_of(tmp_path) == {
         "formatVersion": 1, "minimumReader": 1, "epoch": 0, "role": "master", "storeId": store.store_id,
@@ -53,7 +53,7 @@ def test_a_newer_store_that_older_programs_may_read_is_opened_and_keeps_its_vers
     assert (state_of(tmp_path)["formatVersion"], state_of(tmp_path)["minimumReader"]) == (2, 1)
 
 
-def test_an_older_store_is_marked_before_the_newer_program_goes_on_with_it(
+def test_an_older_store_is_upgraded_before_use(
     open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = open_store()
@@ -65,7 +65,7 @@ def test_an_older_store_is_marked_before_the_newer_program_goes_on_with_it(
     assert (state_of(tmp_path)["formatVersion"], state_of(tmp_path)["minimumReader"]) == (3, 2)
 
 
-def test_what_a_tool_left_half_done_is_not_opened(open_store: Open, tmp_path: Path) -> None:
+def test_an_unfinished_restore_is_not_opened(open_store: Open, tmp_path: Path) -> None:
     open_store().close()
     change(tmp_path, unfinished="an unfinished restore")
     with pytest.raises(NotAStoreError, match="an unfinished restore: run it again"):

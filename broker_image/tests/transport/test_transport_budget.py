@@ -33,7 +33,7 @@ def test_half_received_requests_of_many_peers_stay_below_the_budget_and_the_olde
     assert "maxBufferedBytes" in peers[0].reasons[0]
 
 
-def test_who_grows_keeps_the_place_that_its_first_byte_gave_it() -> None:
+def test_a_growing_buffer_keeps_its_position_in_the_eviction_order() -> None:
     budget = BufferBudget(16 * MIB)
     first, second = Peer(budget), Peer(budget)
     budget.receives(first, MIB)
@@ -54,7 +54,7 @@ def test_announced_sizes_are_believed_only_while_little_is_held() -> None:
     assert budget.trusts_peers
 
 
-def test_unsent_answers_count_and_who_fell_behind_first_is_cut_off() -> None:
+def test_unsent_responses_count_and_the_slowest_peer_is_disconnected() -> None:
     budget = BufferBudget(16 * MIB)
     peers = [Peer(budget) for _ in range(5)]
     for peer in peers:
@@ -64,7 +64,7 @@ def test_unsent_answers_count_and_who_fell_behind_first_is_cut_off() -> None:
     assert budget.unsent_bytes == 16 * MIB
 
 
-def test_what_a_slow_peer_took_meanwhile_does_not_count() -> None:
+def test_bytes_that_a_slow_peer_has_read_do_not_count() -> None:
     budget = BufferBudget(16 * MIB)
     slow = Peer(budget)
     for _ in range(1_000):

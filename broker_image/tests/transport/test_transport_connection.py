@@ -129,7 +129,7 @@ def test_both_sides_can_ask() -> None:
     run(scenario)
 
 
-def test_a_peer_that_only_asks_refuses_requests_with_code_3() -> None:
+def test_a_client_side_connection_rejects_requests_with_code_3() -> None:
     async def scenario() -> None:
         async with server(echo) as (port, accepted):
             client = await connect(HOST, port)
@@ -255,7 +255,7 @@ def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers() -> N
     run(scenario)
 
 
-def test_connecting_to_a_name_without_an_address_says_so() -> None:
+def test_connecting_to_an_unresolvable_name_is_an_error() -> None:
     async def scenario() -> None:
         with pytest.raises(ConnectError, match=r"no-such-name\.invalid:1: cannot connect"):
             await connect("no-such-name.invalid", 1)
@@ -263,7 +263,7 @@ def test_connecting_to_a_name_without_an_address_says_so() -> None:
     run(scenario)
 
 
-def test_connecting_to_a_closed_port_says_so() -> None:
+def test_connecting_to_a_closed_port_is_an_error() -> None:
     async def scenario() -> None:
         with socket.socket() as unused:
             unused.bind((HOST, 0))

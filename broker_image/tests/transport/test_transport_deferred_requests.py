@@ -179,7 +179,7 @@ def test_a_stop_of_reading_during_a_handshake_leaves_the_handshake_alone_and_hol
     run(scenario)
 
 
-def test_what_was_sent_before_and_during_a_handshake_never_leaves_in_the_clear() -> None:
+def test_data_sent_before_or_during_a_handshake_is_never_plaintext() -> None:
     async def scenario() -> None:
         connection, below = opened()
         futures = [connection.start_request(request_command(10)) for _ in range(3)]
@@ -204,7 +204,7 @@ def test_what_was_sent_before_and_during_a_handshake_never_leaves_in_the_clear()
     run(scenario)
 
 
-def test_an_end_in_a_handshake_is_told_once_and_nothing_is_kept_after_it() -> None:
+def test_a_connection_lost_in_a_handshake_is_reported_once_and_released() -> None:
     told: list[Any] = []
 
     async def scenario() -> None:
@@ -230,7 +230,7 @@ def test_a_handshake_on_a_connection_that_ended_is_an_error_of_the_connection() 
     run(scenario)
 
 
-def test_no_timer_outlives_what_it_was_set_for() -> None:
+def test_no_timer_outlives_its_connection() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         timers: list[asyncio.TimerHandle] = []

@@ -60,7 +60,7 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_connections_of_one_host_take_turns(now: list[float]) -> None:
+def test_connections_of_one_host_are_scheduled_round_robin(now: list[float]) -> None:
     taken: list[str] = []
 
     async def scenario() -> None:
@@ -140,7 +140,7 @@ def test_a_new_connection_to_a_busy_host_does_not_go_before_all_others_for_long(
     run(scenario)
 
 
-def test_nobody_waits_twice(now: list[float]) -> None:
+def test_a_connection_is_queued_once(now: list[float]) -> None:
     taken: list[str] = []
 
     async def scenario() -> None:
@@ -155,7 +155,7 @@ def test_nobody_waits_twice(now: list[float]) -> None:
     assert taken == ["a"]
 
 
-def test_a_turn_that_is_spent_is_over_until_the_loop_comes_round(now: list[float]) -> None:
+def test_an_exhausted_slice_lasts_until_the_next_loop_iteration(now: list[float]) -> None:
     async def scenario() -> None:
         turns = FairQueue()
         assert not turns.is_exhausted()
@@ -218,7 +218,7 @@ def test_a_flood_is_handled_in_slices_with_others_in_between_and_every_request_o
     assert sum(1 for one, other in itertools.pairwise(firsts) if one != other) > 20
 
 
-def test_what_is_put_off_says_since_when_and_a_connection_that_has_caught_up_does_not(
+def test_deferred_requests_have_a_start_time_until_the_connection_catches_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(inbound, "SLICE_S", 0.0)

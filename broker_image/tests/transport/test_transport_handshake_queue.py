@@ -57,7 +57,7 @@ def row() -> Row:
     return Row()
 
 
-def test_networks_have_their_turns_one_after_the_other_and_the_newest_of_each_is_first(row: Row) -> None:
+def test_handshakes_rotate_through_networks_newest_first(row: Row) -> None:
     first, second = row.come("10.0.0.1", 2)
     third, fourth = row.come("10.0.0.2", 2)
     assert row.begin_all() == [second, fourth, first, third]
@@ -118,7 +118,7 @@ def test_slow_clients_of_one_network_that_get_on_have_more_time(row: Row) -> Non
     assert waiting[-1] is under_way[0]
 
 
-def test_what_cannot_go_on_yet_does_not_give_way(row: Row) -> None:
+def test_a_handshake_that_waits_for_the_server_is_not_evicted(row: Row) -> None:
     """Its certificate is being made: that is no fault of its peer."""
     row.come("10.0.0.1", MAX_PER_NETWORK)
     for _ in range(MAX_PER_NETWORK):
@@ -136,7 +136,7 @@ def test_a_host_with_many_ipv6_addresses_is_one_network(row: Row) -> None:
     assert len(row.begin_all()) == 1
 
 
-def test_who_waited_too_long_is_dropped_some_at_a_time(row: Row) -> None:
+def test_expired_handshakes_are_dropped_in_batches(row: Row) -> None:
     came = row.come("10.0.0.1", 20)
     row.now += WAIT_S
     late = row.come("10.0.0.1")
@@ -151,7 +151,7 @@ def test_who_waited_too_long_is_dropped_some_at_a_time(row: Row) -> None:
     assert (row.row.waiting, row.row.next(row.now)) == (0, GIVES_WAY_S)
 
 
-def test_against_any_number_of_hostile_ones_a_client_begins_within_a_turn_of_each_network(row: Row) -> None:
+def test_a_client_starts_within_one_round_of_all_networks(row: Row) -> None:
     """They come anew whenever one of theirs was ended; a turn is one that begins, and takes STUCK_S at most."""
     hostile = [f"10.1.0.{number}" for number in range(20)]
     for address in hostile:
@@ -170,7 +170,7 @@ def test_against_any_number_of_hostile_ones_a_client_begins_within_a_turn_of_eac
     assert client in begun
 
 
-def test_what_is_counted_is_what_is_there_whatever_happens() -> None:
+def test_counters_equal_the_queue_contents() -> None:
     chance = random.Random(7)
     row = Row()
     waiting: set[Handshake] = set()

@@ -17,7 +17,7 @@ from delaymq.transport.buffer_budget import BufferBudget
 from delaymq_testing.transport.loopback import BOUND_S, HOST, never_answer, run, server, until
 
 
-def test_a_peer_that_does_not_read_is_not_read_from_and_then_cut_off() -> None:
+def test_a_peer_that_does_not_read_is_paused_and_then_disconnected() -> None:
     limits = ConnectionLimits(write_pause_bytes=64 << 10, write_stall_ms=200, read_while_behind=False)
 
     async def scenario() -> None:
@@ -46,7 +46,7 @@ def test_a_peer_that_does_not_read_is_not_read_from_and_then_cut_off() -> None:
     run(scenario)
 
 
-def test_what_a_peer_leaves_unread_behind_bad_bytes_counts_for_the_memory_of_all() -> None:
+def test_unsent_responses_after_a_protocol_error_count_in_the_budget() -> None:
     async def scenario() -> None:
         def large_answers(connection: RemotingConnection, commands: list[Command]) -> None:
             for command in commands:
@@ -147,7 +147,7 @@ def test_oneways_to_a_peer_that_is_behind_are_refused_and_drain_waits() -> None:
     run(scenario)
 
 
-def test_an_ordinary_close_delivers_what_was_written() -> None:
+def test_a_normal_close_delivers_written_data() -> None:
     async def scenario() -> None:
         def answer_and_close(connection: RemotingConnection, commands: list[Command]) -> None:
             for command in commands:

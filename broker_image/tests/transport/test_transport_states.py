@@ -83,7 +83,7 @@ def test_each_machine_has_a_cell_for_each_event_in_each_state() -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_an_impossible_event_is_an_error_that_says_why(name: str) -> None:
+def test_an_impossible_event_raises_an_error_with_the_reason(name: str) -> None:
     machine = MACHINES[name][0]
     for state, row in machine.table.items():
         for event, cell in row.items():
@@ -271,7 +271,7 @@ def test_peers(state: Peer, event: PeerEvent) -> None:
     run(scenario)
 
 
-def test_a_connection_reads_in_one_state_only_and_waits_for_a_turn_in_two() -> None:
+def test_a_connection_reads_in_one_state_and_queues_in_two() -> None:
     """The rules of states.reads and states.wants_turn, written out."""
     for intake, held_back in itertools.product(Intake, (False, True)):
         assert reads(intake, held_back=held_back) is ((intake, held_back) == (Intake.OPEN, False))

@@ -88,9 +88,7 @@ def test_a_handshake_in_pieces_and_with_a_request_behind_it_is_taken(
     run(scenario)
 
 
-def test_where_only_tls_is_taken_plain_connections_are_closed_and_the_client_says_why(
-    run: Run, authority: Authority
-) -> None:
+def test_with_required_tls_plaintext_clients_get_an_error(run: Run, authority: Authority) -> None:
     taken: list[Command] = []
 
     def taking(connection: RemotingConnection, commands: list[Command]) -> None:
@@ -119,9 +117,7 @@ def ask_and_close(connection: RemotingConnection) -> None:
     connection.close()
 
 
-def test_a_connection_can_be_asked_and_closed_in_the_turn_in_which_its_socket_goes(
-    run: Run, authority: Authority
-) -> None:
+def test_a_connection_can_be_queried_and_closed_while_its_socket_closes(run: Run, authority: Authority) -> None:
     async def scenario() -> None:
         async with server(server_context(authority.issue(HOST))) as listening:
             client = await connect(HOST, listening.port, tls=client_context(authority))
@@ -135,7 +131,7 @@ def test_a_connection_can_be_asked_and_closed_in_the_turn_in_which_its_socket_go
     run(scenario)
 
 
-def test_a_connection_can_be_asked_and_closed_in_the_turn_in_which_its_handshake_fails(
+def test_a_connection_can_be_queried_and_closed_while_its_handshake_fails(
     run: Run, authority: Authority, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -155,7 +151,7 @@ def test_a_connection_can_be_asked_and_closed_in_the_turn_in_which_its_handshake
     run(scenario)
 
 
-def test_a_close_sends_what_was_written_first_and_an_abort_resets(run: Run, authority: Authority) -> None:
+def test_a_close_sends_written_data_and_an_abort_resets(run: Run, authority: Authority) -> None:
     body = os.urandom(5_000_000)
 
     def last_words(connection: RemotingConnection, commands: list[Command]) -> None:
@@ -205,7 +201,7 @@ def test_a_peer_that_does_not_read_over_tls_counts_as_behind_until_it_does(run: 
     run(scenario)
 
 
-def test_what_is_written_counts_as_unsent_until_the_kernel_of_the_peer_has_it(run: Run, authority: Authority) -> None:
+def test_written_data_counts_as_unsent_until_acknowledged(run: Run, authority: Authority) -> None:
     async def scenario() -> None:
         async with server(server_context(authority.issue(HOST))) as listening:
             client = await connect(HOST, listening.port, tls=client_context(authority))

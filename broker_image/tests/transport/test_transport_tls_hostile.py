@@ -15,7 +15,7 @@ from delaymq_testing.certificates import Authority, client_context, server_conte
 from delaymq_testing.transport.loopback_tls import BOUND_S, HALF_HANDSHAKE, HOST, NEVER_S, Run, server, until
 
 
-def test_tls_behind_plain_requests_is_cut_off(run: Run, authority: Authority) -> None:
+def test_tls_after_plaintext_requests_ends_the_connection(run: Run, authority: Authority) -> None:
     """One connection is one or the other: answers that are under way would fall into the handshake."""
 
     async def scenario() -> None:
@@ -86,7 +86,7 @@ def test_hostile_first_bytes_cost_only_their_own_connection(
     run(scenario)
 
 
-def test_a_flood_of_handshakes_that_stop_halfway_keeps_nobody_out(
+def test_stalled_handshakes_do_not_block_others(
     run: Run, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each comes again when it was ended, so that there are always more than may be under way."""
@@ -125,7 +125,7 @@ def test_a_flood_of_handshakes_that_stop_halfway_keeps_nobody_out(
     run(scenario)
 
 
-def test_half_handshakes_of_one_address_keep_nobody_from_another_one_waiting(
+def test_stalled_handshakes_of_one_address_do_not_delay_other_addresses(
     run: Run, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing gives way here but what must: what one address may not have is there for others at once."""

@@ -47,7 +47,7 @@ def run(scenario: Callable[[RemotingConnection, _Writes], Awaitable[None]]) -> N
     asyncio.run(connected())
 
 
-def test_the_first_request_goes_out_at_once_and_the_others_of_one_turn_of_the_loop_together() -> None:
+def test_the_first_request_is_written_immediately_and_later_ones_together() -> None:
     async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
         bodies = [b"%d" % number for number in range(50)]
         requests = (connection.request(request_command(99, body=body)) for body in bodies)
@@ -77,7 +77,7 @@ def test_much_is_not_gathered_beyond_its_limit() -> None:
     run(scenario)
 
 
-def test_order_is_kept_between_requests_and_what_is_sent_at_once() -> None:
+def test_order_is_kept_between_gathered_and_immediate_writes() -> None:
     async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
         seen: list[bytes] = []
 
@@ -99,7 +99,7 @@ def test_order_is_kept_between_requests_and_what_is_sent_at_once() -> None:
     run(scenario)
 
 
-def test_a_close_sends_what_was_gathered() -> None:
+def test_a_close_sends_gathered_writes() -> None:
     async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
         futures = [connection.start_request(request_command(99, body=body)) for body in (b"first", b"last")]
         assert len(writes.sizes) == 1
