@@ -234,7 +234,7 @@ def test_messages_are_found_by_key_id_and_time_and_while_they_wait(ask: Ask) -> 
     assert bodies(ask.json(*between, "--limit", "1")) == ["a"]
     assert len(ask.json(*between, "--queue", str(first["queueId"]))) == 1
     none = ask("message", "find", "Found", "--from", "0", "--to", "1")
-    assert (none.code, none.out, "no message of topic Found" in none.err) == (1, "", True)
+    assert (none.code, none.out, "no message found in topic Found" in none.err) == (1, "", True)
     assert ask("message", "find", "Found", "--key", "other").code == 1
     [got] = ask.json("message", "get", str(first["offsetMessageId"]))
     assert (got["body"], got["messageId"]) == ("a", first["messageId"])

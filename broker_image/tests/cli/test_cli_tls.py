@@ -83,8 +83,8 @@ def test_invalid_tls_settings_are_reported_before_the_start(authority: Authority
     for words, said in (
         (("--tls-cert", str(pair.certificate)), "tls.server.keyPath is not"),
         (("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key)), "keyPassword is not set"),
-        (("--tls-mode", "sometimes"), "none of disabled, permissive, enforcing"),
-        (("--tls-config", str(tmp_path / "none.properties")), "cannot be read"),
+        (("--tls-mode", "sometimes"), "use one of disabled, permissive, enforcing"),
+        (("--tls-config", str(tmp_path / "none.properties")), "cannot read"),
     ):
         done = command("standalone", *words, *where)
         assert done.returncode != 0

@@ -83,7 +83,7 @@ def test_the_rest_of_a_long_error_is_not_taken_for_the_next_answer(kept: Kept) -
 def test_an_answer_may_be_as_large_as_the_limit_and_no_larger(kept: Kept) -> None:
     kept.answer = (200, b"x" * 100)
     assert len(client_of(kept.url, most=100).request("GET", "/x").data) == 100
-    with pytest.raises(AnswerTooLargeError, match="more than 99 bytes"):
+    with pytest.raises(AnswerTooLargeError, match="exceeds 99 bytes"):
         client_of(kept.url, most=99).request("GET", "/x")
 
 

@@ -63,7 +63,7 @@ def test_configuration_is_read_and_changed_over_the_wire(world: World) -> None:
         ("routeGraceMs=many", 1, "not an integer"),
         ("routeGraceMz=1", 1, "did you mean routeGraceMs"),
         ("nonsense", 1, "not key=value"),
-        ("routeGraceMs=1\nlistenPort=1", 16, "changed over the wire"),
+        ("routeGraceMs=1\nlistenPort=1", 16, "changed over the network"),
     ],
 )
 def test_an_invalid_change_is_rejected_completely(world: World, text: str, code: int, remark: str) -> None:

@@ -293,7 +293,7 @@ def test_administrators_of_a_brokers_file_beside_it_are_administrators(world: Wo
         (f"{ACCOUNT}addresses: [10.0.0.0/33]", "account account-of-a: addresses: '10.0.0.0/33' is not a network"),
         (f"{ACCOUNT}addresses: []", "addresses contains no network: add some, or remove the key"),
         ("accounts: 7", "accounts: use a list"),
-        ("- 7", "is no file of rules"),
+        ("- 7", "is not a rule file"),
     ],
 )
 def test_errors_of_a_rule_file_are_reported(text: str, problem: str) -> None:

@@ -36,7 +36,7 @@ class Shares:
         if payer != SIGNED and self._by_payer[payer] + added > self.host_limit:
             return (
                 f"your address may register {self.host_limit} {self._what} without a signature, and"
-                f" has {self._by_payer[payer]}: unregister some, or sign requests (namesrvAccountFile)"
+                f" has {self._by_payer[payer]}: unregister some, or sign (namesrvAccountFile)"
             )
         return None
 

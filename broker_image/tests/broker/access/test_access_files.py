@@ -90,8 +90,8 @@ def test_any_account_survives_being_written(key: str, secret: str, topic: str, a
     ("text", "said"),
     [
         ("accounts: [", "is not valid YAML.*line"),
-        ("- a", "is no file of rules"),
-        ("just words", "is no file of rules"),
+        ("- a", "is not a rule file"),
+        ("just words", "is not a rule file"),
         ("accounts: 5", "use a list"),
         ("accounts:\n- 5", "account 1"),
         ("accounts:\n- accessKey: short\n  secretKey: long-enough", "length should longer than 6"),
@@ -107,7 +107,7 @@ def test_any_account_survives_being_written(key: str, secret: str, topic: str, a
         ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  whiteRemoteAddress: here", "Netaddress"),
         ("globalWhiteRemoteAddresses: [10.0.0]", "Netaddress"),
         ("accounts: []\naccounts: []", "duplicate key"),
-        ("dataVersion: [{counter: x, timestamp: 1}]", "whole numbers"),
+        ("dataVersion: [{counter: x, timestamp: 1}]", "must be integers"),
         ("a: &x 1\nb: *x", "anchors and aliases"),
         ("a: !!python/object/apply:os.system ['true']", "tags"),
         ("a: !!binary aGVsbG8=", "tags"),
@@ -255,7 +255,7 @@ def test_a_folder_in_the_place_of_a_file_is_a_problem(tmp_path: Path) -> None:
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     os.mkfifo(main)
-    assert files.load_changed(main, {}, NOW_MS)[main].problem == "is no file"
+    assert files.load_changed(main, {}, NOW_MS)[main].problem == "is not a regular file"
 
 
 def test_writing_keeps_the_mode_and_follows_links(tmp_path: Path) -> None:
@@ -280,9 +280,9 @@ def test_a_new_file_is_its_owners_only(tmp_path: Path) -> None:
 
 def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     main = tmp_path / "missing" / "plain_acl.yml"
-    with pytest.raises(AccessError, match="cannot be written"):
+    with pytest.raises(AccessError, match="cannot write"):
         files.write(main, AclFile())
     (tmp_path / "plain_acl.yml").mkdir()
-    with pytest.raises(AccessError, match="cannot be written"):
+    with pytest.raises(AccessError, match="cannot write"):
         files.write(tmp_path / "plain_acl.yml", AclFile())
     assert [each.name for each in tmp_path.iterdir()] == ["plain_acl.yml"]

@@ -145,7 +145,7 @@ def test_a_file_that_is_broken_or_cannot_be_written_is_left_as_it_is(guarded: Gu
     guarded.path.write_text(RULES)
     guarded.path.with_name(".plain_acl.yml.new").mkdir()
     answer = put(guarded, "newcomers")
-    assert (answer.code, "cannot be written" in str(answer.remark)) == (209, True)
+    assert (answer.code, "cannot write" in str(answer.remark)) == (209, True)
     assert guarded.refusal(26, key="newcomers") == "No acl config for newcomers"
 
 
