@@ -241,7 +241,7 @@ def test_messages_are_found_by_key_id_and_time_and_while_they_wait(ask: Ask) -> 
     [by_id] = ask.json("message", "get", str(waits["messageId"]), "--topic", "Found")
     assert (by_id["body"], by_id["state"]) == ("later", "waiting")
     text = ask("message", "get", str(waits["offsetMessageId"])).out
-    assert "topic:      Found (waits to be delivered)" in text
+    assert "topic:      Found (pending delivery)" in text
     assert "due:" in text
     assert ask("message", "get", "A" * 32, "--topic", "Found").code == 1
 

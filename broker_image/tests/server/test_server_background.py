@@ -70,7 +70,7 @@ def test_a_job_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixt
         await background.stop()
 
     run_virtually(scenario)
-    assert "background work (bad) failed: a defect" in caplog.text
+    assert "background job (bad) failed: a defect" in caplog.text
     assert "ValueError" in caplog.text
 
 
@@ -102,7 +102,7 @@ def test_an_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         await background.stop()
 
     asyncio.run(asyncio.wait_for(scenario(), BOUND_S))
-    assert "background work (tables) failed: [Errno 28] No space left on device" in caplog.text
+    assert "background job (tables) failed: [Errno 28] No space left on device" in caplog.text
 
 
 def test_a_stalled_loop_is_measured() -> None:

@@ -120,7 +120,7 @@ def test_a_broker_without_its_account_logs_why_it_is_not_registered(tmp_path: Pa
         server = BrokerServer.open(broker_config(tmp_path, **(BROKER_FIELDS | fields)), http=False)
         await server.start()
         link = server.registration.links[0]
-        await until(lambda: "account.yml cannot be read: No such file" in str(link.problem))
+        await until(lambda: "account.yml: No such file" in str(link.problem))
         missing.write_text("accessKey: short\nsecretKey: short\n")
         await until(lambda: "length should longer than 6" in str(link.problem))
         missing.write_text("accessKey: long-enough\nsecretKey: long-enough\n")

@@ -122,7 +122,7 @@ logs.stop_logs()
         ("error", "ValueError: in a thread"),
         ("error", "ValueError: in a destructor"),
     ]
-    assert events[0]["event"] == "a thread (worker) failed"
+    assert events[0]["event"] == "thread worker failed"
 
 
 def test_the_level_in_the_environment_holds_from_the_first_line_on(tmp_path: Path, started: list[Process]) -> None:

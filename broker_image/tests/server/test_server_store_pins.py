@@ -56,7 +56,7 @@ def test_a_pin_ends_with_its_lease_unless_it_is_renewed() -> None:
 def test_a_pin_on_deleted_segments_is_rejected() -> None:
     log = Log()
     log.min_offset = 4_096
-    with pytest.raises(PinRefusedError, match="begins at 4096"):
+    with pytest.raises(PinRefusedError, match="starts at 4096"):
         log.pins.hold("backup-a", 4_095, 10_000)
 
 
