@@ -1,10 +1,10 @@
-"""Reads the store of a RocketMQ 4.9 or DelayMQ broker with Spark: the data source `rocketmq_store` and jobs over it.
+"""Reading of RocketMQ 4.9 and DelayMQ stores with Spark: the data source `rocketmq_store` and jobs based on it.
 
-Here: `register` (the format's name for a session), `skipped` (what of a store gives no rows), `read_positions` (what
-consumers and the scheduler have reached). Stores are only ever read. Layout: docs/formats/store.md.
+Here: `register` (makes the format known to a session), `skipped` (parts of a store that give no rows),
+`read_positions` (progress of consumers and the scheduler). Stores are never modified. Layout: docs/formats/store.md.
 
-`cli` → `jobs` → `source` → `planning` → `scan` → `store`: each room imports those behind it only. `command` and
-`report` are what `cli` and `jobs` need beside them. SparkApplications name `cli.py` by its path: it stays here.
+`cli` → `jobs` → `source` → `planning` → `scan` → `store`: each package imports only those to its right. `command` and
+`report` support `cli` and `jobs`. SparkApplications refer to `cli.py` by its path, so it must not move.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`delaymq-spark report|compaction|delay|traffic --store PATH|URL`: from arguments to an exit code.
+"""Command `delaymq-spark report|compaction|delay|traffic --store PATH|URL`: from arguments to an exit code.
 
-Exit codes: 0 all was analysed; 1 it was, but parts of the store were skipped; 2 wrong usage or not a store;
-3 the analysis, or publishing it, failed; 130 and 143 it was interrupted or stopped.
+Exit codes: 0: everything was analysed; 1: parts of the store were skipped; 2: wrong usage or not a store; 3: the
+analysis, or publishing it, failed; 130 and 143: interrupted or stopped.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 EXIT_OK, EXIT_SKIPPED, EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED = 0, 1, 2, 3, 130, 143
 SHOWN_SKIPPED = 20
 _FINAL_LOG_SECONDS = 10.0
-"""How long publishing may take once the run is being stopped: a pod is killed 30 s after it was told to end."""
+"""Time limit for publishing after the run was told to stop: a pod is killed 30 s after SIGTERM."""
 
 
 _RETRY_SECONDS = 0.05
 
 
 class _Stopped(BaseException):
-    """SIGTERM: a pod that goes, a run that took too long."""
+    """Raised on SIGTERM: the pod is being deleted, or the run took too long."""
 
 
 class _FailedError(Exception):
-    """What ends a run: a sentence and the exit code."""
+    """Failure of a run: a sentence and the exit code."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -58,7 +58,7 @@ class _FailedError(Exception):
 
 @dataclass(slots=True)
 class _Started:
-    """What is known of a run when it fails."""
+    """Data of a run that are available when it fails."""
 
     began: float
     store_id: str | None = None
@@ -66,7 +66,7 @@ class _Started:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command `delaymq-spark`. The exit code."""
+    """Run the command `delaymq-spark` and return the exit code."""
     with _sigterm_event() as told:
         return run(list(sys.argv[1:] if argv is None else argv), is_stopping=told.is_set)
 
@@ -77,9 +77,9 @@ def run(
     cluster: Callable[[], ApiServer] = in_cluster,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Run what `argv` says; errors are told on stderr in a sentence, and published. The exit code.
+    """Run the command in `argv` and return the exit code; errors are printed to stderr and published.
 
-    `is_stopping`: whether SIGTERM has come, should the exception that told of it have been lost.
+    `is_stopping`: whether SIGTERM was received, in case its exception was lost.
     """
     server: ApiServer | None = None
     try:
@@ -118,7 +118,7 @@ def run(
 
 
 def _analyse(arguments: Arguments, started: _Started, is_stopping: Callable[[], bool]) -> Result:
-    """The run itself; whatever goes wrong is a _FailedError with a sentence."""
+    """Run the analysis; every error becomes a _FailedError with a sentence."""
 
     def check() -> None:
         if is_stopping():
@@ -152,7 +152,7 @@ def _analyse(arguments: Arguments, started: _Started, is_stopping: Callable[[], 
 
 
 def _options(arguments: Arguments, started: _Started) -> JobOptions:
-    """What the arguments leave open, from the broker or by default. StorePathError, _FailedError."""
+    """Return the options that the arguments omit, from the broker or by default. StorePathError, _FailedError."""
     store = check_store_path(arguments.store)
     described = describe_store(store)
     levels, retention_hours = DEFAULT_LEVELS, DEFAULT_RETENTION_HOURS
@@ -192,7 +192,7 @@ def _options(arguments: Arguments, started: _Started) -> JobOptions:
 def _publish_failure(
     server: ApiServer, arguments: Arguments, started: _Started, text: str, code: int, completed_at_ms: int
 ) -> None:
-    """That the run failed, and why; that this cannot be told either does not change the exit code."""
+    """Publish the failure and its cause; an error in doing so does not change the exit code."""
     failed = status.of_failure(
         text, as_of_ms=arguments.as_of_ms, completed_at_ms=completed_at_ms,
         duration_ms=round((time.monotonic() - started.began) * 1000), store_id=started.store_id,
@@ -239,7 +239,7 @@ def _print_result(arguments: Arguments, result: Result) -> int:
 
 @contextmanager
 def _sigterm_event() -> Iterator[threading.Event]:
-    """SIGTERM raises _Stopped in the main thread and sets the event.
+    """Raise _Stopped in the main thread on SIGTERM, and set the event.
 
     Python prints and drops an exception raised in a finaliser, such as py4j's: then _Stopped is raised once more
     outside it.

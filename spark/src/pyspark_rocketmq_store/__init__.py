@@ -1,4 +1,4 @@
-"""By this module's name Spark finds the data source `rocketmq_store` where nobody registered it."""
+"""Module by whose name Spark finds the data source `rocketmq_store` without registration."""
 
 from delaymq_spark.source.data_source import RocketMqStoreSource as DefaultSource
 

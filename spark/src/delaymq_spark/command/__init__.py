@@ -1,4 +1,4 @@
-"""What the command line needs around a job: arguments, error sentences, status, publishing, removal of old runs.
+"""Parts of the command line: arguments, error messages, status, publishing, removal of old runs.
 
-Loads no Spark, so that a wrong argument is reported at once.
+Loads no Spark, so that invalid arguments are reported immediately.
 """

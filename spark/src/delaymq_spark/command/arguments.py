@@ -1,4 +1,4 @@
-"""The arguments of `delaymq-spark`: what they may be, and what is wrong with one that cannot be used."""
+"""Arguments of `delaymq-spark` and their validation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MEMORY = re.compile(r"[1-9][0-9]{0,7}[kmgt]\Z", re.IGNORECASE)
 
 
 class UsageError(Exception):
-    """Arguments that cannot be used; the text says what they may be."""
+    """Invalid arguments; the message states the permitted values."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,17 +44,17 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """What the arguments say; None where the store or its broker says it."""
+    """Parsed arguments; None where the store or its broker decides."""
 
     job: str
     store: str
-    """As it was given: not looked at yet."""
+    """Location as given, not yet checked."""
     as_of_ms: int
     out: Path | None
     """Absolute, without symbolic links."""
     publish: ConfigMapName | None
     keep_runs: int | None
-    """Of this run and older ones beside `out`, how many keep their results; None: all."""
+    """Number of results, including this run, to keep next to `out`; None: all."""
     skipped_ok: bool
     as_json: bool
     levels: str | None
@@ -67,7 +67,7 @@ class Arguments:
 
 
 def parse(argv: Sequence[str], now_ms: int) -> Arguments:
-    """The arguments. UsageError."""
+    """Parse the arguments. UsageError."""
     given = _parser().parse_args(list(argv))
     if given.levels is not None:
         try:

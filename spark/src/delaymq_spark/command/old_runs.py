@@ -1,7 +1,7 @@
-"""Removes the results of older runs: those of a schedule would fill their volume.
+"""Removal of older runs' results, which would otherwise fill the volume of scheduled runs.
 
-A run writes to a directory whose name ends with a hyphen and its own word. Directories beside it whose names differ
-only in that word are runs of the same kind.
+A run writes to a directory whose name ends with a hyphen and a word of its own. Directories next to it whose names
+differ only in that word are runs of the same kind.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ _RESULTS: Final = frozenset(
     {"compaction.parquet", "delay.parquet", "traffic.parquet", "summary.json", "report.html"}
     | {".summary.json.part", ".report.html.part"}
 )
-"""All that a run writes. A directory that holds anything else is not one of ours."""
+"""Files written by a run. A directory that contains anything else is not a result."""
 
 
 def prefix_of(out: Path) -> str | None:
-    """What the names of all runs of a kind begin with; None when the name of `out` does not end in `-WORD`."""
+    """Return the common prefix of the names of a kind of runs; None if the name of `out` does not end in `-WORD`."""
     prefix, hyphen, word = out.name.rpartition("-")
     return f"{prefix}-" if prefix and hyphen and word else None
 
 
 def remove_old_runs(out: Path, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` runs of the kind of `out`, which is the newest; those removed. OSError."""
+    """Remove all but the newest `keep` runs of the kind of `out`, which is the newest, and return the removed ones.
+    OSError.
+    """
     prefix = prefix_of(out)
     if prefix is None:
         return []

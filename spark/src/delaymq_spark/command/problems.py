@@ -1,4 +1,4 @@
-"""What went wrong in Spark, in a sentence: its own messages are pages of two languages' stack traces."""
+"""Explanation of Spark's errors in a sentence, instead of pages of stack traces in two languages."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _KNOWN = (
       "SparkContext was shut down", "stopped SparkContext", "while trying to connect to the Java server"),
      "Spark stopped unexpectedly: it was shut down, or killed because it ran out of memory"),
 )  # fmt: skip
-"""Any of these in an error's text, and what it means; the first that fits."""
+"""Error texts and their explanations; the first match is used."""
 
 
 def sentence_of(error: Exception) -> str | None:
-    """The error in one sentence; None when it is a mistake of this program's own, whose trace is wanted."""
+    """Return an error in one sentence; None for a bug in this program, which requires the stack trace."""
     module = type(error).__module__
     of_spark = module.startswith(("pyspark", "py4j"))
     if not of_spark and not isinstance(error, OSError):

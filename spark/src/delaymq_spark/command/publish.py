@@ -1,6 +1,6 @@
-"""Puts a run's results into a ConfigMap: one merge patch, with the service account of the pod that runs this.
+"""Publishing of results to a ConfigMap: one merge patch, with the service account of the pod.
 
-By the standard library: one request does not justify a client library in the image and its own pins.
+Uses the standard library: a single request does not justify a client library in the image and its pins.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from delaymq_spark.command.status import MAX_STATUS_BYTES
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 STATUS, SUMMARY, REPORT = "status.json", "summary.json.gz", "report.html.gz"
 MAX_OBJECT_BYTES: Final = 1_000_000
-"""etcd takes 1.5 MB and the API server 1 MiB of values: the request as it is sent stays below both."""
+"""Size limit: etcd accepts 1.5 MB and the API server 1 MiB of values; the request as sent stays below both."""
 _METADATA_BYTES: Final = 24 << 10
-"""Left for what the object has already: names, owners, managed fields."""
+"""Space reserved for existing metadata: names, owners, managed fields."""
 PATIENCE_SECONDS: Final = 60.0
-"""How long a ConfigMap that is not there yet, or an API server that is busy, is waited for."""
+"""Time to wait for a ConfigMap that does not exist yet, or for a busy API server."""
 _PAUSE_SECONDS: Final = 1.0
 _MAX_PAUSE_SECONDS: Final = 10.0
 _REQUEST_SECONDS: Final = 10.0
@@ -39,12 +39,12 @@ _TARGET: Final = re.compile(
 
 
 class PublishError(Exception):
-    """Publishing is not possible; the text says why and what to do."""
+    """Publishing failed; the message states the cause and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigMapName:
-    """Which ConfigMap."""
+    """Namespace and name of a ConfigMap."""
 
     namespace: str
     name: str
@@ -55,7 +55,7 @@ class ConfigMapName:
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """Where the API server is, and the folder with `token` and `ca.crt`."""
+    """Address of the API server, and the directory with `token` and `ca.crt`."""
 
     host: str
     port: int
@@ -64,16 +64,16 @@ class ApiServer:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What goes in beside the status."""
+    """Data published in addition to the status."""
 
     binary: dict[str, str | None]
-    """Name to base64 of gzip; None takes away what an earlier run left."""
+    """Name to base64 of gzip; None deletes data of an earlier run."""
     omitted: str | None
-    """What was left out, and why."""
+    """What was omitted, and why."""
 
 
 def parse_target(text: str) -> ConfigMapName:
-    """`configmap/NAMESPACE/NAME`. ValueError."""
+    """Parse `configmap/NAMESPACE/NAME`. ValueError."""
     match = _TARGET.match(text)
     if match is None:
         raise ValueError(f"{text[:120]!r} is not a valid target: use configmap/NAMESPACE/NAME")
@@ -81,7 +81,7 @@ def parse_target(text: str) -> ConfigMapName:
 
 
 def in_cluster(environ: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUNT) -> ApiServer:
-    """The API server of the pod that this runs in. PublishError outside of a pod."""
+    """Return the API server of the current pod. PublishError outside a pod."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
         raise PublishError(
@@ -93,7 +93,7 @@ def in_cluster(environ: Mapping[str, str] = os.environ, account: Path = SERVICE_
 
 
 def pack(summary_text: str, page: str | None) -> Packed:
-    """Summary and report as they fit: the report is left out first, then the summary."""
+    """Pack the summary and the report: if they are too large, the report is omitted first, then the summary."""
     room = MAX_OBJECT_BYTES - MAX_STATUS_BYTES - _METADATA_BYTES
     summary, report = _packed(summary_text), None if page is None else _packed(page)
     if len(summary) + len(report or "") <= room:
@@ -120,7 +120,9 @@ def publish(
     patience_seconds: float = PATIENCE_SECONDS,
     pause_seconds: float = _PAUSE_SECONDS,
 ) -> None:
-    """Patch the ConfigMap; without `packed` only the status, and what an earlier run left goes. PublishError."""
+    """Patch the ConfigMap. Without `packed`, publish the status only and delete data of an earlier run.
+    PublishError.
+    """
     binary = {SUMMARY: None, REPORT: None} if packed is None else packed.binary
     # The JSON text is escaped once more inside of JSON: it is measured as it is sent.
     body = json.dumps({"data": {STATUS: status_text}, "binaryData": binary}).encode()
@@ -135,7 +137,9 @@ def publish(
 
 
 def _attempt(server: ApiServer, target: ConfigMapName, body: bytes, pause: float) -> tuple[str | None, float]:
-    """What keeps it from being published just now (None: nothing), and how long to wait. PublishError for good."""
+    """Try to publish; return the obstacle (None: there is none) and the time to wait. PublishError if it is
+    permanent.
+    """
     token, context = _credentials(server.account)
     connection = http.client.HTTPSConnection(server.host, server.port, timeout=_REQUEST_SECONDS, context=context)
     try:
@@ -184,7 +188,7 @@ def _credentials(account: Path) -> tuple[str, ssl.SSLContext]:
 
 
 def _message(answer: bytes) -> str:
-    """What the API server's Status object says."""
+    """Return the message of the API server's Status object."""
     try:
         parsed: Any = json.loads(answer)
         return str(parsed["message"])[:300]

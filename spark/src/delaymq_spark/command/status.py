@@ -1,6 +1,6 @@
-"""`status.json`: a run's result in a few figures, for whoever started it (docs/analytics.md, "Publishing").
+"""`status.json`: a run's result in a few figures, for its initiator (docs/analytics.md, "Publishing").
 
-Pure: from the summary, or from what went wrong, to a text below 16 KiB.
+Pure: converts the summary, or an error, to a text below 16 KiB.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 FORMAT_VERSION = 1
 MAX_STATUS_BYTES = 16 << 10
 _MAX_TEXT = 1_000
-"""Characters of a sentence: at most 6 bytes each in JSON, so that all of them together fit."""
+"""Maximum characters of a sentence, each at most 6 bytes in JSON, so that all sentences fit."""
 _MAX_NAME = 128
 _FIGURES = (
     "skippedCount", "skippedBytes", "messages", "totalBytes", "liveBytes", "deadBytes", "reclaimableBytes", "pending",
@@ -20,7 +20,7 @@ _FIGURES = (
 
 
 def of_summary(summary: dict[str, Any], completed_at_ms: int, report_omitted: str | None) -> dict[str, Any]:
-    """The status of a run that came to its end; `summary` is that of the job `report`."""
+    """Return the status of a completed run; `summary` is that of the job `report`."""
     compaction, delay = summary["compaction"], summary["delay"]
     return {
         **_head(summary["storeId"], summary["brokerName"], summary["asOfMs"], completed_at_ms, summary["durationMs"]),
@@ -48,7 +48,7 @@ def of_summary(summary: dict[str, Any], completed_at_ms: int, report_omitted: st
 def of_failure(
     error: str, *, as_of_ms: int, completed_at_ms: int, duration_ms: int, store_id: str | None, broker_name: str | None
 ) -> dict[str, Any]:
-    """The status of a run that failed: a sentence, and null for every figure."""
+    """Return the status of a failed run: a sentence, and null for every figure."""
     return {
         **_head(store_id, broker_name, as_of_ms, completed_at_ms, duration_ms),
         "complete": False,
@@ -59,7 +59,7 @@ def of_failure(
 
 
 def as_text(status: dict[str, Any]) -> str:
-    """The status as JSON, below MAX_STATUS_BYTES."""
+    """Return the status as JSON, below MAX_STATUS_BYTES."""
     return json.dumps(status, ensure_ascii=True, allow_nan=False, indent=1)
 
 

@@ -1,6 +1,6 @@
-"""Tables of records as tasks see them: which columns are read, masks over their rows, and packing them for a shuffle.
+"""Tables of records in tasks: the columns to read, masks over rows, and packing for a shuffle.
 
-Tables are Arrow's, with the columns of the data source (source/schema.py). Nothing here needs Spark.
+Tables are Arrow tables with the columns of the data source (source/schema.py). Nothing here requires Spark.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OF_SECTION: Final[Mapping[str, tuple[str, ...]]] = {
     "delay": (*_VOLUME, *_DELAYED),
     "traffic": (*_VOLUME, *_TRAFFIC),
 }
-"""The columns that each section of a summary needs; compaction with keyed topics needs `keys` too."""
+"""Columns required by each section of a summary; compaction with keyed topics also requires `keys`."""
 HOUR_US: Final = 3_600_000_000
 TIME: Final = pa.timestamp("us", tz="UTC")
 _GROUP_OF_TOPIC: Final = f"^({RETRY_PREFIX}|{DLQ_PREFIX})"
@@ -40,13 +40,13 @@ CHUNK_ROWS: Final = 32_768
 
 
 def columns_of(sections: Iterable[str], *, keyed: bool) -> tuple[str, ...]:
-    """What is read for these sections: each column costs, those that need properties most."""
+    """Return the columns to read for these sections: each has a cost, highest for those that need properties."""
     wanted = dict.fromkeys(name for section in sections for name in OF_SECTION[section])
     return tuple(wanted | ({"keys": None} if keyed else {}))
 
 
 def chunks(batches: Iterable[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
-    """Tables of about `rows` rows."""
+    """Split into tables of about `rows` rows."""
     held: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -60,41 +60,41 @@ def chunks(batches: Iterable[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterato
 
 
 def mask_of(values: pa.ChunkedArray) -> Mask:
-    """A column of booleans; null is false."""
+    """Return a column of booleans as a mask; null is false."""
     mask: Mask = pc.fill_null(values, False).to_numpy()
     return mask
 
 
 def integers(values: pa.ChunkedArray, null: int = 0) -> Integers:
-    """A column of integers, or of times in µs since 1970."""
+    """Return a column of integers, or of times in µs since 1970."""
     found: Integers = pc.fill_null(values.cast(pa.int64()), null).to_numpy()
     return found
 
 
 def is_filler(rows: pa.Table) -> Mask:
-    """Which records only fill a damaged place."""
+    """Return a mask of records that fill a damaged place."""
     filler: Mask = (integers(rows["sys_flag"]) & TRANSACTION_MASK) == TRANSACTION_ROLLBACK
     return filler
 
 
 def is_topic(rows: pa.Table, *topics: str) -> Mask:
-    """Which records stand in one of these topics."""
+    """Return a mask of records in one of these topics."""
     return mask_of(pc.is_in(rows["topic"], pa.array(topics, pa.string())))
 
 
 def where(rows: pa.Table, mask: Mask) -> pa.Table:
-    """The rows that the mask has."""
+    """Return the rows selected by the mask."""
     return rows if mask.all() else rows.filter(pa.array(mask))
 
 
 def codes(values: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str | None]]:
-    """A column of texts as numbers, and what each number stands for; null has a number of its own."""
+    """Return a column of texts as numbers, and the text of each number; null has its own number."""
     encoded = values.combine_chunks().dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
 
 
 def hour_of(times: pa.ChunkedArray) -> pa.Array:
-    """The hour, in UTC, of each time; null where there is none."""
+    """Return the hour, in UTC, of each time; null where there is none."""
     micros = integers(times)
     missing = mask_of(pc.is_null(times))
     hours = np.where(missing, 0, micros // HOUR_US * HOUR_US)
@@ -102,12 +102,12 @@ def hour_of(times: pa.ChunkedArray) -> pa.Array:
 
 
 def milliseconds(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times in ms since 1970."""
+    """Return times in ms since 1970."""
     return times.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
 
 
 def place_of_texts(values: pa.ChunkedArray, count: int) -> Integers:
-    """In which of `count` partitions each text belongs: the same in every process."""
+    """Return the partition (of `count`) of each text: the same in every process."""
     if count == 1:
         return np.zeros(len(values), np.int64)
     numbers, texts = codes(values)
@@ -116,19 +116,19 @@ def place_of_texts(values: pa.ChunkedArray, count: int) -> Integers:
 
 
 def place_of_topics(topics: pa.ChunkedArray, count: int) -> Integers:
-    """The same for topics: retries and dead letters of a group belong together."""
+    """Return the partition of each topic: a group's retries and dead letters are in the same one."""
     if count == 1:
         return np.zeros(len(topics), np.int64)
     return place_of_texts(pc.replace_substring_regex(topics, _GROUP_OF_TOPIC, ""), count)
 
 
 def place_of_integers(values: pa.ChunkedArray, count: int) -> Integers:
-    """The same for numbers."""
+    """Return the partition of each number."""
     return integers(values) % count
 
 
 def scattered(rows: pa.Table, places: Integers, count: int) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each partition that has some."""
+    """Yield the rows of each partition that has any."""
     if not rows.num_rows:
         return
     if count == 1:
@@ -145,7 +145,7 @@ def scattered(rows: pa.Table, places: Integers, count: int) -> Iterator[tuple[in
 
 
 def pack(rows: pa.Table) -> bytes:
-    """The table in Arrow's stream format."""
+    """Return the table in Arrow's stream format."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -154,6 +154,6 @@ def pack(rows: pa.Table) -> bytes:
 
 
 def unpack(packed: bytes) -> pa.Table:
-    """What `pack` packed."""
+    """Return the table packed by `pack`."""
     with pa.ipc.open_stream(packed) as reader:
         return reader.read_all()

@@ -1,4 +1,6 @@
-"""What of a store is dead, and why: each record has one reason, so bytes are counted once (docs/analytics.md)."""
+"""Classification of records as live or dead: each record has one reason, so bytes are counted once
+(docs/analytics.md).
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ DEAD_REASONS = (
     "filler", "delivered", "withdrawn", "transaction_settled", "mark_obsolete", "topic_deleted", "consumed",
     "superseded", "expired",
 )  # fmt: skip
-"""Why a record is dead, in the order in which the reasons are tried."""
+"""Reasons why a record is dead, in the order in which they are checked."""
 LIVE_REASONS = ("pending", "lost", "half_pending", "operation_needed", "mark_needed", "unread", "retained")
-"""What holds a live record."""
+"""Reasons why a record is live."""
 REASONS: Final = (*DEAD_REASONS, *LIVE_REASONS)
 _MILLISECONDS_PER_HOUR = 3_600_000
 
@@ -37,11 +39,11 @@ BREAKDOWN: Final = Sums(
     least=("first_stored",),
     most={"last_stored": TIME, "last_due": pa.timestamp("us", tz="UTC")},
 )  # fmt: skip
-"""Messages and bytes by reason. `replayable`: consumed, but a group that went back could still read them."""
+"""Messages and bytes by reason. `replayable`: consumed, but a group that resets its offsets could still read them."""
 PROOFS: Final = Sums(
     name="proofs", keys={"segment": pa.int64(), "origin_segment": pa.int64()}, adds=("messages", "bytes")
 )
-"""Records of a segment that would be dead but for the delayed record in another whose delivery they prove."""
+"""Records of a segment that are kept only because they prove the delivery of a delayed record in another segment."""
 NAMED: Final = Sums(
     name="named",
     keys={
@@ -52,7 +54,7 @@ NAMED: Final = Sums(
     least=("first_stored",),
     most={"last_stored": TIME},
 )  # fmt: skip
-"""Marks and op records: needed as long as what they name is in the log, which is known when all of it was read."""
+"""Marks and op records: live while the log contains the record they name, which is known after reading all of it."""
 _CLASSIFIED: Final = ("topic", "queue_id", "segment", "kind", "size", "store_time", "due_time")
 HALVES: Final = pa.schema([(name, TYPES[name][1]) for name in (*_CLASSIFIED, "queue_offset")])
 """Half messages."""
@@ -63,31 +65,33 @@ KEYED: Final = pa.schema(
         ("replayable", pa.bool_()),
     ]
 )
-"""Records with KEYS in keyed topics, and what they are unless a later one supersedes them."""
+"""Records with KEYS in keyed topics, and their reason unless a later record supersedes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionOptions:
-    """What counts as dead beside what the log itself says."""
+    """Settings of what counts as dead in addition to the evidence in the log."""
 
     as_of_ms: int
-    """The time that expiry is reckoned at."""
+    """Reference time of expiry."""
     retention_hours: float = 72
-    """Messages stored longer ago are expired (the broker's fileReservedTime)."""
+    """Age at which messages expire (the broker's fileReservedTime)."""
     keyed_topics: frozenset[str] = frozenset()
-    """Topics in which a newer message replaces older ones with the same KEYS; `*` for all."""
+    """Topics in which a newer message supersedes older ones with the same KEYS; `*` for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Consumption:
-    """What the positions beside the log free and hold; small, since each task gets it."""
+    """Records released and held according to the positions stored next to the log; small, since each task gets a
+    copy.
+    """
 
     read_to: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """As `group_progress.read_by_all` has it."""
+    """Result of `group_progress.read_by_all`."""
     deleted_at: Mapping[str, int] = field(default_factory=dict)
     """Topic → physical offset below which its records were deleted."""
     known_topics: frozenset[str] | None = None
-    """Topics that there are; records of others below `known_to` were deleted. None: the store does not say."""
+    """Existing topics; records of others below `known_to` were deleted. None: the store does not provide them."""
     known_to: int = 0
     settled_halves: int = 0
     settled_operations: int = 0
@@ -95,7 +99,7 @@ class Consumption:
 
     @staticmethod
     def of(positions: Positions) -> Consumption:
-        """Those of a store."""
+        """Return the readers of a store."""
         return Consumption(
             read_to=group_progress.read_by_all(positions),
             deleted_at=dict(positions.deleted_topics),
@@ -107,7 +111,7 @@ class Consumption:
         )
 
     def deleted_below(self, topic: str) -> int:
-        """Physical offset below which the records of a topic were deleted."""
+        """Return the physical offset below which the records of a topic were deleted."""
         at = self.deleted_at.get(topic, 0)
         if self.known_topics is None or topic in self.known_topics or is_system_topic(topic):
             return at
@@ -115,7 +119,7 @@ class Consumption:
 
 
 def breakdown(rows: pa.Table, reason: Integers, replayable: Mask | None = None) -> pa.Table:
-    """BREAKDOWN of records, each with its reason's number in REASONS."""
+    """Return the BREAKDOWN of records, each with its reason's number in REASONS."""
     count = rows.num_rows
     values = {
         "dead": reason < len(DEAD_REASONS),
@@ -131,20 +135,20 @@ def breakdown(rows: pa.Table, reason: Integers, replayable: Mask | None = None) 
 
 
 def of_reason(rows: pa.Table, reason: str) -> pa.Table:
-    """BREAKDOWN of records that all have this reason."""
+    """Return the BREAKDOWN of records with the same reason."""
     return breakdown(rows, np.full(rows.num_rows, REASONS.index(reason)))
 
 
 def of_delayed(settled: pa.Table) -> pa.Table:
-    """BREAKDOWN of delayed records, by `settlements.settle`."""
+    """Return the BREAKDOWN of delayed records, by `settlements.settle`."""
     topic = pa.repeat(SCHEDULE_TOPIC, settled.num_rows)
     return breakdown(settled.append_column("topic", topic), _numbers(settled["outcome"]))
 
 
 def plain(rows: pa.Table, consumption: Consumption, options: CompactionOptions) -> tuple[Integers, Mask]:
-    """Of what consumers read (copies, retries and dead letters among them) reason and whether it is replayable.
+    """Return reason and replayability of records that consumers read (including copies, retries and dead letters).
 
-    Whether a later record supersedes one is left out.
+    It ignores whether a later record supersedes one.
     """
     read_to, deleted_below = _bounds(rows, consumption)
     queue_offset, offset = integers(rows["queue_offset"]), integers(rows["physical_offset"])
@@ -160,7 +164,9 @@ def plain(rows: pa.Table, consumption: Consumption, options: CompactionOptions) 
 
 
 def _bounds(rows: pa.Table, consumption: Consumption) -> tuple[Integers, Integers]:
-    """Of each record the offset that its queue is read to (-1: nobody reads its topic), and where deletion ends."""
+    """Return, for each record, the offset to which its queue has been read (-1: its topic has no readers), and the
+    deletion offset.
+    """
     numbers, topics = codes(rows["topic"])
     queues = integers(rows["queue_id"])
     pairs, places = np.unique(numbers.astype(np.int64) << 32 | (queues & 0xFFFF_FFFF), return_inverse=True)
@@ -176,7 +182,7 @@ def _bounds(rows: pa.Table, consumption: Consumption) -> tuple[Integers, Integer
 
 
 def is_keyed(rows: pa.Table, options: CompactionOptions) -> Mask:
-    """Which records a later one with the same KEYS supersedes."""
+    """Return a mask of records that can be superseded by a later record with the same KEYS."""
     if not options.keyed_topics:
         return np.zeros(rows.num_rows, np.bool_)
     keyed = mask_of(pc.is_valid(rows["keys"]))
@@ -186,13 +192,13 @@ def is_keyed(rows: pa.Table, options: CompactionOptions) -> Mask:
 
 
 def keyed(rows: pa.Table, reason: Integers, replayable: Mask) -> pa.Table:
-    """The records `rows` of `is_keyed`, as KEYED."""
+    """Return the records `rows` of `is_keyed`, as KEYED."""
     columns = [rows[name] for name in (*_CLASSIFIED, "keys", "physical_offset")]
     return pa.table([*columns, pa.array(reason, pa.int64()), pa.array(replayable)], schema=KEYED)
 
 
 def of_keyed(rows: pa.Table) -> pa.Table:
-    """BREAKDOWN of all KEYED records of some keys."""
+    """Return the BREAKDOWN of all KEYED records of some keys."""
     both = pc.binary_join_element_wise(rows["topic"], rows["keys"], "\x1f")
     numbers, _ = codes(both)
     offset, reason = integers(rows["physical_offset"]), integers(rows["reason"])
@@ -205,19 +211,21 @@ def of_keyed(rows: pa.Table) -> pa.Table:
 
 
 def halves(rows: pa.Table) -> pa.Table:
-    """Half messages, as HALVES."""
+    """Return half messages, as HALVES."""
     return pa.table([rows[name] for name in HALVES.names], schema=HALVES)
 
 
 def of_halves(rows: pa.Table, named: pa.Table, consumption: Consumption) -> pa.Table:
-    """BREAKDOWN of half messages: settled by an op record (`named`: the `half_offset` of all), or by the check-back."""
+    """Return the BREAKDOWN of half messages: settled by an op record (`named`: the `half_offset` of all), or by a
+    check.
+    """
     ended = mask_of(pc.is_in(rows["queue_offset"], named["half_offset"].combine_chunks()))
     ended |= integers(rows["queue_offset"]) < consumption.settled_halves
     return breakdown(rows, np.where(ended, REASONS.index("transaction_settled"), REASONS.index("half_pending")))
 
 
 def naming(rows: pa.Table, consumption: Consumption, *, operations: bool) -> pa.Table:
-    """NAMED of op records, or of marks."""
+    """Return the NAMED of op records, or of marks."""
     count = rows.num_rows
     queue = pa.nulls(count, pa.int32()) if operations else rows["origin_queue_id"]
     settled = integers(rows["queue_offset"]) < (consumption.settled_operations if operations else 0)
@@ -230,9 +238,10 @@ def naming(rows: pa.Table, consumption: Consumption, *, operations: bool) -> pa.
 def of_naming(
     named: pa.Table, oldest_delayed: Mapping[int, int], oldest_half: int | None, *, complete: bool
 ) -> pa.Table:
-    """BREAKDOWN of NAMED, once the oldest records of the schedule topic's queues and of half messages are known.
+    """Return the BREAKDOWN of NAMED, once the oldest records of the schedule topic's queues and of half messages are
+    known.
 
-    When the log was not read whole (`complete` is false), what one names may stand in the rest of it.
+    If the log was not completely read (`complete` is false), the named record may be in the rest of it.
     """
     offset = integers(named["named_offset"])
     is_named = mask_of(pc.is_valid(named["named_offset"]))

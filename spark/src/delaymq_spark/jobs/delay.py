@@ -1,4 +1,4 @@
-"""How punctual the delays were, and whether each message came once: against the promises (docs/analytics.md)."""
+"""Delivery lateness, losses and duplicates, compared with the guarantees (docs/analytics.md)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from delaymq_spark.jobs.sums import Sums, first, quantiles, thinned
 LATENESS_EDGES_MS: Final = (
     0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000, 3_600_000,
 )  # fmt: skip
-"""Lower edges of the histogram's buckets; what is early has the bucket -1."""
+"""Lower bounds of the histogram's buckets; early deliveries are in bucket -1."""
 PENDING_EDGES: Final = (
     ("overdue", 0), ("next minute", 60_000), ("next 10 minutes", 600_000), ("next hour", 3_600_000),
     ("next day", 86_400_000),
 )  # fmt: skip
-"""Name and upper edge (ms from now) of the classes of pending messages, in order; what is due later is `later`."""
+"""Name and upper bound (ms from now) of the classes of pending messages, in order; the last class is `later`."""
 PENDING_LATER: Final = "later"
 PROMISE_P99_MS: Final = 100
-"""Lateness that is promised for 99 of 100 messages unless told otherwise: RocketMQ's own step is 100 ms."""
+"""Default of the promised lateness of 99 % of messages: RocketMQ's own time step is 100 ms."""
 PERCENTS: Final = (50, 90, 99)
 GROUPS: Final = ("whole", "level", "topic", "hour")
-"""Columns of which each value has figures of its own; `whole` is all together."""
+"""Columns whose values have separate figures; `whole` covers all records."""
 
 _GROUP: Final = {"by": pa.string(), "name": pa.string(), "number": pa.int64()}
-"""A value of one of GROUPS: a topic's name, else a level or an hour in µs since 1970; both null for `whole`."""
+"""A value of one of GROUPS: a topic's name, or a level or an hour in µs since 1970; both null for `whole`."""
 FATES: Final = Sums(
     name="fates",
     keys=_GROUP,
@@ -68,7 +68,7 @@ def rows_of(settled: pa.Table) -> pa.Table:
 
 
 def fates(delayed: pa.Table) -> pa.Table:
-    """FATES of each group."""
+    """Return the FATES of each group."""
     late, outcome = delayed["lateness_ms"], delayed["outcome"]
     numbers = {
         "messages": np.ones(delayed.num_rows, np.int64),
@@ -82,7 +82,7 @@ def fates(delayed: pa.Table) -> pa.Table:
 
 
 def points(delayed: pa.Table) -> pa.Table:
-    """POINTS of each group: how many messages were how late."""
+    """Return the POINTS of each group: the number of messages by lateness."""
     late = where(delayed, mask_of(pc.is_valid(delayed["lateness_ms"])))
     values = {"lateness_ms": late["lateness_ms"], "delivered": pa.array(np.ones(late.num_rows, np.int64))}
     found = [POINTS.of(_grouped(late, group, values)) for group in GROUPS]
@@ -119,7 +119,7 @@ def lateness(sums: pa.Table, spread: pa.Table) -> pa.Table:
 
 
 def _distributions(spread: pa.Table) -> dict[tuple[object, ...], tuple[Integers, Integers]]:
-    """Values and counts of each group."""
+    """Return the values and counts of each group."""
     if not spread.num_rows:
         return {}
     values, counts = integers(spread["lateness_ms"]), integers(spread["delivered"])
@@ -136,7 +136,7 @@ def _distributions(spread: pa.Table) -> dict[tuple[object, ...], tuple[Integers,
 
 
 def histogram(delayed: pa.Table) -> pa.Table:
-    """HISTOGRAM of the lateness of what was delivered."""
+    """Return the HISTOGRAM of the lateness of delivered messages."""
     late = integers(delayed["lateness_ms"])[mask_of(pc.is_valid(delayed["lateness_ms"]))]
     edges = np.array((-1, *LATENESS_EDGES_MS))
     bucket = np.searchsorted(np.array(LATENESS_EDGES_MS), late, side="right")
@@ -144,7 +144,7 @@ def histogram(delayed: pa.Table) -> pa.Table:
 
 
 def waiting(delayed: pa.Table, as_of_ms: int) -> pa.Table:
-    """WAITING: what is pending, by level and by when it is due."""
+    """Return WAITING: pending messages by level and due time."""
     found = where(delayed, mask_of(pc.equal(delayed["outcome"], PENDING)))
     missing = mask_of(pc.is_null(found["due_time"]))
     ahead_ms = integers(milliseconds(found["due_time"])) - as_of_ms
@@ -160,7 +160,9 @@ def waiting(delayed: pa.Table, as_of_ms: int) -> pa.Table:
 
 
 def offenders(delayed: pa.Table, limit: int) -> pa.Table:
-    """The messages that broke a promise, worst first: lost, early, more than one copy. OFFENDERS and their `rank`."""
+    """Return the messages that violated a guarantee, worst first: lost, early, delivered more than once. OFFENDERS
+    with their `rank`.
+    """
     kinds = pa.array(["lost", "early", "duplicate"])
     conditions = [
         mask_of(pc.equal(delayed["outcome"], LOST)),

@@ -1,4 +1,4 @@
-"""What has to be known of the whole log before some of its records can be judged, and what of it was not read."""
+"""Facts about the whole log that are required to classify some records, and the parts that were skipped."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import pyarrow.compute as pc
 from delaymq_spark.store.segments import Skipped
 
 MAX_SKIPPED: Final = 100
-"""Of parts that are named; all are counted."""
+"""Maximum number of skipped parts that are listed; all are counted."""
 
 
 @dataclass(slots=True)
 class SkippedParts:
-    """What of a store gave no rows; a write under way at its end is named, and does not count."""
+    """Skipped parts of a store; an incomplete write at the end of the log is listed but not counted."""
 
     count: int = 0
     bytes_count: int = 0
     segments: set[int] = field(default_factory=set)
-    """Of which something was skipped: what was may be live."""
+    """Segments with skipped parts, which may contain live records."""
     named: list[Skipped] = field(default_factory=list)
 
     @property
     def first(self) -> tuple[Skipped, ...]:
-        """In order of the log, what is at its end last."""
+        """Return the first skipped parts in log order; those at the log's end come last."""
         ordered = sorted(self.named, key=lambda each: (each.at_end, each.offset, each.file, each.position))
         return tuple(ordered[:MAX_SKIPPED])
 
     @property
     def complete(self) -> bool:
-        """Whether nothing of the log was skipped."""
+        """Return whether nothing of the log was skipped."""
         return self.count == 0
 
     def note(self, each: Skipped) -> None:
-        """One part more."""
+        """Add a skipped part."""
         self.named.append(each)
         if len(self.named) > 2 * MAX_SKIPPED:
             # A store that goes wrong everywhere.
@@ -49,7 +49,7 @@ class SkippedParts:
                 self.segments.add(each.offset - each.position)
 
     def add(self, other: SkippedParts) -> None:
-        """All that another one has."""
+        """Add the skipped parts of another object."""
         self.count += other.count
         self.bytes_count += other.bytes_count
         self.segments |= other.segments
@@ -59,7 +59,7 @@ class SkippedParts:
 
 @dataclass(slots=True)
 class Facts:
-    """Of a part of the log, then of all of it."""
+    """Facts about a part of the log or, merged, about all of it."""
 
     oldest_delayed: dict[int, int] = field(default_factory=dict)
     """Queue of the schedule topic → smallest queue offset of a record."""
@@ -68,19 +68,19 @@ class Facts:
     skipped: SkippedParts = field(default_factory=SkippedParts)
 
     def note_delayed(self, rows: pa.Table) -> None:
-        """Delayed records."""
+        """Record facts about delayed records."""
         if rows.num_rows:
             oldest = rows.group_by("queue_id", use_threads=False).aggregate([("queue_offset", "min")])
             self._older(zip(oldest["queue_id"].to_pylist(), oldest["queue_offset_min"].to_pylist(), strict=True))
 
     def note_halves(self, rows: pa.Table) -> None:
-        """Half messages."""
+        """Record facts about half messages."""
         if rows.num_rows:
             self._older_half(pc.min(rows["queue_offset"]).as_py())
 
     @staticmethod
     def merged(found: Iterable[Facts]) -> Facts:
-        """Those of several parts."""
+        """Merge the facts of several parts."""
         whole = Facts()
         for each in found:
             whole._older(each.oldest_delayed.items())

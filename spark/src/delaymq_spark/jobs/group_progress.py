@@ -1,4 +1,4 @@
-"""What the positions beside the log say about what every reader is done with, and how far behind each group is."""
+"""Consumption progress: what every reader has consumed, and the lag of each group, by the positions next to the log."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from delaymq.message.names import HALF_TOPIC, OP_HALF_TOPIC, is_system_group
 from delaymq_spark.store.positions import Positions
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-"""Its offsets in both topics of transactions say up to where everything is settled."""
+"""Group whose offsets in both transaction topics state up to where everything is settled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLag:
-    """How far a group is behind in a topic."""
+    """Lag of a group in a topic."""
 
     topic: str
     group: str
     lag: int
-    """Messages of the topic's queues that it has yet to read; those that are no longer in the log do not count."""
+    """Number of messages in the topic's queues that it has not read; messages that are no longer in the log do not
+    count.
+    """
     queues: int
     unread_queues: int
-    """Queues that it has no offset for: it counts as having read nothing of them."""
+    """Number of queues without an offset of the group, which count as unread."""
 
 
 def read_by_all(positions: Positions) -> dict[str, dict[int, int]]:
-    """Topic → queue id → queue offset below which every group has read; only topics that a group reads.
+    """Return topic → queue id → queue offset below which every group has read; only topics that a group reads.
 
-    A queue that is not there has not been read by some group, and one is enough. The groups of the broker and of its
-    tools hold nothing back and free nothing.
+    A missing queue has not been read by at least one group. The groups of the broker and its tools are ignored.
     """
     groups: dict[str, list[Mapping[int, int]]] = {}
     for (topic, group), offsets in positions.consumer_offsets.items():
@@ -45,7 +46,7 @@ def read_by_all(positions: Positions) -> dict[str, dict[int, int]]:
 
 
 def lags(positions: Positions) -> list[GroupLag]:
-    """Of every group and topic with an offset, the furthest behind first."""
+    """Return the lag of every group and topic with an offset, largest first."""
     queues: dict[str, dict[int, tuple[int, int]]] = {}
     for (topic, queue_id), bounds in positions.queues.items():
         queues.setdefault(topic, {})[queue_id] = bounds.min_number, bounds.max_number
@@ -61,10 +62,10 @@ def lags(positions: Positions) -> list[GroupLag]:
 
 
 def settled_halves(positions: Positions) -> int:
-    """Queue offset below which every half message is settled or stored anew."""
+    """Return the queue offset below which every half message is settled or stored again."""
     return positions.consumer_offsets.get((HALF_TOPIC, TRANSACTION_GROUP), {}).get(0, 0)
 
 
 def settled_operations(positions: Positions) -> int:
-    """Queue offset below which no op record is needed."""
+    """Return the queue offset below which no op record is needed."""
     return positions.consumer_offsets.get((OP_HALF_TOPIC, TRANSACTION_GROUP), {}).get(0, 0)

@@ -1,4 +1,4 @@
-"""From a store to Parquet, summary and report: the stages of a job as RDDs of Spark, and what is made of them."""
+"""Execution of a job, from a store to Parquet files, summary and report: its stages as Spark RDDs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from delaymq_spark.store.segments import Skipped
 
 SECTIONS: Final = {"compaction": ("compaction",), "delay": ("delay",), "traffic": ("traffic",),
                    "report": ("compaction", "delay", "traffic")}  # fmt: skip
-"""Which sections a job's summary has."""
+"""Sections of each job's summary."""
 # Of the log for one task of the second stage. With records of 180 bytes that all have keys it takes some 250 MiB.
 _SETTLE_BYTES: Final = 64 << 20
 _MAX_SETTLE_TASKS: Final = 2_000
@@ -39,20 +39,20 @@ _SETTLED_BY_ADDED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a job found."""
+    """Result of a job."""
 
     summary: dict[str, Any]
     page: str | None
-    """The HTML page, if it was wanted."""
+    """The HTML page, if requested."""
 
 
 def steps_of(options: JobOptions) -> int:
-    """How many steps `run_job` tells of."""
+    """Return the number of steps that `run_job` reports."""
     return 2 + options.page
 
 
 def run_job(spark: SparkContext, options: JobOptions, progress: Progress) -> Result:
-    """The summary; Parquet files, summary.json and the report are in `options.out` when this returns."""
+    """Run a job and return its summary; it writes Parquet files, summary.json and the report to `options.out`."""
     began = time.monotonic()
     sections = SECTIONS[options.job]
     with progress.step("reading the log", spark):
@@ -122,17 +122,17 @@ class Stages:
         self._sums = settled.partitionBy(task_options.add_tasks + 1, int)
 
     def facts(self) -> Facts:
-        """Runs the first two stages."""
+        """Run the first two stages."""
         return Facts.merged(self._spark.runJob(self._sums, _values, [self._task_options.add_tasks]))
 
     def aggregates(self, facts: Facts) -> Aggregates:
-        """Runs the third."""
+        """Run the third stage."""
         aggregates = self._sums.mapPartitionsWithIndex(partial(_aggregate, self._task_options, facts))
         return Aggregates.merged(self._spark.runJob(aggregates, list, range(self._task_options.add_tasks)))
 
 
 def _check_shared(out: Path, sections: Iterable[str]) -> None:
-    """FileNotFoundError when executors wrote to a disk of their own."""
+    """Raise FileNotFoundError if executors wrote to their own disk."""
     for section in sections:
         part = out / f"{section}.parquet" / part_name(0)
         if not part.exists():

@@ -1,4 +1,6 @@
-"""Which segments to drop or rewrite, in which order, and what pins old ones. Plain Python: a few numbers a segment."""
+"""Compaction plan: segments to drop or rewrite, their order, and what pins old ones. Plain Python, a few numbers per
+segment.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,22 @@ from enum import StrEnum
 from delaymq.store.reader import SegmentInfo
 
 PINNING_REASONS = frozenset({"pending", "half_pending", "lost"})
-"""What holds a record whatever its age."""
+"""Reasons that keep a record regardless of its age."""
 
 
 class Action(StrEnum):
-    """What to do with a segment."""
+    """Action for a segment."""
 
     DROP = "drop"
     REWRITE = "rewrite"
     KEEP = "keep"
     ACTIVE = "active"
-    """The one being written: never touched."""
+    """The segment being written, which is never changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """Records of one segment and reason."""
+    """Totals of records of a segment with the same reason."""
 
     segment: int
     dead: bool
@@ -34,12 +36,12 @@ class Sum:
     bytes: int
     last_due_ms: int | None = None
     replayable: bool = False
-    """Whether it is dead only because it was consumed: a group that goes back can still read it."""
+    """Whether it is dead only because it was consumed: a group that resets its offsets can still read it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """Dead records of one segment that prove the delivery of delayed records in another."""
+    """Dead records of a segment that prove the delivery of delayed records in another."""
 
     segment: int
     origin_segment: int
@@ -48,10 +50,10 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSegment:
-    """One segment of the plan. Bytes are those of records."""
+    """A segment in the plan. Byte counts are those of records."""
 
     order: int | None
-    """1 for what comes first; None for what stays."""
+    """Position in the plan, from 1; None for a segment that is kept."""
     segment: int
     action: Action
     messages: int
@@ -59,54 +61,56 @@ class PlannedSegment:
     live_bytes: int
     dead_bytes: int
     reclaimed_bytes: int
-    """Dead bytes that the action gives back."""
+    """Dead bytes that the action reclaims."""
     copied_bytes: int
-    """Live bytes, and dead ones that are kept, that it has to write again."""
+    """Live bytes, and dead bytes that are kept, that it has to copy."""
     kept_bytes: int
-    """Dead bytes that have to stay: they prove the delivery of delayed records in segments that stay."""
+    """Dead bytes that must be kept: they prove the delivery of delayed records in segments that are kept."""
     replayable_bytes: int
-    """Dead bytes that a group which goes back can still read."""
+    """Dead bytes that a group can still read after resetting its offsets."""
     pinning_messages: int
     pinning_bytes: int
     last_due_ms: int | None
-    """When the last delayed message in it is due; None without one."""
+    """Due time of the last delayed message in it; None without one."""
     only_pinned: bool
-    """Whether nothing but pending messages keeps it."""
+    """Whether only pending messages keep it."""
     file_bytes: int
-    """Of the file on disk; 0 when it is not known."""
+    """Size of the file on disk; 0 if unknown."""
 
     @property
     def is_step(self) -> bool:
-        """Whether something is to be done with it."""
+        """Return whether the plan changes it."""
         return self.action in (Action.DROP, Action.REWRITE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All segments: those to work on in their order, then the others from the oldest on."""
+    """All segments: those that the plan changes, in order, then the others, oldest first."""
 
     segments: tuple[PlannedSegment, ...]
     min_dead_ratio: float
 
     @property
     def reclaimable_bytes(self) -> int:
-        """What the whole plan gives back."""
+        """Return the bytes that the plan reclaims."""
         return sum(each.reclaimed_bytes for each in self.segments)
 
     @property
     def copied_bytes(self) -> int:
-        """What it writes again."""
+        """Return the bytes that it copies."""
         return sum(each.copied_bytes for each in self.segments)
 
     @property
     def pins(self) -> list[PlannedSegment]:
-        """Segments, oldest first, that hold pending messages and are not being written."""
+        """Return the segments, oldest first, that contain pending messages and are not being written."""
         found = [each for each in self.segments if each.pinning_messages and each.action is not Action.ACTIVE]
         return sorted(found, key=lambda each: each.segment)
 
     @property
     def pinned_bytes(self) -> int:
-        """Dead bytes that deletion from the front cannot reach: the same or an older segment holds pending messages."""
+        """Return the dead bytes that deletion from the front cannot reclaim: the same or an older segment contains
+        pending messages.
+        """
         pins = self.pins
         if not pins:
             return 0
@@ -125,13 +129,15 @@ def make_plan(
     unread: Collection[int] = (),
     proofs: Sequence[Proof] = (),
 ) -> Plan:
-    """Drops first, oldest first: they cost nothing. Then rewrites, most bytes given back for each byte copied first.
+    """Make the plan: first drops, oldest first, since they cost nothing; then rewrites, by bytes reclaimed per byte
+    copied.
 
-    A segment is rewritten when at least `min_dead_ratio` of its bytes are dead (and any are). The newest segment that
-    holds records is the one being written. Those in `unread` stay: what was skipped in them may be live.
+    A segment is rewritten if at least `min_dead_ratio` of its bytes are dead (and any are). The newest segment with
+    records is the one being written. Segments in `unread` are kept, since their skipped parts may be live.
 
-    Without its copy a delivered record of a segment that stays would count as lost, so such copies stay too. A segment
-    comes after those that hold the origins of its copies: the plan may end after any of its steps.
+    Without its copy, a delivered record of a segment that is kept would count as lost, so such copies are kept too. A
+    segment comes after those that contain the origins of its copies, since the plan may be stopped after any of its
+    steps.
     """
     by_segment: dict[int, list[Sum]] = {}
     for each in sums:
@@ -168,7 +174,7 @@ def make_plan(
 
 
 def _after_origins(steps: list[PlannedSegment], origins: Mapping[int, set[int]]) -> list[PlannedSegment]:
-    """The steps in their order, but each behind those of the segments that hold the origins of its copies."""
+    """Return the steps in order, but each after those of the segments that contain the origins of its copies."""
     place = {each.segment: at for at, each in enumerate(steps)}
     waits_for = {at: {place[o] for o in origins.get(each.segment, ()) if o in place} for at, each in enumerate(steps)}
     followers: dict[int, list[int]] = {}

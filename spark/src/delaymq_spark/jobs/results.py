@@ -1,4 +1,4 @@
-"""What is left of all sums: the few rows that a summary is made of, and the Parquet files beside it."""
+"""Results of all sums: the few rows of the summary, and the Parquet files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from delaymq_spark.jobs.sums import Sums, by, first
 from delaymq_spark.jobs.traffic import SIZES
 
 MAX_ROWS: Final = 20
-"""Of lists of topics, keys, groups and messages."""
+"""Maximum length of lists of topics, keys, groups and messages."""
 MAX_HOURS: Final = 24 * 31
 
 _COUNTS: Final = ("messages", "bytes")
@@ -47,20 +47,20 @@ _CUT: Final[dict[str, tuple[int, tuple[tuple[str, str], ...]]]] = {
     "hot_keys": (MAX_ROWS, traffic.MOST_FIRST),
     "failures": (MAX_ROWS, traffic.MOST_FAILURES_FIRST),
 }
-"""Lists of which the first rows are kept: how many, in which order. No two partitions have a row in common."""
+"""Truncated lists: number of rows and sort order. No two partitions have a row in common."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
-    """What `tasks.aggregate` finds of some topics, then of all."""
+    """Results of `tasks.aggregate` for some topics or, merged, for all."""
 
     topics: int
     tables: Mapping[str, pa.Table]
-    """By name, those of the sections that were asked for: of _ADDED and _CUT."""
+    """Tables by name for the requested sections, from _ADDED and _CUT."""
 
     @staticmethod
     def of(sums: Mapping[str, pa.Table], offenders: Sequence[pa.Table]) -> Aggregates:
-        """Of all sums of some topics: `tasks.ALL_SUMS` by name."""
+        """Return the results from all sums of some topics: `tasks.ALL_SUMS` by name."""
         volume, reasons, rates = sums["volume"], sums["compaction"], sums["traffic"]
         late = delay.lateness(sums["fates"], sums["points"])
         tables = {
@@ -87,7 +87,7 @@ class Aggregates:
 
     @staticmethod
     def merged(found: Sequence[Aggregates]) -> Aggregates:
-        """Those of all partitions; at least one."""
+        """Merge the results of all partitions; at least one."""
         tables: dict[str, pa.Table] = {}
         for name in dict.fromkeys(name for each in found for name in each.tables):
             parts = [each.tables[name] for each in found if name in each.tables]
@@ -96,23 +96,23 @@ class Aggregates:
         return Aggregates(sum(each.topics for each in found), tables)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a table."""
+        """Return the rows of a table."""
         table = self.tables.get(name)
         return [] if table is None else table.to_pylist()
 
 
 def where_known(rows: pa.Table, column: str) -> pa.Table:
-    """Rows that have a value in this column."""
+    """Return rows with a value in this column."""
     return rows.filter(pc.is_valid(rows[column]))
 
 
 def part_name(number: int) -> str:
-    """File of a part; the first is always there."""
+    """Return the file name of a part; the first part always exists."""
     return f"part-{number:05d}.parquet"
 
 
 def write_part(out: Path, name: str, number: int, rows: pa.Table) -> None:
-    """One part of a Parquet file; the whole file or none of it. OSError."""
+    """Write one part of a Parquet file atomically. OSError."""
     folder = out / f"{name}.parquet"
     folder.mkdir(parents=True, exist_ok=True)
     # Of its own, should Spark run the same task twice at a time.

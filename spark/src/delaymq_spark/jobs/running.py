@@ -1,4 +1,4 @@
-"""What surrounds a job: its options, Spark's context, the files it writes, and what it tells while it runs."""
+"""Environment of a job: options, Spark context, written files, and progress output."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from pyspark import SparkConf, SparkContext
 
 DEFAULT_MEMORY = "2g"
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""Python reads and computes; the JVM only moves what it packs, and would compile longer than that runs."""
+"""JVM options: Python reads and computes, and the JVM only moves packed data, which does not justify compilation."""
 _POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """What every job is told."""
+    """Options of every job."""
 
     job: str
     store: str
     as_of_ms: int
     out: Path | None = None
-    """Where Parquet files, summary and report go; None: nowhere."""
+    """Directory of Parquet files, summary and report; None: nothing is written."""
     page: bool = False
-    """Whether the HTML page is made."""
+    """Whether to create the HTML page."""
     broker_name: str | None = None
-    """As the broker says; None where there is only a folder."""
+    """Name reported by the broker; None for a directory."""
     delay_levels: str = DEFAULT_LEVELS
-    """The level table of the broker, for delayed records that state no due time."""
+    """Delay level table of the broker, for delayed records without a due time."""
     retention_hours: float = 72
     keyed_topics: frozenset[str] = field(default_factory=frozenset)
     min_dead_ratio: float = 0.25
     promise_p99_ms: int = 100
     split_bytes: int = 128 << 20
     master: str | None = None
-    """None: what spark-submit says, else all processors of this machine."""
+    """Spark master; None: that of spark-submit, else all processors of this machine."""
     memory: str = DEFAULT_MEMORY
 
 
 def open_context(options: JobOptions) -> SparkContext:
-    """A context of this machine's own, or the one that spark-submit or the Spark operator configured."""
+    """Return a local context, or the one configured by spark-submit or the Spark operator."""
     conf = SparkConf().setAppName(f"delaymq-spark {options.job}")
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if options.master is not None or not submitted:
@@ -75,7 +75,7 @@ def open_context(options: JobOptions) -> SparkContext:
 
 @contextmanager
 def context(options: JobOptions) -> Iterator[SparkContext]:
-    """`open_context` for the time of a job; whoever had a context before keeps it."""
+    """Use `open_context` for the duration of a job; an existing context is kept afterwards."""
     given = SparkContext._active_spark_context is not None
     spark = open_context(options)
     try:
@@ -88,36 +88,36 @@ def context(options: JobOptions) -> Iterator[SparkContext]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """The whole file or none of it."""
+    """Write a file atomically."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)
 
 
 def write_summary(path: Path, summary: dict[str, Any]) -> None:
-    """The summary as indented JSON."""
+    """Write the summary as indented JSON."""
     write_text(path, json.dumps(summary, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
 
 
 def has_plots() -> bool:
-    """Whether the library that draws is installed."""
+    """Return whether the plotting library is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 class Progress:
-    """Says on a stream which step runs and, on a terminal, how many of its tasks are done."""
+    """Reports the current step on a stream and, on a terminal, the number of finished tasks."""
 
     def __init__(self, stream: IO[str], steps: int, check: Callable[[], None] = lambda: None) -> None:
         self._stream = stream
         self._steps = steps
         self._number = 0
         self.check = check
-        """Raises when the job is to be stopped; called before what takes long."""
+        """Raises if the job is to stop; called before long operations."""
         self._is_terminal = stream.isatty()
 
     @contextmanager
     def step(self, what: str, spark: SparkContext | None = None) -> Iterator[None]:
-        """One step, from here to the block's end."""
+        """Report a step for the duration of the block."""
         self.check()
         self._number += 1
         title = f"[{self._number}/{self._steps}] {what}"
@@ -130,7 +130,7 @@ class Progress:
 
 
 class _Ticker:
-    """A thread that shows the tasks of the running stages in one line."""
+    """A thread that shows the tasks of running stages on one line."""
 
     def __init__(self, stream: IO[str], title: str, spark: SparkContext) -> None:
         self._stream = stream

@@ -1,8 +1,9 @@
-"""Which delayed records were settled, and by what: the log's own evidence first, then the positions.
+"""Settlement of delayed records, by evidence in the log first, then by the positions.
 
-Our scheduler's copies name their origin by queue and offset. RocketMQ's name nothing: they are known by topic, queue,
-unique key (else birth and size), reconsume times and level; of several equal ones the n-th copy is that of the n-th
-origin. All that may belong together has the same identity, and so meets in one partition.
+DelayMQ's copies name their origin by queue and offset. RocketMQ's copies contain no reference: they are matched by
+topic, queue, unique key (else birth time and size), reconsume times and level; of several equal ones, the n-th copy
+belongs to the n-th origin. Records that may belong together have the same identity, so they meet in the same
+partition.
 """
 
 from __future__ import annotations
@@ -39,27 +40,29 @@ CLAIMS: Final = pa.schema(
         ("removable", pa.bool_()),
     ]
 )
-"""Records that may settle one: `elsewhere` is not under the real topic, `removable` may be dead by itself."""
+"""Records that may settle a delayed record: `elsewhere` is not in the real topic, `removable` may be dead itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of the delayed records of a partition."""
+    """Outcome of the delayed records of a partition."""
 
     origins: pa.Table
-    """ORIGINS, and `outcome`, `copies`, `copy_time` and `copy_offset` of the first copy."""
+    """ORIGINS with `outcome`, `copies`, `copy_time` and `copy_offset` of the first copy."""
     proofs: pa.Table
     """Removable records that settle one: `segment`, `origin_segment`, `messages` (1 each), `bytes`."""
 
 
 def origins_of(rows: pa.Table) -> pa.Table:
-    """The delayed records `rows`, as ORIGINS."""
+    """Return the delayed records `rows`, as ORIGINS."""
     columns = [rows[name] for name in _ORIGIN_COLUMNS]
     return pa.table([*columns, _identity(rows)], schema=ORIGINS)
 
 
 def may_settle(rows: pa.Table) -> Mask:
-    """Which records, none of them a filler or in the schedule topic, may settle a delayed one."""
+    """Return a mask of records that may settle a delayed one, given records outside the schedule topic that are not
+    fillers.
+    """
     copy = pc.and_kleene(
         pc.and_kleene(pc.greater(rows["delay_level"], 0), pc.equal(rows["real_topic"], rows["topic"])),
         pc.and_kleene(pc.equal(rows["real_queue_id"], rows["queue_id"]), pc.not_equal(rows["kind"], "normal")),
@@ -68,7 +71,7 @@ def may_settle(rows: pa.Table) -> Mask:
 
 
 def claims_of(rows: pa.Table, removable: Mask) -> pa.Table:
-    """The records `rows` of `may_settle`, as CLAIMS."""
+    """Return the records `rows` of `may_settle`, as CLAIMS."""
     columns = [rows[name] for name in _CLAIM_COLUMNS]
     elsewhere = pc.is_in(rows["topic"], pa.array([MARKS_TOPIC, SCHEDULE_DLQ_TOPIC]))
     return pa.table([*columns, _identity(rows), elsewhere, pa.array(removable)], schema=CLAIMS)
@@ -110,7 +113,7 @@ def _identity(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _marked(origins: pa.Table, claims: pa.Table) -> pa.Table:
-    """Claims whose mark names an origin that they are a copy of: clients and other brokers copy properties."""
+    """Return the claims whose mark names an origin that they copy: clients and other brokers also copy properties."""
     named = where(claims, mask_of(pc.is_valid(claims["origin_offset"])))
     named = named.append_column("claim", pa.array(np.arange(named.num_rows)))
     places = pa.table(
@@ -136,7 +139,7 @@ def _marked(origins: pa.Table, claims: pa.Table) -> pa.Table:
 
 
 def _unmarked(origins: pa.Table, copies: pa.Table) -> pa.Table:
-    """Copies without a mark, each with the origin that it is paired with; `origin` is a row of `origins`."""
+    """Return copies without a mark, each with its origin; `origin` is a row of `origins`."""
     if not origins.num_rows or not copies.num_rows:
         return _found(copies.slice(0, 0), np.zeros(0, np.int64))
     equal = pa.concat_tables(
@@ -167,7 +170,7 @@ def _unmarked(origins: pa.Table, copies: pa.Table) -> pa.Table:
 
 
 def _what_is_equal(rows: pa.Table, topic: str, queue_id: str) -> pa.Table:
-    """What an unmarked copy and its origin have in common, as one text; null where a part of it is."""
+    """Return the common identity of an unmarked copy and its origin as a text; null if a part of it is missing."""
     parts = [rows[topic], rows["identity"]]
     parts += [rows[name].cast(pa.string()) for name in (queue_id, "reconsume_times", "delay_level")]
     return pa.table({"equal": pc.binary_join_element_wise(*parts, "\x1f")})
@@ -201,7 +204,9 @@ def _with_outcome(origins: pa.Table, found: pa.Table, delay_offsets: Mapping[int
 
 
 def _below_position(origins: pa.Table, delay_offsets: Mapping[int, int]) -> Mask:
-    """Whether the broker has passed over a delayed record; queue n of the schedule topic is that of level n + 1."""
+    """Return whether the broker's offset is beyond a delayed record; queue n of the schedule topic is that of level
+    n + 1.
+    """
     queues, places = np.unique(integers(origins["queue_id"]), return_inverse=True)
     least = np.iinfo(np.int64).min
     positions = np.array([delay_offsets.get(int(queue) + 1, least) for queue in queues], np.int64)

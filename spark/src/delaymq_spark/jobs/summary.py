@@ -1,4 +1,4 @@
-"""The JSON summary: small, versioned, what an operator or a person reads first (docs/analytics.md, "Summary").
+"""The JSON summary: small, versioned, and the starting point for users (docs/analytics.md, "Summary").
 
 Each function makes one section; lists are cut to a stated length, so a summary stays below some hundred KB.
 """
@@ -28,7 +28,7 @@ _LATENESS = ("p50_ms", "p90_ms", "p99_ms", "max_ms", "mean_ms")
 def head(
     job: str, positions: Positions, broker_name: str | None, as_of_ms: int, skipped: SkippedParts
 ) -> dict[str, Any]:
-    """What every summary begins with."""
+    """Return the header of every summary."""
     return {
         "formatVersion": FORMAT_VERSION,
         "job": job,
@@ -52,7 +52,7 @@ def head(
 
 
 def totals(found: Aggregates) -> dict[str, Any]:
-    """The store as a whole."""
+    """Return the totals of the store."""
     segments = found.rows("segments")
     stored = [each[name] for each in segments for name in ("first_stored", "last_stored") if each[name] is not None]
     return {
@@ -72,7 +72,7 @@ def of_compaction(
     min_dead_ratio: float,
     unread: Iterable[int] = (),
 ) -> dict[str, Any]:
-    """Live, dead and reclaimable bytes, why, and the plan, which leaves the segments `unread` as they are."""
+    """Return live, dead and reclaimable bytes with reasons, and the plan, which keeps the segments `unread`."""
     sums = [
         Sum(
             segment=row["segment"], dead=row["dead"], reason=row["reason"], messages=row["messages"],
@@ -116,7 +116,7 @@ def of_compaction(
 
 
 def of_delay(found: Aggregates, as_of_ms: int, promise_p99_ms: int, complete: bool) -> dict[str, Any]:
-    """How punctual the delays were, and the promises. `complete`: whether nothing of the store was skipped."""
+    """Return delivery lateness and the guarantees. `complete`: whether nothing of the store was skipped."""
     nothing = dict.fromkeys(_FATES, 0) | dict.fromkeys(_LATENESS)
     (whole,) = _late(found.rows("whole")) or _late([nothing])
     waiting = sorted(found.rows("waiting"), key=lambda row: (row["level"], _milliseconds(row["first_due"]) or 0))
@@ -142,7 +142,7 @@ def of_delay(found: Aggregates, as_of_ms: int, promise_p99_ms: int, complete: bo
 
 
 def of_traffic(found: Aggregates) -> dict[str, Any]:
-    """What came in."""
+    """Return the traffic."""
     hours = sorted(found.rows("hours"), key=lambda row: _milliseconds(row["hour"]) or 0)
     powers = (0, *(1 << power for power in range(64)))
     return {
@@ -172,7 +172,7 @@ def _late(rows: Sequence[Mapping[str, Any]], **keys: str) -> list[dict[str, Any]
 def _without_gaps(
     rows: Sequence[Mapping[str, Any]], name: str, edges: Sequence[int], counts: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The buckets from the first to the last that holds something, those between too."""
+    """Return the buckets from the first to the last non-empty one, including empty ones between them."""
     there = {row[name]: row for row in rows}
     if not there:
         return []
@@ -220,7 +220,7 @@ def _by_reason(sums: Sequence[Sum], reasons: Sequence[str]) -> list[dict[str, An
 
 
 def _rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows as JSON can hold them, in camelCase."""
+    """Return rows as JSON values, in camelCase."""
     return [{_camel(name): _value(value) for name, value in row.items()} for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Sums that tasks compute of their parts and that are added until there is one of each."""
+"""Sums that tasks compute for their parts, merged into a single result."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ import pyarrow.compute as pc
 from delaymq_spark.jobs.columns import TIME, integers
 
 MAX_POINTS: Final = 20_000
-"""Of a distribution. It is thinned twice, each time moving a rank by at most one in so many: by 1 in 10,000 in all."""
+"""Maximum number of points of a distribution. It is thinned twice, each time shifting a rank by at most one per
+MAX_POINTS: by 1 in 10,000 in total.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """A table with one row for each combination of keys."""
+    """A table with one row per combination of keys."""
 
     name: str
     keys: dict[str, pa.DataType]
     adds: tuple[str, ...]
-    """Columns that are added up (64 bits)."""
+    """Columns to add (64 bits)."""
     least: tuple[str, ...] = ()
-    """Times, of which the first is kept."""
+    """Columns of times whose minimum is kept."""
     most: dict[str, pa.DataType] = field(default_factory=dict)
-    """Of which the greatest is kept."""
+    """Columns whose maximum is kept."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Names and types."""
+        """Return names and types."""
         values = {name: pa.int64() for name in self.adds} | dict.fromkeys(self.least, TIME) | self.most
         return pa.schema([*self.keys.items(), *values.items()])
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """The sums of rows that have all columns of the schema."""
+        """Return the sums of rows with all columns of the schema."""
         aggregates = [(name, "sum") for name in self.adds]
         aggregates += [(name, "min") for name in self.least] + [(name, "max") for name in self.most]
         narrow = pa.table([rows[name] for name in self.schema.names], names=self.schema.names)
@@ -45,7 +47,7 @@ class Sums:
         return pa.table(columns, names=self.schema.names).cast(self.schema)
 
     def add(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """The sums of such tables together; without any an empty one."""
+        """Return the sums of such tables; an empty table if there are none."""
         if not tables:
             return self.schema.empty_table()
         return tables[0] if len(tables) == 1 else self.of(pa.concat_tables(tables))
@@ -59,17 +61,17 @@ def by(rows: pa.Table, keys: Sequence[str], **values: tuple[str, str]) -> pa.Tab
 
 
 def first(rows: pa.Table, limit: int, *order: tuple[str, str]) -> pa.Table:
-    """The first `limit` rows in this order; null stands last."""
+    """Return the first `limit` rows in this order; nulls come last."""
     return rows.sort_by(list(order)).slice(0, limit) if rows.num_rows else rows
 
 
 def rank_of(percent: int, count: int) -> int:
-    """Of `count` sorted values the number, from 1, of the one that `percent` of them do not exceed."""
+    """Return the rank, from 1, of the value among `count` sorted ones that `percent` of them do not exceed."""
     return max(1, -(-percent * count // 100))
 
 
 def quantiles(values: np.ndarray, counts: np.ndarray, percents: Sequence[int]) -> list[int | None]:
-    """Of values, each `counts` times: the smallest that this share of them does not exceed; None without values."""
+    """Return quantiles of values, each occurring `counts` times; None without values."""
     if not len(values):
         return [None] * len(percents)
     order = np.argsort(values, kind="stable")

@@ -58,34 +58,34 @@ _MEET: Final = {
     "ended": pa.schema([("half_offset", pa.int64())]),
     "keyed": compaction.KEYED,
 }
-"""What meets in the second stage."""
+"""Tables combined in the second stage."""
 # Sums are added up each time that so many rows of them have come, and handed on when as many are left.
 _MAX_SUM_ROWS: Final = 131_072
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """Settings that every task gets; small, since each gets a copy."""
+    """Settings of every task; small, since each gets a copy."""
 
     sections: frozenset[str]
     compaction: CompactionOptions
     consumption: Consumption
     settle_tasks: int = 1
-    """Partitions of the second stage."""
+    """Number of partitions of the second stage."""
     add_tasks: int = 1
-    """Partitions of the third, without that of the facts."""
+    """Number of partitions of the third stage, without that of the facts."""
     out: Path | None = None
-    """Where tasks write their part of the Parquet files."""
+    """Directory to which tasks write their parts of the Parquet files."""
 
     @property
     def has_delays(self) -> bool:
-        """Whether delayed records are paired with what settles them."""
+        """Return whether delayed records are matched with their settlements."""
         return not self.sections.isdisjoint(("compaction", "delay"))
 
 
 @dataclass(slots=True)
 class _SumBuffer:
-    """Sums of a task until they are handed on."""
+    """Sums of a task until they are emitted."""
 
     of: Sums
     tables: list[pa.Table] = field(default_factory=list)
@@ -110,9 +110,9 @@ class _SumBuffer:
 def classify(
     batches: Iterable[pa.RecordBatch], task_options: TaskOptions, facts: Facts | None = None
 ) -> Iterator[Item]:
-    """First stage: the items of a part of the log, whose rows have the columns of `columns.columns_of`.
+    """Run the first stage: return the items of a part of the log, with the columns of `columns.columns_of`.
 
-    `facts`: what the reader of the part notes beside its rows.
+    `facts`: facts recorded by the reader of the part.
     """
     facts = Facts() if facts is None else facts
     buffers = {name: _SumBuffer(each) for name, each in ALL_SUMS.items()}
@@ -135,7 +135,7 @@ def classify(
 def _of_records(
     rows: pa.Table, task_options: TaskOptions, buffers: dict[str, _SumBuffer], facts: Facts
 ) -> Iterator[Item]:
-    """What compaction and delays need of records."""
+    """Yield the items of records for compaction and delays."""
     if not task_options.has_delays:
         return
     filler = is_filler(rows)
@@ -155,7 +155,7 @@ def _of_records(
 def _classified(
     rows: pa.Table, task_options: TaskOptions, buffers: dict[str, _SumBuffer], facts: Facts
 ) -> Generator[Item, None, Mask]:
-    """Items of records outside the schedule topic; returns which of them may be dead."""
+    """Yield items of records outside the schedule topic; return a mask of those that may be dead."""
     consumption, options = task_options.consumption, task_options.compaction
     half, op, mark = (is_topic(rows, topic) for topic in (HALF_TOPIC, OP_HALF_TOPIC, MARKS_TOPIC))
     if half.any():
@@ -185,7 +185,7 @@ def _classified(
 
 
 def settle(items: Iterable[tuple[str, Any]], task_options: TaskOptions, number: int) -> Iterator[Item]:
-    """Second stage: all items of partition `number`."""
+    """Run the second stage on all items of partition `number`."""
     facts: list[Facts] = []
     buffers = {name: _SumBuffer(each) for name, each in ALL_SUMS.items()}
     met: dict[str, list[pa.Table]] = {name: [] for name in _MEET}
@@ -236,7 +236,7 @@ def _of_delays(
 
 
 def aggregate(items: Iterable[tuple[str, Any]], task_options: TaskOptions, facts: Facts, number: int) -> Aggregates:
-    """Third stage: all items of partition `number`, as the few rows that a summary needs."""
+    """Run the third stage on all items of partition `number`; return the few rows of the summary."""
     buffers = {name: _SumBuffer(each) for name, each in ALL_SUMS.items()}
     offenders = []
     for name, value in items:
@@ -258,14 +258,14 @@ def aggregate(items: Iterable[tuple[str, Any]], task_options: TaskOptions, facts
 
 
 def _items(name: str, rows: pa.Table, task_options: TaskOptions) -> Iterator[Item]:
-    """Items of the first stage."""
+    """Yield the items of the first stage."""
     count = task_options.settle_tasks
     for place, some in scattered(rows, _place(name, rows, count), count):
         yield place, (name, pack(some))
 
 
 def _place(name: str, rows: pa.Table, count: int) -> Integers:
-    """The partition of each row: what belongs together is in the same."""
+    """Return the partition of each row: related rows are in the same one."""
     return _PLACES[name](rows, count) if name in _PLACES else place_of_topics(rows["topic"], count)
 
 
@@ -297,4 +297,4 @@ _PLACES: Final[dict[str, Callable[[pa.Table, int], Integers]]] = {
     "points": _by_group,
     **dict.fromkeys(("sizes", "proofs", "histogram", "waiting"), _all_together),
 }
-"""All else by its topic."""
+"""Tables not partitioned by topic."""

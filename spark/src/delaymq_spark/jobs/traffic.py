@@ -1,4 +1,4 @@
-"""What came in: rate and bytes, sizes, hot keys, skew between queues, retries and dead letters."""
+"""Traffic: rates and bytes, sizes, hot keys, skew between queues, retries and dead letters."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ TRAFFIC: Final = Sums(
     keys={"topic": pa.string(), "hour": TIME, "kind": pa.string(), "queue_id": pa.int32()},
     adds=("messages", "bytes", "body_bytes", "again"),
 )
-"""`again`: delivered again after a failure. `hour`: of the store time."""
+"""Message counts. `again`: redelivered after a failure. `hour`: hour of the store time."""
 SIZES: Final = Sums(name="sizes", keys={"from_bytes": pa.int64()}, adds=("messages", "bytes"))
 HOT_KEYS: Final = Sums(name="hot_keys", keys={"topic": pa.string(), "keys": pa.string()}, adds=("messages", "bytes"))
 VOLUME: Final = Sums(
     name="volume", keys={"topic": pa.string(), "segment": pa.int64()}, adds=("messages", "bytes"),
     least=("first_stored",), most={"last_stored": TIME},
 )  # fmt: skip
-"""All records, fillers too."""
+"""Totals of all records, including fillers."""
 MOST_FIRST: Final = (("messages", "descending"), ("topic", "ascending"), ("keys", "ascending"))
 MOST_FAILURES_FIRST: Final = (("dead_letters", "descending"), ("retries", "descending"), ("group", "ascending"))
 
 
 def volume(rows: pa.Table) -> pa.Table:
-    """VOLUME of records."""
+    """Return the VOLUME of records."""
     values = {
         "messages": np.ones(rows.num_rows, np.int64), "bytes": rows["size"].cast(pa.int64()),
         "first_stored": rows["store_time"], "last_stored": rows["store_time"],
@@ -41,7 +41,7 @@ def volume(rows: pa.Table) -> pa.Table:
 
 
 def rates(rows: pa.Table) -> pa.Table:
-    """TRAFFIC of records."""
+    """Return the TRAFFIC of records."""
     rows = where(rows, ~is_filler(rows))
     values = {
         "messages": np.ones(rows.num_rows, np.int64),
@@ -54,7 +54,7 @@ def rates(rows: pa.Table) -> pa.Table:
 
 
 def sizes(rows: pa.Table) -> pa.Table:
-    """Bodies by size in powers of two: `from_bytes` (0, 1, 2, 4 …), messages, bytes (of bodies)."""
+    """Return bodies by size in powers of two: `from_bytes` (0, 1, 2, 4 …), messages, bytes (of bodies)."""
     rows = where(rows, ~is_filler(rows) & ~is_topic(rows, OP_HALF_TOPIC, MARKS_TOPIC))
     body_bytes = integers(rows["body_bytes"])
     # The exponent: what frexp calls one more.
@@ -65,7 +65,7 @@ def sizes(rows: pa.Table) -> pa.Table:
 
 
 def keys(rows: pa.Table) -> pa.Table:
-    """HOT_KEYS of what consumers read: the KEYS that messages carry."""
+    """Return the HOT_KEYS of records that consumers read: the KEYS of messages."""
     rows = where(rows, mask_of(pc.is_valid(rows["keys"])) & mask_of(pc.is_in(rows["kind"], _WITH_KEYS)))
     ones = pa.array(np.ones(rows.num_rows, np.int64))
     columns = {"topic": rows["topic"], "keys": rows["keys"], "messages": ones, "bytes": rows["size"].cast(pa.int64())}
@@ -76,7 +76,7 @@ _WITH_KEYS: Final = pa.array(["normal", "delivered"])
 
 
 def hot_keys(found: pa.Table, limit: int) -> pa.Table:
-    """The keys that most messages carry, more than one."""
+    """Return the most frequent keys, with more than one message."""
     return first(where(found, integers(found["messages"]) > 1), limit, *MOST_FIRST)
 
 
@@ -112,7 +112,7 @@ def topics(traffic: pa.Table) -> pa.Table:
 
 
 def failures(traffic: pa.Table) -> pa.Table:
-    """Retries and dead letters by group: group, retries, dead_letters, bytes; most dead letters first."""
+    """Return retries and dead letters by group: group, retries, dead_letters, bytes; most dead letters first."""
     retry = mask_of(pc.starts_with(traffic["topic"], RETRY_PREFIX))
     dead = mask_of(pc.starts_with(traffic["topic"], DLQ_PREFIX))
     messages = integers(traffic["messages"])

@@ -1,4 +1,4 @@
-"""Scan planning: which parts of a log each task reads, which segments a time range leaves out, where batches end.
+"""Scan planning: parts of the log for tasks, segments excluded by a time range, and ends of batches.
 
-Runs on the driver; needs no Spark.
+Runs on the driver; requires no Spark.
 """

@@ -1,4 +1,4 @@
-"""Where a stream's batches end: the end of the log, and a record's end about so many bytes further."""
+"""Ends of a stream's batches: the end of the log, or a record's end after about a given number of bytes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LOOK_BACK_BYTES: Final = 8 << 20
 
 
 def find_log_end(path: StorePath, look_from: int | None = None) -> tuple[int, int | None]:
-    """The physical offset behind the last whole record, and a record's beginning not far before it, if there is one.
+    """Return the physical offset after the last complete record, and the start of a nearby earlier record, if any.
 
-    `look_from`: such a beginning from an earlier call, so that only what is new is walked through. StorePathError.
+    `look_from`: such a start from an earlier call, so that only new records are scanned. StorePathError.
     """
     listing = list_segments(path)
     if listing.end is not None:
@@ -32,9 +32,9 @@ def find_log_end(path: StorePath, look_from: int | None = None) -> tuple[int, in
 
 
 def find_batch_end(path: StorePath, start: int, about_bytes: int, end: int) -> int:
-    """The end of a record about `about_bytes` behind `start`, another record's end; at most `end`.
+    """Return the end of a record about `about_bytes` after `start`, another record's end; at most `end`.
 
-    Never `start` itself while `end` is further: a batch has at least one record. StorePathError.
+    Never returns `start` while `end` is greater: a batch contains at least one record. StorePathError.
     """
     wished = start + about_bytes
     if wished >= end:

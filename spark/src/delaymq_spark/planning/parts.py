@@ -1,7 +1,7 @@
-"""Which parts of a log are read by which task.
+"""Division of a log into parts for tasks.
 
-A part begins where a record does: at a segment's beginning, or inside of it at a record that stands in the consume
-queue too. A body can look like a record; only the broker writes queues. Without queues a segment is one part.
+A part starts at a record: at the start of a segment, or within it at a record that is also in a consume queue. A body
+can look like a record, but only the broker writes consume queues. Without them, a segment is one part.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of one segment, from a record's beginning to a record's end."""
+    """A range of a segment, from the start of a record to the end of a record."""
 
     segment: SegmentInfo
     start: int
@@ -57,15 +57,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be read, frozen at one instant: what a broker appends later is not in it."""
+    """What to read, fixed at planning time: it excludes records appended later."""
 
     parts: tuple[Part, ...]
     start: int
     """Physical offset of the log's first byte."""
     end: int
-    """Physical offset behind the last whole record."""
+    """Physical offset after the last complete record."""
     skipped: tuple[Skipped, ...]
-    """What is known before anything is read."""
+    """Skipped parts known before reading."""
 
 
 def plan(
@@ -77,10 +77,11 @@ def plan(
     from_ms: int | None = None,
     until_ms: int | None = None,
 ) -> Plan:
-    """Parts of about `split_bytes` of the store at `path`; or of what lies between two ends of earlier plans.
+    """Plan parts of about `split_bytes` of the store at `path`, or of the range between the ends of two earlier
+    plans.
 
-    With store times, segments that hold none of that time have no part (time_range). StorePathError when nothing
-    can be read there.
+    With store times, segments without records of that time have no part (time_range). StorePathError if nothing is
+    readable.
     """
     listing = list_segments(path)
     times = FirstTimes()
@@ -113,18 +114,18 @@ def plan(
 
 
 class Planner:
-    """Finds the parts of one segment after the other."""
+    """Finds the parts of segments sequentially."""
 
     def __init__(self, path: str, split_bytes: int, skipped: Sequence[Skipped] = (), end: int | None = None) -> None:
         self._path = path
         self._split_bytes = split_bytes
         self.skipped = list(skipped)
         self._end = end
-        """Physical offset behind which no part is wanted."""
+        """Physical offset after which no part is needed."""
         self._may_ask = True
 
     def segment(self, info: SegmentInfo, begin: int) -> list[Part] | None:
-        """The parts of a segment whose end is known; None when it cannot be read."""
+        """Return the parts of a segment whose end is known; None if it is unreadable."""
         if isinstance(info, RemoteSegment):
             return self._remote_segment(info, begin)
         return self._with_file(info, lambda file: _parts(info, self._starts(file, info, begin), info.end))
@@ -153,11 +154,15 @@ class Planner:
             return []
 
     def last_segment(self, info: SegmentInfo, begin: int) -> tuple[list[Part], int] | None:
-        """The parts of the segment that may hold the log's last record, and where that ends; None: it holds none."""
+        """Return the parts of the segment that may contain the log's last record, and its end; None: it contains
+        none.
+        """
         return self._with_file(info, lambda file: self._last_segment(file, info, begin))
 
     def record_near(self, info: SegmentInfo, start: int, wished: int) -> int | None:
-        """Physical offset of a record of the segment, behind `start` and near `wished`; None if none is known."""
+        """Return the physical offset of a record of the segment, after `start` and near `wished`; None if none is
+        known.
+        """
         if isinstance(info, RemoteSegment):
             # A broker names one about every split_bytes.
             found = [each for each in self._remote_starts(info) or () if start < each < info.end]
@@ -195,7 +200,7 @@ class Planner:
         return info.end if self._end is None else min(info.end, self._end)
 
     def _record_in_queue(self, file: SegmentFile, wished: int) -> int | None:
-        """The first byte behind `wished` at which a record begins that its consume queue names."""
+        """Return the first byte after `wished` at which a record from its consume queue starts."""
         tries = 0
         at = file.next_data(wished)
         end = min(at + _SEARCH_BYTES, file.file_bytes)

@@ -1,7 +1,7 @@
-"""Which segments a read by store time leaves out: those that hold no record of that time.
+"""Segments excluded by a read by store time.
 
-Records are stored one behind the other, so those of a segment lie between its first record's store time and that of the
-next segment. A broker's clock may be set, though: CLOCK_MARGIN_MS is left at both ends.
+Records are appended in order, so those of a segment lie between its first record's store time and that of the next
+segment. Since a broker's clock can be changed, CLOCK_MARGIN_MS is added at both ends.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _logger = logging.getLogger(__name__)
 
 
 class FirstTimes:
-    """Store times of segments' first records, each looked at once and only when it is asked for."""
+    """Store times of segments' first records, each read once and only on demand."""
 
     def __init__(self) -> None:
         self._found: dict[int, int | None] = {}
         self._may_ask = True
 
     def of(self, info: SegmentInfo) -> int | None:
-        """In ms; None when no sound record begins the segment, or when it cannot be read. StorePathError."""
+        """Return the time in ms; None if no valid record starts the segment, or it is unreadable. StorePathError."""
         if info.base not in self._found:
             self._found[info.base] = self._look(info) if self._may_ask else None
         return self._found[info.base]
@@ -52,9 +52,9 @@ class FirstTimes:
 def excluded_segments(
     segments: Sequence[SegmentInfo], first: FirstTimes, from_ms: int | None, until_ms: int | None
 ) -> set[int]:
-    """Offsets of the segments, given in order, without a record from `from_ms` on and before `until_ms`.
+    """Return offsets of the segments, given in order, without a record from `from_ms` on and before `until_ms`.
 
-    What is not known for certain is not left out. StorePathError.
+    Uncertain segments are not excluded. StorePathError.
     """
     if from_ms is None and until_ms is None:
         return set()

@@ -1,1 +1,1 @@
-"""The HTML report, its plots, and the summary as text. Pure: made from the summary alone."""
+"""The HTML report, its plots, and the summary as text. Pure: derived from the summary only."""

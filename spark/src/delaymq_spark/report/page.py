@@ -1,4 +1,4 @@
-"""The HTML report: one file that needs nothing else, for looking at first and reading second."""
+"""The HTML report: a single self-contained file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def render(summary: dict[str, Any]) -> str:
-    """The page for a summary of the job `report`."""
+    """Return the page for a summary of the job `report`."""
     drawn = plots(summary)
     title = f"Store {name_of(summary['store'], 80)}"
     parts = [
@@ -90,7 +90,7 @@ def _skipped(summary: dict[str, Any]) -> str:
 
 
 def _bar(section: dict[str, Any]) -> str:
-    """The whole store in one line."""
+    """Return a bar for the whole store."""
     pinning = sum(each["bytes"] for each in section["live"] if each["reason"] in ("pending", "half_pending", "lost"))
     parts = [
         ("live", section["liveBytes"] - pinning, "live"),
@@ -277,7 +277,7 @@ def _text(title: str, html: str, *, wide: bool = False) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are escaped here and nowhere else."""
+    """Return a table; cells are escaped here only."""
     heads = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td{_class(cell)}>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     if not body:

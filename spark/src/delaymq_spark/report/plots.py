@@ -1,4 +1,4 @@
-"""The report's pictures: from the summary to SVG texts, without a display; nothing is loaded from anywhere."""
+"""Plots of the report: from the summary to SVG texts, without a display or external resources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from delaymq_spark.report.text import REASONS, duration, printable, size
 
 LIVE, PINNING, FREE, ALARM, QUIET = "#2f7d5b", "#d9912b", "#c9ccd3", "#c0392b", "#4a6fa5"
 MAX_BARS = 60
-"""Segments in one picture: more are gathered, so that bars can be told apart."""
+"""Maximum number of segments in a plot; more are merged to keep bars distinguishable."""
 _HOUR = timedelta(hours=1)
 _DEAD_COLOURS = ("#7d8597", "#9a8c98", "#b5838d", "#6d6875", "#a3b18a", "#588157", "#84a59d", "#e5989b", "#bfb1c1")
 _STYLE: dict[Any, Any] = {  # matplotlib types each key of its own
@@ -38,7 +38,7 @@ _STYLE: dict[Any, Any] = {  # matplotlib types each key of its own
 
 
 def plots(summary: dict[str, Any]) -> dict[str, str]:
-    """SVG texts by name, those only that have something to show."""
+    """Return SVG texts by name, only for plots with data."""
     makers = {
         "segments": ("compaction", _segments),
         "reasons": ("compaction", _reasons),
@@ -75,7 +75,7 @@ def _new(height: float = 2.9, width: float = 6.4) -> tuple[Figure, Axes]:
 
 
 def name_of(text: object, limit: int = 34) -> str:
-    """A name from outside, printable and short."""
+    """Return an external name, printable and short."""
     clean = printable(text)
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 

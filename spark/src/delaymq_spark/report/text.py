@@ -1,4 +1,4 @@
-"""Numbers and times as people read them, and a summary in a few lines for the terminal."""
+"""Human-readable numbers and times, and a short summary for the terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def printable(text: object) -> str:
-    """A name from outside, which may move neither a terminal's cursor nor break a line."""
+    """Return an external name without control characters and line breaks."""
     return "".join(c if c.isprintable() else "�" for c in str(text))
 
 
@@ -78,7 +78,7 @@ def share(part: float, whole: float) -> str:
 
 
 def headline(summary: dict[str, Any]) -> list[str]:
-    """What a summary of all jobs comes to, in two or three sentences."""
+    """Return the summary of all jobs in two or three sentences."""
     totals, compaction, delay = summary["totals"], summary["compaction"], summary["delay"]
     if not totals["messages"]:
         return ["The store is empty."]
@@ -112,7 +112,7 @@ def headline(summary: dict[str, Any]) -> list[str]:
 
 
 def lines(summary: dict[str, Any], out: Path | None) -> list[str]:
-    """The summary for a terminal."""
+    """Return the summary for a terminal."""
     totals = summary["totals"]
     found = [
         f"{printable(summary['store'])}: {counted(totals['messages'], 'message')}, {size(totals['bytes'])}, "

@@ -1,4 +1,4 @@
-"""Finds the records of a segment and takes their properties apart, many at a time.
+"""Finding and parsing records of a segment, many at a time.
 
-Works on bytes with numpy and pyarrow; needs no Spark.
+Operates on bytes with numpy and pyarrow; requires no Spark.
 """

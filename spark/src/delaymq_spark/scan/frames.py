@@ -1,11 +1,11 @@
-"""Where the records of a part of the log begin, found many at a time.
+"""Positions of records in a part of the log, found many at a time.
 
-Records form a chain: each size leads to the next record. Following it alone would be one step of Python for each
-message. So a window of the log is cut into stripes; in each a place that looks like a record is looked for (magic, and
-the record's own physical offset), and from all of these places the chains are followed side by side, a numpy step for
-all of them. A chain that arrives exactly where the next one began proves that one right, and so on from the first,
-whose beginning is known. Where one arrives elsewhere (a body that looks like a record), it goes on alone from there.
-No guess ever becomes a row.
+Records form a chain: each size leads to the next record. Following it alone would take one step of Python per
+message. Therefore, a window of the log is divided into stripes; in each, a place that looks like a record is searched
+(magic, and the record's own physical offset), and the chains from all of these places are followed in parallel, one
+numpy step for all. A chain that arrives exactly where the next one started proves the next one correct, beginning
+with the first chain, whose start is known. If one arrives elsewhere (a body looked like a record), it continues from
+there. No guess ever becomes a row.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def _at_any_byte(data: bytearray, used_bytes: int, kind: str) -> npt.NDArray[np.
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Records of a window: each array has an element for each record, positions are bytes in the window."""
+    """Records of a window: each array has one element per record; positions are bytes in the window."""
 
     position: Positions
     size: Integers
     sys_flag: Integers
     store_time_at: Positions
-    """The rest of the head begins 8 bytes further, behind the store host."""
+    """Position of the store time; the rest of the header starts 8 bytes later, after the store host."""
     body_at: Positions
     body_bytes: Integers
     topic_at: Positions
@@ -93,34 +93,34 @@ class Frames:
         return len(self.position)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Frames:
-        """Those of the records that the mask has."""
+        """Return the records selected by the mask."""
         return Frames(*(getattr(self, name)[mask] for name in Frames.__slots__))
 
     def first(self, count: int) -> Frames:
-        """The first `count` records."""
+        """Return the first `count` records."""
         return self.between(0, count)
 
     def between(self, begin: int, end: int) -> Frames:
-        """Records `begin` to `end` - 1."""
+        """Return records `begin` to `end` - 1."""
         if begin == 0 and end >= len(self):
             return self
         return Frames(*(getattr(self, name)[begin:end] for name in Frames.__slots__))
 
 
 def frames_of(window: Window, start: int) -> tuple[Frames, int]:
-    """All sound records that follow each other from byte `start` on, and where the last one ends.
+    """Return all consecutive valid records from byte `start` on, and the end of the last one.
 
-    What stands there: nothing (the window's end), a record that the window has only a part of, a blank record, or
-    something that is no record: `problem_at` says which.
+    What follows is the end of the window, an incomplete record, a blank record, or no record: `problem_at`
+    distinguishes them.
     """
     frames = _checked(window, _chain(window, start))
     return frames, int(frames.position[-1] + frames.size[-1]) if len(frames) else start
 
 
 def problem_at(window: Window, position: int, segment_end: int) -> str | None:
-    """Why no record of the window begins at `position`; None: it needs more bytes than the window has.
+    """Return why no record starts at `position`; None: more bytes than the window are required.
 
-    An empty text: a blank record closes the segment. `segment_end`: physical offset behind the segment.
+    An empty text: a blank record closes the segment. `segment_end`: physical offset after the segment.
     """
     left = segment_end - window.offset - position
     if left < BLANK_BYTES:
@@ -153,7 +153,7 @@ def _hint(magic: int) -> str:
 
 
 def _chain(window: Window, start: int) -> Positions:
-    """Positions from `start` on, each where the size of the one before leads; not checked but for size."""
+    """Return positions from `start` on, each derived from the size of the previous record; only sizes are checked."""
     found: list[Positions] = []
     for _ in range(MAX_RESTARTS):
         lanes = _lanes(window, start)
@@ -173,7 +173,7 @@ def _chain(window: Window, start: int) -> Positions:
 
 
 def _lanes(window: Window, start: int) -> Positions:
-    """`start`, and a place in each later stripe that looks like a record."""
+    """Return `start`, and a place in each later stripe that looks like a record."""
     lanes = [start]
     find, offsets = window.data.find, window.i8
     last = window.used_bytes - FIXED_BYTES
@@ -191,7 +191,7 @@ def _lanes(window: Window, start: int) -> Positions:
 
 
 def _side_by_side(window: Window, lanes: Positions) -> tuple[Positions, Positions]:
-    """Positions of all lanes, sorted, each followed up to where the next begins; and where each ended."""
+    """Return the sorted positions of all lanes, each followed to the start of the next, and the end of each."""
     limits = np.append(lanes[1:], window.used_bytes)
     ends = lanes.copy()
     steps: list[Positions] = []
@@ -232,7 +232,7 @@ def _one_by_one(window: Window, start: int) -> Positions:
 
 
 def _checked(window: Window, position: Positions) -> Frames:
-    """The records up to the first that is not sound: by the same rules as `delaymq.store.reader`."""
+    """Return the records up to the first invalid one, by the same rules as `delaymq.store.reader`."""
     size = window.i4[position].astype(np.int64)
     sys_flag = window.i4[position + SYS_FLAG_AT].astype(np.int64)
     sound = (window.u4[position + MAGIC_AT] == MESSAGE_MAGIC) & (
@@ -269,7 +269,7 @@ def _checked(window: Window, position: Positions) -> Frames:
 
 
 def _first_torn(window: Window, frames: Frames) -> int | None:
-    """The first record whose properties look as if a page of them was never written."""
+    """Return the first record whose properties look as if a page of them was never written."""
     gathered = gather(window.data, frames.properties_at, frames.properties_bytes)
     text = memoryview(gathered.buffers()[2] or b"")
     if bytes(text).find(b"\0") < 0:

@@ -1,4 +1,4 @@
-"""The properties of many records, taken apart at once (docs/formats/store.md, record field 17)."""
+"""Vectorised parsing of properties (docs/formats/store.md, record field 17)."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class Properties:
         if not kept.all():
             starts, middles, ends, record = starts[kept], middles[kept], ends[kept], record[kept]
         self.record = record
-        """Which record each pair belongs to, ascending."""
+        """Index of the record of each pair, ascending."""
         self.name_at, self.name_bytes = starts, middles - starts
         self.value_at, self.value_bytes = middles + 1, ends - middles - 1
         self._data = data
 
     def pairs_of(self, name: str) -> npt.NDArray[np.int64]:
-        """For each record the number of its pair with this name, the last one's if there are more; -1: none."""
+        """Return, for each record, the index of its (last) pair with this name; -1: none."""
         result = np.full(self.count, -1, np.int64)
         wanted = name.encode()
         if not len(self.record):
@@ -75,12 +75,12 @@ class Properties:
         return result
 
     def bytes_at(self, at: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.uint8]:
-        """`count` bytes from each place on, one row each."""
+        """Return `count` bytes from each position, one row each."""
         taken: npt.NDArray[np.uint8] = self._data[at[:, np.newaxis] + np.arange(count)]
         return taken
 
     def values(self, name: str) -> pa.StringArray:
-        """For each record the value of this property, null without one."""
+        """Return the value of this property for each record, null without one."""
         pairs = self.pairs_of(name)
         there = pairs >= 0
         if there.all() and len(pairs):
@@ -91,7 +91,7 @@ class Properties:
         return found.take(pa.array(rows, mask=~there))
 
     def maps(self) -> pa.MapArray:
-        """For each record a map of all pairs."""
+        """Return a map of all pairs for each record."""
         kept = self._without_repeated()
         names = text(gather(self._buffer, self.name_at[kept], self.name_bytes[kept]))
         values = text(gather(self._buffer, self.value_at[kept], self.value_bytes[kept]))
@@ -99,7 +99,7 @@ class Properties:
         return pa.MapArray.from_arrays(pa.array(offsets), names, values)
 
     def _without_repeated(self) -> npt.NDArray[np.int64] | slice:
-        """Pairs without those whose name the same record has again later."""
+        """Return pairs without those whose name is repeated later in the same record."""
         if not len(self.record):
             return slice(None)
         names = gather(self._buffer, self.name_at, self.name_bytes).dictionary_encode()
@@ -115,7 +115,7 @@ class Properties:
 
 
 def text(array: pa.BinaryArray) -> pa.StringArray:
-    """As strings; what is no UTF-8 gets U+FFFD in its place."""
+    """Return strings; invalid UTF-8 is replaced by U+FFFD."""
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
@@ -123,9 +123,9 @@ def text(array: pa.BinaryArray) -> pa.StringArray:
 
 
 def numbers(values: pa.StringArray, *, bits: int, whole: bool = False) -> pa.Array:
-    """Each text as a number, null where it is none or does not fit; texts are few, so each is parsed once.
+    """Return each text as a number, null if it is invalid or out of range; distinct texts are parsed once.
 
-    `whole`: only as a program writes numbers ("7", not "07" or "+7").
+    `whole`: only canonical numbers ("7", not "07" or "+7").
     """
     encoded = values.dictionary_encode()
     limit = 1 << (bits - 1)
@@ -146,7 +146,7 @@ def _number(word: str, limit: int, whole: bool) -> int | None:
 
 
 def mark_parts(values: pa.StringArray) -> tuple[pa.StringArray, pa.Int32Array, pa.Int64Array]:
-    """Kind, queue id and queue offset of each `__DMQ_MARK`; nulls where there is none or it is not one."""
+    """Return kind, queue id and queue offset of each `__DMQ_MARK`; nulls if it is missing or invalid."""
     found = pc.extract_regex(values, _MARK)
     kind = pc.struct_field(found, "kind")
     queue = pc.cast(pc.struct_field(found, "queue"), pa.int32())

@@ -1,4 +1,4 @@
-"""The records of a part of a segment, window by window, and what lies between them that is no record."""
+"""Iteration over the records of a part of a segment, window by window, and over damaged places between them."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _ZEROS: Final = memoryview(bytes(_PIECE_BYTES))
 
 @dataclass(slots=True)
 class Walk:
-    """One pass over a part of a segment, from physical offset `start` (a record's) to `end` (a record's end)."""
+    """A pass over a part of a segment, from physical offset `start` (of a record) to `end` (the end of a record)."""
 
     file: SegmentFile
     start: int
     end: int
     tell: Callable[[Skipped], None]
     segment_end: int
-    """Physical offset behind the segment."""
+    """Physical offset after the segment."""
     to_log_end: bool = False
-    """Whether `end` is only as far as there may be records: no record behind the last one is nothing to tell of."""
+    """Whether `end` is only an upper bound: missing records after the last one are not reported."""
     reached: int = -1
-    """Afterwards: where the last record ended, or the end when a blank record closes the segment."""
+    """Result: end of the last record, or the end if a blank record closes the segment."""
     torn_bytes: int = 0
-    """Afterwards, with `to_log_end`: from there to the last byte of the segment that is not zero."""
+    """Result, with `to_log_end`: bytes from there to the last non-zero byte of the segment."""
 
     def windows(self) -> Iterator[tuple[Window, Frames]]:
-        """Windows and their sound records. A window is used again for the next one. OSError."""
+        """Yield windows and their valid records. Windows are reused. OSError."""
         base = self.file.base
         position, end = self.start - base, self.end - base
         self.reached = self.start
@@ -85,7 +85,7 @@ class Walk:
             position = following
 
     def _why_not_whole(self, window: Window, stop: int, position: int, end: int, *, short: bool) -> str | None:
-        """Why the record at `position`, of which the window has a part, will not become whole; None: it may."""
+        """Return why the record at `position`, partly in the window, cannot be complete; None: it can."""
         if short:
             return "the file was truncated while it was read"
         available = window.used_bytes - stop
@@ -106,10 +106,11 @@ class Walk:
 
 
 def next_sound(file: SegmentFile, position: int, end: int, not_before_ms: int) -> tuple[int | None, int]:
-    """The first byte behind `position` and before `end` where a sound record begins; its checksum counts too.
+    """Return the first byte after `position` and before `end` at which a valid record, including its checksum,
+    starts.
 
-    And the byte behind the last one that is not zero, when no such record is there. It must not have been stored before
-    the ones in front of it. OSError.
+    Also returns the byte after the last non-zero one if there is no such record. The record must not have been stored
+    before its predecessors. OSError.
     """
     written_end = position + len(read_bytes(file, position, 1).rstrip(b"\0"))
     at = position + 1
@@ -134,7 +135,7 @@ def next_sound(file: SegmentFile, position: int, end: int, not_before_ms: int) -
 
 
 def sound_at(file: SegmentFile, position: int) -> int | None:
-    """The store time in ms of the sound record at byte `position`; None when there is none."""
+    """Return the store time in ms of the valid record at byte `position`; None if there is none."""
     if position < 0:
         return None
     head = read_bytes(file, position, PHYSICAL_OFFSET_AT + 8)

@@ -1,4 +1,4 @@
 """The data source `rocketmq_store`: options, schema, partitions, batch and stream readers.
 
-Executors run `read`; Spark calls `data_source` and `stream`.
+`read` runs on executors; Spark calls `data_source` and `stream`.
 """

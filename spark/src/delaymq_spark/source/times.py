@@ -1,4 +1,4 @@
-"""Times given by users in options and arguments."""
+"""Parsing of times in options and arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ _MAX_DIGITS: Final = 15
 
 
 def parse_time_ms(text: str) -> int:
-    """Parse ms since 1970 or an ISO 8601 time (in UTC unless it has an offset); return ms since 1970. ValueError."""
+    """Return ms since 1970 a number or an ISO 8601 time (in UTC unless it has an offset); return if it
+    is ValueError.
+    """
     if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
         return int(text)
     time = datetime.fromisoformat(text)
