@@ -120,7 +120,7 @@ def test_results_that_cannot_be_published_are_a_failure(
             3,
             "/s is not",
         ),
-        (PermissionError(13, "Permission denied", "/out"), 3, "/out: this user may not"),
+        (PermissionError(13, "Permission denied", "/out"), 3, "/out: permission denied"),
     ],
 )
 def test_whatever_ends_a_run_is_a_sentence_a_code_and_published(

@@ -102,7 +102,7 @@ def test_a_server_that_is_not_there_is_waited_for_and_then_named(tmp_path: Path)
 def test_a_token_that_cannot_be_sent_is_not_shown(tmp_path: Path, token: str) -> None:
     with FakeApiServer(tmp_path) as server:
         (tmp_path / "token").write_text(token)
-        with pytest.raises(PublishError, match="not a bearer token") as told:
+        with pytest.raises(PublishError, match="bearer token is malformed") as told:
             publish(server.address, TARGET, "{}", None)
     assert not token or token not in str(told.value)
 

@@ -181,7 +181,7 @@ def _credentials(account: Path) -> tuple[str, ssl.SSLContext]:
         with open(account / "token", "rb") as file:
             token = file.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
         if not token or not token.isprintable() or " " in token:
-            raise ValueError("token is not a bearer token")
+            raise ValueError("the bearer token is malformed")
         return token, ssl.create_default_context(cafile=str(account / "ca.crt"))
     except (OSError, ValueError) as error:
         raise PublishError(f"the service account's files in {account} cannot be used: {error}") from error
