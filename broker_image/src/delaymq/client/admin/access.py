@@ -1,4 +1,4 @@
-"""Access control of one broker: its accounts and white lists, as its rule files have them."""
+"""Access control of a broker: accounts and white lists in its account files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from delaymq.protocol.headers.admin import REQUIRED_OF_NEW
 
 
 class AccessCalls(AdminCalls):
-    """Requests to the broker at one address; it must know the asking account as an administrator."""
+    """Requests to the broker at an address; the requesting account must be one of its administrators."""
 
     async def access_versions(self, address: str) -> dict[str, DataVersion]:
-        """How often each rule file was changed over the wire, and when last, by its path on the broker."""
+        """Return the number and time of remote changes of each account file, by its path on the broker."""
         answer = await self._client.request(address, request_command(RequestCode.GET_BROKER_CLUSTER_ACL_INFO))
         with reading_answer(address):
             header = GetBrokerAclConfigResponseHeader.from_fields(answer.fields)
@@ -47,10 +47,10 @@ class AccessCalls(AdminCalls):
         white_address: str | None = None,
         second_signature: bool | None = None,
     ) -> None:
-        """Makes an account or changes one; what is None stays as it is. Permissions: PUB, SUB, PUB|SUB or DENY.
+        """Create or change an account; a value of None is unchanged. Permissions: PUB, SUB, PUB|SUB or DENY.
 
-        `second_signature`: whether the account requires it, so that RocketMQ's clients cannot use the account. None: a
-        new administrator does.
+        `second_signature`: whether the account requires it, so that RocketMQ's clients cannot use the account. None:
+        a new administrator requires it.
         """
         required = (REQUIRED_OF_NEW if admin else None) if second_signature is None else str(second_signature).lower()
         header = CreateAccessConfigRequestHeader(
@@ -69,12 +69,12 @@ class AccessCalls(AdminCalls):
         )
 
     async def delete_account(self, address: str, access_key: str) -> None:
-        """Takes an account away."""
+        """Delete an account."""
         fields = DeleteAccessConfigRequestHeader(access_key=access_key).to_fields()
         await self._client.request(address, request_command(RequestCode.DELETE_ACL_CONFIG, fields))
 
     async def set_white_addresses(self, address: str, white: Sequence[str], path: str) -> None:
-        """Replaces the global white list of one rule file, by its path on the broker (`access_versions`)."""
+        """Replace the global white list of an account file, by its path on the broker (`access_versions`)."""
         header = UpdateGlobalWhiteAddrsConfigRequestHeader(global_white_addrs=",".join(white), acl_file_full_path=path)
         await self._client.request(
             address, request_command(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header.to_fields())

@@ -1,4 +1,4 @@
-"""Base of the administration: the NameServers and brokers that a request goes to."""
+"""Base of the administration: selection of NameServers and brokers."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.headers import GetConsumerConnectionListRequestHeader
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""NameServers' settings by topic: `broker-a:4;broker-b:4`, the queues that clients send ordered messages to."""
+"""Namespace of NameServers' order settings by topic: `broker-a:4;broker-b:4`, the queues for ordered messages."""
 MAX_TABLE_BYTES: Final = 16 * 1024 * 1024
-"""A broker's table of all topics or groups: 20,000 groups have 6 MB, and no frame is larger than this."""
+"""Maximum size of a broker's table of all topics or groups: 20,000 groups take 6 MB, and a larger frame is rejected."""
 
 
 class AdminCalls:
-    """Base of the calls by subject."""
+    """Base of the classes of requests."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def cluster_info(self) -> ClusterInfo:
-        """All brokers that are registered, and the clusters that they belong to."""
+        """Return all registered brokers and their clusters."""
         answer = await self._client.request_name_server(request_command(RequestCode.GET_BROKER_CLUSTER_INFO))
         with reading_answer("the NameServer"):
             return ClusterInfo.decode(answer.body)
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """Broker name → address of its master, in one cluster or in all. ClientError when there is none."""
+        """Return broker name → address of its master, in one cluster or in all. ClientError if there is none."""
         info = await self.cluster_info()
         chosen = info.broker_addr_table.keys() if cluster is None else info.cluster_addr_table.get(cluster, [])
         found = {
@@ -49,7 +49,7 @@ class AdminCalls:
         return found
 
     async def _consumers_at(self, address: str, group: str) -> ConsumerConnection | None:
-        """The members of a group that are connected to one broker; None when there are none."""
+        """Return the members of a group that are connected to a broker; None if there are none."""
         header = GetConsumerConnectionListRequestHeader(consumer_group=group)
         command = request_command(RequestCode.GET_CONSUMER_CONNECTION_LIST, header.to_fields())
         try:
@@ -62,7 +62,7 @@ class AdminCalls:
             return ConsumerConnection.decode(answer.body)
 
     async def _request_all_name_servers(self, make_command: Callable[[], Command]) -> None:
-        """Asks each of them at once; raises what the first of them failed with after all have been asked."""
+        """Query all NameServers concurrently; after all have finished, raise the first error."""
         addresses = self._client.require_name_servers()
         answers = (self._client.request(address, make_command()) for address in addresses)
         for outcome in await asyncio.gather(*answers, return_exceptions=True):

@@ -1,4 +1,4 @@
-"""Brokers: settings and figures of one of them."""
+"""Settings and statistics of brokers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from delaymq.protocol.command import request_command
 
 
 class BrokerCalls(AdminCalls):
-    """Requests to the broker at one address."""
+    """Requests to the broker at an address."""
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        """A broker's settings by RocketMQ's keys."""
+        """Return a broker's settings by RocketMQ's keys."""
         answer = await self._client.request(address, request_command(RequestCode.GET_BROKER_CONFIG))
         with reading_answer(address):
             return decode_settings(answer.body)
 
     async def update_broker_config(self, address: str, settings: dict[str, str]) -> None:
-        """Changes settings of a running broker."""
+        """Change settings of a running broker."""
         await self._client.request(
             address, request_command(RequestCode.UPDATE_BROKER_CONFIG, body=encode_settings(settings))
         )
 
     async def runtime_info(self, address: str) -> dict[str, str]:
-        """A broker's figures by RocketMQ's names."""
+        """Return a broker's statistics by RocketMQ's names."""
         answer = await self._client.request(address, request_command(RequestCode.GET_BROKER_RUNTIME_INFO))
         with reading_answer(address):
             return KVTable.decode(answer.body).table

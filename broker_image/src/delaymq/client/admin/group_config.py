@@ -1,4 +1,4 @@
-"""A consumer group as one broker has it."""
+"""Configuration of a consumer group on a broker."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from delaymq.protocol.bodies import SubscriptionGroupConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupConfig:
-    """What Admin.group_configs reads and Admin.put_group writes."""
+    """Configuration returned by Admin.group_configs and written by Admin.put_group."""
 
     group: str
     consume: bool = True
-    """False: its pulls are refused."""
+    """Whether the group may consume; False: its pulls are rejected."""
     broadcast: bool = True
     """Whether its members may broadcast."""
     retry_queues: int = 1
-    """Queues of its retry topic on this broker."""
+    """Number of queues of its retry topic on this broker."""
     retry_max_times: int = 16
-    """How often a message comes again before it is a dead letter."""
+    """Number of redeliveries before a message goes to the dead-letter queue."""
     from_min: bool = True
     broker_id: int = 0
     which_broker_when_slow: int = 1
     notify_members: bool = True
-    """Whether its members are told at once when one comes or goes."""
+    """Whether members are notified immediately when one joins or leaves."""
 
     def to_wire(self) -> SubscriptionGroupConfig:
-        """The body of the request that makes or changes it (200). ValueError for what no broker takes."""
+        """Return the body of the request that creates or changes it (200). ValueError for values that no broker
+        accepts.
+        """
         problem = group_problem(self.group)
         if problem is not None:
             raise ValueError(problem)
@@ -48,7 +50,7 @@ class GroupConfig:
 
     @classmethod
     def from_wire(cls, config: SubscriptionGroupConfig) -> GroupConfig:
-        """As a broker states it."""
+        """Return the configuration from a broker's response."""
         return cls(
             group=config.group_name,
             consume=config.consume_enable,

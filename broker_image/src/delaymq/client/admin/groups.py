@@ -1,4 +1,4 @@
-"""Consumer groups: which there are, who is in them, how far they are."""
+"""Consumer groups: list, members, progress."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from delaymq.protocol.headers import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupMembers:
-    """A group as the brokers see it now; without members all is empty."""
+    """A group as currently known to the brokers; without members, everything is empty."""
 
     members: dict[str, Connection] = field(default_factory=dict)
-    """By client id; a member that several brokers know stands once."""
+    """Members by client ID; a member known to several brokers appears once."""
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    """By topic, the group's retry topic too."""
+    """Subscriptions by topic, including the group's retry topic."""
     model: str | None = None
     """CLUSTERING or BROADCASTING."""
     consume_type: str | None = None
@@ -45,34 +45,34 @@ class GroupCalls(TopicCalls):
     """Requests about consumer groups, whose retries and dead letters are topics."""
 
     async def groups(self) -> list[str]:
-        """All groups that any master knows, the brokers' own ones too."""
+        """Return all groups known to any master, including system groups."""
         found: set[str] = set()
         for address in (await self.masters()).values():
             found.update(await self.group_configs(address))
         return sorted(found)
 
     async def group_configs(self, address: str) -> dict[str, GroupConfig]:
-        """All groups of the broker at `address`."""
+        """Return all groups of the broker at `address`."""
         answer = await self._client.request(address, request_command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         with reading_answer(address):
             table = GroupTable.decode(answer.body, max_bytes=MAX_TABLE_BYTES).subscription_group_table
         return {name: GroupConfig.from_wire(config) for name, config in table.items()}
 
     async def put_group(self, config: GroupConfig, *, cluster: str | None = None) -> None:
-        """Creates or changes a group on all masters. ValueError for an illegal name or number."""
+        """Create or change a group on all masters. ValueError for an illegal name or number."""
         config.to_wire()
         for address in (await self.masters(cluster)).values():
             await self.put_group_on(address, config)
 
     async def put_group_on(self, address: str, config: GroupConfig) -> None:
-        """Creates or changes a group on the broker at `address`; it is on its disk then."""
+        """Create or change a group on the broker at `address`; it is durable on return."""
         body = config.to_wire().encode()
         await self._client.request(address, request_command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body))
 
     async def delete_group(self, group: str, *, keep_offsets: bool = False, keep_dead_letters: bool = False) -> None:
-        """Deletes a group on all masters, with its offsets, its waiting retries and its dead letters.
+        """Delete a group on all masters, including its offsets, pending retries and dead letters.
 
-        A member that is still there brings the group back, where brokers create groups by themselves.
+        A remaining member creates the group again on brokers that create groups automatically.
         """
         header = DeleteSubscriptionGroupRequestHeader(group_name=group, remove_offset=not keep_offsets)
         topics = [retry_topic(group), *(() if keep_dead_letters else (dead_letter_topic(group),))]
@@ -86,7 +86,7 @@ class GroupCalls(TopicCalls):
             await self.delete_route(topic)
 
     async def group_members(self, group: str) -> GroupMembers:
-        """Who is in the group now, over all masters; nobody: empty, also for a group that never was."""
+        """Return the current members on all masters; empty if there are none, also for a group that never existed."""
         members: dict[str, Connection] = {}
         subscriptions: dict[str, SubscriptionData] = {}
         first: ConsumerConnection | None = None
@@ -106,7 +106,7 @@ class GroupCalls(TopicCalls):
         )
 
     async def consumer_progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, ConsumeOffset]:
-        """How far `group` is in each queue that it has an offset for. NoRouteError for a group that never was."""
+        """Return the progress of `group` in each queue with an offset. NoRouteError for a group that never existed."""
         route = await self._client.route(retry_topic(group), fresh=True)
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
         found: dict[MessageQueue, ConsumeOffset] = {}

@@ -1,4 +1,4 @@
-"""Members of a group, asked through their broker: what they do, and to consume one message now."""
+"""Requests to members of a group through their broker: state, and direct consumption of a message."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from delaymq.protocol.headers import (
 from delaymq.transport.addresses import host_and_port
 
 MEMBER_TIMEOUT_MS = 15_000
-"""Brokers give a member 10 s to answer."""
+"""Timeout in ms; brokers wait 10 s for a member's response."""
 
 
 class MemberCalls(AdminCalls):
-    """A member is known to the brokers whose queues it may read: each master is tried."""
+    """Requests to members. A member is connected to the brokers whose queues it may read, so each master is tried."""
 
     async def member_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
-        """A member's settings, subscriptions, queues and rates; with `stacks` where its threads or tasks are.
+        """Return a member's settings, subscriptions, queues and rates; with `stacks`, the stacks of its threads or
+        tasks.
 
-        ClientError when it is in the group at no broker, RefusedError when it does not answer.
+        ClientError if no broker has it as a member of the group, RefusedError if it does not respond.
         """
         header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=stacks)
         address = await self._broker_of(group, client_id)
@@ -34,10 +35,11 @@ class MemberCalls(AdminCalls):
             return ConsumerRunningInfo.decode(answer.body)
 
     async def consume_directly(self, group: str, client_id: str, offset_message_id: str) -> ConsumeDirectlyResult:
-        """Has a member's handler consume a stored message, beside its queues. Nothing is committed or retried.
+        """Make a member's handler consume a stored message, independent of its queues. Nothing is committed or
+        retried.
 
-        ValueError for what is no offset message id; RefusedError when the broker of the message does not know the
-        member, or it does not answer in time: it may consume the message all the same.
+        ValueError for an invalid offset message ID; RefusedError if the broker of the message does not have the
+        member, or it does not respond in time, in which case it may consume the message nevertheless.
         """
         host, port, _ = parse_offset_message_id(offset_message_id)
         header = ConsumeMessageDirectlyResultRequestHeader(

@@ -1,4 +1,4 @@
-"""Messages: by id, by key, by time, the newest."""
+"""Queries for messages: by ID, by key, by time, and the newest."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from delaymq.protocol.headers import QueryMessageRequestHeader, ViewMessageReque
 from delaymq.transport.addresses import host_and_port
 
 MAX_QUERIED = 64
-"""What a broker answers at most to a query by key."""
+"""Maximum number of messages in a broker's response to a query by key."""
 MAX_READ = 10_000
-"""Messages that one call reads out of queues: all of them are in memory at once."""
+"""Maximum number of messages read from queues by one call, all of which are in memory."""
 QUEUES_AT_ONCE = 8
-"""Queues that are read at the same time: a topic of a thousand must not flood its broker."""
+"""Number of queues read concurrently, so that a topic with a thousand queues does not overload its broker."""
 BROKERS_AT_ONCE = 8
 
 OnUnreachable = Callable[[str, ClientError], None]
-"""Called with the name of each broker that gives no answer, and why."""
+"""Called with the name of each unreachable broker and the reason."""
 
 
 class MessageCalls(AdminCalls):
-    """Requests for messages; no group's offset is asked for or moved."""
+    """Requests for messages; no group's offset is read or changed."""
 
     async def view_message(self, offset_message_id: str) -> ReceivedMessage:
-        """The message at the place that an offset message id names. ValueError when it is none."""
+        """Return the message with an offset message ID. ValueError if the ID is invalid."""
         host, port, offset = parse_offset_message_id(offset_message_id)
         address = host_and_port(host, port)
         header = ViewMessageRequestHeader(offset=offset)
@@ -57,10 +57,10 @@ class MessageCalls(AdminCalls):
         end_ms: int | None = None,
         on_unreachable: OnUnreachable | None = None,
     ) -> list[ReceivedMessage]:
-        """Messages of `topic` with this key, oldest first; a unique id is a key too.
+        """Return messages of `topic` with this key, oldest first; a unique ID is a key too.
 
-        All brokers of the topic are asked. One that cannot be reached ends the search with its error, or with
-        `on_unreachable` is left out.
+        All brokers of the topic are queried. An unreachable broker ends the search with its error, or is omitted if
+        `on_unreachable` is given.
         """
         header = QueryMessageRequestHeader(
             topic=topic,
@@ -107,9 +107,10 @@ class MessageCalls(AdminCalls):
         queue_id: int | None = None,
         on_unreachable: OnUnreachable | None = None,
     ) -> list[ReceivedMessage]:
-        """The oldest `max_messages` of those stored from `begin_ms` to `end_ms`, both included, oldest first.
+        """Return the oldest `max_messages` of those stored from `begin_ms` to `end_ms`, both inclusive, oldest
+        first.
 
-        `on_unreachable` as of `query_by_key`.
+        `on_unreachable` as in `query_by_key`.
         """
         reading = QueueReading(self._client)
         gone: set[str] = set()
@@ -134,7 +135,7 @@ class MessageCalls(AdminCalls):
     async def last_messages(
         self, topic: str, count: int, *, queue_id: int | None = None, of_each_queue: bool = False
     ) -> list[ReceivedMessage]:
-        """The newest `count` messages of `topic`, or of each of its queues, oldest first."""
+        """Return the newest `count` messages of `topic`, or of each of its queues, oldest first."""
         reading = QueueReading(self._client)
         found = await self._of_queues(topic, queue_id, lambda queue: reading.last(queue, count), count)
         return found if of_each_queue else found[-count:]
@@ -146,7 +147,7 @@ class MessageCalls(AdminCalls):
         read: Callable[[MessageQueue], Awaitable[list[ReceivedMessage]]],
         count: int,
     ) -> list[ReceivedMessage]:
-        """What `read` gives for each queue, in the order of store times; ValueError for too many or no queue."""
+        """Return the results of `read` for each queue, by store time. ValueError for too many queues or none."""
         if not 0 < count <= MAX_READ:
             raise ValueError(f"1 to {MAX_READ} messages can be read in one call, not {count}")
         route = await self._client.route(topic, fresh=True)
@@ -175,7 +176,7 @@ async def _unless_unreachable(
 
 
 async def _all(works: Iterable[Awaitable[list[ReceivedMessage]]]) -> list[list[ReceivedMessage]]:
-    """All results; the first failure ends the others."""
+    """Return all results; the first failure cancels the other calls."""
 
     async def run(work: Awaitable[list[ReceivedMessage]]) -> list[ReceivedMessage]:
         return await work

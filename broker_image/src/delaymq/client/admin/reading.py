@@ -1,4 +1,4 @@
-"""Reading a queue without a group's offset being asked for or moved."""
+"""Reading of a queue without using a group's offset."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from delaymq.client.subscriptions import Subscription
 from delaymq.protocol.bodies import MessageQueue
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""A group that every broker has, for tools: reading as it needs no group of one's own and leaves nothing behind."""
+"""Group that every broker has for tools: reading with it requires no group of one's own and leaves no trace."""
 PULL_BATCH: Final = 32
-"""What brokers give at most at once by default."""
+"""Default maximum of messages per response of a broker."""
 
 
 class QueueReading:
-    """Pulls as the tools' group; commits nothing, and no broker counts it as a member."""
+    """Pulls with the tools' group; commits nothing, and brokers do not register a member."""
 
     def __init__(self, client: Client) -> None:
         self._calls = QueueCalls(client, TOOLS_GROUP)
@@ -31,19 +31,23 @@ class QueueReading:
         wait_ms: int = 0,
         wanted: Subscription | None = None,
     ) -> PullResult:
-        """Messages of `queue` from `offset` on, all or those that are `wanted`; the broker waits up to `wait_ms` for
-        one. The pull itself tells what is wanted: no group has to be known for that."""
+        """Return messages of `queue` from `offset` on, all or the `wanted` ones; the broker waits up to `wait_ms`
+        for one.
+
+        The pull contains the filter itself, so the broker needs no subscription of a group.
+        """
         subscription = wanted or Subscription(queue.topic)
         return await self._calls.pull(queue, offset, subscription, max_messages=count, suspend_ms=wait_ms)
 
     async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
-        """The offset of the oldest message, and the one that the next message will get."""
+        """Return the offset of the oldest message, and that of the next message."""
         return max(await self._calls.min_offset(queue), 0), max(await self._calls.max_offset(queue), 0)
 
     async def first_at(self, queue: MessageQueue, at_ms: int) -> int:
-        """The offset of the first message stored at `at_ms` or later; the end where there is none.
+        """Return the offset of the first message stored at `at_ms` or later, or the end if there is none.
 
-        Brokers give the message nearest to a time (29), which may be one of several with that time, or one before it.
+        Brokers return the message nearest to a time (29), which may be one of several with that time, or an earlier
+        one.
         """
         low, high = await self.bounds(queue)
         if low >= high:
@@ -69,8 +73,7 @@ class QueueReading:
     async def read(
         self, queue: MessageQueue, begin: int, end: int, wanted: Subscription | None = None
     ) -> list[ReceivedMessage]:
-        """Messages with offsets from `begin` up to `end`, without it; those that are gone, or not `wanted`, are left
-        out."""
+        """Return messages with offsets from `begin` up to `end` (exclusive); deleted and unwanted ones are omitted."""
         messages: list[ReceivedMessage] = []
         at = begin
         while at < end:
@@ -83,6 +86,6 @@ class QueueReading:
         return messages
 
     async def last(self, queue: MessageQueue, count: int) -> list[ReceivedMessage]:
-        """The newest `count` messages, oldest first."""
+        """Return the newest `count` messages, oldest first."""
         low, high = await self.bounds(queue)
         return await self.read(queue, max(high - count, low), high)

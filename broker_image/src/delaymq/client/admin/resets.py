@@ -1,4 +1,4 @@
-"""Where a group goes on: setting its offsets, by its members or without any."""
+"""Resets of a group's offsets, through its members or without any."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from delaymq.protocol.command import request_command
 from delaymq.protocol.headers import GetConsumeStatsRequestHeader, ResetOffsetRequestHeader
 
 EARLIEST: Final = 0
-"""As a time of `reset_offset`: the oldest message that is still there."""
+"""As a time of `reset_offset`: the oldest existing message."""
 LATEST: Final = -1
-"""As a time of `reset_offset`: behind the newest message."""
+"""As a time of `reset_offset`: after the newest message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueReset:
-    """One queue before and after."""
+    """Offsets of a queue before and after a reset."""
 
     old: int
-    """0 also where the group had no offset yet."""
+    """Previous offset; 0 also if the group had none."""
     new: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResetOutcome:
-    """What a reset did."""
+    """Result of a reset."""
 
     queues: dict[MessageQueue, QueueReset]
     told_members: bool
-    """True where members were told: they go on from there within their next commits (Java: 10 s), not at once."""
+    """Whether members were notified: they continue there within their next commits (Java: 10 s), not immediately."""
 
 
 class ResetCalls(AdminCalls):
-    """Requests that move a group."""
+    """Requests that reset a group's offsets."""
 
     async def reset_offset(self, group: str, topic: str, at_ms: int) -> ResetOutcome:
         """Has `group` go on in all queues of `topic` with the first message stored at `at_ms` or later.
@@ -74,7 +74,7 @@ class ResetCalls(AdminCalls):
         return ResetOutcome(queues=done, told_members=told_members)
 
     async def set_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Has `group` go on in one queue at `offset`; a member that is there overwrites that with its next commit."""
+        """Set the offset of `group` in a queue; a connected member overwrites it with its next commit."""
         problem = group_problem(group)
         if problem is not None or offset < 0:
             raise ValueError(problem or f"an offset must be 0 or more, not {offset}")
@@ -89,7 +89,7 @@ class ResetCalls(AdminCalls):
     async def _tell_members(
         self, address: str, group: str, topic: str, at_ms: int, queues: list[MessageQueue]
     ) -> dict[MessageQueue, int] | None:
-        """New offsets as the broker told the members; None when it has none."""
+        """Return the new offsets sent by the broker to the members; None if it has none."""
         try:
             return await self._invoke_reset(address, group, topic, at_ms)
         except RefusedError as error:

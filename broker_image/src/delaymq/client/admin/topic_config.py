@@ -1,4 +1,4 @@
-"""A topic as one broker has it."""
+"""Configuration of a topic on a broker."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ MAX_PERM = 7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicConfig:
-    """What Admin.topic_configs reads and Admin.put_topic writes."""
+    """Configuration returned by Admin.topic_configs and written by Admin.put_topic."""
 
     topic: str
     write_queues: int = 8
-    """Queues that producers send to."""
+    """Number of queues to which producers send."""
     read_queues: int = 8
-    """Queues that consumers read; more than `write_queues` while a topic is made smaller."""
+    """Number of queues that consumers read; more than `write_queues` while a topic is being reduced."""
     permission: int = PERM_READ_WRITE
-    """4 read, 2 write, 6 both; 1 more: new topics may be made after this one."""
+    """Permission: 4 read, 2 write, 6 both; plus 1: new topics may be created from it as a template."""
     order: bool = False
-    """As the NameServers' order settings say (Admin.put_order): brokers take it from there only."""
+    """Order flag of the NameServers' settings (Admin.put_order), the only source for brokers."""
     filter_type: str = "SINGLE_TAG"
     sys_flag: int = 0
-    """1 unit, 2 unit subscription."""
+    """System flags: 1 unit, 2 unit subscription."""
 
     def to_header(self) -> CreateTopicRequestHeader:
-        """The header of the request that makes or changes it (17). ValueError for what no broker takes."""
+        """Return the header of the request that creates or changes it (17). ValueError for values that no broker
+        accepts.
+        """
         problem = topic_problem(self.topic)
         if problem is not None:
             raise ValueError(problem)
@@ -53,7 +55,7 @@ class TopicConfig:
 
     @classmethod
     def from_wire(cls, config: bodies.TopicConfig) -> TopicConfig:
-        """As a broker states it."""
+        """Return the configuration from a broker's response."""
         return cls(
             topic=config.topic_name,
             write_queues=config.write_queue_nums,

@@ -1,4 +1,4 @@
-"""Topics: which there are, their queues, who reads them, orders."""
+"""Topics: list, queues, consumer groups, order settings."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ ROUTE_POLL_MS = 10
 
 
 class TopicCalls(AdminCalls):
-    """Requests about topics; those that name an `address` ask one broker, the others all masters or the NameServers."""
+    """Requests for topics; methods with an `address` query one broker, others all masters or the NameServers."""
 
     async def topics(self) -> list[str]:
-        """All topics that any broker has registered."""
+        """Return all topics that any broker has registered."""
         answer = await self._client.request_name_server(request_command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         with reading_answer("the NameServer"):
             return sorted(TopicList.decode(answer.body, max_bytes=MAX_TABLE_BYTES).topic_list)
 
     async def topic_exists(self, topic: str) -> bool:
-        """Whether a NameServer knows a route of `topic`."""
+        """Return whether a NameServer has a route of `topic`."""
         try:
             await self._client.route(topic, fresh=True)
         except NoRouteError:
@@ -44,9 +44,9 @@ class TopicCalls(AdminCalls):
     async def create_topic(
         self, topic: str, *, queues: int = 8, perm: int = PERM_READ_WRITE, cluster: str | None = None
     ) -> None:
-        """Creates `topic`, or changes it, on all masters; returns when clients can find it.
+        """Create or change `topic` on all masters; return when clients can find it.
 
-        ValueError for an illegal name or number, NoRouteError when no NameServer has heard of it in time.
+        ValueError for an illegal name or number, NoRouteError if no NameServer receives its route in time.
         """
         if queues < 1:
             raise ValueError(f"a topic must have at least one queue, not {queues}")
@@ -61,20 +61,20 @@ class TopicCalls(AdminCalls):
         await self._client.route(topic, fresh=True)
 
     async def delete_topic(self, topic: str) -> None:
-        """Deletes `topic` with its messages, on all masters and at the NameServers."""
+        """Delete `topic` with its messages, on all masters and the NameServers."""
         for address in (await self.masters()).values():
             await self.delete_topic_on(address, topic)
         await self.delete_route(topic)
 
     async def topic_configs(self, address: str) -> dict[str, TopicConfig]:
-        """All topics of the broker at `address`, its own ones too."""
+        """Return all topics of the broker at `address`, including system topics."""
         answer = await self._client.request(address, request_command(RequestCode.GET_ALL_TOPIC_CONFIG))
         with reading_answer(address):
             table = TopicTable.decode(answer.body, max_bytes=MAX_TABLE_BYTES).topic_config_table
         return {name: TopicConfig.from_wire(config) for name, config in table.items()}
 
     async def put_topic(self, address: str, config: TopicConfig) -> None:
-        """Creates or changes a topic on the broker at `address`; it is on its disk then. `order` changes nothing.
+        """Create or change a topic on the broker at `address`; it is durable on return. `order` has no effect.
 
         ValueError for an illegal name or number.
         """
@@ -82,17 +82,19 @@ class TopicCalls(AdminCalls):
         await self._client.request(address, request_command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
 
     async def delete_topic_on(self, address: str, topic: str) -> None:
-        """Deletes a topic with its messages on the broker at `address`; its route stays: `delete_route`."""
+        """Delete a topic with its messages on the broker at `address`; its route remains: see `delete_route`."""
         fields = DeleteTopicRequestHeader(topic=topic).to_fields()
         await self._client.request(address, request_command(RequestCode.DELETE_TOPIC_IN_BROKER, fields))
 
     async def delete_route(self, topic: str, *, cluster: str | None = None) -> None:
-        """Has all NameServers forget the topic, of one cluster or of all; a broker that still has it brings it back."""
+        """Remove the topic, of one cluster or of all, from all NameServers; a broker that still has it restores the
+        route.
+        """
         fields = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster).to_fields()
         await self._request_all_name_servers(lambda: request_command(RequestCode.DELETE_TOPIC_IN_NAMESRV, dict(fields)))
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """Offsets and last store time of each queue."""
+        """Return offsets and last store time of each queue."""
         route = await self._client.route(topic, fresh=True)
         header = GetTopicStatsInfoRequestHeader(topic=topic)
         found: dict[MessageQueue, TopicOffset] = {}
@@ -105,7 +107,7 @@ class TopicCalls(AdminCalls):
         return found
 
     async def topic_groups(self, topic: str) -> list[str]:
-        """Groups that subscribe `topic` now or have offsets in it."""
+        """Return groups that are subscribed to `topic` or have offsets in it."""
         route = await self._client.route(topic, fresh=True)
         fields = QueryTopicConsumeByWhoRequestHeader(topic=topic).to_fields()
         found: set[str] = set()
@@ -117,7 +119,7 @@ class TopicCalls(AdminCalls):
         return sorted(found)
 
     async def orders(self, name_server: str) -> dict[str, str]:
-        """The order settings that one NameServer has, by topic."""
+        """Return the order settings of a NameServer, by topic."""
         fields = GetKVListByNamespaceRequestHeader(namespace=ORDER_NAMESPACE).to_fields()
         try:
             answer = await self._client.request(
@@ -131,11 +133,11 @@ class TopicCalls(AdminCalls):
             return KVTable.decode(answer.body).table
 
     async def put_order(self, topic: str, text: str) -> None:
-        """Sets at all NameServers which brokers have how many queues of an ordered topic: `broker-a:4;broker-b:4`."""
+        """Set the queues of an ordered topic by broker at all NameServers: `broker-a:4;broker-b:4`."""
         fields = PutKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=topic, value=text).to_fields()
         await self._request_all_name_servers(lambda: request_command(RequestCode.PUT_KV_CONFIG, dict(fields)))
 
     async def delete_order(self, topic: str) -> None:
-        """Takes the order setting of a topic back; nothing happens where there is none."""
+        """Delete the order setting of a topic; an absent one is not an error."""
         fields = DeleteKVConfigRequestHeader(namespace=ORDER_NAMESPACE, key=topic).to_fields()
         await self._request_all_name_servers(lambda: request_command(RequestCode.DELETE_KV_CONFIG, dict(fields)))

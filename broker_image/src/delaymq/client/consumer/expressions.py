@@ -1,4 +1,4 @@
-"""Asking brokers, before a consumer starts, whether they can serve its SQL92 expressions."""
+"""Check before a consumer starts whether brokers can evaluate its SQL92 expressions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 async def check_expressions(client: Client, group: str, subscriptions: Iterable[Subscription]) -> None:
-    """RefusedError from the first broker that does not filter by properties, or finds a mistake in an expression.
+    """Raise the RefusedError of the first broker that does not filter by properties, or finds an error in an
+    expression.
 
-    One broker of each topic is asked; a topic without a route is left to the pulls.
+    One broker of each topic is queried; a topic without a route is checked by its pulls only.
     """
     for subscription in list(subscriptions):
         if subscription.is_sql:

@@ -1,4 +1,4 @@
-"""What consumers that share their group's queues have in common, whether they are pushed to or polled."""
+"""Base of push and lite pull consumers, which share their group's queues."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
 
 
 class GroupMember:
-    """Most of a `Member` of the client; who reads, and how, is said by what is derived from it."""
+    """Most of a `Member` of the client; subclasses determine who reads, and how."""
 
     _offsets: OffsetStore
     _assignment: AssignedQueues
     retry_topic = ""
-    """Of a consumer whose failed messages come again there."""
+    """Retry topic of a consumer whose failed messages are redelivered."""
 
     def __init__(self, client: Client, group: str, kind: str) -> None:
         problem = group_problem(group)
@@ -42,11 +42,13 @@ class GroupMember:
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are read now; those of subscribed topics are known a moment after the start."""
+        """Return the assigned queues; those of subscribed topics are available shortly after the start."""
         return [reader.queue for reader in self._assignment.readers]
 
     async def _check_start(self) -> None:
-        """Raises ClosedError after a close, ValueError after a start, RefusedError for SQL92 that a broker refuses."""
+        """Raise ClosedError after a close, ValueError after a start, RefusedError if a broker rejects an SQL92
+        expression.
+        """
         if self._closed:
             raise ClosedError(f"the consumer of {self.group} was closed: create a new one")
         if self._joined:
@@ -62,7 +64,7 @@ class GroupMember:
         return list(self._subscriptions)
 
     def membership_changed(self) -> None:
-        """Members, routes or a connection changed: the shares are worked out again."""
+        """Rebalance, since members, routes or a connection changed."""
         self._offsets.forget_saved()
         self._assignment.rebalance_soon()
 
@@ -76,5 +78,5 @@ class GroupMember:
         )
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
-        """How far this member is in the topic's queues that it has."""
+        """Return the offsets of this member's queues of the topic."""
         return {queue: offset for queue, offset in self._assignment.offsets().items() if queue.topic == topic}

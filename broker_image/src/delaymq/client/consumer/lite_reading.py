@@ -1,4 +1,4 @@
-"""What a lite pull consumer's readers are given: which queues, and how far they may read ahead."""
+"""Queues and prefetch limits of a lite pull consumer's readers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from delaymq.protocol.bodies import MessageQueue
 
 
 class ShareOrAssignment:
-    """The group's shares, or once `assigned` is set exactly these queues."""
+    """The group's allocation, or, once `assigned` is set, exactly these queues."""
 
     def __init__(self, of_group: Shares) -> None:
         self.assigned: frozenset[MessageQueue] | None = None
         self._of_group = of_group
 
     async def share(self, topic: str) -> Share | None:
-        """This member's queues of `topic`; None while brokers do not list it. ClientError when none can be asked."""
+        """Return this member's queues of `topic`; None while brokers do not list it. ClientError if no broker
+        responds.
+        """
         if self.assigned is None:
             return await self._of_group.share(topic)
         return Share(frozenset(queue for queue in self.assigned if queue.topic == topic), has_others=False)
 
 
 def reading_options(options: LitePullOptions) -> PushConsumerOptions:
-    """The part of a push consumer's options that says how queues are read."""
+    """Return the push consumer options that control the reading of queues."""
     return PushConsumerOptions(
         consume_from=options.consume_from,
         consume_timestamp_ms=options.consume_timestamp_ms,

@@ -1,4 +1,4 @@
-"""Taking messages by hand: which queue, from where, and when to commit is the caller's."""
+"""Manual pulls: the caller chooses queues, offsets and commits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
 
 
 class PullConsumer:
-    """A consumer without a share of queues. Use as `async with PullConsumer(client, "group") as consumer:`."""
+    """A consumer without assigned queues. Use as `async with PullConsumer(client, "group") as consumer:`."""
 
     def __init__(self, client: Client, group: str) -> None:
         problem = group_problem(group)
@@ -24,7 +24,7 @@ class PullConsumer:
         self._client = client
         self.group = group
         self.calls = QueueCalls(client, group)
-        """Offsets: committed, commit, min, max, by time."""
+        """Requests for offsets: committed, commit, min, max, by time."""
         self._topics: dict[str, Subscription] = {}
         self._joined = False
 
@@ -36,26 +36,28 @@ class PullConsumer:
         await self.close()
 
     async def start(self) -> None:
-        """Joins the client; brokers hear of the group with the first heartbeat after the first pull."""
+        """Join the client; the group is registered with brokers at the first heartbeat after the first pull."""
         await self._client.join(self)
         self._joined = True
 
     async def close(self) -> None:
-        """Tells the brokers that the group is gone from here. Offsets are not committed."""
+        """Unregister the group from the brokers. Offsets are not committed."""
         if self._joined:
             self._joined = False
             self._client.leave(self)
             await unregister(self._client, self._topics, consumer_group=self.group)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The topic's queues that can be read."""
+        """Return the topic's readable queues."""
         return (await self._client.route(topic)).readable
 
     async def pull(
         self, queue: MessageQueue, offset: int, *, tags: str = ALL, sql: str | None = None, max_messages: int = 32,
         suspend_ms: int = 0,
     ) -> PullResult:  # fmt: skip
-        """Messages of `queue` from `offset` on; `suspend_ms` lets the broker wait for one. ValueError for bad tags."""
+        """Return messages of `queue` from `offset` on; `suspend_ms` lets the broker wait for one. ValueError for
+        invalid tags.
+        """
         subscription = self._topics.get(queue.topic)
         if subscription is None or subscription.expression != (sql or tags) or subscription.is_sql is (sql is None):
             subscription = subscription_to(queue.topic, tags, sql, now_ms())
@@ -78,7 +80,7 @@ class PullConsumer:
         return self._topics
 
     def membership_changed(self) -> None:
-        """Queues are the caller's choice."""
+        """Do nothing: the caller chooses the queues."""
 
     def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
-        """Offsets are the caller's."""
+        """Do nothing: the caller manages the offsets."""

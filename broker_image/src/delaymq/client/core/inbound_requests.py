@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 @runtime_checkable
 class ReportsStatus(Protocol):
-    """A consumer that can tell an administrator what it does."""
+    """A consumer that can report its state to an administrator."""
 
     retry_topic: str
 
@@ -50,14 +50,14 @@ class ReportsStatus(Protocol):
 
 @runtime_checkable
 class ConsumesOnDemand(Protocol):
-    """A consumer with a handler, to which a message may be given beside its queues."""
+    """A consumer with a handler that can consume single messages independent of its queues."""
 
     async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult: ...
 
 
 @runtime_checkable
 class ChecksTransactions(Protocol):
-    """A producer that is asked about its transactions. `check` returns at once."""
+    """A producer whose transactions can be checked. `check` returns immediately."""
 
     group: str
 
@@ -67,7 +67,7 @@ class ChecksTransactions(Protocol):
 
 
 class RequestOwner(Protocol):
-    """The client whose peers ask."""
+    """The client that receives the requests."""
 
     background: Background
     members: list[Member]
@@ -79,14 +79,14 @@ Answer = Response | Coroutine[Any, Any, Response] | None
 
 
 class InboundRequests:
-    """Answers the requests of the peers of one client; a request that cannot be read is refused."""
+    """Handles requests from the peers of a client; a malformed request is rejected."""
 
     def __init__(self, client: RequestOwner) -> None:
         self._client = client
         self._open = 0
 
     def requests_received(self, connection: RemotingConnection, commands: list[Command]) -> None:
-        """Takes what a connection has read."""
+        """Handle a command received on a connection."""
         for command in commands:
             serve = _SERVED.get(command.code)
             if serve is None:
@@ -212,7 +212,7 @@ def _reply(connection: RemotingConnection, command: Command, response: Response)
 
 
 def group_of(member: Member) -> str | None:
-    """The consumer group of a member; None for a producer."""
+    """Return the consumer group of a member; None for a producer."""
     data = member.consumer_data()
     return None if data is None else data.group_name
 

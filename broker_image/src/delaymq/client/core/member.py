@@ -1,4 +1,4 @@
-"""What a client knows of its producers and consumers."""
+"""Interface between a client and its producers and consumers."""
 
 from __future__ import annotations
 

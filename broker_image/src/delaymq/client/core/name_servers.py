@@ -1,4 +1,4 @@
-"""The NameServers of a client: asked one after the other, beginning with the one that answered last."""
+"""The NameServers of a client: queried sequentially, starting with the last one that responded."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from delaymq.client.errors import ClientError, ClosedError, RefusedError
 from delaymq.protocol.command import Command
 
 LEAST_MS = 500
-"""The least that each of several NameServers gets to answer; a part of the request timeout if that is more."""
+"""Minimum time for the response of each of several NameServers; a part of the request timeout if that is longer."""
 
 
 class NameServers:
-    """`addresses` may be empty: then nothing can be asked."""
+    """Requests to NameServers. If `addresses` is empty, none are possible."""
 
     def __init__(self, network: Network, addresses: Sequence[str], timeout_ms: int) -> None:
         self.addresses = list(addresses)
@@ -23,7 +23,7 @@ class NameServers:
         self._first = 0
 
     async def request(self, command: Command, *, unless_all: int | None = None) -> Command:
-        """The first answer with code 0.
+        """Return the first response with code 0.
 
         A NameServer never answers a request that it does not know: AnswerTimeoutError. When there are several, none
         of them gets so long that the next ones could not be asked within the timeout of a send. A refusal with code
@@ -57,7 +57,7 @@ class NameServers:
         raise failed
 
     def require(self) -> list[str]:
-        """The addresses. Raises ClientError when there is none."""
+        """Return the addresses. Raises ClientError if there are none."""
         if not self.addresses:
             raise ClientError("this client has no NameServers: create a Client with their addresses")
         return self.addresses

@@ -1,4 +1,4 @@
-"""Connections to all peers of a client, one each, dialled when they are needed and again after they broke."""
+"""Connections to the peers of a client, one each, opened on demand and reopened after failures."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from delaymq.transport import (
 OnCommands = Callable[[RemotingConnection, list[Command]], None]
 OnConnected = Callable[[str, RemotingConnection], Awaitable[None]]
 WrongServer = Callable[[str, str], str | None]
-"""Why the server that gave a challenge cannot be the one at an address; None: it can."""
+"""Return why the server that sent a challenge cannot be the one at an address; None: it can."""
 
 
 class Network:
-    """Addresses are `host:port`. `on_connected` runs before the first request of a new connection."""
+    """Connections by address (`host:port`). `on_connected` runs before the first request of a new connection."""
 
     def __init__(
         self,
@@ -51,34 +51,36 @@ class Network:
 
     @property
     def addresses(self) -> list[str]:
-        """Peers that are connected now."""
+        """Return the connected peers."""
         return [address for address, connection in self._open.items() if not connection.closing]
 
     def address_of(self, connection: RemotingConnection) -> str:
-        """The address under which a connection was made."""
+        """Return the address of a connection."""
         for address, known in self._open.items():
             if known is connection:
                 return address
         return connection.remote_address
 
     async def connection(self, address: str) -> RemotingConnection:
-        """The connection to `address`. Raises UnreachableError."""
+        """Return the connection to `address`. Raises UnreachableError."""
         connection = self._open.get(address)
         if connection is not None and not connection.closing:
             return connection
         return await self._dials.call(address, lambda: self._dial(address))
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """The answer with code 0. Raises RefusedError for any other, UnreachableError, AnswerTimeoutError."""
+        """Return the response with code 0. Raises RefusedError for any other code, UnreachableError,
+        AnswerTimeoutError.
+        """
         answer = await self.invoke(address, command, timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(address, answer)
         return answer
 
     async def invoke(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """The answer, whatever its code. Raises UnreachableError and AnswerTimeoutError.
+        """Return the response, whatever its code. Raises UnreachableError and AnswerTimeoutError.
 
-        `timeout_ms` is for all of it: connecting, waiting for a peer that does not read, and the answer.
+        `timeout_ms` covers connecting, waiting for a peer that does not read, and the response.
         """
         connection = self._open.get(address)
         left_ms = timeout_ms
@@ -95,7 +97,7 @@ class Network:
         return answer
 
     async def _ready(self, address: str, timeout_ms: int) -> tuple[RemotingConnection, int]:
-        """A connection that takes requests, and what is left of the time."""
+        """Return a ready connection, and the remaining time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         try:
@@ -107,7 +109,7 @@ class Network:
         return connection, max(int((deadline - loop.time()) * 1000), 1)
 
     async def oneway(self, address: str, command: Command) -> None:
-        """Sends without an answer. Raises UnreachableError when that is known at once."""
+        """Send a request without a response. Raises UnreachableError if a failure is detected immediately."""
         try:
             connection = await self.connection(address)
             await connection.drain()
@@ -116,7 +118,7 @@ class Network:
             raise UnreachableError(address, plain_text(error)) from error
 
     async def close(self) -> None:
-        """Ends all connections after what was written has gone out."""
+        """Close all connections after sending buffered data."""
         await self._dials.close()
         for connection in self._open.values():
             connection.close()
@@ -162,12 +164,12 @@ class Network:
 
 
 def plain_text(error: TransportError) -> str:
-    """What went wrong, without the address that every text of the transport begins with."""
+    """Return the cause of an error without the address, with which the transport's messages start."""
     return str(error).removeprefix(f"{error.address}: ")
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`, the host an IPv6 address in brackets if need be. Raises UnreachableError."""
+    """Return host and port of `host:port`, with IPv6 addresses in brackets. Raises UnreachableError."""
     host, _, port = address.strip().rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
         raise UnreachableError(address, "this is not an address: use host:port, such as 127.0.0.1:9876")
@@ -175,7 +177,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 async def own_address(name_servers: Sequence[str], timeout_ms: int) -> str:
-    """This machine's address on the way to a NameServer (nothing is sent); loopback when there is no way."""
+    """Return this machine's address on the route to a NameServer (nothing is sent); loopback if there is no route."""
     try:
         if not name_servers:
             return "127.0.0.1"

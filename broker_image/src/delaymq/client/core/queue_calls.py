@@ -1,4 +1,4 @@
-"""What a client asks a broker about one queue: messages and offsets."""
+"""Requests for a queue: messages and offsets."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ WITH_SUBSCRIPTION = 4
 # The answer to a held pull may come this long after the time that it may be held: the broker looks every 5 s.
 HELD_PULL_MARGIN_MS = 15_000
 ENOUGH_BYTES = 32 * 1024 * 1024
-"""Of bodies from one pull, inflated; the others are pulled again. 32 messages of a few KiB may be 2 GiB of zeros."""
+"""Maximum decompressed size of the bodies of a pull; the rest is pulled again. 32 messages of a few KiB can be 2 GiB
+of zeros.
+"""
 
 
 class PullStatus(IntEnum):
-    """What a pull found."""
+    """Result of a pull."""
 
     FOUND = ResponseCode.SUCCESS
     NOTHING_NEW = ResponseCode.PULL_NOT_FOUND
@@ -45,7 +47,7 @@ class PullStatus(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PullResult:
-    """`messages` are those whose tags match; `next_offset` is where the next pull begins, whatever the status."""
+    """Messages of a pull with matching tags; `next_offset` is the start of the next pull, whatever the status."""
 
     status: PullStatus
     messages: list[ReceivedMessage]
@@ -55,19 +57,19 @@ class PullResult:
 
 
 class QueueCalls:
-    """Errors are the client's: NoRouteError, UnreachableError, AnswerTimeoutError, RefusedError, BadAnswerError."""
+    """Requests for queues. Raises NoRouteError, UnreachableError, AnswerTimeoutError, RefusedError, BadAnswerError."""
 
     def __init__(self, client: Client, group: str) -> None:
         self._client = client
         self._group = group
         self._suggested: dict[MessageQueue, int] = {}
-        """Queues whose broker wants to be spared: broker ids of its slaves."""
+        """Broker IDs of slaves suggested for queues whose broker is busy."""
 
     async def pull(
         self, queue: MessageQueue, offset: int, subscription: Subscription, *, max_messages: int = 32,
         suspend_ms: int = 0, retry_topic: str = "",
     ) -> PullResult:  # fmt: skip
-        """Messages from `offset` on; with `suspend_ms` the broker waits so long for one if there is none."""
+        """Return messages from `offset` on; with `suspend_ms`, the broker waits this long if there is none."""
         header = PullMessageRequestHeader(
             consumer_group=self._group,
             topic=queue.topic,
@@ -118,14 +120,14 @@ class QueueCalls:
         )
 
     def _follow(self, queue: MessageQueue, broker_id: int) -> None:
-        """The next pull goes where the broker wants it: to a slave when the messages are not in its memory any more."""
+        """Follow the broker's suggestion for the next pull: a slave if the messages are no longer in its memory."""
         if broker_id != MASTER_ID:
             self._suggested[queue] = broker_id
         elif self._suggested:
             self._suggested.pop(queue, None)
 
     async def committed_offset(self, queue: MessageQueue) -> int | None:
-        """The group's offset as the broker knows it; None if it knows none."""
+        """Return the group's offset at the broker, or None if it has none."""
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
         )
@@ -142,7 +144,7 @@ class QueueCalls:
             return QueryConsumerOffsetResponseHeader.from_fields(answer.fields).offset
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Stores the group's offset: the next message to consume."""
+        """Commit the group's offset: the next message to consume."""
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
@@ -150,15 +152,15 @@ class QueueCalls:
         await self._client.request(address, request_command(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_fields()))
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message that is still there."""
+        """Return the offset of the oldest existing message."""
         return await self._offset(queue, RequestCode.GET_MIN_OFFSET)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get."""
+        """Return the offset of the next message."""
         return await self._offset(queue, RequestCode.GET_MAX_OFFSET)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message that was stored at `timestamp_ms` or later."""
+        """Return the offset of the first message stored at `timestamp_ms` or later."""
         header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         address = await self._client.address_of(queue)
         answer = await self._client.request(
@@ -177,7 +179,7 @@ class QueueCalls:
 
 
 def _check_order(address: str, offset: int, messages: list[ReceivedMessage], next_offset: int) -> None:
-    """BadAnswerError for messages that would come again without end, or whose progress could not be told."""
+    """Raise BadAnswerError for messages that would repeat endlessly, or whose progress is undefined."""
     at = offset - 1
     for message in messages:
         if message.queue_offset <= at:

@@ -1,4 +1,4 @@
-"""Requests that wait for their replies, and the messages that replies are."""
+"""Pending requests and their replies."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from delaymq.protocol.command import Command, Response
 from delaymq.protocol.headers import ReplyMessageRequestHeader
 
 MAX_OPEN_REQUESTS: Final = 10_000
-"""Of one client: more would only wait for repliers that do not keep up, and fill memory meanwhile."""
+"""Maximum number of pending requests per client; more would only wait for slow repliers and fill memory."""
 REPLY: Final = "reply"
-"""What property MSG_TYPE says of a reply."""
+"""Value of the property MSG_TYPE of a reply."""
 
 _logger = logging.getLogger(__name__)
 
 
 def reply_to(request: ReceivedMessage, body: bytes) -> Message:
-    """The reply to `request`, to be sent by any producer. ValueError for a message that is no request."""
+    """Return the reply to `request`, which any producer can send. ValueError for a message that is not a request."""
     properties = request.properties
     needed = (names.CLUSTER, names.CORRELATION_ID, names.REPLY_TO_CLIENT)
     missing = " and no ".join(name for name in needed if not properties.get(name))
@@ -48,7 +48,7 @@ def reply_to(request: ReceivedMessage, body: bytes) -> Message:
 
 
 class Reply(NamedTuple):
-    """One that was pushed, its body as it travelled."""
+    """A reply pushed by a broker, with its body as received."""
 
     header: ReplyMessageRequestHeader
     properties: dict[str, str]
@@ -56,7 +56,7 @@ class Reply(NamedTuple):
 
 
 class PendingReplies:
-    """The requests of a client's producers, by correlation id. Replies that nobody waits for are dropped."""
+    """Pending requests of a client's producers, by correlation ID. Unexpected replies are dropped."""
 
     def __init__(self) -> None:
         self._open: dict[str, asyncio.Future[Reply]] = {}
@@ -66,7 +66,9 @@ class PendingReplies:
 
     @contextmanager
     def waiting(self) -> Iterator[tuple[str, asyncio.Future[Reply]]]:
-        """A correlation id that is open as long as the context, and the future of its reply. ClientError: too many."""
+        """Return a correlation ID that is valid within the context, and the future of its reply. ClientError: too
+        many.
+        """
         if len(self._open) >= MAX_OPEN_REQUESTS:
             raise ClientError(
                 f"{len(self._open)} requests of this client are waiting for replies: send fewer requests concurrently"
@@ -81,7 +83,7 @@ class PendingReplies:
             reply.cancel()
 
     def pushed(self, command: Command) -> Response:
-        """Answers 326. RequestError for fields that cannot be read."""
+        """Handle request 326. RequestError for invalid fields."""
         header = ReplyMessageRequestHeader.from_fields(command.fields)
         properties = parse_properties(header.properties or "")
         reply = self._open.get(properties.get(names.CORRELATION_ID, ""))
@@ -94,14 +96,14 @@ class PendingReplies:
         return Response()
 
     def close(self) -> None:
-        """No reply comes any more: those who wait get ClosedError."""
+        """End all pending requests with ClosedError."""
         for reply in self._open.values():
             if not reply.done():
                 reply.set_exception(ClosedError("the client was closed while the request waited for its reply"))
 
 
 async def reply_message(reply: Reply) -> ReceivedMessage:
-    """What the one who asked gets; a large body is inflated beside the loop."""
+    """Return the message for the requester; a large body is decompressed in a thread."""
     header, properties, body = reply
     if header.sys_flag & flags.COMPRESSED:
         try:

@@ -1,4 +1,4 @@
-"""The routes that a client has seen: asked for when they are needed, and again now and then."""
+"""Cache of a client's routes, requested on demand and refreshed periodically."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _logger = logging.getLogger(__name__)
 
 
 class RouteCache:
-    """Routes by topic. A topic that has none any more keeps its last one: a restarted NameServer knows none for a
-    while.
+    """Routes by topic. A topic whose route disappears keeps the last one, since a restarted NameServer has none for
+    a while.
     """
 
     def __init__(self, name_servers: NameServers, background: Background) -> None:
@@ -41,20 +41,20 @@ class RouteCache:
         self._calls: SharedCalls[str, TopicRoute] = SharedCalls()
 
     def known(self, topic: str) -> Route | None:
-        """The route as it was last seen."""
+        """Return the last known route."""
         return self._routes.get(topic)
 
     def addresses(self, topics: Iterable[str]) -> set[str]:
-        """Of all brokers of `topics`, masters and slaves, as far as the routes are known."""
+        """Return the addresses of all brokers of `topics`, masters and slaves, in known routes."""
         routes = [route for topic in topics if (route := self._routes.get(topic)) is not None]
         return {address for route in routes for by_id in route.brokers.values() for address in by_id.values()}
 
     def note_broker(self, name: str, address: str) -> None:
-        """Takes what a NameServer said beside the routes: a broker is at an address."""
+        """Record the address of a broker reported by a NameServer outside routes."""
         self._noted[address] = name
 
     def names_at(self, address: str) -> set[str]:
-        """Of the brokers that NameServers have said to be at an address."""
+        """Return the names of the brokers that NameServers have reported at an address."""
         found = {
             name
             for route in self._routes.values()
@@ -64,7 +64,7 @@ class RouteCache:
         return found | {self._noted[address]} if address in self._noted else found
 
     async def route(self, topic: str, *, fresh: bool = False) -> Route:
-        """The topic's route. Raises NoRouteError when it has none, ClientError when no NameServer answers."""
+        """Return the topic's route. Raises NoRouteError if it has none, ClientError if no NameServer responds."""
         known = self._routes.get(topic)
         if known is not None and not fresh:
             return known
@@ -73,7 +73,7 @@ class RouteCache:
         return route
 
     async def route_to_send(self, topic: str, new_topic_queues: int) -> Route:
-        """As `route`; for an unknown topic the one that it gets when a broker creates it at the first send."""
+        """Return `route`; for an unknown topic, the route that it gets when a broker creates it at the first send."""
         try:
             return await self.route(topic)
         except NoRouteError:
@@ -81,13 +81,13 @@ class RouteCache:
             return route_of_new_topic(topic, template, new_topic_queues)
 
     def refresh_soon(self, topic: str) -> None:
-        """Asks for the topic's route beside the caller: the known one led to a failure."""
+        """Refresh the topic's route in the background after a failure with the known one."""
         if topic not in self._refreshing:
             self._refreshing.add(topic)
             self._background.spawn(self._refresh(topic))
 
     async def refresh_all(self, topics: Iterable[str]) -> bool:
-        """Asks for the routes of `topics` and of all that are known; whether one has changed. Failures are logged."""
+        """Refresh the routes of `topics` and all known ones; return whether one has changed. Failures are logged."""
         changed = False
         for topic in sorted({*topics, *self._routes}):
             before = self._routes.get(topic)
@@ -103,7 +103,7 @@ class RouteCache:
         return changed
 
     async def close(self) -> None:
-        """Ends the calls that are under way; there are no new ones."""
+        """Cancel current calls and reject new ones."""
         await self._calls.close()
 
     async def _refresh(self, topic: str) -> None:

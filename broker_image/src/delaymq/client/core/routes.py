@@ -1,4 +1,4 @@
-"""Routes: which brokers have which queues of a topic, and in which order a producer goes round them."""
+"""Routes: the queues of a topic by broker, and a producer's round-robin order."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from delaymq.protocol.bodies import MASTER_ID, MessageQueue, TopicRoute
 PERM_READ = 4
 PERM_WRITE = 2
 MAX_QUEUES = 65_536
-"""Queues of one topic that a client takes from a route; a broken answer must not fill its memory."""
+"""Maximum number of queues of a topic accepted from a route, so that an invalid response does not fill memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A topic's queues, ready for use. Queues are in the order of RocketMQ's clients: by broker, then by number."""
+    """The queues of a topic, in the order of RocketMQ's clients: by broker, then by number."""
 
     topic: str
     brokers: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -25,21 +25,21 @@ class Route:
     readable: tuple[MessageQueue, ...] = ()
 
     def master(self, broker_name: str) -> str | None:
-        """The address of a broker's master."""
+        """Return the address of a broker's master."""
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
     def reader(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """An address to read from: that of `broker_id`, else the master, or a slave while there is none."""
+        """Return an address to read from: that of `broker_id`, else the master, or a slave if there is none."""
         addresses = self.brokers.get(broker_name, {})
         return addresses.get(broker_id) or addresses.get(MASTER_ID) or next(iter(addresses.values()), None)
 
     def addresses(self) -> list[str]:
-        """One address of each broker that can be asked about groups."""
+        """Return an address of each broker, for requests about groups."""
         return [address for name in sorted(self.brokers) if (address := self.reader(name)) is not None]
 
 
 def route_of(topic: str, answer: TopicRoute) -> Route:
-    """The route in a NameServer's answer."""
+    """Return the route in a NameServer's response."""
     brokers = {each.broker_name: dict(each.broker_addrs) for each in answer.broker_datas if each.broker_addrs}
     writable: list[MessageQueue] = []
     readable: list[MessageQueue] = []
@@ -57,7 +57,7 @@ def route_of(topic: str, answer: TopicRoute) -> Route:
 
 
 def route_of_new_topic(topic: str, template: TopicRoute, max_queues: int) -> Route:
-    """The route that `topic` will have once a broker creates it from the template topic at the first send."""
+    """Return the route that `topic` will have once a broker creates it from the template topic at the first send."""
     for queues in template.queue_datas:
         number = min(queues.read_queue_nums, queues.write_queue_nums, max_queues)
         queues.read_queue_nums = queues.write_queue_nums = max(number, 1)
@@ -65,7 +65,8 @@ def route_of_new_topic(topic: str, template: TopicRoute, max_queues: int) -> Rou
 
 
 def queue_for_key(queues: tuple[MessageQueue, ...], ordering_key: str) -> MessageQueue:
-    """The queue of a key, the same as long as `queues` are: that of RocketMQ's own selector by hash (for strings).
+    """Return the queue of a key, constant while `queues` are unchanged: that of RocketMQ's selector by hash (for
+    strings).
 
     `queues` must not be empty.
     """
@@ -73,7 +74,7 @@ def queue_for_key(queues: tuple[MessageQueue, ...], ordering_key: str) -> Messag
 
 
 class QueueRound:
-    """Goes round the queues of a route; after a failure on a broker it prefers another one."""
+    """Round-robin selection of a route's queues; after a failure on a broker, it prefers another broker."""
 
     __slots__ = ("_next",)
 
@@ -84,9 +85,9 @@ class QueueRound:
         self, queues: tuple[MessageQueue, ...], avoid: str | None = None, faults: BrokerFaults | None = None,
         now_ms: float = 0,
     ) -> MessageQueue:  # fmt: skip
-        """The next queue, if possible not on broker `avoid` and on one that `faults` calls usable.
+        """Return the next queue, if possible not on broker `avoid` and on one that `faults` considers usable.
 
-        When there is none, one on the least bad broker. `queues` must not be empty.
+        Otherwise, return one on the best available broker. `queues` must not be empty.
         """
         for _ in range(len(queues)):
             queue = self._following(queues)

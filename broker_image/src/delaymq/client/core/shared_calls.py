@@ -1,4 +1,4 @@
-"""Calls that several tasks want at the same time, made once for all of them."""
+"""Calls shared by several tasks: made once for all of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ Value = TypeVar("Value")
 
 
 class SharedCalls(Generic[Key, Value]):
-    """At most one call of a key at a time. A caller that is cancelled does not end it: others may wait for it."""
+    """Runs at most one call per key at a time. Cancelling a caller does not end the call, since others may wait for
+    it.
+    """
 
     def __init__(self) -> None:
         self._tasks: dict[Key, asyncio.Task[Value]] = {}
         self._closed = False
 
     async def call(self, key: Key, make: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-        """What `make()` gives or raises; when a call of `key` is under way, what that one does."""
+        """Return or raise the result of `make()`, or of the current call of `key`."""
         task = self._tasks.get(key)
         if task is None:
             if self._closed:
@@ -37,7 +39,7 @@ class SharedCalls(Generic[Key, Value]):
             raise
 
     async def close(self) -> None:
-        """Ends the calls that are under way; there are no new ones."""
+        """Cancel current calls and reject new ones."""
         self._closed = True
         tasks = list(self._tasks.values())
         for task in tasks:

@@ -1,4 +1,4 @@
-"""Where the tasks of this process's loop are, as text: what a Java client tells of its threads."""
+"""Stacks of the tasks of the event loop as text, corresponding to a Java client's thread stacks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 MAX_TASKS: Final = 1_000
 MAX_FRAMES: Final = 30
 MAX_CHARACTERS: Final = 1_000_000
-"""Bounds the answer and the time that it takes, with however many tasks."""
+"""Maximum length of the response, which also limits the time to create it."""
 
 
 def task_stacks() -> str:
-    """A block for each task: its name, what it runs, and its frames, the innermost first."""
+    """Return a block for each task: its name, its coroutine, and its frames, innermost first."""
     tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
     blocks: list[str] = []
     characters = 0
@@ -37,7 +37,7 @@ def _block(task: asyncio.Task[object]) -> str:
 
 
 def _frames(work: object) -> list[FrameType]:
-    """Those of a task that waits: it, what it waits for, and so on. asyncio itself tells only of the first."""
+    """Yield the frames of a waiting task, following what it awaits; asyncio reports only the first one."""
     frames: list[FrameType] = []
     while work is not None and len(frames) < MAX_FRAMES:
         frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None) or getattr(work, "ag_frame", None)

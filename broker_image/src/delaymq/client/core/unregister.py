@@ -1,4 +1,4 @@
-"""Unregisters a producer or consumer at the brokers that know its group."""
+"""Unregistration of a producer or consumer from the brokers of its group."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from delaymq.protocol.command import request_command
 from delaymq.protocol.headers import UnregisterClientRequestHeader
 
 UNREGISTER_TIMEOUT_S = 1.0
-"""For a connection that is made only to say goodbye: a close must not wait long for a broker that is gone."""
+"""Time limit of connections made only for unregistration, since a close must not wait long for a lost broker."""
 
 
 async def unregister(
     client: Client, topics: Iterable[str], *, producer_group: str | None = None, consumer_group: str | None = None
 ) -> None:
-    """Tells the brokers of the topics that a group is gone from this client, as far as they answer.
+    """Unregister a group from the brokers of the topics, if they respond.
 
-    Of a consumer also those that are not connected now: a broker that was just restarted takes it for a member for
-    40 s, and nobody would read its queues so long.
+    For a consumer, this includes brokers that are not connected: a broker that has just restarted would count it as a
+    member for 40 s, during which nobody would read its queues.
     """
     addresses = client.known_addresses(topics)
     header = UnregisterClientRequestHeader(

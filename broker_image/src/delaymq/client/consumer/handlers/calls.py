@@ -1,4 +1,4 @@
-"""One call of a handler: what it was given, how it ended, and who is told of that."""
+"""Calls of a handler: arguments, outcome and notifications."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Run:
-    """A handler at work on messages of one queue."""
+    """A running handler call with messages of one queue."""
 
     __slots__ = ("abandoned", "abandoning", "again", "began_s", "ended", "messages", "reader", "warned")
 
@@ -27,24 +27,24 @@ class Run:
         self.messages = messages
         self.began_s = began_s
         self.abandoned: set[int] = set()
-        """Offsets of messages that took too long and are not this handler's any more."""
+        """Offsets of messages that took too long and were revoked from this handler."""
         self.abandoning: asyncio.Event | None = None
-        """Set when it is known what was given up."""
+        """Set when the revoked messages are known."""
         self.ended = False
-        """Whether the handler has said how it ended: nothing is given up any more."""
+        """Whether the handler has finished; then nothing more is revoked."""
         self.warned = False
         self.again: Again | None = None
-        """How its messages come again, if the handler has said."""
+        """Redelivery of its messages, if the handler requested one."""
 
     @property
     def kept(self) -> list[tuple[int, ReceivedMessage]]:
-        """Messages that are still this handler's, with their places."""
+        """Return messages that were not revoked, with their indexes."""
         whole = list(enumerate(self.messages))
         return [each for each in whole if each[1].queue_offset not in self.abandoned] if self.abandoned else whole
 
 
 class HandlerCalls:
-    """Calls `handle`, counts and traces it. `late_ms`: a handler that took so long is traced as too late."""
+    """Calls `handle`, with statistics and traces. `late_ms`: duration from which a call is traced as too late."""
 
     def __init__(self, handle: Handle, tally: Tally, tracer: Tracer | None, late_ms: int) -> None:
         self._handle = handle
@@ -53,7 +53,7 @@ class HandlerCalls:
         self._late_ms = late_ms
 
     async def done(self, run: Run) -> int:
-        """How many of the run's messages, from the first on, the handler is done with."""
+        """Return the number of the run's leading messages that the handler has consumed."""
         begun = None if self._tracer is None else self._tracer.begins(run.messages)
         failed = False
         try:
@@ -92,7 +92,7 @@ class HandlerCalls:
         return done
 
     def _end_of(self, run: Run, done: int, failed: bool, took_ms: float) -> ConsumeEnd:
-        """How the handler ended, as traces tell it."""
+        """Return the outcome of the handler for traces."""
         if failed:
             return ConsumeEnd.ERROR
         if took_ms >= self._late_ms:
@@ -101,6 +101,6 @@ class HandlerCalls:
 
 
 def all_shown(messages: Sequence[ReceivedMessage]) -> str:
-    """The first message, and how many more there are."""
+    """Return a description: the first message, and the number of others."""
     more = f" and {len(messages) - 1} more from its queue" if len(messages) > 1 else ""
     return shown(messages[0]) + more

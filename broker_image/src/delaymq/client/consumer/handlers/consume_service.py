@@ -1,4 +1,4 @@
-"""Runs handlers: so many at a time, in order where it is asked for, and decides what becomes of failures."""
+"""Execution of handlers with limited concurrency, in order if requested, and treatment of failures."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from delaymq.client.options import PushConsumerOptions
 from delaymq.client.trace.tracer import Tracer
 
 LOCK_PAUSE_MS = 100
-"""Until it is looked again whether an ordered queue's lock was renewed."""
+"""Interval between checks whether an ordered queue's lock was renewed."""
 
 _logger = logging.getLogger(__name__)
 
 
 class ConsumeService:
-    """Workers that take turns at the queues, so that none waits for another's backlog. What waits here is bounded by
-    what the readers may cache.
+    """Workers that process queues in turn, so that no queue waits for another's backlog.
 
-    Ordered: a queue has at most one handler at work, and goes on only when its messages are done.
+    The readers' cache limits bound the waiting messages. Ordered: a queue has at most one running handler, and
+    continues only after its messages are consumed.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ConsumeService:
         self._ready: asyncio.Queue[QueueReader] = asyncio.Queue()
         self._is_ready: set[QueueReader] = set()
         self._busy: dict[QueueReader, asyncio.Event] = {}
-        """Ordered queues with a handler at work, or whose failed message waits to be tried again."""
+        """Ordered queues with a running handler, or whose failed message waits for a retry."""
         self._runs: set[Run] = set()
         self._overdue = HandlerTimeout(self._runs, retries, options, tally)
         self._timers: set[asyncio.TimerHandle] = set()
@@ -59,21 +59,21 @@ class ConsumeService:
 
     @property
     def running(self) -> int:
-        """Handlers at work."""
+        """Return the number of running handlers."""
         return len(self._runs)
 
     def at_work(self, reader: QueueReader) -> list[ReceivedMessage]:
-        """The queue's messages that are at a handler."""
+        """Return the queue's messages that handlers are processing."""
         return [message for run in self._runs if run.reader is reader for message in run.messages]
 
     def start(self, background: Background) -> None:
-        """Starts the workers."""
+        """Start the workers."""
         for _ in range(self._options.concurrency):
             background.spawn(self._work())
         self._overdue.start(background)
 
     def hand_over(self, reader: QueueReader, message: ReceivedMessage) -> None:
-        """Takes a message in; returns at once."""
+        """Accept a message; return immediately."""
         self._tally.pulled(message)
         waiting = self._waiting.get(reader)
         if waiting is None:
@@ -82,7 +82,9 @@ class ConsumeService:
         self._make_ready(reader)
 
     async def settle(self, readers: Collection[QueueReader] | None, timeout_ms: int) -> bool:
-        """Waits until no handler runs for `readers` (None: all), at most `timeout_ms`; whether that is so."""
+        """Wait until no handler runs for `readers` (None: all), at most `timeout_ms`; return whether this is the
+        case.
+        """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while any(readers is None or run.reader in readers for run in self._runs):
@@ -93,17 +95,17 @@ class ConsumeService:
         return True
 
     async def wait_until_free(self, reader: QueueReader) -> None:
-        """Returns when no message of an ordered queue is under way."""
+        """Wait until no message of an ordered queue is being processed."""
         event = self._busy.get(reader)
         if event is not None:
             await event.wait()
 
     def forget(self, reader: QueueReader) -> None:
-        """The reader was dropped: what waits for it is not handled here any more."""
+        """Discard the waiting messages of a dropped reader."""
         self._waiting.pop(reader, None)
 
     async def stop(self, timeout_ms: int) -> None:
-        """Begins no further message and waits for those under way, at most `timeout_ms`."""
+        """Start no more handlers, and wait for running ones, at most `timeout_ms`."""
         self._stopping = True
         for timer in self._timers:
             timer.cancel()
@@ -191,7 +193,9 @@ class ConsumeService:
             self._make_ready(run.reader)
 
     async def _is_last_attempt(self, message: ReceivedMessage) -> bool:
-        """Whether a failed message of an ordered queue is at its end, and has been put away."""
+        """Return whether a failed message of an ordered queue had its last attempt and was sent to the dead-letter
+        queue.
+        """
         if not 0 <= self._options.max_reconsume_times <= message.reconsume_times:
             return False
         if self._retries is None:
@@ -200,7 +204,7 @@ class ConsumeService:
         return await self._retries.send_back(message, to_dead_letters=True)
 
     def _retry_later(self, reader: QueueReader, messages: Sequence[ReceivedMessage], pause_ms: int) -> None:
-        """After a pause these messages are the reader's next ones."""
+        """Return messages to the front of their reader after a pause."""
         next_time = [replace(message, reconsume_times=message.reconsume_times + 1) for message in messages]
 
         def put_back() -> None:

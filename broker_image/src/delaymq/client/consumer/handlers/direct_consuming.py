@@ -1,4 +1,4 @@
-"""A message that an administrator has a handler consume, beside its queue."""
+"""Consumption of a message on an administrator's request, independent of its queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 async def consume_directly(
     handle: Handle, message: ReceivedMessage, *, ordered: bool, timeout_ms: int
 ) -> ConsumeDirectlyResult:
-    """Calls the handler once and tells how it ended. Nothing is retried or committed."""
+    """Call the handler once and return its outcome. Nothing is retried or committed."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     remark: str | None = None

@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler failed: it goes back to the broker and comes again later."""
+"""Redelivery of failed messages: they are sent back to the broker and delivered again later."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _options = ProducerOptions()
 
 
 class Retries:
-    """Sends the messages of one group back."""
+    """Sends the messages of a group back to brokers."""
 
     def __init__(self, client: Client, group: str, delay_level: int, max_reconsume_times: int) -> None:
         self._client = client
@@ -36,9 +36,10 @@ class Retries:
         self._max_reconsume_times = DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
 
     async def send_back(self, message: ReceivedMessage, *, to_dead_letters: bool = False, delay_level: int = 0) -> bool:
-        """Whether the broker has taken the message back; after the last retry it goes to the dead letters.
+        """Send a message back and return whether the broker accepted it; after the last retry, it goes to the
+        dead-letter queue.
 
-        `delay_level`: of this retry, as the handler wants it; -1 is the dead letters, 0 the group's usual one.
+        `delay_level`: level of this retry, chosen by the handler; -1: the dead-letter queue, 0: the group's default.
         """
         max_times = 0 if to_dead_letters or delay_level < 0 else self._max_reconsume_times
         level = max(delay_level, 0) or self._delay_level
@@ -104,6 +105,6 @@ class Retries:
 
 
 def shown(message: ReceivedMessage) -> str:
-    """How logs name a message: by what it can be found by, never by its body."""
+    """Return the description of a message in logs: its topic and ID, never its body."""
     keys = f" keys {' '.join(message.keys)}" if message.keys else ""
     return f"message {message.message_id}{keys} of {message.topic}"

@@ -1,4 +1,4 @@
-"""Handlers that take longer than they may: their messages come again elsewhere, so that the queue's offset moves on."""
+"""Timeouts of handlers: their messages are sent back, so that the queue's offset advances."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from delaymq.client.core.background import Background
 from delaymq.client.options import PushConsumerOptions
 
 CHECKS_PER_TIMEOUT = 15
-"""For overdue handlers within one consume timeout: one that hangs is found at most 1/15 later."""
+"""Number of checks per consume timeout: an overdue handler is found at most 1/15 later."""
 
 _logger = logging.getLogger(__name__)
 
 
 class HandlerTimeout:
-    """Looks at `runs`, the handlers at work, now and again. Without `retries` what takes too long is just done with."""
+    """Checks `runs`, the running handlers, periodically. Without `retries`, overdue messages count as consumed."""
 
     def __init__(
         self, runs: Collection[Run], retries: Retries | None, options: PushConsumerOptions, tally: Tally
@@ -31,7 +31,7 @@ class HandlerTimeout:
         self._tally = tally
 
     def start(self, background: Background) -> None:
-        """Begins to look."""
+        """Start checking."""
         background.every(max(self._limit_ms // CHECKS_PER_TIMEOUT, 1), self._check_runs)
 
     async def _check_runs(self) -> None:

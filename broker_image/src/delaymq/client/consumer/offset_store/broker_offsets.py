@@ -14,7 +14,9 @@ _logger = logging.getLogger(__name__)
 
 
 class OffsetStore(Protocol):
-    """`load` may raise ClientError (try again later); `save` logs what could not be saved and keeps the rest."""
+    """Offset store. `load` may raise ClientError (retry later); `save` logs offsets that could not be saved and
+    keeps them.
+    """
 
     async def load(self, queue: MessageQueue) -> int | None: ...
     async def save(self, offsets: dict[MessageQueue, int]) -> None: ...
@@ -22,7 +24,7 @@ class OffsetStore(Protocol):
 
 
 class BrokerOffsets:
-    """At the broker of each queue; only what changed since the last time is sent."""
+    """Offsets at the broker of each queue; only changed offsets are sent."""
 
     def __init__(self, calls: QueueCalls) -> None:
         self._calls = calls
@@ -46,7 +48,7 @@ class BrokerOffsets:
             self._is_told = bool(errors)
 
     def forget_saved(self) -> None:
-        """What was saved may be lost, since the broker may have been killed: it is all sent again."""
+        """Send all offsets again, since the broker may have lost saved ones when it was killed."""
         self._saved.clear()
 
     async def _save(self, queue: MessageQueue, offset: int) -> ClientError | None:

@@ -1,4 +1,4 @@
-"""The offsets of one broadcasting member in a file of its own, where and as RocketMQ's Java client keeps them."""
+"""Offsets of a broadcasting member in its own file, in the location and format of RocketMQ's Java client."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from delaymq.protocol.errors import RequestError
 FOLDER = ".rocketmq_offsets"
 FILE_NAME = "offsets.json"
 DEFAULT_INSTANCE = "DEFAULT"
-"""RocketMQ's instance name for a client that was given none. A process id would make a new file at each start."""
+"""RocketMQ's default instance name. A process ID would create a new file at each start."""
 MAX_FILE_BYTES = 16 * 1024 * 1024
-"""More than 100,000 queues: what is longer is no file of offsets."""
+"""Maximum size of an offset file; it suffices for more than 100,000 queues."""
 
 _logger = logging.getLogger(__name__)
 
 
 class OffsetsInUseError(ClientError):
-    """Another consumer keeps its offsets in the same file."""
+    """Another consumer uses the same offset file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -36,7 +36,9 @@ class OffsetsInUseError(ClientError):
 
 
 def default_path(client_id: str, instance_name: str, group: str) -> Path:
-    """The file that RocketMQ's client of the same address, instance and group uses. ClientError where no home is."""
+    """Return the file used by RocketMQ's client of the same address, instance and group. ClientError without a home
+    directory.
+    """
     try:
         home = Path.home()
     except RuntimeError as error:
@@ -47,7 +49,9 @@ def default_path(client_id: str, instance_name: str, group: str) -> Path:
 
 
 class FileOffsets:
-    """Replaced atomically; what was there before is kept as `.bak`, which is read when the file cannot be."""
+    """Offsets in a file that is replaced atomically; the previous one is kept as `.bak`, which is read if the file
+    is unreadable.
+    """
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -56,10 +60,10 @@ class FileOffsets:
         self._written: dict[MessageQueue, int] = {}
         self._is_told = False
         self._writing = threading.Lock()
-        """A save may begin before the last one's thread has ended: that one may have been cancelled."""
+        """Lock for writes: a save can start before the thread of a cancelled save has finished."""
 
     async def open(self, path: Path) -> None:
-        """Takes the file for this consumer alone and reads it. OffsetsInUseError when another one has it."""
+        """Lock the file for this consumer and read it. OffsetsInUseError if another consumer uses it."""
         self._path = path
         opening = asyncio.ensure_future(asyncio.to_thread(self._open))
         try:
@@ -69,7 +73,7 @@ class FileOffsets:
             raise
 
     def close(self) -> None:
-        """Leaves the file to others."""
+        """Release the file."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -96,7 +100,7 @@ class FileOffsets:
             self._is_told = False
 
     def forget_saved(self) -> None:
-        """A file loses nothing."""
+        """Do nothing: a file loses no offsets."""
 
     def _opened_too_late(self, opening: asyncio.Future[None]) -> None:
         if not opening.cancelled() and opening.exception() is None:

@@ -1,4 +1,4 @@
-"""Offsets of a lite pull consumer: those at the brokers, but where it was told to go on elsewhere."""
+"""Offsets of a lite pull consumer: those at the brokers, except after a seek."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from delaymq.protocol.bodies import MessageQueue
 
 
 class SeekableOffsets:
-    """`save` is what happens by itself, and does nothing without auto commit; `commit` is what the caller asks for."""
+    """Offsets with seeks. `save` runs automatically and does nothing without auto commit; `commit` is requested by
+    the caller.
+    """
 
     def __init__(self, at_brokers: BrokerOffsets, *, saves: bool) -> None:
         self._at_brokers = at_brokers
@@ -15,7 +17,7 @@ class SeekableOffsets:
         self._sought: dict[MessageQueue, int] = {}
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """The next reader of `queue` begins at `offset`; until then nothing is saved for it."""
+        """Make the next reader of `queue` start at `offset`; until then nothing is saved for it."""
         self._sought[queue] = offset
 
     async def load(self, queue: MessageQueue) -> int | None:
@@ -27,11 +29,11 @@ class SeekableOffsets:
             await self.commit(self.unless_sought(offsets))
 
     def unless_sought(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Those of queues whose readers go on where they are."""
+        """Return offsets of queues without a pending seek."""
         return {queue: offset for queue, offset in offsets.items() if queue not in self._sought}
 
     async def commit(self, offsets: dict[MessageQueue, int]) -> None:
-        """Stores the offsets at their brokers; what cannot be stored is logged and stored with the next commit."""
+        """Commit the offsets at their brokers; failures are logged and retried with the next commit."""
         await self._at_brokers.save(offsets)
 
     def forget_saved(self) -> None:
