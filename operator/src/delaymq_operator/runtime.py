@@ -1,7 +1,7 @@
-"""The parts put together, started in order and stopped in order.
+"""Assembly of the operator: its parts are started and stopped in order.
 
-Until it holds the Lease a replica only answers probes. Then it lists everything, reconciles, and lets kopf watch. It
-holds the Lease only while it serves a namespace.
+Until it holds the Lease, a replica only responds to probes. Then it lists everything, reconciles, and lets kopf
+watch. It holds the Lease only while it serves a namespace.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.settings import OperatorSettings, SettingsError, reconcile_settings
 
 STOP_GRACE_S: Final = 5.0
-"""For reconciles that go on when the process is told to stop; each of their requests is whole by itself."""
+"""Grace period for reconciliations in progress when the process is stopped; each of their requests is atomic."""
 EVENTS_GRACE_S: Final = 1.0
 GIVEN_UP_S: Final = 5.0
-"""From giving the Lease back, since nothing could be served, to the next attempt: another replica may do better."""
+"""Time between releasing the Lease because nothing could be served and the next attempt: another replica may
+succeed.
+"""
 MAX_LAG_S: Final = 5.0
 STUCK_S: Final = RUN_TIMEOUT_S + 60
 DEFAULT_NAMESPACE: Final = "default"
@@ -50,15 +52,15 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reconcilers:
-    """What is done about each kind."""
+    """Reconcile functions by kind."""
 
     reconcile: Mapping[str, Callable[[Key, ReconcileContext], Awaitable[Outcome]]]
     release: Mapping[str, Callable[[Key, ReconcileContext], Awaitable[Waiting | None]]] = field(default_factory=dict)
-    """Before an object that is being deleted may go; such kinds get a finalizer."""
+    """Work before the finalizer of a deleted object is removed; such kinds get a finalizer."""
 
 
 class OperatorRuntime:
-    """One replica. `run` returns after SIGTERM or SIGINT, and raises what ends it otherwise."""
+    """A replica. `run` returns after SIGTERM or SIGINT, and raises any other cause of its end."""
 
     def __init__(self, settings: OperatorSettings, reconcilers: Reconcilers) -> None:
         self._settings = settings
@@ -137,7 +139,7 @@ class OperatorRuntime:
         )
 
     async def run(self) -> None:
-        """Everything, until a signal. SettingsError when the HTTP port is taken, else what ended a part."""
+        """Run until a signal. SettingsError if the HTTP port is in use, else the error of the part that failed."""
         settings = self._settings
         self._own_signals()
         lag = asyncio.create_task(self._lag.run(), name="loop lag")
@@ -193,7 +195,7 @@ class OperatorRuntime:
             await asyncio.sleep(GIVEN_UP_S)
 
     async def _serve_while_active(self, election: Election) -> None:
-        """Returns when nothing can be served; LeaseLostError."""
+        """Serve until nothing can be served. LeaseLostError."""
         parts = [
             asyncio.create_task(election.hold(), name="lease"),
             asyncio.create_task(self._serving.run(self._filled), name="serving"),
@@ -218,34 +220,34 @@ class OperatorRuntime:
 
     @property
     def active(self) -> bool:
-        """Whether this replica is the active one."""
+        """Return whether this replica is the active one."""
         return self._election is None or self._election.active
 
     @property
     def queue_depth(self) -> int:
-        """Keys that wait for a worker."""
+        """Return the number of keys waiting for a worker."""
         return self._controller.queue_depth
 
     @property
     def loop_lag_s(self) -> float:
-        """The largest lag of the event loop in the last minute."""
+        """Return the maximum lag of the event loop in the last minute."""
         return self._lag.largest_s
 
     @property
     def events_dropped(self) -> int:
-        """Events that were too many."""
+        """Return the number of dropped Events."""
         return self._events.dropped
 
     @property
     def served(self) -> Mapping[str, bool]:
-        """Whether each watched namespace is served, `*` is all of them; empty in a replica that stands by."""
+        """Return whether each watched namespace is served; `*` stands for all. Empty in a standby replica."""
         if self._standing_by:
             return {}
         known = dict.fromkeys(self._serving.obstacles, False) | dict.fromkeys(self._serving.served, True)
         return {scope or "*": is_served for scope, is_served in known.items()}
 
     def not_alive(self) -> list[str]:
-        """Why the process is better started anew."""
+        """Return why the process should be restarted."""
         problems = []
         # A stall that is over is no reason: whoever waits longer than the probes do gets no answer at all.
         if self._lag.stalled_s > MAX_LAG_S:
@@ -257,7 +259,7 @@ class OperatorRuntime:
         return problems
 
     def not_ready(self) -> list[str]:
-        """Why it cannot do its work; standing by is work too."""
+        """Return why it cannot do its work, which includes standby."""
         if self._standing_by or self._serving.served:
             return []
         return [str(one) for one in self._serving.obstacles.values()] or ["the cluster has not been read yet"]

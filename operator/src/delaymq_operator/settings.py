@@ -1,5 +1,6 @@
-"""The operator's settings: a flag and an environment variable for each field, `--http-port` and
-`DELAYMQ_OPERATOR_HTTP_PORT`; a flag wins. What is wrong is said in one sentence (SettingsError)."""
+"""Settings of the operator: a flag and an environment variable for each field, `--http-port` and
+`DELAYMQ_OPERATOR_HTTP_PORT`. Flags take precedence. Errors are reported in one sentence (SettingsError).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from delaymq_operator.reconcile.context import ReconcileSettings
 ENVIRONMENT_PREFIX: Final = "DELAYMQ_OPERATOR_"
 MAX_TIME_S: Final = 86_400.0
 MAX_DRAIN_LEASE_S: Final = 600.0
-"""Brokers refuse longer ones."""
+"""Maximum lease accepted by brokers."""
 LOG_FORMATS: Final = ("text", "json")
 ROLE_KINDS: Final = ("ClusterRole", "Role")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -24,11 +25,11 @@ FALSE_WORDS: Final = frozenset({"false", "no", "off", "0"})
 
 
 SERVICE_LINK: Final = re.compile(r"(\A|_)(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_.+)?)?)\Z")
-"""What Kubernetes tells every pod about a Service called delaymq-operator…"""
+"""Variables that Kubernetes sets in every pod for a Service called delaymq-operator…"""
 
 
 class SettingsError(Exception):
-    """A setting that cannot be meant; the text names it and says what would do."""
+    """An invalid setting; the message names it and states valid values."""
 
 
 def _setting(default: Any, about: str, *, least: float | None = None, choices: tuple[str, ...] = ()) -> Any:
@@ -37,7 +38,7 @@ def _setting(default: Any, about: str, *, least: float | None = None, choices: t
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSettings:
-    """Everything that can be set from outside. What the reconcilers go by has its default with them."""
+    """All settings. Those of the reconcilers have their defaults in ReconcileSettings."""
 
     namespaces: tuple[str, ...] = _setting((), "namespaces to serve, separated by commas; empty: all")
     default_image: str = _setting("delaymq/broker:0.1.0", "default image of brokers")
@@ -130,7 +131,7 @@ def variable_of(name: str) -> str:
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSettings:
-    """Settings from flags, then the environment, then defaults. SettingsError for what is wrong.
+    """Return the settings from flags, then the environment, then defaults. SettingsError for invalid ones.
 
     `--help` and unknown flags end the process, as argparse does.
     """
@@ -185,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def reconcile_settings(settings: OperatorSettings, namespace: str) -> ReconcileSettings:
-    """The settings that the reconcilers use, in an operator that runs in `namespace`; empty: outside the cluster."""
+    """Return the settings of the reconcilers for an operator in `namespace`; empty: outside the cluster."""
     return ReconcileSettings(
         default_image=settings.default_image,
         analytics_image=settings.analytics_image,

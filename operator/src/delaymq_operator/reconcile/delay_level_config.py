@@ -1,4 +1,4 @@
-"""A DelayLevelConfig: is it valid, who uses it, have all of them taken it; it stays while it is used."""
+"""Reconciliation of a DelayLevelConfig: validity, users, and rollout. It is kept while it is in use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_NAMED = 10
 
 
 async def reconcile_levels(key: Key, ctx: ReconcileContext) -> Outcome:
-    """Says how it is, and wakes the Brokers that use a table that changed. KubeError when it cannot be written."""
+    """Update its status, and wake the Brokers that use a changed table. KubeError if the status cannot be written."""
     body = ctx.cache.get(*key)
     if body is None:
         return Outcome()
@@ -60,7 +60,7 @@ async def reconcile_levels(key: Key, ctx: ReconcileContext) -> Outcome:
 
 
 async def release_levels(key: Key, ctx: ReconcileContext) -> Waiting | None:
-    """None when no Broker uses it any more, by what the API server says; a deleted one goes by itself then."""
+    """Return None if no Broker uses it according to the API server, so that it can be deleted."""
     body = await ctx.kube.get(*key)
     if body is None:
         return None
@@ -80,7 +80,7 @@ async def release_levels(key: Key, ctx: ReconcileContext) -> Waiting | None:
 
 
 class _Reporter:
-    """The status of one DelayLevelConfig during one pass."""
+    """The status of a DelayLevelConfig during one pass."""
 
     def __init__(self, body: Manifest, ctx: ReconcileContext) -> None:
         self._body = body
@@ -108,7 +108,7 @@ class _Reporter:
         self._set(ConditionType.READY, status, reason, message)
 
     def in_use(self, status: ConditionStatus, message: str) -> bool:
-        """Whether that is news."""
+        """Set the condition InUse; return whether it changed."""
         before = find_condition(self._status.conditions, ConditionType.IN_USE)
         reason = Reason.USED_BY_BROKERS if status == "True" else Reason.NOT_USED
         self._set(ConditionType.IN_USE, status, reason, message)
@@ -131,7 +131,7 @@ class _Reporter:
 
 
 def _users(key: Key, brokers: Iterable[Manifest]) -> list[Manifest]:
-    """The Brokers that name it and are not being deleted, sorted by name."""
+    """Return the Brokers that refer to it and are not being deleted, sorted by name."""
     found = [
         broker
         for broker in brokers
@@ -142,7 +142,7 @@ def _users(key: Key, brokers: Iterable[Manifest]) -> list[Manifest]:
 
 
 def _missing(body: Manifest, config: DelayLevelConfig) -> str | None:
-    """Why a Broker does not run with the table yet, as a part of a sentence; None: it does."""
+    """Return why a Broker does not use the table yet, as a part of a sentence; None: it does."""
     name = body["metadata"]["name"]
     try:
         broker = parse_broker(body)

@@ -1,4 +1,4 @@
-"""How the brokers of a Broker are reached: the token in its Secret, and the address of a pod."""
+"""Access to the brokers of a Broker: the token in its Secret, and the address of a pod."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ _WORD = re.compile("[!-~]+")
 
 
 async def read_token(kube: Kube, namespace: str, broker: str) -> str | None:
-    """The token of a Broker's HTTP, by one request; None when there is no Secret with one. KubeError."""
+    """Return the token of a Broker's HTTP interface, by one request; None without a Secret that contains it.
+    KubeError.
+    """
     return token_in(await kube.get("Secret", namespace, names.token_secret(broker)))
 
 
 def token_in(secret: Mapping[str, Any] | None) -> str | None:
-    """The token in a Secret, if there is one."""
+    """Return the token in a Secret, if there is one."""
     encoded = ((secret or {}).get("data") or {}).get(names.TOKEN_KEY, "")
     try:
         token = base64.b64decode(encoded, validate=True).decode().strip()
@@ -31,7 +33,7 @@ def token_in(secret: Mapping[str, Any] | None) -> str | None:
 
 
 def running_port(pod: Mapping[str, Any]) -> int | None:
-    """What the broker in a pod listens on: until its restart not always what the spec says now."""
+    """Return the port of the broker in a pod, which may differ from the spec until its restart."""
     for container in (pod.get("spec") or {}).get("containers") or []:
         for port in container.get("ports") or []:
             if port.get("name") == "broker":
@@ -41,7 +43,7 @@ def running_port(pod: Mapping[str, Any]) -> int | None:
 
 
 def broker_endpoint(pod_ip: str, listen_port: int, token: str, account: AdminAccount | None = None) -> Endpoint:
-    """A broker by its pod's address, which is right from the moment that the pod has one."""
+    """Return the endpoint of a broker by its pod's address, which is valid as soon as the pod has one."""
     return Endpoint(
         host=pod_ip, broker_port=listen_port, http_port=names.BROKER_HTTP_PORT, token=token, account=account
     )

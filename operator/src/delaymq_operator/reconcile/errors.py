@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 class KubeError(Exception):
-    """The API server said no, or could not be reached (then `status` is 0).
+    """The API server rejected a request, or could not be reached (then `status` is 0).
 
-    `reason` is Kubernetes' word for it (Conflict, Invalid, Forbidden …), `message` its sentence.
+    `reason` is Kubernetes' reason (Conflict, Invalid, Forbidden …), `message` its sentence.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -17,27 +17,27 @@ class KubeError(Exception):
 
     @property
     def conflict(self) -> bool:
-        """Somebody else was faster: read again, decide again."""
+        """Return whether the object was changed concurrently: read it and decide again."""
         return self.status == 409
 
     @property
     def forbidden(self) -> bool:
-        """Not allowed: by access rules, a quota, or because a field may not be changed."""
+        """Return whether the request is not permitted: by RBAC, a quota, or an immutable field."""
         return self.status == 403
 
     @property
     def invalid(self) -> bool:
-        """The object itself is wrong; sending it again is of no use."""
+        """Return whether the object itself is invalid, so that a retry is useless."""
         return self.status in (400, 422)
 
     @property
     def absent(self) -> bool:
-        """There is no such object."""
+        """Return whether the object does not exist."""
         return self.status == 404
 
 
 class BrokerUnreachable(Exception):  # noqa: N818  (a state, and said so)
-    """A broker or NameServer did not answer, or not in time; `address` is host:port."""
+    """A broker or NameServer did not respond, or not in time; `address` is host:port."""
 
     def __init__(self, address: str, problem: str) -> None:
         super().__init__(f"{address}: {problem}")
@@ -46,7 +46,7 @@ class BrokerUnreachable(Exception):  # noqa: N818  (a state, and said so)
 
 
 class BrokerRefused(Exception):  # noqa: N818
-    """A broker or NameServer answered with an error; `code` is its word or number for it."""
+    """A broker or NameServer responded with an error; `code` is its error code."""
 
     def __init__(self, address: str, code: str, message: str) -> None:
         super().__init__(f"{address}: {message} ({code})")

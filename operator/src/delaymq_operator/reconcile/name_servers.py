@@ -20,7 +20,7 @@ _SERVICE_SUFFIXES: Final = ("svc.cluster.local", "svc")
 
 
 def name_servers_of(broker: Broker, ctx: ReconcileContext) -> tuple[str, ...]:
-    """host:port of each NameServer that the operator may change something on. They do not tell each other anything."""
+    """Return host:port of each NameServer that the operator may change. They do not replicate anything."""
     domain = ctx.settings.cluster_domain
     if not broker.spec.name_servers.addresses:
         replicas = broker.spec.name_servers.replicas
@@ -34,13 +34,13 @@ def name_servers_of(broker: Broker, ctx: ReconcileContext) -> tuple[str, ...]:
 
 
 def refused_addresses(broker: Broker, ctx: ReconcileContext) -> tuple[str, ...]:
-    """Addresses that a Broker may not name, but for those that it uses already."""
+    """Return addresses that a Broker must not use, except those already in use."""
     used = broker.status.name_servers
     return tuple(address for address in foreign_addresses(broker, ctx) if address not in used)
 
 
 def foreign_addresses(broker: Broker, ctx: ReconcileContext) -> tuple[str, ...]:
-    """Addresses that are neither in the Broker's namespace nor listed."""
+    """Return addresses that are neither in the Broker's namespace nor listed."""
     settings = ctx.settings
     return tuple(
         address
@@ -51,7 +51,9 @@ def foreign_addresses(broker: Broker, ctx: ReconcileContext) -> tuple[str, ...]:
 
 
 def is_listed(address: str, listed: Iterable[str]) -> bool:
-    """Whether `host:port` fits an entry: a host or host:port, each with *, or a network such as 10.1.0.0/16."""
+    """Return whether `host:port` matches an entry: a host or host:port, each with *, or a network such as
+    10.1.0.0/16.
+    """
     host = _host(address)
     return any(
         fnmatchcase(address.lower() if ":" in entry else host, entry.lower()) or _is_within(host, entry)

@@ -1,7 +1,7 @@
-"""What the reconcilers need from outside, as protocols; adapters/ fulfils them, tests fake them.
+"""Ports of the reconcilers to external systems, as protocols; adapters/ implements them, tests fake them.
 
-Kinds are named by their bare word (`Pod`, `StatefulSet`, `Broker`); the adapter knows group, version and plural.
-Objects are plain dicts as the API server shows them. Times are ms since the epoch.
+Kinds are given by name (`Pod`, `StatefulSet`, `Broker`); the adapter has group, version and plural. Objects are plain
+dicts as returned by the API server. Times are ms since the epoch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from delaymq.api_types.broker import About, Drain, DrainMode, Remaining
 
 Manifest: TypeAlias = dict[str, Any]
-"""A Kubernetes object, as JSON shows it."""
+"""A Kubernetes object as JSON data."""
 
 EventType = Literal["Normal", "Warning"]
 Propagation = Literal["Background", "Foreground", "Orphan"]
@@ -25,7 +25,7 @@ class Kube(Protocol):
     """The API server. Every call may raise KubeError."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object now, or None."""
+        """Return the current object, or None."""
 
     async def list(
         self,
@@ -35,19 +35,22 @@ class Kube(Protocol):
         labels: Mapping[str, str] = NO_LABELS,
         fields: Mapping[str, str] = NO_LABELS,
     ) -> list[Manifest]:
-        """The objects now, in one namespace or in all, that carry all `labels` and have all `fields`, such as
-        {"regarding.name": "demo-broker-0"}."""
+        """Return the current objects, in one namespace or in all, with all `labels` and all `fields`, such as
+        {"regarding.name": "demo-broker-0"}.
+        """
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Server-side apply by force under the operator's field manager; the object as it is then."""
+        """Apply server-side, by force, under the operator's field manager; return the resulting object."""
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """The object as it is made; KubeError 409 when there is one of this name, 404 when its kind is not known."""
+        """Create an object and return it. KubeError 409 if the name exists, 404 if the API does not have its kind."""
 
     async def patch(
         self, kind: str, namespace: str, name: str, patch: Manifest, *, subresource: str | None = None
     ) -> Manifest:
-        """JSON merge patch; KubeError 404 when it is absent, 409 if `patch` states an old resourceVersion."""
+        """Apply a JSON merge patch. KubeError 404 if the object is absent, 409 if `patch` contains an outdated
+        resourceVersion.
+        """
 
     async def delete(
         self,
@@ -59,34 +62,34 @@ class Kube(Protocol):
         version: str | None = None,
         propagation: Propagation = "Background",
     ) -> None:
-        """Deletes; an object that is absent is fine, one of another `uid` or resourceVersion is KubeError 409."""
+        """Delete an object; an absent one is not an error. KubeError 409 if its `uid` or resourceVersion differs."""
 
     async def event(self, about: Manifest, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
-        """Says something about an object; repeats are counted, not added. It never raises."""
+        """Emit an Event about an object; repeated Events are counted, not added. It never raises."""
 
 
 class Cache(Protocol):
-    """What the watches saw last: possibly a moment old, and never to be changed by the reader."""
+    """The last observed objects: possibly slightly outdated, and never to be changed by the reader."""
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object, or None."""
+        """Return the object, or None."""
 
     def owned(self, kind: str, owner_uid: str) -> list[Manifest]:
-        """Objects with an ownerReference to `owner_uid`."""
+        """Return objects with an ownerReference to `owner_uid`."""
 
     def all(self, kind: str, namespace: str | None = None) -> list[Manifest]:
-        """Objects of a kind, in one namespace or in all."""
+        """Return objects of a kind, in one namespace or in all."""
 
     def conflicting_topics(self, topic: Manifest) -> list[Manifest]:
-        """Other Topics that name the same topic of the same Broker."""
+        """Return other Topics with the same topic of the same Broker."""
 
     def labelled(self, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Manifest]:
-        """Objects that carry all `labels`."""
+        """Return objects with all `labels`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdminAccount:
-    """An administrator's account of brokers with access control."""
+    """An administrator's account for brokers with access control."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -94,7 +97,7 @@ class AdminAccount:
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where a broker is reached, its HTTP token, and who asks over RocketMQ's protocol."""
+    """Address of a broker, its HTTP token, and the account for RocketMQ's protocol."""
 
     host: str
     broker_port: int
@@ -105,58 +108,61 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicConfig:
-    """A topic of one broker. `permission`: 4 read + 2 write (+ 1 inherit)."""
+    """A topic on a broker. `permission`: 4 read + 2 write (+ 1 inherit)."""
 
     topic: str
     read_queues: int
     write_queues: int
     permission: int = 6
     order: bool = False
-    """As the NameServers' order settings say; brokers take it from there, `put_topic` changes nothing of it."""
+    """Order flag from the NameServers' settings, where brokers read it; `put_topic` does not change it."""
     filter_type: str = "SINGLE_TAG"
     sys_flag: int = 0
-    """Handed back as it was: 1 unit, 2 unit subscription."""
+    """System flags, sent back unchanged: 1 unit, 2 unit subscription."""
 
 
 class BrokerAdmin(Protocol):
     """Brokers and NameServers. Every call may raise BrokerUnreachable or BrokerRefused."""
 
     async def info(self, endpoint: Endpoint) -> About:
-        """State, settings and delays of a broker."""
+        """Return the state, settings and delays of a broker."""
 
     async def remaining(self, endpoint: Endpoint) -> Remaining:
-        """What is still undelivered or unconsumed."""
+        """Return the numbers of undelivered and unconsumed messages."""
 
     async def drain(self, endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> Drain:
-        """withdraw: routes say read-only; refuse: sends are also refused; none: as usual. It ends with the lease."""
+        """Set the drain mode: withdraw (routes declare the broker read-only), refuse (sends are rejected as well) or
+        none. It ends with the lease.
+        """
 
     async def decommission(self, endpoint: Endpoint) -> None:
-        """Takes the broker out of the routes for good."""
+        """Remove the broker from the routes permanently."""
 
     async def set_settings(self, endpoint: Endpoint, settings: Mapping[str, str]) -> None:
-        """Changes hot configuration keys of a running broker (request code 25)."""
+        """Change settings of a running broker (request code 25)."""
 
     async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
-        """All topics of a broker by name."""
+        """Return all topics of a broker by name."""
 
     async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
-        """Creates or changes a topic on a broker."""
+        """Create or change a topic on a broker."""
 
     async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
-        """Deletes a topic on a broker; an absent one is fine."""
+        """Delete a topic on a broker; an absent topic is not an error."""
 
     async def delete_route(
         self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: AdminAccount | None = None
     ) -> None:
-        """Takes a topic of one cluster out of the routes of all NameServers (`host:port`); an absent one is fine.
+        """Remove a topic of a cluster from the routes of all NameServers (`host:port`); an absent topic is not an
+        error.
 
         External NameServers may have other clusters with a topic of that name.
         """
 
     async def orders(self, address: str) -> Mapping[str, str]:
-        """The order configurations that one NameServer keeps (219, ORDER_TOPIC_CONFIG): topic → text."""
+        """Return the order configurations of a NameServer (219, ORDER_TOPIC_CONFIG): topic → text."""
 
     async def put_order(
         self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: AdminAccount | None = None
     ) -> None:
-        """Sets or (None) removes a topic's order configuration on all NameServers."""
+        """Set or (None) remove a topic's order configuration on all NameServers."""

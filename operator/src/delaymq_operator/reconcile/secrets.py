@@ -1,6 +1,6 @@
-"""Users' Secrets that a Broker names: what is in them, remembered for moments, for Secrets are not watched.
+"""Users' Secrets referred to by a Broker: their contents, cached briefly, since Secrets are not watched.
 
-Keys, certificates and rules are not kept, only whether they are there; of the operator's own account what it says.
+Keys, certificates and rules are not stored, only whether they exist; the operator's own account is stored.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from delaymq_operator.reconcile.ports import AdminAccount
 ACCESS_KEY: Final = "accessKey"
 SECRET_KEY: Final = "secretKey"
 MAX_AGE_MS: Final = 10_000
-"""How long it is believed: thousands of Topics use it."""
+"""Maximum age of a cached Secret, which thousands of Topics use."""
 _MAX_CHARACTERS: Final = 1_024
 
 
 @dataclass(frozen=True)
 class SecretContent:
-    """A Secret as it was read."""
+    """A Secret as last read."""
 
     there: bool = False
     keys: frozenset[str] = frozenset()
-    """Those that are not empty."""
+    """Names of the keys that are not empty."""
     account: AdminAccount | None = None
-    """The operator's, if there is one."""
+    """The operator's account, if there is one."""
 
 
 @dataclass
 class SecretCache:
-    """What was read last; kept under the Broker's key."""
+    """Cache of Secrets, stored under the Broker's key."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     seen: dict[str, tuple[int, SecretContent]] = field(default_factory=dict)
-    """Name → when, and what."""
+    """Name → time and contents."""
 
 
 async def read_secret(
     broker: Broker, name: str, ctx: ReconcileContext, *, max_age_ms: int = MAX_AGE_MS
 ) -> SecretContent:
-    """A Secret of the Broker's namespace, as it was at most ``max_age_ms`` ago. KubeError."""
+    """Return a Secret of the Broker's namespace, at most ``max_age_ms`` old. KubeError."""
     remembered = ctx.memory.of(Key(BROKER_KIND, broker.namespace, broker.name), SecretCache)
     async with remembered.lock:
         now_ms = ctx.clock()
@@ -63,20 +63,22 @@ async def read_secret(
 
 
 async def operator_account(broker: Broker, ctx: ReconcileContext) -> AdminAccount | None:
-    """The account for the operator's requests; None without access control, and when the Secret has none. KubeError."""
+    """Return the account for the operator's requests; None without access control, or without an account in the
+    Secret. KubeError.
+    """
     control = broker.spec.access_control
     return None if control is None else (await read_secret(broker, control.secret_name, ctx)).account
 
 
 async def name_server_account(broker: Broker, ctx: ReconcileContext) -> AdminAccount | None:
-    """The account by which the operator changes own NameServers; None where nobody signs. KubeError."""
+    """Return the account with which the operator changes its NameServers; None if nobody signs. KubeError."""
     if not registers(broker):
         return None
     return (await read_secret(broker, registration_secret(broker.name), ctx)).account
 
 
 def parse_secret(secret: Mapping[str, Any] | None) -> SecretContent:
-    """What there is to know of a Secret, or of none."""
+    """Return the relevant contents of a Secret, or of a missing one."""
     if secret is None:
         return SecretContent()
     data = secret.get("data") or {}

@@ -1,7 +1,7 @@
-"""A Topic: one RocketMQ topic in every group of a Broker, and at the NameServers when it is ordered.
+"""Reconciliation of a Topic: a RocketMQ topic in every group of a Broker, and at the NameServers if it is ordered.
 
-Only what the spec names is kept as it says; all else belongs to whoever set it. What is deleted is deleted by
-release.py alone, for the Topic that owns the name, with deletionPolicy Delete.
+Only the settings in the spec are maintained; all others are left to their owners. Only release.py deletes, for the
+Topic that owns the name, with deletionPolicy Delete.
 """
 
 from delaymq_operator.reconcile.topic.reconcile import reconcile_topic

@@ -1,4 +1,4 @@
-"""Several Topics may name the same topic of a Broker: the oldest owns it, the others wait."""
+"""Conflicts: of several Topics with the same topic of a Broker, the oldest owns it, and the others wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from delaymq_operator.reconcile.ports import Manifest
 
 
 def conflicting_topics(topic: Topic, bodies: Iterable[Manifest]) -> list[Topic]:
-    """Those of the Topics in `bodies` that name the same topic of the same Broker, oldest first; not itself."""
+    """Return the other Topics in `bodies` with the same topic of the same Broker, oldest first."""
     found = []
     for body in bodies:
         try:
@@ -27,5 +27,5 @@ def conflicting_topics(topic: Topic, bodies: Iterable[Manifest]) -> list[Topic]:
 
 
 def age(topic: Topic) -> tuple[str, str]:
-    """Orders Topics, the oldest first; creation times have whole seconds only."""
+    """Return a sort key for Topics, oldest first; creation times have whole seconds only."""
     return topic.creation_timestamp, topic.uid

@@ -1,4 +1,4 @@
-"""What a topic shall be on a broker and at a NameServer. Pure."""
+"""Desired state of a topic on a broker and at a NameServer. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NAMES: Final[dict[int, PermissionSeen]] = {0: "None", READ: "ReadOnly", WRITE: 
 def desired_config(
     name: str, spec: TopicSpec, existing: TopicConfig | None, elsewhere: TopicConfig | None
 ) -> TopicConfig:
-    """The topic as it shall be on a broker that has it as `existing`; `elsewhere` is how another group has it.
+    """Return the desired topic on a broker that has it as `existing`; `elsewhere` is the topic of another group.
 
-    What the spec does not name stays as it is; a broker that does not have the topic yet gets it as others have it.
+    Settings that the spec omits are unchanged; a broker without the topic receives the settings of other groups.
     """
     if existing is None:
         return _new(name, spec, elsewhere)
@@ -51,7 +51,7 @@ def _new(name: str, spec: TopicSpec, elsewhere: TopicConfig | None) -> TopicConf
 
 
 def group_status(group_name: str, config: TopicConfig, broker_uid: str) -> TopicGroupStatus:
-    """The topic in one group of a Broker, for the status."""
+    """Return the topic in a group of a Broker, for the status."""
     return TopicGroupStatus(
         name=group_name,
         broker_uid=broker_uid,
@@ -62,12 +62,12 @@ def group_status(group_name: str, config: TopicConfig, broker_uid: str) -> Topic
 
 
 def observed_on(broker_uid: str, seen: TopicGroupStatus | None) -> bool:
-    """Whether the topic was seen in a group of this Broker, and not of a former one of its name."""
+    """Return whether the topic was observed in a group of this Broker, and not of a former one with its name."""
     return seen is not None and seen.broker_uid in (None, broker_uid)
 
 
 def satisfied(spec: TopicSpec, seen: TopicGroupStatus | None, broker_uid: str) -> bool:
-    """Whether the topic was last seen in a group of this Broker as the spec has it."""
+    """Return whether the topic last matched the spec in a group of this Broker."""
     if seen is None or not observed_on(broker_uid, seen):
         return False
     if spec.queues is not None and (seen.write_queues != spec.queues or seen.read_queues < spec.queues):
@@ -76,9 +76,10 @@ def satisfied(spec: TopicSpec, seen: TopicGroupStatus | None, broker_uid: str) -
 
 
 def order_text(present: str | None, broker: str, write_queues: Mapping[str, int]) -> str | None:
-    """RocketMQ's order configuration `broker:queues;…` with `write_queues` (broker name → number) of this Broker.
+    """Return RocketMQ's order configuration `broker:queues;…` with the `write_queues` (broker name → number) of this
+    Broker.
 
-    Brokers of other clusters that share the NameServer keep their place. None when nothing is left to say.
+    Entries of brokers in other clusters at the same NameServer are kept. None if nothing remains.
     """
     own = re.compile(rf"{re.escape(broker)}-\d+")
     others = [part for part in (present or "").split(";") if part and not own.fullmatch(part.partition(":")[0])]

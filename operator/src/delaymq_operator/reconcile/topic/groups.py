@@ -1,4 +1,4 @@
-"""The topic in the groups of a Broker: what is there, and making it what it shall be."""
+"""The topic in the groups of a Broker: observed state and changes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _BROKER = "its broker"
 
 @dataclass(frozen=True)
 class ObservedTopic:
-    """The topic in one group after a pass."""
+    """State of the topic in a group after a pass."""
 
     group: Group
     config: TopicConfig | None = None
-    """None: it is not known what is there, `problem` says why."""
+    """None: the state is unknown; `problem` explains why."""
     problem: str | None = None
     refused: bool = False
-    """The broker answered, and does not want the topic so."""
+    """Whether the broker rejected the topic's settings."""
     change: str | None = None
-    """What was done."""
+    """Change that was made."""
 
     def status(self, broker_uid: str) -> TopicGroupStatus | None:
-        """For the status of the Topic."""
+        """Return the entry for the Topic's status."""
         return None if self.config is None else group_status(self.group.name, self.config, broker_uid)
 
 
 class TopicInGroups:
-    """One topic on the brokers of one Broker, by answers that are shared with the Broker's other topics."""
+    """A topic on the brokers of a Broker, using responses shared with the Broker's other topics."""
 
     def __init__(self, topic: Topic, answers: SharedBrokerReads, ctx: ReconcileContext) -> None:
         self._topic = topic
@@ -46,13 +46,13 @@ class TopicInGroups:
         self._ctx = ctx
 
     async def reconcile(self, groups: Iterable[Group]) -> list[ObservedTopic]:
-        """Makes the topic what the spec says in all these groups that can be reached."""
+        """Apply the spec to the topic in all reachable groups."""
         seen = await asyncio.gather(*(self._observe(group) for group in groups))
         present = next((found.config for found in seen if found.config is not None), None)
         return list(await asyncio.gather(*(self._reconcile_group(found, present) for found in seen)))
 
     async def delete(self, group: Group) -> str | None:
-        """Deletes the topic with its messages in a group; why it could not."""
+        """Delete the topic and its messages in a group; return why it could not be deleted."""
         if group.endpoint is None:
             return NOT_READY
         answer = self._answer(group, group.endpoint)

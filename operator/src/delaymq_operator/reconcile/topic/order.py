@@ -1,4 +1,4 @@
-"""Whether a topic is ordered is kept by the NameServers, each for itself; brokers and clients take it from there."""
+"""Order settings of topics, which each NameServer stores separately; brokers and clients read them there."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from delaymq_operator.reconcile.topic.shared_reads import MAX_AGE_POLLS, SharedB
 async def ensure_order(
     topic: Topic, broker: Broker, answers: SharedBrokerReads, ctx: ReconcileContext, queues: Mapping[str, int] | None
 ) -> list[str]:
-    """Has every NameServer say that the topic is ordered, with `queues` by broker name, or (None) that it is not.
+    """Set the topic's order on every NameServer, with `queues` by broker name, or (None) remove it.
 
-    A sentence for each NameServer where it cannot be done. Own NameServers forget it when they restart, so they are
-    asked each poll.
+    Returns a sentence for each NameServer that failed. The operator's NameServers lose it when they restart, so they
+    are queried at each poll.
     """
     own = queues or {}
     told = (_ensure(address, topic, broker, answers, ctx, own) for address in name_servers_of(broker, ctx))

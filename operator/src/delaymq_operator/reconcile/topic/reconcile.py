@@ -1,4 +1,4 @@
-"""One look at a Topic: whose the name is, what the groups have, what has to change, what is said."""
+"""Reconciliation of a Topic: ownership of the name, state of the groups, changes, and status."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _FINALIZER_S = 0.3
 
 
 async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
-    """Makes the topic what the spec says wherever that can be done now. KubeError when the status cannot be written.
+    """Apply the spec to the topic wherever possible at present. KubeError if the status cannot be written.
 
-    Brokers that cannot be reached are a condition, not an error; how often they are tried is shared by all Topics.
+    Unreachable brokers are reported as a condition, not an error; all Topics share the backoff of retries.
     """
     body = ctx.cache.get(*key)
     if body is None or body["metadata"].get("deletionTimestamp"):
@@ -70,7 +70,9 @@ async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
 
 
 def _refuse_system_topic(topic: Topic) -> None:
-    """The CRD refuses these too; without it a Topic could adopt, and later delete, what is the broker's own."""
+    """Reject system topics. The CRD does so as well; otherwise a Topic could adopt, and later delete, a topic of the
+    broker.
+    """
     broker = topic.spec.broker_ref.name
     own = [rocketmq_broker_name(broker, number) for number in range(MAX_SIZE)]
     of_a_group = topic.topic_name.startswith((RETRY_PREFIX, DLQ_PREFIX))
@@ -128,7 +130,7 @@ async def _usable_broker(topic: Topic, report: Reporter, ctx: ReconcileContext) 
 
 
 def _last_seen(found: Sequence[ObservedTopic], broker: Broker, report: Reporter) -> dict[str, TopicGroupStatus]:
-    """Group name → the topic there: as it is, or as it was when its broker was last reached."""
+    """Return group name → the topic: its current state, or that of the last contact with the broker."""
     seen = {
         one.group.name: one.status(broker.uid) or (report.group(one.group.name) if one.problem else None)
         for one in found

@@ -1,4 +1,4 @@
-"""The end of a Topic: what is deleted with it, and who has to be waited for."""
+"""Deletion of a Topic: what is deleted with it, and what has to be waited for."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def _delete_from_broker(topic: Topic, report: Reporter, ctx: ReconcileCont
 async def _delete_from_name_servers(
     topic: Topic, broker: Broker, answers: SharedBrokerReads, ctx: ReconcileContext
 ) -> list[str]:
-    """After the brokers: one that still had the topic would bring its route back."""
+    """Delete the topic from the NameServers after the brokers: a broker that still had it would restore its route."""
     problems = await ensure_order(topic, broker, answers, ctx, None)
     account = await name_server_account(broker, ctx)
     for address in name_servers_of(broker, ctx):

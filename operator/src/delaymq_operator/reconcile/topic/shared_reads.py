@@ -1,4 +1,4 @@
-"""What all Topics of a Broker share, so that it is asked for and read once and not by each of hundreds."""
+"""State shared by all Topics of a Broker, so that it is requested once and not by each of hundreds."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from delaymq_operator.reconcile.ports import Endpoint, Manifest, TopicConfig
 T = TypeVar("T")
 
 MAX_AGE_POLLS: Final = 0.9
-"""How old an answer may be, in poll intervals: Topics that look in turn shall find what the first of them got."""
+"""Maximum age of a response, in poll intervals, so that Topics reconciled in turn share one response."""
 
 FIRST_BACKOFF_MS: Final = 1_000
 MAX_BACKOFF_MS: Final = 60_000
 
 
 def problem_of(server: str, error: BrokerUnreachable | BrokerRefused) -> str:
-    """What is wrong with a server, as a part of a sentence."""
+    """Return a server's problem as a part of a sentence."""
     if isinstance(error, BrokerRefused):
         return f"{server} refuses: {error.message.rstrip('.')}"
     return f"{server} does not respond ({error.problem.rstrip('.')})"
 
 
 class SharedRead(Generic[T]):
-    """What one server answered last. After a failure it is left alone for a while, longer each time.
+    """The last response of a server. After a failure, further requests are deferred with increasing backoff.
 
-    `lock` is held while it is asked or changed, so that an answer is never older than a change that was made.
+    `lock` is held during requests and changes, so that a response is never older than a completed change.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,9 @@ class SharedRead(Generic[T]):
         self._failed_ms = 0
 
     async def get(self, ask: Callable[[], Awaitable[T]], clock: Callable[[], int], *, max_age_ms: float) -> T:
-        """The answer, asked for again when it is older; BrokerUnreachable or BrokerRefused, also from memory."""
+        """Return the response, requesting it again if it is too old. BrokerUnreachable or BrokerRefused, possibly
+        cached.
+        """
         async with self.lock:
             return await self._get(ask, clock, max_age_ms)
 
@@ -63,27 +65,28 @@ class SharedRead(Generic[T]):
         return self.value
 
     def note_failure(self, error: BrokerUnreachable | BrokerRefused, now_ms: int) -> None:
-        """Leaves the server alone for a while."""
+        """Record a failure and defer further requests."""
         self._failure = error
         self._failures += 1
         self._failed_ms = now_ms
 
     @property
     def backoff_ms(self) -> int:
-        """For how long it is left alone after the last failure."""
+        """Return the backoff after the last failure, in ms."""
         return min(FIRST_BACKOFF_MS << min(self._failures - 1, 16), MAX_BACKOFF_MS)
 
 
 class ParsedBroker:
-    """A Broker as it was parsed last, kept under its key: its status may have thousands of levels, and thousands of
-    Topics look at it each poll."""
+    """The last parsed Broker, stored under its key: its status may have thousands of levels, and thousands of Topics
+    read it at each poll.
+    """
 
     def __init__(self) -> None:
         self._body: Manifest | None = None
         self._parsed: Broker | None = None
 
     def of(self, body: Manifest) -> Broker:
-        """The Broker of a body from the cache, which is never changed, only replaced. SpecError."""
+        """Return the Broker of a body from the cache, whose objects are replaced but never changed. SpecError."""
         if self._parsed is None or self._body is not body:
             self._parsed = parse_broker(body)
             self._body = body
@@ -91,19 +94,19 @@ class ParsedBroker:
 
 
 class SharedBrokerReads:
-    """The shared answers of one Broker's servers; kept under the Broker's key."""
+    """Shared responses of a Broker's servers, stored under the Broker's key."""
 
     def __init__(self) -> None:
         self._topics: dict[str, tuple[Endpoint, SharedRead[dict[str, TopicConfig]]]] = {}
         self._orders: dict[str, SharedRead[dict[str, str]]] = {}
 
     def topics_of(self, group_name: str, endpoint: Endpoint) -> SharedRead[dict[str, TopicConfig]]:
-        """The topics of one group's broker; a pod at a new address starts afresh."""
+        """Return the topics of a group's broker; a pod with a new address starts without a cached response."""
         held = self._topics.get(group_name)
         if held is None or held[0] != endpoint:
             held = self._topics[group_name] = endpoint, SharedRead()
         return held[1]
 
     def orders_of(self, address: str) -> SharedRead[dict[str, str]]:
-        """The order settings of one NameServer."""
+        """Return the order settings of a NameServer."""
         return self._orders.setdefault(address, SharedRead())

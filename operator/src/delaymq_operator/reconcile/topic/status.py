@@ -1,4 +1,4 @@
-"""Writing what is so with a Topic, only when it is something else than before."""
+"""Status of a Topic, written only when it changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUIET = frozenset({Reason.IN_EVERY_GROUP, Reason.CREATING, Reason.BROKER_PAUSED
 
 
 class Reporter:
-    """The status of one Topic during one pass: `set_ready` writes it, and an Event when the reason is another one."""
+    """The status of a Topic during one pass: `set_ready` writes it, and emits an Event if the reason changed."""
 
     def __init__(self, body: Manifest, ctx: ReconcileContext) -> None:
         self._body = body
@@ -30,7 +30,7 @@ class Reporter:
 
     @property
     def owned(self) -> bool:
-        """Whether the topic on the brokers is this Topic's: it says so before it first touches one."""
+        """Return whether this Topic owns the topic on the brokers, which is recorded before it first changes one."""
         return self.status.topic_name is not None
 
     @property
@@ -38,7 +38,7 @@ class Reporter:
         return self.status.observed_generation or 0
 
     def group(self, name: str) -> TopicGroupStatus | None:
-        """The topic as last seen in a group."""
+        """Return the last observed state of the topic in a group."""
         return next((group for group in self.status.groups if group.name == name), None)
 
     async def set_ready(
@@ -50,7 +50,7 @@ class Reporter:
         topic_name: str | None = None,
         groups: Iterable[TopicGroupStatus] | None = None,
     ) -> None:
-        """Sets the condition Ready; `topic_name` and `groups` stay when they are not given, an empty name goes."""
+        """Set the condition Ready; `topic_name` and `groups` are kept if not given, an empty name is removed."""
         generation = self._body["metadata"].get("generation", 0)
         before = find_condition(self.status.conditions, ConditionType.READY)
         now = datetime.fromtimestamp(self._ctx.clock() / 1000, UTC)
@@ -79,7 +79,7 @@ class Reporter:
             await self.event("Warning", reason, message)
 
     async def event(self, kind: EventType, reason: str, message: str) -> None:
-        """An Event about the Topic."""
+        """Emit an Event about the Topic."""
         await self._ctx.kube.event(self._body, type=kind, reason=str(reason), message=message)
 
     @property

@@ -1,4 +1,4 @@
-"""Where a Broker's topics are kept: its groups and its NameServers, and how they are reached."""
+"""Locations of a Broker's topics: its groups and NameServers, and access to them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _NO_TOKEN = ""
 
 @dataclass(frozen=True)
 class Group:
-    """One broker group."""
+    """A broker group."""
 
     name: str
-    """RocketMQ's brokerName."""
+    """Broker name in RocketMQ."""
     endpoint: Endpoint | None
-    """None: its broker is not ready."""
+    """Endpoint of its broker; None: the broker is not ready."""
     leaving: bool
-    """A surplus group of a scale-in: nothing new is put there."""
+    """Whether it is a surplus group of a scale-in: no new topics are created there."""
 
 
 async def groups_of(broker: Broker, ctx: ReconcileContext) -> list[Group]:
-    """The groups that the Broker shall have, and those that it still has. KubeError when its account cannot be read."""
+    """Return the desired and remaining groups of the Broker. KubeError if its account cannot be read."""
     account = await operator_account(broker, ctx)
     ready = {group.group: group.ready for group in broker.status.groups}
     return [

@@ -1,4 +1,4 @@
-"""What a pass reports: the status, conditions, problems and Events.
+"""Reports of a pass: status, conditions, problems and Events.
 
-Changes no object of the cluster but the status of the Broker and Events.
+Changes no object of the cluster except the Broker's status and Events.
 """

@@ -1,4 +1,6 @@
-"""The conditions of a Broker from what a pass found: each a sentence that says what is so and what can be done."""
+"""Conditions of a Broker from the results of a pass, each with a sentence that states the problem and the action to
+take.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from delaymq_operator.reconcile.broker.report.readiness import readiness_of, rec
 
 
 def conditions_of(p: BrokerPass, groups: Sequence[GroupStatus]) -> tuple[Condition, ...]:
-    """All conditions, those that stay in their places."""
+    """Return all conditions; unchanged ones keep their positions."""
     conditions = _Conditions(p)
     ready = readiness_of(p)
     conditions.set(ConditionType.READY, *ready)
@@ -58,18 +60,18 @@ class _Conditions:
         self.found = with_condition(self.found, kind, status, reason, message, self._now, self._generation)
 
     def set_or_drop(self, kind: ConditionType, reason: Reason, message: str) -> None:
-        """True with a message, and not there without one."""
+        """Set the condition to True with a message; remove it without one."""
         if message:
             self.set(kind, "True", reason, message)
         else:
             self.found = without_condition(self.found, kind)
 
     def set_note(self, kind: ConditionType, note: Note | None) -> None:
-        """True with a note, and not there without one."""
+        """Set the condition to True with a note; remove it without one."""
         self.set_or_drop(kind, note.reason if note is not None else Reason.SETTLED, note.message if note else "")
 
     def set_analytics(self, p: BrokerPass) -> None:
-        """Only with spec.analytics; what was said stays when the step has nothing to say."""
+        """Set the condition only with spec.analytics; keep it if the step reports nothing."""
         verdict = p.analytics.verdict
         if p.analytics.status is None:
             self.found = without_condition(self.found, ConditionType.ANALYTICS_READY)
@@ -108,7 +110,7 @@ def _up_to_date(p: BrokerPass) -> tuple[ConditionStatus, Reason, str]:
 
 
 def news(before: Sequence[Condition], after: Sequence[Condition]) -> list[Condition]:
-    """Conditions that a person should hear of: whether it is ready, what is wrong, what is in the way."""
+    """Return the conditions that users should be notified of: readiness, problems, obstacles."""
     told = (ConditionType.READY, ConditionType.DEGRADED, ConditionType.SCALE_IN_BLOCKED)
     found = []
     for condition in after:

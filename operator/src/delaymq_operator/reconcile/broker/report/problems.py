@@ -1,4 +1,4 @@
-"""Problems of a pass as sentences, and Events for conditions that changed."""
+"""Problems of a pass as sentences, and Events for changed conditions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONFLICT_LOOK_S = 30.0
 
 
 async def report_failures(p: BrokerPass) -> None:
-    """Pods that do not run, and brokers that do not answer though their pods are ready."""
+    """Report pods that are not running, and brokers that do not respond although their pods are ready."""
     pods = [*p.name_server_pods, *(group.pod for group in p.desired_groups)]
     for pod in pods:
         if pod is not None and pod.problem is not None:
@@ -37,12 +37,12 @@ async def report_failures(p: BrokerPass) -> None:
 
 
 def _sentences(*parts: str) -> str:
-    """Each with a full stop; empty ones left out."""
+    """Join sentences, each with a full stop; empty ones are omitted."""
     return " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in parts if part)
 
 
 def report_conflict(p: BrokerPass, conflict: NotOursError) -> None:
-    """What somebody else has is not taken over; what is left of an earlier Broker is waited for."""
+    """Report objects of other owners, which are not taken over; leftovers of an earlier Broker are waited for."""
     if conflict.leftover:
         p.progressing(Reason.CREATING, f"{conflict}.")
         p.not_in_force.append(p.progress[-1])
@@ -52,7 +52,7 @@ def report_conflict(p: BrokerPass, conflict: NotOursError) -> None:
 
 
 def report_refused(p: BrokerPass, error: KubeError) -> None:
-    """The API server does not take an object."""
+    """Report that the API server rejects an object."""
     advice = (
         "Grant the operator this permission"
         if error.forbidden
@@ -64,7 +64,7 @@ def report_refused(p: BrokerPass, error: KubeError) -> None:
 
 
 async def emit_events(p: BrokerPass) -> None:
-    """An Event for each condition that became something a person should hear of."""
+    """Emit an Event for each changed condition that users should be notified of."""
     before = p.broker.status.conditions
     for condition in news(before, p.status.conditions):
         is_good = condition.type == ConditionType.READY and condition.status == "True"

@@ -1,4 +1,4 @@
-"""Whether the spec is in force: the condition Ready, and kstatus' Reconciling and Stalled."""
+"""Readiness: the condition Ready, and kstatus' Reconciling and Stalled."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Readiness(NamedTuple):
 
 
 def readiness_of(p: BrokerPass) -> Readiness:
-    """True when all pods run the spec and serve. Unknown: they serve, but not all run it."""
+    """Return True if all pods run the spec and serve, Unknown if they serve but not all run it."""
     desired = p.desired_groups
     ready = sum(1 for group in desired if group.ready)
     counted = f"{ready} of {len(desired)} broker groups {'is' if ready == 1 else 'are'} ready"
@@ -85,7 +85,7 @@ def readiness_of(p: BrokerPass) -> Readiness:
 
 
 def _in_force(p: BrokerPass, counted: str) -> Readiness:
-    """Of pods that all serve."""
+    """Return the readiness if all pods serve."""
     if p.broker.spec.paused:
         what = f"{counted}; their settings are not checked while spec.paused is true"
         return Readiness("Unknown", Reason.PAUSED_BY_SPEC, f"{what}.")
@@ -102,13 +102,15 @@ def _in_force(p: BrokerPass, counted: str) -> Readiness:
 
 
 def _was_in_force(p: BrokerPass) -> bool:
-    """Whether this very spec was in force before: then a broker that does not answer for a moment changes nothing."""
+    """Return whether this spec was in effect before: then a broker that is briefly unresponsive changes nothing."""
     before = find_condition(p.broker.status.conditions, ConditionType.READY)
     return before is not None and before.status == "True" and before.observed_generation == p.broker.generation
 
 
 def stalled_of(p: BrokerPass, degraded: Condition | None) -> Note | None:
-    """The obstacle that keeps the spec from being put in force without user action; `degraded` has its start."""
+    """Return the obstacle that prevents the spec from taking effect without user action; `degraded` contains its
+    start.
+    """
     for problem in p.problems:
         if problem.reason in _STALLS_AT_ONCE:
             return problem
@@ -124,7 +126,7 @@ def stalled_of(p: BrokerPass, degraded: Condition | None) -> Note | None:
 
 
 def reconciling_of(p: BrokerPass, ready: Readiness, stalled: Note | None) -> Note | None:
-    """The current step; None when the spec is in force, when no step is possible, and while paused."""
+    """Return the current step; None if the spec is in effect, if no step is possible, and while paused."""
     if stalled is not None or p.broker.spec.paused:
         return None
     if p.progress:

@@ -1,4 +1,4 @@
-"""The status from what a pass found, written when something a person would act on changed, and else now and then."""
+"""Status from the results of a pass, written immediately after relevant changes and periodically otherwise."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _FIGURES_OF_GROUP = ("pending", "nextDue", "lateness", "delay")
 
 
 async def compose_status(p: BrokerPass) -> None:
-    """Puts together what there is to say."""
+    """Compose the status."""
     p.status = status_of_pass(p)
 
 
 async def publish_status(p: BrokerPass) -> None:
-    """Writes the status if it is due, or if it was changed by others."""
+    """Write the status if it is due, or if others changed it."""
     after = p.status.to_dict()
     edited = _edited(p)
     known = None if edited else p.memory.status
@@ -66,7 +66,7 @@ def _remember(p: BrokerPass, written: dict[str, Any], stored: Manifest) -> None:
 
 
 def _edited(p: BrokerPass) -> bool:
-    """Whether the cache shows a status that is younger than ours, and another one: it may also be a moment behind."""
+    """Return whether the cache contains a newer, different status; the cache may also lag behind."""
     shown = p.body["metadata"].get("resourceVersion") or ""
     known = p.memory.stored_version
     if p.memory.stored is None or not (shown.isdigit() and known.isdigit()) or int(shown) <= int(known):
@@ -84,7 +84,7 @@ def _without_figures(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def status_of_pass(p: BrokerPass) -> BrokerStatus:
-    """What is to be told now."""
+    """Return the status to write."""
     before = {group.group: group for group in p.broker.status.groups}
     found = [group for group in p.groups if group.made or group.pod]
     most_levels = _MAX_LEVELS // max(1, len(found))
@@ -112,7 +112,9 @@ def status_of_pass(p: BrokerPass) -> BrokerStatus:
 
 
 def group_status(group: Group, before: GroupStatus | None, most_levels: int) -> GroupStatus:
-    """One group. Of a broker that does not answer the figures stay as seen last: its next start is judged by them."""
+    """Return the status of a group. For an unresponsive broker, the last figures are kept: its next start is judged
+    by them.
+    """
     known = before if before is not None else GroupStatus(name=group.name, group=group.index)
     found = structs.replace(
         known,
@@ -146,7 +148,9 @@ def _with_info(found: GroupStatus, info: About, most_levels: int) -> GroupStatus
 
 
 def _volumes(p: BrokerPass) -> VolumesStatus | None:
-    """What claims ask for counts too: where a volume is larger than that, a refused growth is set back to it."""
+    """Return the volume limits, including requested sizes: if a volume is larger, a rejected growth is set back to
+    its request.
+    """
     claims = [group.claim for group in p.groups if capacity(group.claim) is not None]
     sizes = [size for claim in claims for size in (capacity(claim), requested(claim)) if size is not None]
     if not sizes:
@@ -158,7 +162,9 @@ def _volumes(p: BrokerPass) -> VolumesStatus | None:
 
 
 def _levels_in_use(levels: tuple[DelayLevel, ...], most: int) -> list[DelayLevel]:
-    """Those that ever had a message, in their order; if these are too many, those with the most to deliver."""
+    """Return the levels that ever had a message, in order; if there are too many, those with the most pending
+    messages.
+    """
     used = [level for level in levels if level.max_offset > 0 or level.offset > 0]
     if len(used) <= most:
         return used
@@ -178,7 +184,7 @@ def _level(level: DelayLevel) -> LevelStatus:
 
 
 def _lateness(levels: tuple[DelayLevel, ...]) -> LatenessStatus | None:
-    """The worst of all levels: percentiles cannot be added up."""
+    """Return the maximum of all levels, since percentiles cannot be added."""
     if not levels:
         return None
     return LatenessStatus(
@@ -212,12 +218,12 @@ def _external_name_servers(p: BrokerPass) -> tuple[str, ...]:
 
 
 def _images(p: BrokerPass) -> str | None:
-    """What the brokers run, in the order of their groups: more than one image during a roll, none while none runs."""
+    """Return the brokers' images in the order of their groups: several during a rollout, none while none runs."""
     images = dict.fromkeys(group.pod.image for group in p.groups if group.pod is not None and group.pod.image)
     return ", ".join(image for image in images if image)[:_MAX_IMAGES_CHARS] or None
 
 
 def _levels_in_force(p: BrokerPass) -> str | None:
-    """The table that all brokers which answer have; while they differ, the one that was told last."""
+    """Return the table that all responsive brokers have; while they differ, the last reported one."""
     tables = {" ".join(group.info.settings.get("messageDelayLevel", "").split()) for group in p.groups if group.info}
     return tables.pop() or None if len(tables) == 1 else p.broker.status.levels

@@ -1,6 +1,6 @@
-"""Moving writes away from a broker: first out of the routes, then, for a moment, sends are refused.
+"""Redirecting writes from a broker: it is withdrawn from the routes, then rejects sends for a moment.
 
-All times are the broker's own, so that clocks need not agree and a new operator goes on where the last one was.
+All times are the broker's, so that clocks need not agree and a new operator continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from delaymq_operator.reconcile.context import ReconcileSettings
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 
 ROUTES_S: Final = 30.0
-"""Clients look at the routes this often (RocketMQ's pollNameServerInterval)."""
+"""Interval at which clients refresh routes (RocketMQ's pollNameServerInterval)."""
 DrainStep = Literal["withdraw", "refuse", "done"]
 
 
 def is_known(info: About) -> bool:
-    """Whether clients know that this broker takes writes: it has done so for as long as they keep a route."""
+    """Return whether clients know that this broker accepts writes: it has done so for as long as they cache a route."""
     since_ms = max(info.started_at_ms, info.drain.since_ms)
     takes_writes = info.drain.mode == "none" and not info.decommissioned
     return takes_writes and info.as_of_ms - since_ms >= ROUTES_S * 1000
 
 
 def held_s(info: About) -> float:
-    """Seconds since the broker's drain last changed."""
+    """Return the seconds since the broker's drain mode last changed."""
     return (info.as_of_ms - info.drain.since_ms) / 1000
 
 
 def next_drain_step(info: About, settings: ReconcileSettings, *, other_known: bool) -> DrainStep:
-    """What to ask the broker for now (a repetition renews the lease); done: it takes no sends, and nobody sends.
+    """Return the drain mode to request (a repetition renews the lease); done: it accepts no sends, and nobody sends.
 
-    `other_known`: clients know of another broker (`is_known`). Before, one that sends now and then may know of this one
-    only, and of a broker that is quiet that cannot be seen.
+    `other_known`: clients know another broker (`is_known`). Otherwise, an infrequent sender may know this one only,
+    which a quiet broker cannot reveal.
     """
     drain = info.drain
     if drain.mode == "none":
@@ -48,7 +48,7 @@ def next_drain_step(info: About, settings: ReconcileSettings, *, other_known: bo
 
 
 async def request_drain(p: BrokerPass, group: Group, mode: DrainMode) -> bool:
-    """Begins, renews or ends a drain. False when the broker could not be asked; then its lease decides."""
+    """Start, renew or end a drain. Return False if the broker was unreachable; then its lease decides."""
     if group.endpoint is None:
         return False
     try:

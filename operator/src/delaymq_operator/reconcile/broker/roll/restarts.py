@@ -1,4 +1,4 @@
-"""Carries out what strategy.py decides, after a fresh look at whatever the decision rests on."""
+"""Execution of the decisions of strategy.py, after a fresh read of the state on which the decision depends."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
 ROUTE_PROPAGATION_S: Final = 10.0
-"""Within this time after a NameServer is ready all brokers have told it their routes: they look for it every 2 s, and
-its name may lead to the former address for 5 s."""
+"""Time after a NameServer becomes ready within which all brokers have registered: they try every 2 s, and its name
+may resolve to the previous address for 5 s.
+"""
 # A pod that fails is looked at by its events; this only makes sure.
 _FAILING_LOOK_S = 5.0
 
 
 async def restart_outdated_pods(p: BrokerPass) -> None:
-    """One step of a roll, if there is one to be done."""
+    """Perform one step of a rollout, if any is pending."""
     units = units_of(p)
     action = next_restart(units, p.ctx.settings)
     await _end_other_drains(p, action)
@@ -63,7 +64,7 @@ async def restart_outdated_pods(p: BrokerPass) -> None:
 
 
 def units_of(p: BrokerPass) -> list[Unit]:
-    """NameServers by ordinal, then groups."""
+    """Return the units: NameServers by ordinal, then groups."""
     units = []
     if p.own_name_servers:
         pods = {pod.name: pod for pod in p.name_server_pods}
@@ -113,7 +114,7 @@ def _revision(found: ObservedSet) -> str | None:
 
 
 def _reason_to_wait(p: BrokerPass, unit: Unit) -> Reason:
-    """A group that never ran is being created."""
+    """Return the reason to wait; a group that never ran is being created."""
     ran = {group.group for group in p.broker.status.groups if group.resumed is not None}
     never_ran = unit.group not in ran if unit.group is not None else not ran
     return Reason.CREATING if never_ran else Reason.WAITING_FOR_POD
@@ -137,7 +138,9 @@ def _waiting_for(unit: Unit) -> str:
 
 
 async def _end_other_drains(p: BrokerPass, action: Action) -> None:
-    """Groups that stay take writes again, unless it is their turn: an earlier operator may have begun elsewhere."""
+    """Let remaining groups accept writes again, except the current one: a previous operator may have started another
+    drain.
+    """
     turn = action.unit.group if isinstance(action, (Drain, Restart)) else None
     # Time that was given in vain counts for this restart only.
     since_ms = p.memory.undrained_since_ms
@@ -168,7 +171,7 @@ async def _drain(p: BrokerPass, unit: Unit, mode: str) -> None:
 
 
 async def _restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> None:
-    """Deletes the pod, if what was decided from is still so. The uid makes sure that no pod is hit twice."""
+    """Delete the pod if the decision is still valid. The uid ensures that no pod is deleted twice."""
     done = f"{sum(1 for one in units if one.ready and not one.outdated)} of {len(units)} pods are up to date"
     p.progressing(Reason.ROLLING, f"Pod {unit.pod_name} is restarted; {done}.")
     pod = await _still_to_restart(p, unit, units)
@@ -185,7 +188,7 @@ async def _restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> None:
 
 
 async def _still_to_restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> Pod | None:
-    """The pod by a fresh look, or None when something has changed: the next pass decides anew."""
+    """Read the pod again; return None if something has changed, so that the next pass decides."""
     kube = p.ctx.kube
     body = await kube.get("Broker", p.namespace, p.broker.name)
     if (
@@ -217,14 +220,14 @@ async def _still_to_restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> Pod
 
 
 async def _would_lose_volume(p: BrokerPass, group: int) -> bool:
-    """Whether the volume was deleted and only waits for the end of its pod."""
+    """Return whether the volume is marked for deletion and kept only by its running pod."""
     claims = await p.ctx.kube.list("PersistentVolumeClaim", p.namespace, labels=component_labels(p.broker, "broker"))
     name = names.group_claim(p.broker.name, group)
     return any(claim["metadata"]["name"] == name and claim["metadata"].get("deletionTimestamp") for claim in claims)
 
 
 def _same_inputs(p: BrokerPass, unit: Unit, live: Manifest) -> bool:
-    """Whether the StatefulSet is the one that this pass knows."""
+    """Return whether the StatefulSet is unchanged since this pass observed it."""
     group = p.group_of(lambda group: group.index == unit.group)
     known = group.set.live if group is not None else p.name_servers.live
     return made_from(live) == made_from(known)

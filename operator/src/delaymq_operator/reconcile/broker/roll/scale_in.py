@@ -1,4 +1,4 @@
-"""Groups that are too many go, the highest first, each when nothing is undelivered or unconsumed in it."""
+"""Removal of surplus groups, highest first, each once it contains no undelivered or unconsumed messages."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SHOWN = 3
 
 
 def _override(p: BrokerPass) -> str:
-    """It names the size, so that it does not hold for the next scale-in too."""
+    """Return the advice for the override; it includes the size, so that it does not apply to the next scale-in."""
     return (
         f'To discard its contents, annotate the Broker with {names.FORCE_SCALE_IN_ANNOTATION}="{p.broker.spec.size}".'
     )
 
 
 async def remove_surplus_groups(p: BrokerPass) -> None:
-    """Writes move away from all of them; then the highest is removed, if it may be.
+    """Redirect writes from all surplus groups, then remove the highest one if permitted.
 
     Restarts of groups that stay come first: meanwhile those that shall go may be the only ones to take writes.
     """
@@ -59,7 +59,7 @@ async def remove_surplus_groups(p: BrokerPass) -> None:
 
 
 async def _keep_writable(p: BrokerPass, surplus: Sequence[Group]) -> None:
-    """A group whose writes have moved away takes again what still comes; two that refuse leave a send no way out."""
+    """Let a drained group accept late writes: two groups that reject leave a send no alternative."""
     if not any(group.writable for group in p.desired_groups):
         return
     for group in surplus:
@@ -68,9 +68,10 @@ async def _keep_writable(p: BrokerPass, surplus: Sequence[Group]) -> None:
 
 
 async def _move_writes_away(p: BrokerPass, group: Group, *, is_top: bool) -> None:
-    """Reads and hand-overs go on. The lease is renewed with each pass: without an operator the group is as before.
+    """Redirect writes of a group; reads and deliveries continue. Each pass renews the lease: without an operator,
+    the group returns to normal.
 
-    Only one refuses at a time: RocketMQ's clients try three brokers, and two of these may be the same.
+    Only one group rejects sends at a time: RocketMQ's clients try three brokers, two of which may be the same.
     """
     if group.info is None or group.info.decommissioned:
         return
@@ -84,7 +85,7 @@ def _drain_step(p: BrokerPass, info: About) -> DrainStep:
 
 
 async def _is_removable(p: BrokerPass, group: Group) -> bool:
-    """Whether nothing would be missed, or somebody said that it may be lost."""
+    """Return whether no message would be lost, or the user permitted the loss."""
     if p.broker.force_scale_in:
         return True
     if group.info is None or group.endpoint is None:
@@ -116,7 +117,7 @@ async def _is_removable(p: BrokerPass, group: Group) -> bool:
 
 
 def describe_remaining(left: Remaining) -> str:
-    """In words."""
+    """Return a description of the remaining messages."""
     parts = []
     if left.pending_delays:
         parts.append(f"{left.pending_delays} delayed message{'s' if left.pending_delays > 1 else ''} not yet delivered")
@@ -133,7 +134,9 @@ def _blocked(p: BrokerPass, message: str) -> None:
 
 
 async def _remove(p: BrokerPass, group: Group) -> None:
-    """Takes the group out of the routes and its StatefulSet away; its volume goes or stays as spec.storage says."""
+    """Remove the group from the routes and delete its StatefulSet; spec.storage determines whether its volume is
+    kept.
+    """
     p.progressing(Reason.SCALING_IN, f"{group.name} is being removed.")
     if group.set.live is not None:
         check_ours(p, group.set.live)
@@ -156,7 +159,9 @@ async def _remove(p: BrokerPass, group: Group) -> None:
 
 
 def _volume_is_free(p: BrokerPass, group: Group) -> bool:
-    """Whether the volume stays when the StatefulSet goes, if it shall: its controller lets go of the claim first."""
+    """Return whether the volume is kept when the StatefulSet is deleted, if it shall be: its controller releases the
+    claim first.
+    """
     if p.broker.spec.storage.delete_claim or group.set.live is None:
         return True
     owners = ((group.claim or {}).get("metadata") or {}).get("ownerReferences") or []
@@ -164,7 +169,7 @@ def _volume_is_free(p: BrokerPass, group: Group) -> bool:
 
 
 async def _still_surplus(p: BrokerPass, group: Group) -> bool:
-    """By a fresh look: it cannot be taken back."""
+    """Return whether the group is still surplus, by a fresh read, since removal is irreversible."""
     body = await p.ctx.kube.get("Broker", p.namespace, p.broker.name)
     if body is None:
         return False
@@ -179,7 +184,7 @@ async def _still_surplus(p: BrokerPass, group: Group) -> bool:
 
 
 async def _remove_services(p: BrokerPass, group: Group) -> None:
-    """After the pod is gone: it used the address to the end."""
+    """Delete the Services after the pod stopped, since it used the address until then."""
     p.progressing(Reason.SCALING_IN, f"{group.name} is being removed.")
     if group.pod is not None:
         return

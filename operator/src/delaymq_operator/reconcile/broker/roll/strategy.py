@@ -20,32 +20,36 @@ from delaymq_operator.reconcile.context import ReconcileSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """A pod's place."""
+    """A pod and its desired state."""
 
     pod_name: str
     stateful_set: str
     pod: Pod | None
     revision: str | None
-    """What the pod should be made from; None while the StatefulSet's controller has not said so."""
+    """Desired revision; None while the StatefulSet's controller has not reported it."""
     inputs: str = ""
-    """What the StatefulSet's template says that the pod is made from."""
+    """Inputs in the StatefulSet's template."""
     group: int | None = None
-    """None: a NameServer."""
+    """Number of the group; None: a NameServer."""
     surplus: bool = False
-    """It is to be removed: it is restarted only if it is broken, and nothing waits for it. It can still take writes."""
+    """Whether it is to be removed: it is restarted only if it is broken, and nothing waits for it. It may accept
+    writes.
+    """
     hold: str = ""
-    """Why it may not be touched now; empty: it may."""
+    """Why it must not be restarted at present; empty: it may be."""
     untried: bool = False
-    """It is the only NameServer, and no other pod was seen to run as it would after a restart."""
+    """Whether it is the only NameServer, and no trial pod has run with its new template."""
     settling: bool = False
-    """It is a NameServer that was ready only a moment ago: brokers may not have told it their routes yet."""
+    """Whether it is a NameServer that has just become ready: brokers may not have registered yet."""
     info: About | None = None
     unreachable_s: float = 0.0
-    """For how long its broker has not answered, or not moved writes away, though its pod runs."""
+    """Time in s for which its broker has not responded, or not redirected writes, although its pod runs."""
 
     @property
     def outdated(self) -> bool:
-        """Whether the pod must be made anew. A decommissioned broker that shall stay takes writes after a restart."""
+        """Return whether the pod must be recreated. A decommissioned broker that remains accepts writes after a
+        restart.
+        """
         if self.pod is None or self.pod.terminating or self.hold:
             return False
         if self.revision is not None and self.pod.revision != self.revision:
@@ -54,7 +58,7 @@ class Unit:
 
     @property
     def rolled_out(self) -> bool:
-        """Whether the pod is made from the spec.
+        """Return whether the pod matches the spec.
 
         The StatefulSets are OnDelete, for which Kubernetes never advances `currentRevision`: the pod's own revision
         counts. While the controller has not seen a change of the StatefulSet, the inputs tell whether that change
@@ -71,47 +75,47 @@ class Unit:
 
     @property
     def fails(self) -> bool:
-        """Whether something keeps it from running that does not pass by itself."""
+        """Return whether a persistent problem prevents it from running."""
         return not self.ready and self.pod is not None and self.pod.problem is not None
 
     @property
     def is_current(self) -> bool:
-        """Whether its pod is made from what it should be, as far as is known: others would fail like it."""
+        """Return whether its pod has the desired revision, as far as known: others would fail like it."""
         return self.pod is not None and self.revision in (None, self.pod.revision)
 
     @property
     def writable(self) -> bool:
-        """Whether clients can send to it."""
+        """Return whether clients can send to it."""
         return self.can_be_writable and self.info is not None and self.info.drain.mode == "none"
 
     @property
     def can_be_writable(self) -> bool:
-        """Whether clients could send to it if no writes were moved away."""
+        """Return whether clients could send to it if it were not drained."""
         return self.group is not None and self.ready and self.info is not None and not self.info.decommissioned
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """All pods are as they should be."""
+    """All pods have their desired state."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """For this one."""
+    """Wait for this unit."""
 
     unit: Unit
 
 
 @dataclass(frozen=True)
 class Stop:
-    """This one fails on its new revision."""
+    """This unit fails with its new revision."""
 
     unit: Unit
 
 
 @dataclass(frozen=True)
 class Drain:
-    """Writes move away from this one first."""
+    """Drain this unit first."""
 
     unit: Unit
     mode: DrainMode
@@ -119,8 +123,9 @@ class Drain:
 
 @dataclass(frozen=True)
 class HelpOut:
-    """`unit` waits until another group takes writes again: one that stays, or, where none could, `helpers`, which shall
-    go."""
+    """`unit` waits until another group accepts writes again: a remaining one or, if none can, `helpers`, which are
+    to be removed.
+    """
 
     unit: Unit
     helpers: tuple[Unit, ...]
@@ -128,14 +133,14 @@ class HelpOut:
 
 @dataclass(frozen=True)
 class TryOut:
-    """An additional pod first shows whether a restart would succeed."""
+    """Test with an additional pod whether a restart would succeed."""
 
     unit: Unit
 
 
 @dataclass(frozen=True)
 class Restart:
-    """Delete this pod; its StatefulSet makes it anew."""
+    """Delete this pod; its StatefulSet creates it again."""
 
     unit: Unit
 
@@ -144,7 +149,7 @@ Action: TypeAlias = Nothing | Wait | Stop | Drain | HelpOut | TryOut | Restart
 
 
 def next_restart(units: Sequence[Unit], settings: ReconcileSettings) -> Action:
-    """The one thing to do now; `units` are the NameServers by ordinal, then the groups by index."""
+    """Return the next action; `units` are the NameServers by ordinal, then the groups by index."""
     for unit in units:
         if unit.outdated and unit.pod is not None and unit.pod.problem is not None:
             return Restart(unit)
@@ -172,7 +177,7 @@ def next_restart(units: Sequence[Unit], settings: ReconcileSettings) -> Action:
 
 
 def is_rolling(action: Action, units: Sequence[Unit]) -> bool:
-    """Whether a group that stays is being restarted, or will be as soon as others are ready."""
+    """Return whether a remaining group is being restarted, or will be as soon as others are ready."""
     if isinstance(action, (Drain, HelpOut, Restart)):
         return True
     return isinstance(action, (TryOut, Wait)) and any(
@@ -181,7 +186,7 @@ def is_rolling(action: Action, units: Sequence[Unit]) -> bool:
 
 
 def _turn(unit: Unit) -> tuple[bool, bool, int]:
-    """NameServers first, then whom writes are moving away from already."""
+    """Return the order: NameServers first, then units that are already draining."""
     draining = unit.info is not None and unit.info.drain.mode != "none"
     return unit.group is not None, not draining, unit.group or 0
 

@@ -1,4 +1,4 @@
-"""A change to the only NameServer is tried by an additional pod, so that a broken spec cannot replace it."""
+"""Trials: a change to the only NameServer is tested by an additional pod, so that an invalid spec cannot replace it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from delaymq_operator.reconcile.ports import Manifest
 
 
 def must_be_tried(p: BrokerPass) -> bool:
-    """Whether there is only one NameServer, and no ready trial pod that was made from the current spec."""
+    """Return whether there is only one NameServer, and no ready trial pod with the current spec."""
     if p.broker.spec.name_servers.replicas > 1:
         return False
     pod = p.cached("Pod", names.namesrv_trial_pod(p.broker.name))
@@ -22,7 +22,9 @@ def must_be_tried(p: BrokerPass) -> bool:
 
 
 async def try_out(p: BrokerPass, pod_name: str) -> bool:
-    """One step of a trial, and whether it may succeed; until then the NameServer `pod_name` stays unchanged."""
+    """Perform one step of a trial, and return whether it may succeed; meanwhile the NameServer `pod_name` is
+    unchanged.
+    """
     trial = names.namesrv_trial_pod(p.broker.name)
     made = made_from(p.name_servers.live)
     if made is None:
@@ -48,7 +50,7 @@ async def try_out(p: BrokerPass, pod_name: str) -> bool:
 
 
 async def end_trial(p: BrokerPass) -> None:
-    """Removes what a trial left."""
+    """Delete the objects of a trial."""
     live = p.cached("StatefulSet", names.namesrv_trial(p.broker.name))
     if live is None or live["metadata"].get("deletionTimestamp"):
         return
