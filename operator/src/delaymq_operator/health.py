@@ -38,12 +38,12 @@ class LoopLag:
 
     @property
     def stalled_s(self) -> float:
-        """Return the current lag in seconds; 0 as soon as the loop continues."""
+        """The current lag in seconds; 0 as soon as the loop continues."""
         return max(0.0, self._clock() - self._due_s)
 
     @property
     def largest_s(self) -> float:
-        """Return the maximum lag of the last minute, in seconds."""
+        """The maximum lag of the last minute, in seconds."""
         return max((lag_s for _, lag_s in self._seen), default=0.0)
 
 

@@ -41,23 +41,23 @@ class State(Protocol):
 
     @property
     def active(self) -> bool:
-        """Return whether this replica is the active one."""
+        """Whether this replica is the active one."""
 
     @property
     def queue_depth(self) -> int:
-        """Return the number of keys waiting for a worker."""
+        """The number of keys waiting for a worker."""
 
     @property
     def loop_lag_s(self) -> float:
-        """Return the maximum lag of the event loop in the last minute."""
+        """The maximum lag of the event loop in the last minute."""
 
     @property
     def events_dropped(self) -> int:
-        """Return the number of dropped Events."""
+        """The number of dropped Events."""
 
     @property
     def served(self) -> Mapping[str, bool]:
-        """Return whether each watched namespace is served."""
+        """Whether each watched namespace is served."""
 
 
 class OperatorMetrics:

@@ -220,27 +220,27 @@ class OperatorRuntime:
 
     @property
     def active(self) -> bool:
-        """Return whether this replica is the active one."""
+        """Whether this replica is the active one."""
         return self._election is None or self._election.active
 
     @property
     def queue_depth(self) -> int:
-        """Return the number of keys waiting for a worker."""
+        """The number of keys waiting for a worker."""
         return self._controller.queue_depth
 
     @property
     def loop_lag_s(self) -> float:
-        """Return the maximum lag of the event loop in the last minute."""
+        """The maximum lag of the event loop in the last minute."""
         return self._lag.largest_s
 
     @property
     def events_dropped(self) -> int:
-        """Return the number of dropped Events."""
+        """The number of dropped Events."""
         return self._events.dropped
 
     @property
     def served(self) -> Mapping[str, bool]:
-        """Return whether each watched namespace is served; `*` stands for all. Empty in a standby replica."""
+        """Whether each watched namespace is served; `*` stands for all. Empty in a standby replica."""
         if self._standing_by:
             return {}
         known = dict.fromkeys(self._serving.obstacles, False) | dict.fromkeys(self._serving.served, True)

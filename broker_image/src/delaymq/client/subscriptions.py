@@ -38,7 +38,7 @@ class Subscription:
 
     @property
     def is_sql(self) -> bool:
-        """Return whether the expression is SQL92."""
+        """Whether the expression is SQL92."""
         return self.expression_type == SQL_TYPE
 
     def accepts(self, tags: str) -> bool:

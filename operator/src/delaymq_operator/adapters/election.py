@@ -60,7 +60,7 @@ class Election:
 
     @property
     def active(self) -> bool:
-        """Return whether this replica certainly holds the Lease."""
+        """Whether this replica certainly holds the Lease."""
         return self._renewed_s is not None and self._clock() < self._renewed_s + self._duration_s * GIVE_UP
 
     def fence(self) -> str | None:

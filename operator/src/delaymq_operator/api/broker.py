@@ -148,7 +148,7 @@ class BrokerSpec(ApiStruct, frozen=True, kw_only=True):
 
     @property
     def flush_disk_type(self) -> str:
-        """Return the value of RocketMQ's `flushDiskType`."""
+        """The value of RocketMQ's `flushDiskType`."""
         return f"{self.flush.upper()}_FLUSH"
 
 

@@ -27,17 +27,17 @@ class DelayLevelConfigSpec(ApiStruct, frozen=True, kw_only=True):
 
     @property
     def message_delay_level(self) -> str:
-        """Return the value of RocketMQ's `messageDelayLevel`."""
+        """The value of RocketMQ's `messageDelayLevel`."""
         return " ".join(self.levels)
 
     @property
     def delay_level_overflow(self) -> str:
-        """Return the value of `delayLevelOverflow`."""
+        """The value of `delayLevelOverflow`."""
         return self.overflow.lower()
 
     @property
     def short_table(self) -> str:
-        """Return the table for the status, truncated after a level."""
+        """The table for the status, truncated after a level."""
         if len(self.message_delay_level) <= MAX_TABLE_CHARS:
             return self.message_delay_level
         return self.message_delay_level[: MAX_TABLE_CHARS - 1].rpartition(" ")[0] + " …"

@@ -38,7 +38,7 @@ class Resource(ApiStruct, frozen=True, kw_only=True):
 
     @property
     def deleting(self) -> bool:
-        """Return whether its deletion was requested."""
+        """Whether its deletion was requested."""
         return self.deletion_timestamp is not None
 
 

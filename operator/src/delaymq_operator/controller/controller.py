@@ -147,7 +147,7 @@ class Controller:
 
     @property
     def queue_depth(self) -> int:
-        """Return the number of keys waiting for a worker."""
+        """The number of keys waiting for a worker."""
         return len(self._ready)
 
     def longest_run_s(self) -> float:

@@ -17,22 +17,22 @@ class KubeError(Exception):
 
     @property
     def conflict(self) -> bool:
-        """Return whether the object was changed concurrently: read it and decide again."""
+        """Whether the object was changed concurrently: read it and decide again."""
         return self.status == 409
 
     @property
     def forbidden(self) -> bool:
-        """Return whether the request is not permitted: by RBAC, a quota, or an immutable field."""
+        """Whether the request is not permitted: by RBAC, a quota, or an immutable field."""
         return self.status == 403
 
     @property
     def invalid(self) -> bool:
-        """Return whether the object itself is invalid, so that a retry is useless."""
+        """Whether the object itself is invalid, so that a retry is useless."""
         return self.status in (400, 422)
 
     @property
     def absent(self) -> bool:
-        """Return whether the object does not exist."""
+        """Whether the object does not exist."""
         return self.status == 404
 
 

@@ -27,13 +27,13 @@ class SkippedParts:
 
     @property
     def first(self) -> tuple[Skipped, ...]:
-        """Return the first skipped parts in log order; those at the log's end come last."""
+        """The first skipped parts in log order; those at the log's end come last."""
         ordered = sorted(self.named, key=lambda each: (each.at_end, each.offset, each.file, each.position))
         return tuple(ordered[:MAX_SKIPPED])
 
     @property
     def complete(self) -> bool:
-        """Return whether nothing of the log was skipped."""
+        """Whether nothing of the log was skipped."""
         return self.count == 0
 
     def note(self, each: Skipped) -> None:

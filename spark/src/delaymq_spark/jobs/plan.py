@@ -79,7 +79,7 @@ class PlannedSegment:
 
     @property
     def is_step(self) -> bool:
-        """Return whether the plan changes it."""
+        """Whether the plan changes it."""
         return self.action in (Action.DROP, Action.REWRITE)
 
 
@@ -92,23 +92,23 @@ class Plan:
 
     @property
     def reclaimable_bytes(self) -> int:
-        """Return the bytes that the plan reclaims."""
+        """The bytes that the plan reclaims."""
         return sum(each.reclaimed_bytes for each in self.segments)
 
     @property
     def copied_bytes(self) -> int:
-        """Return the bytes that it copies."""
+        """The bytes that it copies."""
         return sum(each.copied_bytes for each in self.segments)
 
     @property
     def pins(self) -> list[PlannedSegment]:
-        """Return the segments, oldest first, that contain pending messages and are not being written."""
+        """The segments, oldest first, that contain pending messages and are not being written."""
         found = [each for each in self.segments if each.pinning_messages and each.action is not Action.ACTIVE]
         return sorted(found, key=lambda each: each.segment)
 
     @property
     def pinned_bytes(self) -> int:
-        """Return the dead bytes that deletion from the front cannot reclaim: the same or an older segment contains
+        """The dead bytes that deletion from the front cannot reclaim: the same or an older segment contains
         pending messages.
         """
         pins = self.pins

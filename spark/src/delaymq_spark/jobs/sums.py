@@ -33,7 +33,7 @@ class Sums:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return names and types."""
+        """Names and types."""
         values = {name: pa.int64() for name in self.adds} | dict.fromkeys(self.least, TIME) | self.most
         return pa.schema([*self.keys.items(), *values.items()])
 

@@ -79,7 +79,7 @@ class TaskOptions:
 
     @property
     def has_delays(self) -> bool:
-        """Return whether delayed records are matched with their settlements."""
+        """Whether delayed records are matched with their settlements."""
         return not self.sections.isdisjoint(("compaction", "delay"))
 
 

@@ -104,7 +104,7 @@ class Rows:
 
     @cached_property
     def topics(self) -> pa.DictionaryArray:
-        """Return topics as dictionary indexes."""
+        """Topics as dictionary indexes."""
         raw = gather(self.window.data, self.frames.topic_at, self.frames.topic_bytes).dictionary_encode()
         return pa.DictionaryArray.from_arrays(raw.indices, text(raw.dictionary))
 

@@ -62,7 +62,7 @@ class SourceOptions:
 
     @property
     def path(self) -> StorePath:
-        """Return the first store, which is the only one of a stream."""
+        """The first store, which is the only one of a stream."""
         return self.paths[0]
 
 

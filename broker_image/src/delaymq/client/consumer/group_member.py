@@ -42,7 +42,7 @@ class GroupMember:
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """Return the assigned queues; those of subscribed topics are available shortly after the start."""
+        """The assigned queues; those of subscribed topics are available shortly after the start."""
         return [reader.queue for reader in self._assignment.readers]
 
     async def _check_start(self) -> None:

@@ -166,7 +166,7 @@ class LitePullConsumer(SeekingMember):
 
     @property
     def paused(self) -> frozenset[MessageQueue]:
-        """Return the paused queues."""
+        """The paused queues."""
         return frozenset(self._buffer.paused)
 
     # From start to end.

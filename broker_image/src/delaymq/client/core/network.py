@@ -51,7 +51,7 @@ class Network:
 
     @property
     def addresses(self) -> list[str]:
-        """Return the connected peers."""
+        """The connected peers."""
         return [address for address, connection in self._open.items() if not connection.closing]
 
     def address_of(self, connection: RemotingConnection) -> str:

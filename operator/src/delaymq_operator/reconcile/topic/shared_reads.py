@@ -72,7 +72,7 @@ class SharedRead(Generic[T]):
 
     @property
     def backoff_ms(self) -> int:
-        """Return the backoff after the last failure, in ms."""
+        """The backoff after the last failure, in ms."""
         return min(FIRST_BACKOFF_MS << min(self._failures - 1, 16), MAX_BACKOFF_MS)
 
 

@@ -30,7 +30,7 @@ class Reporter:
 
     @property
     def owned(self) -> bool:
-        """Return whether this Topic owns the topic on the brokers, which is recorded before it first changes one."""
+        """Whether this Topic owns the topic on the brokers, which is recorded before it first changes one."""
         return self.status.topic_name is not None
 
     @property

@@ -38,7 +38,7 @@ class Run:
 
     @property
     def kept(self) -> list[tuple[int, ReceivedMessage]]:
-        """Return messages that were not revoked, with their indexes."""
+        """Messages that were not revoked, with their indexes."""
         whole = list(enumerate(self.messages))
         return [each for each in whole if each[1].queue_offset not in self.abandoned] if self.abandoned else whole
 

@@ -59,7 +59,7 @@ class ConsumeService:
 
     @property
     def running(self) -> int:
-        """Return the number of running handlers."""
+        """The number of running handlers."""
         return len(self._runs)
 
     def at_work(self, reader: QueueReader) -> list[ReceivedMessage]:

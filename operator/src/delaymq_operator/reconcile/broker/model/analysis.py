@@ -45,7 +45,7 @@ class Analysis:
 
     @property
     def known(self) -> AnalyticsStatus:
-        """Return the status; analytics must be enabled."""
+        """The status; analytics must be enabled."""
         if self.status is None:
             raise RuntimeError("there is no analytics status without spec.analytics")
         return self.status

@@ -56,7 +56,7 @@ class ObservedSet:
 
     @property
     def settled(self) -> bool:
-        """Return whether its controller has processed all changes, so that its revision is the desired one."""
+        """Whether its controller has processed all changes, so that its revision is the desired one."""
         if self.live is None or self.live["metadata"].get("deletionTimestamp"):
             return False
         status = self.live.get("status") or {}
@@ -67,14 +67,14 @@ class ObservedSet:
 
     @property
     def inputs(self) -> str:
-        """Return the hash of the user's settings in its pods; empty: it does not exist."""
+        """The hash of the user's settings in its pods; empty: it does not exist."""
         template = ((self.live or {}).get("spec") or {}).get("template") or {}
         found: str = ((template.get("metadata") or {}).get("annotations") or {}).get(INPUTS_ANNOTATION, "")
         return found
 
     @property
     def revision(self) -> str:
-        """Return the desired revision of pods; only if settled."""
+        """The desired revision of pods; only if settled."""
         found: str = ((self.live or {}).get("status") or {}).get("updateRevision", "")
         return found
 
@@ -108,17 +108,17 @@ class Group:
 
     @property
     def made(self) -> bool:
-        """Return whether it exists, at least in part."""
+        """Whether it exists, at least in part."""
         return self.set.live is not None
 
     @property
     def ready(self) -> bool:
-        """Return whether its pod is ready."""
+        """Whether its pod is ready."""
         return self.pod is not None and self.pod.ready
 
     @property
     def writable(self) -> bool:
-        """Return whether clients can send to it."""
+        """Whether clients can send to it."""
         info = self.info
         return self.ready and info is not None and info.drain.mode == "none" and not info.decommissioned
 
@@ -167,29 +167,29 @@ class BrokerPass:
 
     @property
     def may_change(self) -> bool:
-        """Return whether steps that make changes run in this pass."""
+        """Whether steps that make changes run in this pass."""
         return self.spec_problem is None and not self.broker.spec.paused
 
     @property
     def desired_groups(self) -> list[Group]:
-        """Return the groups that remain."""
+        """The groups that remain."""
         return [group for group in self.groups if not group.surplus]
 
     @property
     def changing(self) -> Context:
-        """Return the context of steps that make changes, which run only if there is one."""
+        """The context of steps that make changes, which run only if there is one."""
         if self.manifest_context is None:
             raise RuntimeError("a step that changes the cluster ran although the spec is invalid")
         return self.manifest_context
 
     @property
     def namespace(self) -> str:
-        """Return the Broker's namespace."""
+        """The Broker's namespace."""
         return self.broker.namespace
 
     @property
     def own_name_servers(self) -> bool:
-        """Return whether the operator runs NameServers for the Broker."""
+        """Whether the operator runs NameServers for the Broker."""
         return not self.broker.spec.name_servers.addresses
 
     def problem(self, reason: Reason, message: str) -> None:

@@ -47,7 +47,7 @@ class Unit:
 
     @property
     def outdated(self) -> bool:
-        """Return whether the pod must be recreated. A decommissioned broker that remains accepts writes after a
+        """Whether the pod must be recreated. A decommissioned broker that remains accepts writes after a
         restart.
         """
         if self.pod is None or self.pod.terminating or self.hold:
@@ -58,7 +58,7 @@ class Unit:
 
     @property
     def rolled_out(self) -> bool:
-        """Return whether the pod matches the spec.
+        """Whether the pod matches the spec.
 
         The StatefulSets are OnDelete, for which Kubernetes never advances `currentRevision`: the pod's own revision
         counts. While the controller has not seen a change of the StatefulSet, the inputs tell whether that change
@@ -75,22 +75,22 @@ class Unit:
 
     @property
     def fails(self) -> bool:
-        """Return whether a persistent problem prevents it from running."""
+        """Whether a persistent problem prevents it from running."""
         return not self.ready and self.pod is not None and self.pod.problem is not None
 
     @property
     def is_current(self) -> bool:
-        """Return whether its pod has the desired revision, as far as known: others would fail like it."""
+        """Whether its pod has the desired revision, as far as known: others would fail like it."""
         return self.pod is not None and self.revision in (None, self.pod.revision)
 
     @property
     def writable(self) -> bool:
-        """Return whether clients can send to it."""
+        """Whether clients can send to it."""
         return self.can_be_writable and self.info is not None and self.info.drain.mode == "none"
 
     @property
     def can_be_writable(self) -> bool:
-        """Return whether clients could send to it if it were not drained."""
+        """Whether clients could send to it if it were not drained."""
         return self.group is not None and self.ready and self.info is not None and not self.info.decommissioned
 
 
