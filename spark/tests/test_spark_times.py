@@ -35,7 +35,7 @@ def test_a_time_is_the_same_in_an_option_and_in_an_argument(text: str, expected:
 def test_what_is_no_time_is_answered_with_one_that_is(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_time_ms(text)
-    with pytest.raises(OptionError, match=r"from is '.*': use a time such as 2026-01-31T08:00:00 \(in UTC unless"):
+    with pytest.raises(OptionError, match=r"from is '.*': use a time such as 2026-01-31T08:00:00 \(UTC unless"):
         parse_options({"path": "/store", "from": text})
     with pytest.raises(UsageError, match=r"--as-of is '.*': use a time such as 2026-01-31T08:00:00Z, or ms since 1970"):
         parse(["delay", "--store", "/store", f"--as-of={text}"], 5)
