@@ -104,20 +104,20 @@ def test_bytes_that_are_no_text_match_nothing_and_raise_nothing() -> None:
     [
         ("", "line 1, column 1", "the expression ends"),
         ("a >", "line 1, column 4", "the expression ends"),
-        ("a = 'x", "line 1, column 5", "the string has no end"),
+        ("a = 'x", "line 1, column 5", "the string is not closed"),
         ('a = "x"', "line 1, column 5", "single quotes"),
-        ("a == 1", "line 1, column 4", "equality is one sign"),
+        ("a == 1", "line 1, column 4", "write equality as ="),
         ("a != 1", "line 1, column 3", "<>"),
-        ("a = 1 AND\n b IN (1)", "line 2, column 8", "IN takes strings"),
+        ("a = 1 AND\n b IN (1)", "line 2, column 8", "the values of IN must be strings"),
         ("a > 'x'", "line 1, column 3", "numbers and properties"),
         ("a = NULL", "line 1, column 3", "IS NULL"),
         ("a BETWEEN 5 AND 1", "line 1, column 3", "must not be above"),
         ("a = 0.0", "line 1, column 5", "write 0"),
         ("a = 9223372036854775808", "line 1, column 5", "64-bit"),
-        ("'x'", "line 1, column 1", "no condition"),
-        ("a = 1 OR 5", "line 1, column 10", "no condition"),
+        ("'x'", "line 1, column 1", "not a condition"),
+        ("a = 1 OR 5", "line 1, column 10", "not a condition"),
         ("(a = 1", "line 1, column 7", ")"),
-        ("a NOT 5", "line 1, column 3", "NOT stands before"),
+        ("a NOT 5", "line 1, column 3", "NOT must precede"),
     ],
 )
 def test_an_error_states_its_position_and_a_correction(text: str, place: str, hint: str) -> None:
@@ -136,7 +136,7 @@ def test_hostile_expressions_are_refused_and_the_largest_allowed_ones_work() -> 
     assert "nested deeper" in refusal("NOT " * 1_000 + "a")
     assert "nested deeper" in refusal("- " * 1_000 + "1 = 1")
     assert "comparisons" in refusal(" AND ".join(f"a = {i}" for i in range(MAX_COMPARISONS + 1)))
-    assert "follow each other" in refusal("a" + " = a" * (MAX_LINKS + 2))
+    assert "chained equations" in refusal("a" + " = a" * (MAX_LINKS + 2))
     assert "characters" in refusal("a" * (MAX_CHARACTERS + 1))
     compile_expression(SQL_TYPE, " AND ".join(f"a = {i}" for i in range(MAX_COMPARISONS)))
     compile_expression(SQL_TYPE, "NOT " * MAX_DEPTH + "a")

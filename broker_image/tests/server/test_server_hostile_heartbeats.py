@@ -62,11 +62,11 @@ def topics(count: int) -> list[str]:
     [
         (heartbeat("c", ("g", topics(100_000))), "exceeds the limit of 1048576"),
         (request_command(34, {}, b'{"clientID":"c","consumerDataSet":[' + b"{}," * 60_000 + b"{}]}"), "100000 values"),
-        (heartbeat("c", ("g", topics(1_001))), "states 1001 subscriptions of group[g], at most 1000 are kept"),
-        (heartbeat("c", ("g", ["T"]), text="x" * 32_769), "a text of 32769 characters, at most 32768 are kept"),
-        (heartbeat("c", *((f"g{number}", ()) for number in range(1_000))), "1001 groups, at most 1000 are kept"),
-        (producing(topics(1_001)), "1001 groups, at most 1000 are kept"),
-        (heartbeat("c", ("g", topics(150)), tags=300), "bytes, at most 4194304 are kept"),
+        (heartbeat("c", ("g", topics(1_001))), "states 1001 subscriptions of group[g] (limit: 1000)"),
+        (heartbeat("c", ("g", ["T"]), text="x" * 32_769), "a string of 32769 characters (limit: 32768)"),
+        (heartbeat("c", *((f"g{number}", ()) for number in range(1_000))), "1001 groups (limit: 1000)"),
+        (producing(topics(1_001)), "1001 groups (limit: 1000)"),
+        (heartbeat("c", ("g", topics(150)), tags=300), "bytes (limit: 4194304)"),
     ],
     ids=["bytes", "values", "subscriptions", "text", "groups", "producers", "memory"],
 )
@@ -109,7 +109,7 @@ def test_one_connection_states_so_much_in_all_its_heartbeats_together(tmp_path: 
             said = [await refusal(peer, heartbeat("c", (f"g{number}", topics(1_000)))) for number in range(12)]
             taken = said.count("")
             assert 0 < taken < 12
-            assert "at most 4194304 are kept: divide its groups" in said[-1]
+            assert "(limit: 4194304): divide its groups" in said[-1]
             assert set(clients.consumers) == {f"g{number}" for number in range(taken)}
             assert 0 < clients.stated_bytes <= 4 * MIB
             # Stated anew, in place of what was stated before.
@@ -136,7 +136,7 @@ def test_all_connections_together_state_so_much_and_a_part_is_kept_for_small_cli
             clients = server.broker.broker.clients
             flooding = [await flood(server, f"flood{number}") for number in range(10)]
             assert {said == "" for _, said in flooding} == {True, False}
-            assert "the groups and subscriptions of all clients take 2 MiB already" in flooding[-1][1]
+            assert "the groups and subscriptions of all clients already take 2 MiB" in flooding[-1][1]
             assert clients.stated_bytes <= MIB
             honest = await BrokerPeer.connect(server.broker.port)
             assert await refusal(honest, heartbeat("honest", ("G", ["T"]))) == ""

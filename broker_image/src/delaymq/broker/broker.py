@@ -238,10 +238,10 @@ class Broker:
         return self.clients.expire(now_ms)
 
     def persist_task(self, now_ms: int) -> PersistTask | None:
-        """Write changed topics and groups now; return a task that writes offsets and clients, or None if they are
-        unchanged.
+        """Write changed topics and groups now, and return a task that writes offsets and clients.
 
-        Call the task's `run` in a thread and `finish` on the broker's thread. Only one task may run at a time.
+        Returns None if offsets and clients are unchanged. Call the task's `run` in a thread and `finish` on the
+        broker's thread. Only one task may run at a time.
         """
         self._tables.write_definitions()
         self.transactions.state_progress()

@@ -93,10 +93,10 @@ class Access:
             self._check_way(session, command)
 
     def may_publish(self, session: Session, topic: str) -> bool:
-        """Return whether the account of a client's last heartbeat may send to a topic, and so may see its half
-        messages.
+        """Return whether the account of a client's last heartbeat may send to a topic.
 
-        Any client can join a producer group, and the checks of half messages contain the complete messages.
+        Only then may the client see the topic's half messages. Any client can join a producer group, and the checks of
+        half messages contain the complete messages.
         """
         rules = self.rules
         if rules.white_list is not None and rules.white_list.matches(session.remote_host):

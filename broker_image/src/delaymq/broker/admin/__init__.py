@@ -1,5 +1,5 @@
-"""Administration: drains, what consumers would miss without this broker, and runtime facts for RocketMQ's tools.
+"""Administration: drains, messages that would be lost with this broker, and runtime facts for RocketMQ's tools.
 
-Here: state and reports that only operators ask for. Not here: their request codes (processors/). Invariant: no
-send or pull pays for it but with the test of one attribute, whether producers are held off.
+Contents: state and reports for operators only. Elsewhere: their request codes (processors/). Invariant: the only cost
+for sends and pulls is the test of one attribute, whether sends are rejected.
 """

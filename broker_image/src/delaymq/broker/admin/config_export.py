@@ -1,4 +1,4 @@
-"""What request code 26 answers: the broker's settings, and facts that RocketMQ's tools look up among its keys."""
+"""Body of response 26: the broker's settings, and facts that RocketMQ's tools expect among them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from delaymq.config import BrokerConfig
 from delaymq.config.build import to_settings
 from delaymq.protocol.bodies import encode_settings
 
-# mqadmin exportConfigs and exportMetrics fail, or show nothing, where one of them is missing.
+# mqadmin exportConfigs and exportMetrics fail or show nothing if one of them is missing.
 _FACTS: Final = {
     "brokerRole": "ASYNC_MASTER",
     "filterServerNums": "0",
     "useTLS": "false",
-    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),  # by which exportMetrics tells the processors
+    "clientCallbackExecutorThreads": str(
+        os.cpu_count() or 1
+    ),  # from which exportMetrics derives the number of processors
 }
 
 
 def exported_settings(config: BrokerConfig) -> bytes:
-    """`key=value` lines; secrets are left out."""
+    """Return `key=value` lines. Secrets are omitted."""
     settings = to_settings(config)
     return encode_settings(settings | {key: fact for key, fact in _FACTS.items() if not settings.get(key)})

@@ -1,6 +1,6 @@
-"""How far a running broker holds producers off, so that it can be restarted or removed without a failed send.
+"""Drain state: keeps producers away from a running broker, so that it can be restarted or removed without failed sends.
 
-Not here: the timer that ends an unrenewed drain (server/jobs/drain_lease.py). It is not kept over a restart.
+It does not survive a restart. The timer that ends an unrenewed drain is in server/jobs/drain_lease.py.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from enum import StrEnum
 
 
 class DrainMode(StrEnum):
-    """What producers meet. Pulls, hand-overs of delayed messages and send-backs of consumers go on in all modes."""
+    """Drain modes. Pulls, deliveries of delayed messages and consumers' send-backs continue in all of them."""
 
     NONE = "none"
     WITHDRAW = "withdraw"
-    """Routes say read-only; a send of a client that does not know yet is taken."""
+    """Routes mark the broker as read-only. Sends of clients with an outdated route are accepted."""
     REFUSE = "refuse"
-    """As withdraw, and sends are answered 14, on which clients try another broker."""
+    """As WITHDRAW, and sends are rejected with code 14, after which clients try another broker."""
 
 
 class DrainState:
-    """The mode that holds now, and since when."""
+    """The current drain mode and its start."""
 
     __slots__ = ("lease_ends_ms", "mode", "since_ms", "takes_sends")
 
     def __init__(self, now_ms: int) -> None:
         self.mode = DrainMode.NONE
         self.since_ms = now_ms
-        """When this mode began; a renewal leaves it."""
+        """Start of this mode. A renewal does not change it."""
         self.lease_ends_ms: int | None = None
-        """When it ends if nobody renews it; None without a drain."""
+        """End of the mode unless it is renewed; None without a drain."""
         self.takes_sends = True
 
     @property
@@ -37,7 +37,7 @@ class DrainState:
         return self.mode is not DrainMode.NONE
 
     def take(self, mode: DrainMode, lease_ms: int, now_ms: int) -> None:
-        """Changes or renews the mode; `lease_ms` means nothing with NONE."""
+        """Change or renew the mode. `lease_ms` has no meaning with NONE."""
         if mode is not self.mode:
             self.mode = mode
             self.since_ms = now_ms

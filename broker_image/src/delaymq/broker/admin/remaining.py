@@ -1,8 +1,7 @@
-"""What would be lost with this broker: messages that an active consumer group has not consumed yet.
+"""Messages that would be lost with this broker: those that an active consumer group has not yet consumed.
 
-Active is a group with a connected or remembered member, or one that the broker knows and that was heard of within
-activity.ACTIVE_MS. Broadcasting groups keep their offsets themselves and are left out, as are system topics and dead
-letters. Retry topics count.
+A group is active if it has a connected or remembered member, or if it exists and was active within activity.ACTIVE_MS.
+Broadcasting groups store their own offsets and are omitted, as are system topics and dead letters. Retry topics count.
 """
 
 from __future__ import annotations
@@ -22,42 +21,42 @@ if TYPE_CHECKING:
     from delaymq.broker.topics import Topics
     from delaymq.store.message_store import MessageStore
 
-# How much of it is named in an answer; the sums count all.
+# Rows in a response. The sums cover all rows.
 MAX_SHOWN: Final = 100
 _BROADCASTING: Final = "BROADCASTING"
 
 
 class Consumption(Protocol):
-    """Who consumes what, and how far they are."""
+    """Parts of the broker that the scan needs: groups, their subscriptions and their progress."""
 
     @property
     def activity(self) -> GroupActivity:
-        """When groups were heard of."""
+        """Last activity of groups."""
 
     @property
     def clients(self) -> ClientRegistry:
-        """The members of groups."""
+        """Members of groups."""
 
     @property
     def groups(self) -> Groups:
-        """The groups that exist."""
+        """Existing groups."""
 
     @property
     def offsets(self) -> OffsetTable:
-        """The groups' positions."""
+        """Offsets of groups."""
 
     @property
     def store(self) -> MessageStore:
-        """The queues' bounds."""
+        """Bounds of the queues."""
 
     @property
     def topics(self) -> Topics:
-        """The topics that exist."""
+        """Existing topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unconsumed:
-    """What one group has before it in one topic."""
+    """Messages of one topic that one group has not yet consumed."""
 
     group: str
     topic: str
@@ -66,14 +65,14 @@ class Unconsumed:
 
 @dataclass(slots=True)
 class UnconsumedTotals:
-    """The sums of a scan so far, and its largest rows."""
+    """Sums of a scan so far, and its largest rows."""
 
     messages: int = 0
     groups: set[str] = field(default_factory=set)
     _largest: list[Unconsumed] = field(default_factory=list)
 
     def add(self, row: Unconsumed) -> None:
-        """Counts one row of `scan`."""
+        """Add one row of `scan`."""
         self.groups.add(row.group)
         if row.messages > 0:
             self.messages += row.messages
@@ -82,12 +81,12 @@ class UnconsumedTotals:
                 self._largest = self.largest()
 
     def largest(self) -> list[Unconsumed]:
-        """The MAX_SHOWN largest rows, the largest first."""
+        """Return the MAX_SHOWN largest rows, the largest first."""
         return nlargest(MAX_SHOWN, self._largest, key=lambda row: row.messages)
 
 
 def scan(broker: Consumption, now_ms: int) -> Iterator[Unconsumed]:
-    """A row for each topic of each active group. The broker may go on between two rows."""
+    """Yield a row for each topic of each active group. The broker may serve requests between two rows."""
     active: dict[str, bool] = {}
 
     def is_active(group: str) -> bool:
@@ -117,7 +116,7 @@ def _is_active(broker: Consumption, group: str, now_ms: int) -> bool:
     member = broker.clients.group(group, now_ms)
     if member is not None:
         return member.message_model != _BROADCASTING
-    # A group that an administrator deleted is nobody's, whatever offsets it left.
+    # A deleted group does not count, even if it left offsets.
     return group in broker.groups.table and broker.activity.is_recent(group, now_ms)
 
 
@@ -125,7 +124,7 @@ def _counts(broker: Consumption, topic: str, group: str, now_ms: int) -> bool:
     if topic.startswith(names.DLQ_PREFIX) or topic not in broker.topics.table or broker.topics.is_system(topic):
         return False
     member = broker.clients.group(group, now_ms)
-    # A connected group says what it wants; one that is away is taken at its offsets.
+    # A connected group counts with its subscriptions, any other group with its offsets.
     return (
         member is None or not member.subscriptions or topic in member.subscriptions or topic == names.retry_topic(group)
     )

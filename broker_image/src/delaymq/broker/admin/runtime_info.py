@@ -1,7 +1,7 @@
-"""The table of request code 28: figures of the running broker, under RocketMQ's names, all as text.
+"""Body of response 28: figures of the running broker, under RocketMQ's names, all as text.
 
-What does not exist here has the value that RocketMQ shows for an idle one: there are no thread pools with queues, no
-lock on a page cache, no transient pool. Times of puts are those of storing; how long syncs take is in /metrics.
+Figures of features that do not exist here have RocketMQ's idle values: there are no thread pools with queues, no page
+cache lock, and no transient pool. Put times cover storing. The duration of syncs is in /metrics.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _IDLE: Final = {
 
 
 class Figures(Protocol):
-    """Where the figures come from."""
+    """Sources of the figures."""
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration in force."""
+        """Configuration in force."""
 
     @property
     def delivery(self) -> Delivery:
-        """The levels' positions."""
+        """Positions of the delay levels."""
 
     @property
     def records(self) -> StoredRecords:
-        """The oldest record."""
+        """Records, for the oldest one."""
 
     @property
     def stats(self) -> Stats:
@@ -60,14 +60,14 @@ class Figures(Protocol):
 
     @property
     def store(self) -> MessageStore:
-        """The log's bounds and the disk."""
+        """Bounds of the log, and the disk."""
 
     def now_ms(self) -> int:
-        """The wall clock."""
+        """Return the wall clock's time."""
 
 
 def runtime_info(broker: Figures) -> dict[str, str]:
-    """All keys with their values."""
+    """Return all keys with their values."""
     store, stats = broker.store, broker.stats
     now_ms = broker.now_ms()
     ratio = f"{store.disk_state().used_ratio:.4f}"
@@ -93,7 +93,7 @@ def runtime_info(broker: Figures) -> dict[str, str]:
         "msgGetTotalTodayMorning": str(stats.get_messages_today),
         "msgGetTotalTodayNow": str(stats.transferred),
         "commitLogDiskRatio": ratio,
-        f"commitLogDiskRatio_{broker.config.store_path / 'commitlog'}": ratio,
+        f"commitLogDiskRatio_{broker.config.store_path}/commitlog": ratio,
         "consumeQueueDiskRatio": ratio,
         "commitLogMinOffset": str(store.min_offset),
         "commitLogMaxOffset": str(store.end_offset),
@@ -108,7 +108,7 @@ def runtime_info(broker: Figures) -> dict[str, str]:
         ("getMissTps", "get_miss"),
         ("getTotalTps", "get_total"),
         ("getTransferedTps", "transferred"),
-        ("getTransferredTps", "transferred"),  # as RocketMQ 5 spells it
+        ("getTransferredTps", "transferred"),  # spelling of RocketMQ 5
     ):
         table[key] = " ".join(str(rate) for rate in rates[name])
     for level, offset in sorted(broker.delivery.delay_offsets().items()):
@@ -125,7 +125,7 @@ def _span(seconds: int) -> str:
 
 
 def _size(count: float) -> str:
-    """Bytes as people read them: `512 B`, `1.5 KiB`."""
+    """Return a readable size, such as `512 B` or `1.5 KiB`."""
     if count < 1024:
         return f"{count:.0f} B"
     for unit in ("KiB", "MiB", "GiB", "TiB"):

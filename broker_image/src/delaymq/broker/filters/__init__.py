@@ -1,8 +1,7 @@
-"""What consumers want of a topic: tags by their hashes, and SQL92 expressions over a message's properties.
+"""Consumers' filters: tags, compared by their hashes, and SQL92 expressions over a message's properties.
 
 `tags`, `expressions` and `cost` are light; `sql` (lexer, parser, code generator) is imported with the first SQL
-expression. Nothing here knows of queues, records or clients: a filter takes a tags code or
-raw property bytes.
+expression. Filters take a tags code or raw property bytes. They do not depend on queues, records or clients.
 """
 
 from delaymq.broker.filters.cost import CompileWork, NotNowError

@@ -1,4 +1,4 @@
-"""What SQL expressions cost: the memory of those that are kept, and the work of new ones."""
+"""Cost of SQL expressions: the memory of cached expressions, and the work of compiling new ones."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
 
 COMPARISON_BYTES: Final = 1_024
-"""Generated code of one comparison, at most."""
+"""Maximum size of the generated code of one comparison."""
 CHARACTER_BYTES: Final = 16
-"""Of one character: the text itself, and the constants that it becomes. Short strings in a list cost most."""
+"""Memory of one character: the text itself, and the constants derived from it. Short strings in a list cost most."""
 CHARACTERS_PER_UNIT: Final = 256
-"""Reading so many takes as long as making the code of one comparison: some 60 µs."""
+"""Characters whose parsing takes as long as generating the code of one comparison (about 60 µs)."""
 WORK_PER_WINDOW: Final = 128
-"""Units after which no further expression is compiled in a window: nearly as much as the largest one, some 8 ms."""
+"""Units after which no further expression is compiled in a window. Close to the largest expression, about 8 ms."""
 SHARE_OF_ONE: Final = WORK_PER_WINDOW // 4
-"""The same for one connection. What is spent beyond either is taken from the windows that follow."""
+"""The same for one connection. Work beyond either limit is deducted from the following windows."""
 WINDOW_MS: Final = 40
 
 T = TypeVar("T")
 
 
 def bytes_of(text: str, comparisons: int) -> int:
-    """What a compiled expression takes, rather too much than too little."""
+    """Return the memory of a compiled expression, rather too much than too little."""
     return len(text) * CHARACTER_BYTES + (comparisons + 1) * COMPARISON_BYTES
 
 
 class Compiled(Generic[T]):
-    """What came of expressions by their texts, within so many bytes: what was not asked for the longest goes first."""
+    """Cache of compilation results by text, limited in bytes. The least recently used results are evicted first."""
 
     def __init__(self, max_bytes: int) -> None:
         self.bytes = 0
@@ -40,7 +40,7 @@ class Compiled(Generic[T]):
         return len(self._kept)
 
     def get(self, text: str) -> T | None:
-        """What is kept for a text."""
+        """Return the cached result for a text, or None."""
         found = self._kept.pop(text, None)
         if found is None:
             return None
@@ -48,7 +48,7 @@ class Compiled(Generic[T]):
         return found[0]
 
     def put(self, text: str, compiled: T, bytes_taken: int) -> None:
-        """Keeps it, and forgets others if that is too much."""
+        """Add a result, and evict others if the limit is exceeded."""
         self.bytes += bytes_taken
         self._kept[text] = compiled, bytes_taken
         while self.bytes > self._max_bytes and len(self._kept) > 1:
@@ -57,19 +57,20 @@ class Compiled(Generic[T]):
 
 
 class NotNowError(RequestError):
-    """Too many new expressions at once: others must not wait for all of them."""
+    """Too many new expressions in a short time; compiling them all would delay other clients."""
 
     def __init__(self) -> None:
         super().__init__(
-            ResponseCode.SYSTEM_BUSY, "too many new SQL92 expressions at once: ask again, or use fewer different ones"
+            ResponseCode.SYSTEM_BUSY, "too many new SQL92 expressions: retry later, or use fewer different ones"
         )
 
 
 class CompileWork:
-    """What new expressions of peers have cost lately: a fifth of the loop's time at most, and a quarter of that by one.
+    """Recent work of compiling peers' expressions.
 
-    Half of each window is kept for connections that have spent nothing lately: who brings one expression after the
-    other, from however many connections, waits for those who come with their first.
+    It takes at most a fifth of the event loop's time, and a quarter of that for each connection. Half of each window is
+    reserved for connections without recent work. Clients that submit many expressions, over any number of connections,
+    thus wait for those that submit their first one.
     """
 
     __slots__ = ("_began_ms", "_now_ms", "_of_one", "_spent")
@@ -79,10 +80,10 @@ class CompileWork:
         self._began_ms = 0
         self._spent = 0
         self._of_one: dict[int, int] = {}
-        """By connection: what it still owes."""
+        """Unpaid work by connection."""
 
     def begin(self, asker: int) -> None:
-        """Before one is compiled for a connection. NotNowError: not in this window."""
+        """Check that an expression may be compiled for a connection. Raises NotNowError if not in this window."""
         now_ms = self._now_ms()
         windows = abs(now_ms - self._began_ms) // WINDOW_MS
         if windows:
@@ -95,7 +96,7 @@ class CompileWork:
             raise NotNowError
 
     def spend(self, asker: int, text: str, comparisons: int) -> None:
-        """One was compiled, or found to be wrong: then it has no comparisons."""
+        """Record an expression that was compiled, or found invalid (then without comparisons)."""
         units = 1 + comparisons + len(text) // CHARACTERS_PER_UNIT
         self._spent += units
         self._of_one[asker] = self._of_one.get(asker, 0) + units

@@ -1,4 +1,4 @@
-"""A subscription's type and text, compiled once: later pulls and held ones share what came out."""
+"""Compilation of a subscription's type and text, cached and shared by later pulls and held pulls."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from delaymq.protocol.errors import RequestError
 from delaymq.throttled_log import ThrottledLogger
 
 SQL_TYPE: Final = "SQL92"
-# Thousands of ordinary ones: what is not kept is compiled for each pull.
+# Holds thousands of ordinary expressions. An expression that is not cached is compiled for each pull.
 KEPT_SQL_BYTES: Final = 16 << 20
-# Tags: the largest set of hashes takes 100 KB, and a client can ask with another one each time.
+# Tags: the largest set of hashes takes 100 KB, and a client can use a different one in each pull.
 SMALL_TAGS_CHARACTERS: Final = 256
 SMALL_TAGS_KEPT: Final = 2_048
 LARGE_TAGS_KEPT: Final = 128
@@ -28,18 +28,18 @@ _log = ThrottledLogger(logging.getLogger(__name__), clock.now_ms)
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a subscription lets pass: both tests, where there are two, must agree."""
+    """Filter of a subscription. If it has both tests, a message must pass both."""
 
     tags: Callable[[int], bool] | None = None
-    """Takes a tags code as queues keep it; None: any."""
+    """Takes a tags code as stored in consume queues. None: any message passes."""
     properties: Callable[[bytes], bool] | None = None
-    """Takes the raw property bytes of a record; None: any. Never raises."""
+    """Takes the raw property bytes of a record. Never raises. None: any message passes."""
     cost: int = 1
-    """How much work `properties` is, in comparisons: bounds how many records one pull looks at."""
+    """Cost of `properties` in comparisons, which bounds the records that one pull examines."""
     tag: bytes = b""
-    """The low 32 bits of the only tags code that `tags` lets pass; empty: there are several, or any."""
+    """The low 32 bits of the only tags code that `tags` accepts; empty if there are several or none."""
     needle: bytes = b""
-    """What the property bytes of every record contain that `properties` lets pass; empty: no such bytes are known."""
+    """Bytes that the properties of every matching record contain; empty if no such bytes are known."""
 
 
 EVERYTHING: Final = Filter()
@@ -48,9 +48,10 @@ EVERYTHING: Final = Filter()
 def compile_expression(
     expression_type: str | None, text: str, work: CompileWork | None = None, asker: int = 0
 ) -> Filter:
-    """The filter of a subscription. RequestError 23 with the place of the mistake, 1 for a type that does not exist.
+    """Return the filter of a subscription.
 
-    With `work` NotNowError too, when many others were compiled just now, or many for the connection `asker`.
+    Raises RequestError 23 with the position of a syntax error, and 1 for an unknown type. With `work`, also raises
+    NotNowError if many expressions were compiled recently, overall or for the connection `asker`.
     """
     if is_tag_type(expression_type):
         return _small_tags(text) if len(text) <= SMALL_TAGS_CHARACTERS else _large_tags(text)
@@ -76,7 +77,7 @@ def _tag_filter(text: str) -> Filter:
 
 
 def _sql_filter(text: str, work: CompileWork | None, asker: int = 0) -> Filter | str:
-    """The filter, or why there is none: refusals are kept as well, since clients ask again and again."""
+    """Return the filter, or the error. Errors are cached as well, because clients repeat their requests."""
     from delaymq.broker.filters.sql import codegen
     from delaymq.broker.filters.sql.parser import SqlError, parse
     from delaymq.broker.filters.sql.prefilter import needle_of
@@ -88,7 +89,7 @@ def _sql_filter(text: str, work: CompileWork | None, asker: int = 0) -> Filter |
     try:
         parsed = parse(text)
         if parsed.ignored:
-            _log.warning("of an SQL92 expression only the beginning counts, as in RocketMQ: %s", parsed.ignored)
+            _log.warning("the end of an SQL92 expression was ignored, as in RocketMQ: %s", parsed.ignored)
         needle = needle_of(parsed.condition)
         found = Filter(properties=codegen.matcher_of(parsed.condition), cost=parsed.cost, needle=needle)
         comparisons = parsed.cost

@@ -1,4 +1,4 @@
-"""Tag expressions: `*` or `TagA || TagB`, compared by the hashes that the consume queues keep."""
+"""Tag expressions: `*` or `TagA || TagB`, compared by the hashes in the consume queues."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from delaymq.message.hashing import java_hash
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
 
-# An expression is compared with every message of a queue; no client writes a list like this by hand.
+# An expression is compared with every message of a queue. Hand-written lists are shorter.
 MAX_TAGS = 1_024
-# All of them together: a heartbeat could bring megabytes, which would be hashed and kept.
+# Total length of an expression. Otherwise a heartbeat could contain megabytes, which would be hashed and kept.
 MAX_TAGS_CHARACTERS = 65_536
 TAG_TYPE = "TAG"
 
@@ -18,28 +18,31 @@ Matcher = Callable[[int], bool]
 
 
 def matches_all(tags_code: int) -> bool:
-    """The filter of those who want everything."""
+    """Accept every message."""
     return True
 
 
 def matches_nothing(tags_code: int) -> bool:
-    """The filter of a pull that waits for something else than a message."""
+    """Accept no message: the filter of a pull that waits for something other than a message."""
     return False
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether an expression of this type is one of tags; clients that state no type mean tags."""
+    """Return whether an expression of this type consists of tags, which is the default of clients."""
     return not expression_type or expression_type == TAG_TYPE
 
 
 def tag_matcher(expression: str) -> Matcher | None:
-    """The filter for `expression`, None when it lets everything pass; RequestError 23 when it names no tag."""
+    """Return the filter for `expression`, None if it accepts everything. Raises RequestError 23 if it has no tag."""
     codes = tag_codes(expression)
     return None if codes is None else matcher_of(codes)
 
 
 def matcher_of(codes: frozenset[int]) -> Matcher:
-    """The filter for these. Compares the low 32 bits, as RocketMQ does: it lets other tags with the same hash pass."""
+    """Return the filter for these codes.
+
+    As in RocketMQ, only the low 32 bits are compared, so other tags with the same hash pass as well.
+    """
 
     def matches(tags_code: int) -> bool:
         return tags_code & 0xFFFFFFFF in codes
@@ -48,7 +51,7 @@ def matcher_of(codes: frozenset[int]) -> Matcher:
 
 
 def tag_codes(expression: str) -> frozenset[int] | None:
-    """The low 32 bits of the tags' hashes, None for any tag; RequestError 23 when the expression names none."""
+    """Return the low 32 bits of the tags' hashes, None for any tag. Raises RequestError 23 if there is no tag."""
     if not expression or expression == "*":
         return None
     tags = []
@@ -57,7 +60,7 @@ def tag_codes(expression: str) -> frozenset[int] | None:
     if not tags or len(tags) > MAX_TAGS:
         raise RequestError(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"{expression[:64]!r} is no tag expression: write * or up to {MAX_TAGS} tags joined by ||,"
+            f"{expression[:64]!r} is not a tag expression: write * or up to {MAX_TAGS} tags joined by ||,"
             f" at most {MAX_TAGS_CHARACTERS} characters",
         )
     return frozenset(java_hash(tag) & 0xFFFFFFFF for tag in tags)

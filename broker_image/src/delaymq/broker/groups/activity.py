@@ -1,27 +1,27 @@
-"""Which consumer groups are in use: when each was last heard of, by a heartbeat or a committed offset."""
+"""Activity of consumer groups: the time of each group's last heartbeat or offset commit."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# A group that was not heard of for so long is taken to be abandoned. A day, so that a nightly job counts.
+# A group is considered abandoned after this time. One day, so that nightly jobs count.
 ACTIVE_MS: Final = 24 * 3_600_000
-# Names that clients may make up; each is kept until it is too old.
+# Bounds the memory for group names, which clients may make up. Each is kept until it expires.
 MAX_GROUPS: Final = 200_000
 
 
 class GroupActivity:
-    """Kept in memory only: after a start every group counts as heard of at the start."""
+    """Times of last activity, in memory only. After a start, every group counts as active at the start."""
 
     __slots__ = ("_boot_ms", "_seen_ms")
 
     def __init__(self, boot_ms: int) -> None:
         self._boot_ms = boot_ms
         self._seen_ms: dict[str, int] = {}
-        """By group, the one that was silent longest first."""
+        """By group, the least recently active one first."""
 
     def note_activity(self, group: str, now_ms: int) -> None:
-        """A sign of life of `group`."""
+        """Record activity of `group`."""
         if self._seen_ms.pop(group, None) is None and len(self._seen_ms) >= MAX_GROUPS:
             oldest = next(iter(self._seen_ms))
             if now_ms - self._seen_ms[oldest] < ACTIVE_MS:
@@ -30,5 +30,5 @@ class GroupActivity:
         self._seen_ms[group] = now_ms
 
     def is_recent(self, group: str, now_ms: int) -> bool:
-        """Whether `group` was heard of within ACTIVE_MS."""
+        """Return whether `group` was active within ACTIVE_MS."""
         return now_ms - self._seen_ms.get(group, self._boot_ms) < ACTIVE_MS

@@ -1,4 +1,4 @@
-"""Telling the members of a consumer group that others came or went, so that they share its queues anew."""
+"""Notification of a consumer group's members that its membership changed, so that they rebalance."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from delaymq.broker.groups.consumer_group import ConsumerGroup
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
 
-# Members of a larger group hear of changes from `notify_some`, once for all that changed meanwhile: of a thousand that
-# come back each would otherwise have all others told.
+# Members of larger groups are notified by `notify_some`, once for all changes. Otherwise each of a thousand returning
+# members would cause a thousand notifications.
 MAX_NOTIFIED_AT_ONCE: Final = 16
 
 
 class ChangeNotifier:
-    """What is still to be told. `may_notify(group)`: whether members of the group want to hear of it."""
+    """Pending notifications. `may_notify(group)` states whether the members of a group want them."""
 
     def __init__(self, groups: Mapping[str, ConsumerGroup], may_notify: Callable[[str], bool]) -> None:
         self._groups = groups
         self._may_notify = may_notify
         self._changed: dict[str, None] = {}
         self._untold: deque[tuple[str, int]] = deque()
-        """Group and session id of members that are still to be told."""
+        """Group and session id of members that are yet to be notified."""
 
     def notify(self, group: ConsumerGroup) -> None:
-        """Tells the members of `group` now, or those of a large one soon."""
+        """Notify the members of `group` now, or those of a large group soon."""
         if len(group.members) > MAX_NOTIFIED_AT_ONCE:
             self._changed[group.name] = None
         elif self._may_notify(group.name):
@@ -34,7 +34,7 @@ class ChangeNotifier:
                 client.session.notify(_changed(group.name))
 
     def notify_some(self, budget: int) -> None:
-        """Tells up to `budget` members of large groups; to be called again and again."""
+        """Notify up to `budget` members of large groups. Call it repeatedly."""
         if not self._untold:
             for name in self._changed:
                 group = self._groups.get(name)

@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers by group, from heartbeats, until they leave, close or fall silent."""
+"""Registry of connected clients: producers and consumers by group, from heartbeats until they leave or expire."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ EXPIRE_MS: Final = 120_000
 
 
 class ClientRegistry:
-    """The registry. `may_notify(group)`: whether members of the group want to be told when others come and go."""
+    """Registry of clients. `may_notify(group)` states whether a group's members want notifications of changes."""
 
     def __init__(self, may_notify: Callable[[str], bool]) -> None:
         self.producers: dict[str, dict[int, Client]] = {}
         self._producing: dict[str, dict[tuple[int, str], Client]] = {}
-        """Client id → session id and group → the producer, the one that was heard of last at the end."""
+        """Client id → session id and group → producer, the most recently active one last."""
         self.consumers: dict[str, ConsumerGroup] = {}
         self._expected = RestartGrace()
         self._remembered_at_ms = 0
         self._groups_of: dict[int, tuple[dict[str, int], dict[str, int]]] = {}
-        """Session id → producer groups and consumer groups with the cost of what the connection stated of each."""
+        """Session id → producer groups and consumer groups, each with the cost of the connection's statements about
+        it."""
         self.stated_bytes = 0
-        """What all groups, subscriptions and memberships cost."""
+        """Cost of all groups, subscriptions and memberships."""
         self._changes = ChangeNotifier(self.consumers, may_notify)
         self.frozen = False
-        """While the broker stops: connections that close now come back, so their groups stay as they are."""
+        """Set during shutdown: clients whose connections close now will return, so their groups stay unchanged."""
         self.dirty = False
-        """Whether what `remember` writes changed since it was last called."""
+        """Whether the result of `remember` has changed since its last call."""
 
     # Heartbeats
 
     def check(self, client: Client, producers: Sequence[str], consumers: Sequence[ConsumerData]) -> None:
-        """RequestError 1 when these groups of a heartbeat are more than is kept; `register_…` may follow otherwise."""
+        """Raise RequestError 1 if these groups of a heartbeat exceed the limits. Otherwise `register_…` may follow."""
         producing, consuming = self._session_groups(client.session)
         stated = producing.copy(), consuming.copy()
         more, member = 0, cost_of_member(client.client_id)
@@ -64,7 +65,7 @@ class ClientRegistry:
             check_all(self.stated_bytes + more, own)
 
     def keep_alive(self, session: Session, now_ms: int) -> None:
-        """A connection whose heartbeat was refused is alive all the same, and keeps what it had."""
+        """Renew a connection whose heartbeat was rejected. It keeps its previous registration."""
         producing, consuming = self._session_groups(session)
         for name in producing:
             self.producers[name][session.id].updated_ms = now_ms
@@ -72,7 +73,7 @@ class ClientRegistry:
             self.consumers[name].members[session.id].updated_ms = now_ms
 
     def register_producer(self, client: Client, group: str) -> None:
-        """A member of a producer group, or its next sign of life."""
+        """Add or renew a member of a producer group."""
         groups = self._session_groups(client.session)[0]
         if group not in groups:
             groups[group] = getsizeof(group)
@@ -87,7 +88,7 @@ class ClientRegistry:
         self._producing.setdefault(client.client_id, {})[client.session.id, group] = client
 
     def register_consumer(self, client: Client, data: ConsumerData) -> None:
-        """A member of a consumer group, or its next sign of life; tells the others when something changed."""
+        """Add or renew a member of a consumer group, and notify the other members of changes."""
         name = data.group_name
         groups = self._session_groups(client.session)[1]
         groups[name] = cost_of(name, data.subscription_data_set)
@@ -109,7 +110,7 @@ class ClientRegistry:
         self._expected.expect_no_more(name, client.client_id)
         versions = {topic: known.sub_version for topic, known in group.subscriptions.items()}
         changed = group.subscribe(data.subscription_data_set)
-        # Of a topic that is stated in an older version too the newer one is kept.
+        # If members state different versions of a subscription, the newest one is kept.
         cost = cost_of(name, group.subscriptions.values())
         self.stated_bytes += cost - group.stated_bytes
         group.stated_bytes = cost
@@ -117,14 +118,14 @@ class ClientRegistry:
             self.dirty = True
             self._changes.notify(group)
         elif any(known.sub_version != versions[topic] for topic, known in group.subscriptions.items()):
-            self.dirty = True  # after a crash, pulls that state the newer version would be refused
+            self.dirty = True  # after a crash, pulls with the newer version would be rejected
 
     # Leaving
 
     def unregister(
         self, session: Session, client_id: str, producer_group: str | None, consumer_group: str | None
     ) -> None:
-        """A client that leaves a group on its own."""
+        """Remove a client from a group at its request."""
         if consumer_group:
             self._expected.expect_no_more(consumer_group, client_id)
         groups = self._groups_of.get(session.id)
@@ -137,7 +138,7 @@ class ClientRegistry:
             self._drop_consumer(session.id, consumer_group)
 
     def session_closed(self, session: Session) -> None:
-        """A connection that ended."""
+        """Remove the clients of a closed connection."""
         if self.frozen:
             return
         groups = self._groups_of.pop(session.id, None)
@@ -149,7 +150,7 @@ class ClientRegistry:
             self._drop_consumer(session.id, group)
 
     def expire(self, now_ms: int) -> list[Session]:
-        """Drops members that were silent for too long; returns their connections, which may be closed."""
+        """Remove members whose heartbeats are overdue. Returns their connections, which may be closed."""
         silent: dict[int, Session] = {}
         for members in (*self.producers.values(), *(group.members for group in self.consumers.values())):
             for client in members.values():
@@ -203,19 +204,19 @@ class ClientRegistry:
             self.stated_bytes -= group.stated_bytes
             del self.consumers[name]
 
-    # Questions
+    # Queries
 
     def group_names(self, now_ms: int) -> list[str]:
-        """Groups with a member, or with one that is expected back."""
+        """Return the groups with a member or an expected one."""
         return sorted({*self.consumers, *self._expected.names(now_ms)})
 
     def group(self, name: str, now_ms: int) -> ConsumerGroup | None:
-        """The group as its members or, shortly after a start, the last run describe it."""
+        """Return the group as described by its members or, shortly after a start, by the last run."""
         group = self.consumers.get(name)
         return self._expected.group(name, now_ms) if group is None else group
 
     def subscription(self, name: str, topic: str, now_ms: int) -> SubscriptionData | None:
-        """What a group wants of `topic`; a member that came back may not have said it again yet."""
+        """Return a group's subscription to `topic`. A returning member may not have stated it yet."""
         group = self.consumers.get(name)
         found = group.subscriptions.get(topic) if group is not None else None
         if found is None:
@@ -224,7 +225,7 @@ class ClientRegistry:
         return found
 
     def member_ids(self, name: str, now_ms: int) -> list[str]:
-        """Client ids of a group's members, those included that are expected back."""
+        """Return the client ids of a group's members, including the expected ones."""
         group = self.consumers.get(name)
         connected: list[str] = []
         if group is not None:
@@ -235,21 +236,21 @@ class ClientRegistry:
         return sorted({*connected, *expected}) if expected else list(connected)
 
     def consumes(self, name: str, topic: str) -> bool:
-        """Whether a group still subscribes `topic`; one that is not connected is taken at its offsets."""
+        """Return whether a group still subscribes to `topic`. A group that is not connected counts as subscribed."""
         group = self.consumers.get(name)
         return group is None or not group.subscriptions or topic in group.subscriptions
 
     def groups_of_topic(self, topic: str) -> list[str]:
-        """Groups with a member that subscribes `topic`."""
+        """Return the groups with a member that subscribes to `topic`."""
         return [group.name for group in self.consumers.values() if topic in group.subscriptions]
 
     def producer(self, client_id: str) -> Client | None:
-        """The producer with this client id that was heard of last; None when none is connected."""
+        """Return the most recently active producer with this client id, None without one."""
         known = self._producing.get(client_id)
         return None if known is None else next(reversed(known.values()))
 
     def members(self, name: str) -> list[Client]:
-        """The connected members of a group, each client id once: by its newest connection."""
+        """Return the connected members of a group. Of several connections with one client id, the newest counts."""
         group = self.consumers.get(name)
         newest: dict[str, Client] = {}
         for client in group.members.values() if group is not None else ():
@@ -259,7 +260,7 @@ class ClientRegistry:
         return list(newest.values())
 
     def member(self, name: str, client_id: str) -> Client | None:
-        """The member with this client id, as its newest connection said; None when it is not connected."""
+        """Return the member with this client id by its newest connection, or None."""
         group = self.consumers.get(name)
         clients = group.members.values() if group is not None else ()
         return max(
@@ -269,24 +270,24 @@ class ClientRegistry:
         )
 
     def notify_each(self, name: str, make: Callable[[Client], Command]) -> Iterator[Client]:
-        """Sends each member that the group has now a one-way request of its own, with each step of the iterator."""
+        """Send each current member of the group its own one-way request, one in each step of the iterator."""
         group = self.consumers.get(name)
         for client in list(group.members.values()) if group is not None else ():
             client.session.notify(make(client))
             yield client
 
     def notify_members(self, budget: int) -> None:
-        """Tells up to `budget` members of large groups that their group changed; to be called again and again."""
+        """Notify up to `budget` members of large groups that their group changed. Call it repeatedly."""
         self._changes.notify_some(budget)
 
     # Across restarts
 
     def restore(self, stored: RememberedClients, now_ms: int) -> None:
-        """Believes the last run for a while, if it ended a short time ago."""
+        """Restore the clients of the last run for a limited time, if it ended recently."""
         self._expected.restore(stored, now_ms)
 
     def remember(self, now_ms: int) -> RememberedClients:
-        """What clients.json has to say now."""
+        """Return the contents for clients.json."""
         groups = {}
         for name in self.group_names(now_ms):
             group = self.group(name, now_ms)
@@ -304,7 +305,7 @@ class ClientRegistry:
         return RememberedClients(1, now_ms, groups)
 
     def must_remember(self, now_ms: int) -> bool:
-        """Whether clients.json is to be written anew."""
+        """Return whether clients.json has to be written."""
         return self.dirty or bool(self.consumers and now_ms - self._remembered_at_ms >= REFRESH_MS)
 
     def _session_groups(self, session: Session) -> tuple[dict[str, int], dict[str, int]]:

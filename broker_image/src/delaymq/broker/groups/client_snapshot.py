@@ -1,7 +1,8 @@
-"""Consumers of the broker's last run, kept in clients.json, and believed for a while after a start.
+"""Consumers of the broker's last run (clients.json), which remain valid for a while after a start.
 
-A restarted broker knows nobody, and clients send heartbeats only every 30 s: until then their pulls and their question
-for the group's members would fail. So the last run's answers hold until each client had time to say them again.
+A restarted broker has no clients, and clients send heartbeats only every 30 s. Until then, their pulls and their
+queries for the group's members would fail. The state of the last run is therefore used until each client had time to
+send a heartbeat.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ import msgspec
 from delaymq.protocol.bodies import SubscriptionData
 
 FILE_NAME: Final = "clients.json"
-# Heartbeats come every 30 s; the rest is for slow starts.
+# Heartbeats arrive every 30 s. The rest allows for slow starts.
 REMEMBER_MS: Final = 40_000
-# The file is written anew this often while there are consumers, so that it says when the last run ended.
+# While there are consumers, the file is rewritten at this interval, so that it shows when the last run ended.
 REFRESH_MS: Final = 30_000
-# The file is only read this far; more than that is not worth remembering.
+# Limit for reading and writing. A larger file is not worth restoring.
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
-# What is encoded before other threads get their turn.
+# Bytes that are encoded before other threads may run.
 _ENCODED_AT_ONCE_BYTES: Final = 256 * 1024
 _END: Final = b"}}"
-# After a longer pause nobody is believed: clients that are gone would keep queues from those that are there.
+# After a longer pause the file is ignored: clients that have left would keep queues from those that are connected.
 BELIEVED_MS: Final = 120_000
 
 
 class RememberedGroup(msgspec.Struct, rename="camel"):
-    """One consumer group as it was."""
+    """Stored state of one consumer group."""
 
     consume_type: str
     message_model: str
@@ -38,7 +39,7 @@ class RememberedGroup(msgspec.Struct, rename="camel"):
 
 
 class RememberedClients(msgspec.Struct, rename="camel"):
-    """clients.json."""
+    """Contents of clients.json."""
 
     format_version: int = 1
     saved_at_ms: int = 0
@@ -46,14 +47,14 @@ class RememberedClients(msgspec.Struct, rename="camel"):
 
     @classmethod
     def parse(cls, data: bytes) -> RememberedClients:
-        """ValueError when the file cannot be read."""
+        """Decode the file. Raises ValueError if it is unreadable."""
         read = msgspec.json.decode(data, type=cls)
         if read.format_version != 1:
-            raise ValueError(f"clients.json has format version {read.format_version}, this one reads 1")
+            raise ValueError(f"clients.json has format version {read.format_version}; supported: 1")
         return read
 
     def encode(self) -> bytes:
-        """The file's bytes: of more groups than MAX_FILE_BYTES hold the first ones. In any thread."""
+        """Return the file's bytes: as many groups as fit into MAX_FILE_BYTES. Callable from any thread."""
         head = b'{"formatVersion":%d,"savedAtMs":%d,"groups":{' % (self.format_version, self.saved_at_ms)
         pieces: list[bytes] = []
         size, encoded = len(head) + len(_END), 0

@@ -1,24 +1,24 @@
-"""Versions of clients as their commands state them: numbers in the order of RocketMQ's releases, with snapshots."""
+"""Client versions in commands: numbers in the order of RocketMQ's releases, including snapshots."""
 
 from __future__ import annotations
 
 from typing import Final
 
 V3_0_7: Final = 28
-"""From here on clients can be told to go on elsewhere, and say how far they are."""
+"""First version whose clients support offset resets and report their progress."""
 V3_1_8: Final = 62
-"""From here on clients tell of themselves and consume messages on demand."""
+"""First version whose clients report their state and consume single messages on request."""
 _FIRST: Final = (
     *("V3_0_0_SNAPSHOT", "V3_0_0_ALPHA1", "V3_0_0_BETA1", "V3_0_0_BETA2", "V3_0_0_BETA3", "V3_0_0_BETA4"),
     *("V3_0_0_BETA5", "V3_0_0_BETA6_SNAPSHOT", "V3_0_0_BETA6", "V3_0_0_BETA7_SNAPSHOT", "V3_0_0_BETA7"),
     *("V3_0_0_BETA8_SNAPSHOT", "V3_0_0_BETA8", "V3_0_0_BETA9_SNAPSHOT", "V3_0_0_BETA9", "V3_0_0_FINAL"),
 )
-# Then a snapshot and a release of each, until 3.0.15 and on from 3.1.0.
+# Followed by a snapshot and a release of each version up to 3.0.15, and from 3.1.0 on.
 _FIRST_OF_3_1: Final = 46
 
 
 def version_name(version: int) -> str:
-    """The name of a version before V3_1_8; a number as text for others, whose names nobody is told."""
+    """Return the name of a version before V3_1_8, otherwise the number as text, which no remark uses."""
     if 0 <= version < len(_FIRST):
         return _FIRST[version]
     if not 0 <= version < V3_1_8:

@@ -1,4 +1,4 @@
-"""A consumer group as its members describe it."""
+"""Consumer groups as described by their members."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from delaymq.protocol.bodies import SubscriptionData
 
 @dataclass(slots=True)
 class Client:
-    """One connection's membership in one group."""
+    """Membership of one connection in one group."""
 
     session: Session
     client_id: str
@@ -22,7 +22,7 @@ class Client:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A group with at least one member, or one that is remembered from the last run."""
+    """A group with at least one member, or one remembered from the last run."""
 
     name: str
     consume_type: str
@@ -30,14 +30,14 @@ class ConsumerGroup:
     consume_from_where: str
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     members: dict[int, Client] = field(default_factory=dict)
-    """By session id."""
+    """Members by session id."""
     stated_bytes: int = 0
-    """What it costs (stated.cost_of), as accounted."""
+    """Accounted cost of the group (heartbeat_limits.cost_of)."""
     sorted_ids: list[str] | None = None
-    """Of the members; None after one came or went: when many do, each of them asks for all."""
+    """Cached client ids of the members; None after a change. When many members join, each of them requests all ids."""
 
     def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
-        """Takes a member's subscriptions; whether topics came or went. A newer version counts as no change."""
+        """Apply a member's subscriptions. Returns whether topics were added or removed, not versions."""
         changed = False
         topics = set()
         for subscription in wanted:

@@ -1,7 +1,7 @@
-"""How far each group has consumed each queue: consumerOffset.json.
+"""Consumer offsets: the progress of each group in each queue (consumerOffset.json).
 
-Bounds: MAX_ENTRIES offsets under MAX_KEYS names of MAX_KEY_CHARACTERS in all, which are legal ones of a topic and a
-group. All that the table can hold takes some 50 MB as a file, well below MAX_FILE_BYTES.
+Limits: MAX_ENTRIES offsets under MAX_KEYS keys with MAX_KEY_CHARACTERS in total. Each key consists of a legal topic and
+a legal group. The largest possible table takes about 50 MB as a file, well below MAX_FILE_BYTES.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from delaymq.message.names import MAX_GROUP_LENGTH, MAX_TOPIC_LENGTH, group_prob
 from delaymq.protocol.bodies import ConsumerOffsets
 
 FILE_NAME: Final = "consumerOffset.json"
-# The file is read whole: 1,000,000 queues of groups have some 20 MB.
+# The file is read as a whole. The offsets of 1,000,000 queues take about 20 MB.
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
-# Offsets of all groups in all queues; each takes some 100 bytes of memory.
+# Offsets of all groups in all queues. Each takes about 100 bytes of memory.
 MAX_ENTRIES: Final = 1_000_000
-# Topic and group pairs that a client may make up by committing offsets.
+# Pairs of topic and group, which clients may make up by committing offsets.
 MAX_KEYS: Final = 200_000
-# Of all these pairs.
+# Total length of all keys.
 MAX_KEY_CHARACTERS: Final = 16 * 1024 * 1024
-# Topic, separator, group: longer names are nobody's.
+# Topic, separator and group. Longer keys are not legal.
 MAX_KEY_LENGTH: Final = MAX_TOPIC_LENGTH + 1 + MAX_GROUP_LENGTH
 _SEPARATOR: Final = "@"
-# Offsets that are encoded before other threads get their turn: about a millisecond's work.
+# Offsets that are encoded before other threads may run: about 1 ms of work.
 _ENCODED_AT_ONCE: Final = 4_000
-# Keys of the table that are looked at in one step: about half a millisecond's work.
+# Keys that are examined in one step: about 0.5 ms of work.
 KEYS_AT_ONCE: Final = 4_000
 
 
 def parse_table(data: bytes) -> ConsumerOffsets:
-    """consumerOffset.json; RequestError when it cannot be read."""
+    """Parse consumerOffset.json. Raises RequestError if it is unreadable."""
     return ConsumerOffsets.decode(data, max_bytes=MAX_FILE_BYTES)
 
 
 def remedy(paths: Iterable[str]) -> str:
-    """What is wrong, and how an administrator decides, when the table of `paths` cannot be read."""
+    """Return the error and the administrator's options if the table in `paths` is unreadable."""
     return (
-        f"the consumer offsets cannot be read (kept in the store: {', '.join(paths)}): put a good {FILE_NAME} beside"
-        " them and restart the broker, or give the offsets up with `delaymq group forget-offsets`"
+        f"the consumer offsets cannot be read (kept in the store: {', '.join(paths)}): put a valid {FILE_NAME} next to"
+        " them and restart the broker, or discard the offsets with `delaymq group forget-offsets`"
     )
 
 
@@ -55,28 +55,29 @@ class OffsetTable:
     def __init__(self) -> None:
         self.table: dict[str, dict[int, int]] = {}
         self._keys: list[str] = []
-        """Those of the table. It only grows, and is replaced when keys go: who walks along it in steps misses none."""
+        """Keys of the table. The list only grows, and is replaced when keys are removed, so iteration in steps misses
+        none."""
         self.entries = 0
-        """Offsets in the table."""
+        """Number of offsets in the table."""
         self._characters = 0
         self.ignored = 0
-        """Commits that were not kept."""
+        """Number of rejected commits."""
         self.unreadable: tuple[str, ...] = ()
-        """Files of a table that cannot be read: until somebody decides about them, nobody knows where groups are."""
+        """Files of an unreadable table. Until an administrator decides about them, the groups' offsets are unknown."""
         self.dirty = False
 
     def restore(self, stored: ConsumerOffsets) -> None:
-        """Takes what consumerOffset.json says, also what is beyond the bounds of now."""
+        """Restore the offsets of consumerOffset.json, even those beyond the current limits."""
         self.table = stored.offset_table
         self._keys = list(self.table)
         self.entries = sum(map(len, self.table.values()))
         self._characters = sum(map(len, self.table))
 
     def clamp(self, max_offset: Callable[[str, int], int]) -> int:
-        """Brings offsets that lie behind their queue's end back to it; how many.
+        """Reset offsets beyond the end of their queue to that end. Returns the number of changed offsets.
 
-        After a crash the offsets on the disk can be ahead of what the disk has of the log: consumers would skip the
-        messages that are stored next.
+        After a crash, the stored offsets can be ahead of the recovered log. Consumers would then skip the messages that
+        are stored next.
         """
         count = 0
         for key, queues in self.table.items():
@@ -90,8 +91,11 @@ class OffsetTable:
         return count
 
     def encode(self) -> bytes:
-        """consumerOffset.json, also the answer to 43. In any thread: others go on meanwhile, and may commit."""
-        # Pieces in a list would take twice the memory for a moment.
+        """Return consumerOffset.json, which is also the body of response 43.
+
+        Callable from any thread. Commits may happen meanwhile.
+        """
+        # A list of pieces would briefly need twice the memory.
         data = io.BytesIO()
         data.write(b'{"offsetTable":{')
         encoded, separator = 0, b""
@@ -106,9 +110,9 @@ class OffsetTable:
         return data.getvalue()
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int, *, own: bool = False) -> bool:
-        """Sets an offset, also back; False when it is not kept: the table is full, or `group` is no legal name.
+        """Set an offset, which may move backwards. Returns False if the table is full or `group` is not a legal name.
 
-        `own`: an offset that the broker itself needs.
+        `own`: the broker itself needs the offset.
         """
         key = f"{topic}@{group}"
         queues = self.table.get(key)
@@ -132,22 +136,22 @@ class OffsetTable:
         return len(key) <= MAX_KEY_LENGTH and group_problem(group) is None
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The offset, None when the group has none there."""
+        """Return the offset, or None if the group has none in this queue."""
         queues = self.table.get(f"{topic}@{group}")
         return None if queues is None else queues.get(queue_id)
 
     def queues_of(self, topic: str, group: str) -> dict[int, int]:
-        """Offsets of a group by queue of `topic`; empty without any."""
+        """Return the offsets of a group by queue of `topic`."""
         return self.table.get(f"{topic}@{group}", {})
 
     def key_steps(self, keys_at_once: int = KEYS_AT_ONCE) -> Iterator[list[str]]:
-        """The keys of the table, some at a time; others may commit in between."""
+        """Yield the keys of the table in batches. Commits may happen in between."""
         keys = self._keys
         for first in range(0, len(keys), keys_at_once):
             yield keys[first : first + keys_at_once]
 
     def topic_steps(self, group: str) -> Generator[None, None, list[str]]:
-        """Topics in which `group` has offsets; each step looks at KEYS_AT_ONCE keys."""
+        """Return the topics in which `group` has offsets. Each step examines KEYS_AT_ONCE keys."""
         end = f"{_SEPARATOR}{group}"
         found: list[str] = []
         for number, keys in enumerate(self.key_steps()):
@@ -157,7 +161,7 @@ class OffsetTable:
         return found
 
     def group_steps(self, topic: str) -> Generator[None, None, list[str]]:
-        """Groups that have offsets in `topic`, in steps of the same size."""
+        """Return the groups that have offsets in `topic`, in steps of the same size."""
         begin = f"{topic}{_SEPARATOR}"
         found: list[str] = []
         for number, keys in enumerate(self.key_steps()):
@@ -167,12 +171,12 @@ class OffsetTable:
         return found
 
     def groups_of(self, topic: str) -> list[str]:
-        """The same in one step."""
+        """Return the groups that have offsets in `topic`, in one step."""
         begin = f"{topic}{_SEPARATOR}"
         return [key[len(begin) :] for key in self.table if key.startswith(begin)]
 
     def clone(self, topic: str, source: str, destination: str) -> bool:
-        """Gives `destination` the offsets of `source` in `topic` in place of its own; False when they are not kept."""
+        """Replace `destination`'s offsets in `topic` by those of `source`. Returns False if a limit prevents it."""
         queues = self.table.get(f"{topic}@{source}")
         if queues is None:
             return True
@@ -192,7 +196,7 @@ class OffsetTable:
         return True
 
     def remove_group(self, group: str) -> None:
-        """Forgets all offsets of `group`."""
+        """Remove all offsets of `group`."""
         for key in [key for key in self.table if key.partition(_SEPARATOR)[2] == group]:
             self.entries -= len(self.table.pop(key))
             self._characters -= len(key)

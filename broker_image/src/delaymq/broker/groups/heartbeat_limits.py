@@ -1,4 +1,4 @@
-"""What heartbeats may state: bounds by group, by connection and over all connections, and what a statement costs."""
+"""Limits of heartbeats by group, by connection and over all connections, and the memory cost of their contents."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from delaymq.broker.requests.errors import system_error
 from delaymq.protocol.bodies import ConsumerData, SubscriptionData
 
 MAX_SUBSCRIPTIONS: Final = 1_000
-"""Of one group."""
+"""Maximum number of subscriptions of one group."""
 MAX_GROUPS: Final = 1_000
-"""Of one connection, consumers' and producers' each: more than any program has."""
+"""Maximum number of consumer groups, and of producer groups, of one connection. No real program needs more."""
 MAX_STRING_CHARACTERS: Final = 32_768
-"""As long as an SQL92 expression may be."""
+"""Maximum length of a string, which is that of an SQL92 expression."""
 MAX_WORD_CHARACTERS: Final = 128
-"""Of words such as CLUSTERING; more than any client says."""
+"""Maximum length of an enumeration value such as CLUSTERING."""
 MAX_CONNECTION_BYTES: Final = 4 << 20
-"""Of memory that one connection's statements take: some 6,000 subscriptions."""
+"""Memory that the statements of one connection may take: about 6,000 subscriptions."""
 MAX_BYTES: Final = 64 << 20
-"""Of memory that the statements of all connections take. Members of a group share their subscriptions."""
+"""Memory that the statements of all connections may take. Members of a group share their subscriptions."""
 RESERVED_BYTES: Final = 16 << 20
-"""The last part of this is kept for connections that state little."""
+"""Last part of MAX_BYTES, which is reserved for connections that state at most LITTLE_BYTES."""
 LITTLE_BYTES: Final = 64 << 10
 
-# What objects and tables take beside their strings, measured.
+# Measured overhead of objects and tables, in addition to their strings.
 _MEMBER_BYTES: Final = 300
 _GROUP_BYTES: Final = 1_000
 _SUBSCRIPTION_BYTES: Final = 400
 _TAG_BYTES: Final = 100
 
-_LESS: Final = "divide its groups and topics among several clients, each with an instanceName of its own"
+_LESS: Final = "divide its groups and topics among several clients, each with its own instanceName"
 
 
 def cost_of_member(client_id: str) -> int:
-    """Bytes of memory of one membership in a group."""
+    """Return the memory of one membership in a group, in bytes."""
     return _MEMBER_BYTES + getsizeof(client_id)
 
 
 def cost_of(group: str, subscriptions: Iterable[SubscriptionData]) -> int:
-    """Bytes of memory of a group with these subscriptions, its members not counted."""
+    """Return the memory of a group with these subscriptions, without its members, in bytes."""
     return _GROUP_BYTES + getsizeof(group) + sum(map(_cost, subscriptions))
 
 
@@ -51,21 +51,23 @@ def _cost(subscription: SubscriptionData) -> int:
 
 
 def check_consumer(data: ConsumerData) -> None:
-    """RequestError 1 for a group that states too much."""
+    """Raise RequestError 1 if a group exceeds the limits."""
     name = data.group_name[:255]
     count = len(data.subscription_data_set)
     if count > MAX_SUBSCRIPTIONS:
         raise system_error(
-            f"the heartbeat states {count} subscriptions of group[{name}], at most {MAX_SUBSCRIPTIONS} are kept: divide"
+            f"the heartbeat states {count} subscriptions of group[{name}] (limit: {MAX_SUBSCRIPTIONS}): divide"
             " its topics among several groups"
         )
     if max(len(data.consume_type), len(data.message_model), len(data.consume_from_where)) > MAX_WORD_CHARACTERS:
-        raise system_error(f"the consumeType, messageModel or consumeFromWhere of group[{name}] is too long to be one")
+        raise system_error(
+            f"the consumeType, messageModel or consumeFromWhere of group[{name}] is longer than any valid value"
+        )
     longest = max(map(len, _strings(data)))
     if longest > MAX_STRING_CHARACTERS:
         raise system_error(
-            f"the heartbeat of group[{name}] has a text of {longest} characters, at most {MAX_STRING_CHARACTERS} are"
-            " kept: shorten its subscriptions"
+            f"the heartbeat of group[{name}] has a string of {longest} characters (limit: {MAX_STRING_CHARACTERS}):"
+            " shorten its subscriptions"
         )
 
 
@@ -76,20 +78,20 @@ def _strings(data: ConsumerData) -> Iterator[str]:
 
 
 def check_connection(groups: int, stated_bytes: int) -> None:
-    """RequestError 1 when one connection would state too much."""
+    """Raise RequestError 1 if one connection would exceed its limits."""
     if groups > MAX_GROUPS:
-        raise system_error(f"this connection would belong to {groups} groups, at most {MAX_GROUPS} are kept: {_LESS}")
+        raise system_error(f"this connection would belong to {groups} groups (limit: {MAX_GROUPS}): {_LESS}")
     if stated_bytes > MAX_CONNECTION_BYTES:
         raise system_error(
-            f"the subscriptions of this connection would take {stated_bytes} bytes, at most {MAX_CONNECTION_BYTES} are"
-            f" kept: {_LESS}"
+            f"the subscriptions of this connection would take {stated_bytes} bytes (limit: {MAX_CONNECTION_BYTES}):"
+            f" {_LESS}"
         )
 
 
 def check_all(all_bytes: int, stated_bytes: int) -> None:
-    """RequestError 1 when all connections together would state too much; `stated_bytes` are this one's."""
+    """Raise RequestError 1 if all connections together would exceed the limit. `stated_bytes` are this connection's."""
     if all_bytes > (MAX_BYTES if stated_bytes <= LITTLE_BYTES else MAX_BYTES - RESERVED_BYTES):
         raise system_error(
-            f"the groups and subscriptions of all clients take {MAX_BYTES >> 20} MiB already: stop clients that nobody"
-            " needs (mqadmin consumerConnection shows those of a group)"
+            f"the groups and subscriptions of all clients already take {MAX_BYTES >> 20} MiB: stop clients that are"
+            " not needed (mqadmin consumerConnection shows those of a group)"
         )

@@ -1,4 +1,4 @@
-"""Which commits of consumers' offsets are kept: those for queues that topics have, and for what is known already."""
+"""Validation of offset commits: accepted for existing queues, and for groups with an offset in the queue."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from delaymq.protocol.errors import RequestError
 
 NOT_KEPT: Final = (
-    f"the offset is not kept: the broker keeps {MAX_ENTRIES} offsets in {MAX_KEYS} topics of groups, whose names have"
-    f" {MAX_KEY_CHARACTERS} characters, and only of groups with legal names; delete groups that are gone with their"
+    f"the offset is not kept: the broker keeps up to {MAX_ENTRIES} offsets for {MAX_KEYS} pairs of topic and group with"
+    f" {MAX_KEY_CHARACTERS} characters in total, and only for legal group names; delete unused groups with their"
     " offsets (mqadmin deleteSubGroup -r true)"
 )
 _SHOWN_CHARACTERS: Final = 128
@@ -41,10 +41,10 @@ class OffsetCommits:
         self._throttled = ThrottledLogger(_logger, now_ms)
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> RequestError | None:
-        """Keeps an offset, or says why not; then it is counted and logged, since most clients hear no answer.
+        """Commit an offset, or return the error, which is counted and logged because most clients receive no response.
 
-        An offset of an unknown topic comes from a consumer that has not heard yet that the topic was deleted, or from
-        somebody who fills the table.
+        A commit for an unknown topic comes from a consumer that is not yet notified of the topic's deletion, or from a
+        client that tries to fill the table.
         """
         problem = self._problem(topic, group, queue_id)
         if problem is None:
@@ -54,7 +54,7 @@ class OffsetCommits:
             problem = system_error(NOT_KEPT)
         self._offsets.ignored += 1
         self._throttled.warning(
-            "a commit was ignored: %s",
+            "offset commit ignored: %s",
             problem.remark,
             topic=topic[:_SHOWN_CHARACTERS],
             group=group[:_SHOWN_CHARACTERS],
@@ -67,7 +67,7 @@ class OffsetCommits:
             count = max(config.read_queue_nums, config.write_queue_nums)
         else:
             count = self._queues_of_a_group(topic)
-        # A topic may have lost queues that a consumer still finishes.
+        # A consumer may still finish queues that the topic no longer has.
         if 0 <= queue_id < count or self._offsets.get(topic, group, queue_id) is not None:
             return None
         if count == 0 and config is None:
@@ -76,7 +76,7 @@ class OffsetCommits:
         return system_error(f"queueId={queue_id} is out of range: topic[{shown}] has {count} queues")
 
     def _queues_of_a_group(self, topic: str) -> int:
-        """Queues of a group's retry or dead-letter topic, which comes into being with its first message."""
+        """Return the queue count of a group's retry or dead-letter topic, which is created with its first message."""
         if topic.startswith(names.RETRY_PREFIX):
             group = self._groups.table.get(topic[len(names.RETRY_PREFIX) :])
             return 0 if group is None else max(group.retry_queue_nums, 1)

@@ -1,4 +1,4 @@
-"""Queue locks: an orderly consumer has a queue for itself as long as it renews its lock."""
+"""Queue locks: an orderly consumer owns a queue exclusively while it renews its lock."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterable
 
 # Clients renew every 20 s.
 LOCK_MS = 60_000
-# Of all groups; more queues than this nobody consumes in order, and each lock costs memory for a minute.
+# Limit for all groups, above any realistic number of orderly consumed queues. Each lock takes memory for a minute.
 MAX_LOCKS = 200_000
 
 Queue = tuple[str, str, int]
-"""Broker name, topic, queue id: what clients mean by a queue."""
+"""Broker name, topic and queue id, which identify a queue for clients."""
 
 
 class QueueLocks:
-    """Who holds which queue, by group."""
+    """Lock holders of queues, by group."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Queue, tuple[str, int]]] = {}
         self._count = 0
 
     def lock(self, group: str, client_id: str, queues: Iterable[Queue], now_ms: int) -> list[Queue]:
-        """Takes or renews what nobody else holds; returns what `client_id` holds now, of the queues that it named."""
+        """Acquire or renew locks that no other client holds. Returns those of `queues` that `client_id` now holds."""
         held = self._groups.get(group, {})
         locked = []
         for queue in queues:
@@ -39,7 +39,7 @@ class QueueLocks:
         return locked
 
     def unlock(self, group: str, client_id: str, queues: Iterable[Queue]) -> None:
-        """Gives up those that `client_id` holds."""
+        """Release the locks that `client_id` holds."""
         held = self._groups.get(group, {})
         for queue in queues:
             holder = held.get(queue)
@@ -48,7 +48,7 @@ class QueueLocks:
                 self._count -= 1
 
     def expire(self, now_ms: int) -> None:
-        """Forgets locks that were not renewed."""
+        """Remove expired locks."""
         for group in list(self._groups):
             held = self._groups[group]
             for queue in [queue for queue, (_, since_ms) in held.items() if now_ms - since_ms > LOCK_MS]:

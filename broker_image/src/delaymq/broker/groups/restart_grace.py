@@ -1,4 +1,4 @@
-"""Members of the broker's last run that are expected back: for a while they count as if they were there."""
+"""Members of the broker's last run that are expected back. For a limited time they count as connected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from delaymq.broker.groups.consumer_group import ConsumerGroup
 
 
 class RestartGrace:
-    """Consumer groups of the last run, and who of each has not come yet."""
+    """Consumer groups of the last run, and their members that have not yet returned."""
 
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
@@ -15,7 +15,7 @@ class RestartGrace:
         self._until_ms = 0
 
     def restore(self, stored: RememberedClients, now_ms: int) -> None:
-        """Believes the last run for REMEMBER_MS, if it ended a short time ago."""
+        """Restore the last run for REMEMBER_MS, if it ended recently."""
         if now_ms - stored.saved_at_ms > BELIEVED_MS:
             return
         self._until_ms = now_ms + REMEMBER_MS
@@ -26,23 +26,26 @@ class RestartGrace:
             self._ids[name] = set(each.client_ids)
 
     def names(self, now_ms: int) -> list[str]:
-        """Groups that were there."""
+        """Return the groups of the last run."""
         return list(self._groups) if now_ms < self._until_ms else []
 
     def group(self, name: str, now_ms: int) -> ConsumerGroup | None:
-        """A group as it was."""
+        """Return a group of the last run."""
         return self._groups.get(name) if now_ms < self._until_ms else None
 
     def ids(self, name: str, now_ms: int) -> set[str]:
-        """Client ids of a group's members that have not come yet."""
+        """Return the client ids of a group's members that have not yet returned."""
         return self._ids.get(name, set()) if now_ms < self._until_ms else set()
 
     def expect_no_more(self, name: str, client_id: str) -> None:
-        """A member came, or went for good."""
+        """Remove a member that returned or left."""
         self._ids.get(name, set()).discard(client_id)
 
     def end(self, now_ms: int) -> list[str] | None:
-        """Forgets all once their time is over; groups that lose a member by that, None when nothing was forgotten."""
+        """Discard the state if its time has passed.
+
+        Returns the groups that lose a member, or None if nothing was discarded.
+        """
         if not self._groups or now_ms < self._until_ms:
             return None
         missing = [name for name, ids in self._ids.items() if ids]

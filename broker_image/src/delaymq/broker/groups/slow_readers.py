@@ -1,12 +1,12 @@
-"""Groups that read far behind the log's end for long, where they are to be stopped (consumer protection)."""
+"""Groups that stay far behind the end of the log and are to be stopped (consumer protection)."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# RocketMQ looks every 3 minutes; a group that catches up meanwhile goes on.
+# RocketMQ checks every 3 minutes. A group that catches up within this time is not stopped.
 PATIENCE_MS: Final = 180_000
-# Only places that are behind are kept; a hostile client's queues must not fill the memory.
+# Bounds the memory, because clients choose the queues. Only positions that are far behind are kept.
 MAX_PLACES: Final = 100_000
 
 Place = tuple[str, str, int]
@@ -14,7 +14,7 @@ Place = tuple[str, str, int]
 
 
 class SlowReaders:
-    """Since when each place is far behind. Asked after pulls, and only where the protection is switched on."""
+    """Start of each position's lag. Checked after pulls, and only if consumer protection is enabled."""
 
     __slots__ = ("_since_ms",)
 
@@ -22,12 +22,12 @@ class SlowReaders:
         self._since_ms: dict[Place, int] = {}
 
     def is_too_slow(self, place: Place, behind_bytes: int, threshold_bytes: int, now_ms: int) -> bool:
-        """Whether a place that was read just now has been behind for too long; it begins anew then."""
+        """Return whether a position that was just read has been behind for too long. Its time then starts again."""
         if behind_bytes <= threshold_bytes:
             self._since_ms.pop(place, None)
             return False
         since_ms = self._since_ms.get(place)
-        # A clock that was set back begins anew as well.
+        # If the clock was set back, the time starts again.
         if since_ms is None or since_ms > now_ms:
             if len(self._since_ms) < MAX_PLACES:
                 self._since_ms[place] = now_ms

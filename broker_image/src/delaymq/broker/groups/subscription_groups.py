@@ -1,4 +1,4 @@
-"""The consumer groups: subscriptionGroup.json, and when a group comes into being by itself."""
+"""Consumer groups: subscriptionGroup.json, and automatic creation."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ from delaymq.message import names
 from delaymq.protocol.bodies import DataVersion, GroupTable, SubscriptionGroupConfig, TopicConfig
 
 FILE_NAME: Final = "subscriptionGroup.json"
-# The file is read whole; MAX_GROUPS have some 6 MB, and go into one answer.
+# The file is read as a whole. MAX_GROUPS groups take about 6 MB, and fit into one response.
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-# A client that makes up group names must not fill memory and disk.
+# Prevents a client with made-up group names from filling memory and disk.
 MAX_GROUPS: Final = 20_000
-# What is kept of it for administrators: a twentieth.
+# Share of MAX_GROUPS that is reserved for administrators: one twentieth.
 _RESERVED_SHARE: Final = 20
 
 
 def parse_table(data: bytes) -> GroupTable:
-    """subscriptionGroup.json; RequestError when it cannot be read."""
+    """Parse subscriptionGroup.json. Raises RequestError if it is unreadable."""
     return GroupTable.decode(data, max_bytes=MAX_FILE_BYTES)
 
 
 def retry_queue(group: SubscriptionGroupConfig, retry_topic: TopicConfig) -> int:
-    """Any queue of its retry topic that members read: a group may have been given more since the topic was made."""
+    """Return a random queue of the group's retry topic that members read.
+
+    The group may have been given more queues since the topic was created.
+    """
     return randrange(max(min(group.retry_queue_nums, retry_topic.read_queue_nums), 1))
 
 
 class Groups:
-    """Which consumer groups there are, and what they may."""
+    """Table of consumer groups and their configuration."""
 
     __slots__ = ("_config", "_now_ms", "dirty", "table", "version")
 
@@ -44,22 +47,22 @@ class Groups:
         self.dirty = False
 
     def apply(self, config: BrokerConfig) -> None:
-        """Takes a changed configuration."""
+        """Apply a changed configuration."""
         self._config = config
 
     def restore(self, stored: GroupTable) -> None:
-        """Takes what subscriptionGroup.json says."""
+        """Restore the groups of subscriptionGroup.json."""
         for name, group in stored.subscription_group_table.items():
             group.group_name = name
             self.table[name] = group
         self.version = stored.data_version
 
     def encode(self) -> bytes:
-        """subscriptionGroup.json, also the answer to 201."""
+        """Return subscriptionGroup.json, which is also the body of response 201."""
         return GroupTable(self.version, self.table).encode()
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group; made if it may be, None if there is none."""
+        """Return the group, created if permitted, or None."""
         config = self.table.get(group)
         if config is not None:
             return config
@@ -73,31 +76,31 @@ class Groups:
         return config
 
     def may_notify(self, group: str) -> bool:
-        """Whether the members of a group want to be told when others come and go."""
+        """Return whether the members of a group want notifications of membership changes."""
         if not self._config.notify_consumer_ids_changed_enable:
             return False
         config = self.table.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 
     def put(self, group: SubscriptionGroupConfig) -> None:
-        """Adds or replaces a group; RequestError 1 says what is wrong with it."""
+        """Add or replace a group. Raises RequestError 1 if it is invalid."""
         problem = names.group_problem(group.group_name)
         if problem is not None:
             raise system_error(problem)
         if not 0 <= group.retry_queue_nums <= MAX_QUEUES:
-            raise system_error(f"retryQueueNums={group.retry_queue_nums} is out of range: write 0 to {MAX_QUEUES}")
+            raise system_error(f"retryQueueNums={group.retry_queue_nums} is out of range: use 0 to {MAX_QUEUES}")
         if group.group_name not in self.table and len(self.table) >= MAX_GROUPS:
-            raise system_error(f"the broker has {MAX_GROUPS} groups already: delete some")
+            raise system_error(f"the broker already has {MAX_GROUPS} groups: delete some")
         self.table[group.group_name] = group
         self._count_up()
 
     def disable_consuming(self, group: str) -> None:
-        """Forbids a group to consume, until an administrator allows it again."""
+        """Disable consumption by a group until an administrator enables it again."""
         self.table[group].consume_enable = False
         self._count_up()
 
     def remove(self, group: str) -> bool:
-        """Forgets a group; whether there was one."""
+        """Remove a group. Returns whether it existed."""
         if self.table.pop(group, None) is None:
             return False
         self._count_up()

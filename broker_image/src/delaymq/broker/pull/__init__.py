@@ -1,5 +1,5 @@
-"""Reading a queue for a pull: which records a consumer gets, and who hears of new ones.
+"""Reading of consume queues for pulls: selection of records, and notification of arrivals.
 
-Here: the limits of one answer, filters applied to records, notification of arrivals. Not here: how a held pull waits
-(server/). Invariant: one pull does a bounded amount of work, whatever its filter matches.
+Contents: the limits of a response, filters applied to records, notification of arrivals. Elsewhere: waiting of held
+pulls (server/). Invariant: a pull does a bounded amount of work, whatever its filter matches.
 """

@@ -1,4 +1,4 @@
-"""Tells held pulls about new messages: after the request that stored them, and not before they are confirmed."""
+"""Notification of held pulls about new messages: after the request that stored them, and once they are confirmed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from delaymq.message.properties import encode_properties
 from delaymq.store.model import Dispatched
 
 Arrival = tuple[int, str, int, int, int, bytes | None]
-"""End in the log, topic, queue id, queue offset, tags code, raw properties where somebody waits for such."""
+"""End in the log, topic, queue id, queue offset, tags code, and raw properties if a held pull needs them."""
 
 OnArrival = Callable[[str, int, int, int, bytes | None], None]
 
 
 class ArrivalNotifier:
-    """A dispatch observer that collects what was stored; `announce` passes on what consumers may see by now.
+    """Dispatch observer that collects stored records. `announce` reports those that consumers may see.
 
-    An append runs in the middle of a request, where a held pull must not be run; so nothing is called from `dispatch`.
+    An append runs in the middle of a request, where a held pull must not resume. `dispatch` therefore calls nothing.
     """
 
     name = "arrivals"
@@ -25,21 +25,21 @@ class ArrivalNotifier:
     def __init__(self) -> None:
         self.waiting: deque[Arrival] = deque()
         self.on_arrival: OnArrival | None = None
-        """topic, queue id, queue offset, tags code, properties. While it is None nothing is collected."""
+        """Called with topic, queue id, queue offset, tags code, properties. While it is None, nothing is collected."""
         self.interest: Container[tuple[str, int]] | None = None
-        """The queues for which somebody waits; None: any may be. To be left None where records are confirmed later
-        than they are stored: whoever begins to wait in between would miss them."""
+        """Queues with held pulls; None: any queue may have one. Must be None if records are confirmed later than they
+        are stored: a pull that is held in between would miss them."""
         self.property_interest: Collection[tuple[str, int]] = ()
-        """The queues in which somebody waits for messages with certain properties: only theirs are kept."""
+        """Queues with pulls that are held for messages with certain properties. Only their properties are collected."""
 
     def restore(self, state: object | None) -> None:
-        """There is no state."""
+        """Restore nothing: there is no state."""
 
     def state(self) -> None:
-        """There is no state."""
+        """Return None: there is no state."""
 
     def dispatch(self, record: Dispatched) -> None:
-        """Notes a record."""
+        """Collect a record."""
         interest = self.interest
         if interest is not None and (record.topic, record.queue_id) not in interest:
             return
@@ -51,7 +51,7 @@ class ArrivalNotifier:
             self.waiting.append((end, record.topic, record.queue_id, record.queue_offset, record.tags_code, properties))
 
     def announce(self, confirmed_offset: int) -> None:
-        """Calls `on_arrival` for each record up to `confirmed_offset`."""
+        """Call `on_arrival` for each record up to `confirmed_offset`."""
         waiting = self.waiting
         on_arrival = self.on_arrival
         while waiting and waiting[0][0] <= confirmed_offset:

@@ -1,4 +1,4 @@
-"""Which filter a pull gets: the one that it brings, or the one that its group's heartbeats stated."""
+"""Selection of a pull's filter: that of the pull itself, or that of its group's heartbeats."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
     from delaymq.protocol.headers import PullMessageRequestHeader
 
 HAS_SUBSCRIPTION: Final = 4
-"""The pull's sys flag says that it brings its subscription."""
+"""Sys flag of a pull that contains its subscription."""
 _RETRY_TOPIC: Final = names.RETRY_TOPIC.encode()
 
 
 class Subscribers(Protocol):
-    """What resolving a filter needs of the broker."""
+    """Parts of the broker that resolving a filter needs."""
 
     @property
     def clients(self) -> ClientRegistry:
-        """What heartbeats stated."""
+        """Clients, for their heartbeats' subscriptions."""
 
     @property
     def compile_work(self) -> CompileWork:
-        """What new expressions may cost."""
+        """Limits for compiling new expressions."""
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration in force."""
+        """Configuration in force."""
 
     @property
     def groups(self) -> Groups:
-        """The groups that exist."""
+        """Existing groups."""
 
     def now_ms(self) -> int:
-        """The wall clock."""
+        """Return the wall clock's time."""
 
 
 def filter_of_pull(broker: Subscribers, header: PullMessageRequestHeader, asker: int) -> Filter:
-    """The filter of a pull of the connection `asker`. RequestError says by its code what is wrong with it."""
+    """Return the filter of a pull of the connection `asker`. Raises RequestError with a code for each problem."""
     if header.sys_flag & HAS_SUBSCRIPTION:
         wanted = checked_filter(broker, header.expression_type, header.subscription or "", asker)
     else:
@@ -60,9 +60,10 @@ def filter_of_pull(broker: Subscribers, header: PullMessageRequestHeader, asker:
 
 
 def checked_filter(broker: Subscribers, expression_type: str | None, text: str, asker: int) -> Filter:
-    """The filter of a subscription; RequestError 1 where SQL92 is switched off, 23 for what is no expression.
+    """Return the filter of a subscription.
 
-    NotNowError when peers came with too many new ones just now.
+    Raises RequestError 1 if SQL92 is disabled, 23 for an invalid expression, and NotNowError if peers recently used too
+    many new expressions.
     """
     if not is_tag_type(expression_type) and not broker.config.enable_property_filter:
         raise system_error(
@@ -74,7 +75,7 @@ def checked_filter(broker: Subscribers, expression_type: str | None, text: str, 
 
 def _filter_of_group(broker: Subscribers, subscription: SubscriptionData, asker: int) -> Filter:
     if subscription.class_filter_mode:
-        # Filtered by the client, which once sent its classes to filter servers.
+        # Filtered by the client. Such clients once uploaded their filter classes to filter servers.
         return Filter()
     try:
         return checked_filter(broker, subscription.expression_type, subscription.sub_string, asker)
@@ -88,13 +89,13 @@ def _filter_of_group(broker: Subscribers, subscription: SubscriptionData, asker:
 
 
 def _stated(broker: Subscribers, header: PullMessageRequestHeader) -> SubscriptionData:
-    """What the group's members said that they want of the topic."""
+    """Return the subscription of the group's members to the topic."""
     now_ms = broker.now_ms()
     name = header.consumer_group
     group = broker.clients.group(name, now_ms)
     if group is None:
         raise RequestError(
-            ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: {name} (it comes by heartbeat)"
+            ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: {name} (heartbeats create it)"
         )
     if group.message_model == "BROADCASTING" and not broker.groups.table[name].consume_broadcast_enable:
         raise no_permission(f"the consumer group[{name}] can not consume by broadcast way")
@@ -112,7 +113,7 @@ def _stated(broker: Subscribers, header: PullMessageRequestHeader) -> Subscripti
 
 
 class _RetryFilter:
-    """Tests messages of a retry topic by what the group wants of the topic that they come from (filterSupportRetry)."""
+    """Filter of a retry topic: applies the group's subscription to a message's original topic (filterSupportRetry)."""
 
     __slots__ = ("_asker", "_broker", "_group", "_tests")
 
@@ -141,6 +142,6 @@ class _RetryFilter:
 
 
 def value_of(properties: bytes, name: bytes) -> bytes:
-    """One property of raw ones; empty when it is not there."""
+    """Return one of the raw properties, empty if it is missing."""
     _, found, value = (b"\2" + properties).rpartition(b"\2%b\1" % name)
     return value.partition(b"\2")[0] if found else b""

@@ -1,4 +1,4 @@
-"""The raw properties of a queue's records, read without their bodies where these are large."""
+"""Reader for the raw properties of a queue's records. Large bodies are not read."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from delaymq.message import flags
 from delaymq.message.record import BODY_LENGTH_BYTES, HEAD, MAX_HEAD_BYTES, MESSAGE_MAGIC, OUTLINE, body_at
 from delaymq.store.consume_queue import ENTRY
 
-# What is read at a time where a queue's records follow each other; between those of other queues single ones cost less.
+# Bytes read at a time if the queue's records are adjacent. Otherwise reading single records is cheaper.
 WINDOW_BYTES: Final = 16 * 1024
-# A record's tail is read apart from its head when its body is larger than this.
+# If the record is larger than this, its tail is read separately from its head.
 LARGE_RECORD_BYTES: Final = 8 * 1024
-# Longer properties are not searched for a needle: they are looked at by the filter, which counts their length as work.
+# Longer properties are not searched for a needle. The filter examines them and counts their length as work.
 MAX_SEARCHED_BYTES: Final = 1_024
 
 Row = tuple[int, tuple[int, int, int]]
-"""An entry of a queue behind its place among those that were read: physical offset, size, tags code."""
+"""Number of an entry among those read, and the entry: physical offset, size, tags code."""
 
 _HEAD_AT: Final = OUTLINE.unpack_from
 _BODY_LENGTH: Final = struct.Struct(">i")
 
 
 class PropertyReader:
-    """Reads records one by one, in the order of a queue. `read(physical offset, size)` gives bytes of the log."""
+    """Reader of records in the order of a queue. `read(physical offset, size)` returns bytes of the log."""
 
     __slots__ = ("_base", "_read", "_window", "work_left")
 
@@ -34,12 +34,12 @@ class PropertyReader:
         self._base = 0
         self._window = b""
         self.work_left = work
-        """Units of about 1 µs that may still be spent; whoever looks at properties takes them away."""
+        """Remaining units of work, of about 1 µs each. Callers that examine properties deduct their work."""
 
     def candidates(self, entries: bytes, needle: bytes) -> Iterator[Row]:
-        """Those of the queue's `entries` whose properties may contain `needle`.
+        """Yield those of the queue's `entries` whose properties may contain `needle`.
 
-        Each that is passed over is one unit of work; when none is left, the next is given whatever it contains.
+        Each skipped entry costs one unit of work. When no work is left, the next entry is yielded unconditionally.
         """
         asked = 0
         work_left = self.work_left
@@ -70,7 +70,7 @@ class PropertyReader:
         self.work_left -= len(entries) // ENTRY.size - asked
 
     def __call__(self, physical_offset: int, size: int) -> bytes | None:
-        """The property bytes of the record that lies there; None when what lies there is no such record."""
+        """Return the property bytes of the record at an offset, or None if there is no such record."""
         at = physical_offset - self._base
         window = self._window
         if at < 0 or at + size > len(window):
@@ -94,7 +94,7 @@ class PropertyReader:
     def _move(self, physical_offset: int, size: int) -> bytes:
         follows = 0 <= physical_offset - self._base <= len(self._window)
         window = self._read(physical_offset, WINDOW_BYTES) if follows else b""
-        # Nothing is read where the window crosses the end of the log or of a file.
+        # `read` returns nothing if the window crosses the end of the log or of a file.
         self._window = window or self._read(physical_offset, size)
         self._base = physical_offset
         return self._window
@@ -114,7 +114,7 @@ class PropertyReader:
 
 
 def _topic_behind_wide_head(data: bytes, at: int, end: int, sys_flag: int) -> int:
-    """Where the length of the topic stands when a host is IPv6; -1 when `data` ends before that is known."""
+    """Return the position of the topic's length if a host is IPv6, or -1 if `data` ends before it is known."""
     begin = at + body_at(sys_flag)
     if begin > end:
         return -1
@@ -123,7 +123,7 @@ def _topic_behind_wide_head(data: bytes, at: int, end: int, sys_flag: int) -> in
 
 
 def _last_part(data: bytes, topic_at: int, end: int) -> bytes | None:
-    """The properties, which end a record, behind the topic."""
+    """Return the properties, which follow the topic at the end of a record."""
     begin = topic_at + 3 + data[topic_at]
     if begin > end or data[begin - 2] << 8 | data[begin - 1] != end - begin:
         return None

@@ -1,4 +1,4 @@
-"""What a pull sees of a queue: the records from an offset on, within RocketMQ's limits and a bound on the work."""
+"""Reading of a queue for a pull: the records from an offset on, within RocketMQ's limits and a work limit."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from delaymq.config import BrokerConfig
     from delaymq.store.message_store import MessageStore
 
-# Entries looked at for one pull of a filtering consumer: bounds the time that a rare tag costs the others.
+# Entries that a pull with a filter examines. Bounds the delay that a rare tag causes for other clients.
 MIN_ENTRIES_EXAMINED: Final = 800
 MAX_ENTRIES_EXAMINED: Final = 32_000
-# The same for properties, which cost more: units of about 1 µs for one pull, and what a record costs beside its filter.
+# The same for properties, which cost more: units of about 1 µs for one pull, and the cost of a record without its
+# filter.
 MAX_PROPERTY_WORK: Final = 3_000
-# Many who look for rare messages ask in one turn of the event loop: what they get together in such a time, and what
-# each gets in any case. A pull costs some 60 µs beside: with much less than this, most would go into asking.
+# Limits for many pulls for rare messages in one turn of the event loop: their total work in this window, and the
+# minimum for each. A pull has an overhead of about 60 µs, so a much smaller minimum would mostly pay for the overhead.
 PROPERTY_WINDOW_MS: Final = 20
 PROPERTY_WORK_PER_WINDOW: Final = 6_000
 MIN_PROPERTY_WORK: Final = 500
 _WORK_PER_RECORD: Final = 2
 _BYTES_PER_UNIT: Final = 1_024
 
-# Where the low 32 bits of an entry's tags code stand.
+# Position of the low 32 bits of an entry's tags code.
 _TAG_AT: Final = ENTRY.size - 4
 _PLACE_AT: Final = PLACE.unpack_from
 
@@ -47,7 +48,7 @@ _damage_log = ThrottledLogger(logging.getLogger(__name__), clock.now_ms)
 
 
 class PropertyWork:
-    """What looking at properties has cost lately, so that many pulls together hold nobody else up for long."""
+    """Recent work on properties, limited so that many pulls together do not block other requests for long."""
 
     __slots__ = ("_began_ms", "_spent")
 
@@ -56,46 +57,46 @@ class PropertyWork:
         self._spent = 0
 
     def allowed(self, now_ms: int) -> int:
-        """Units of work for a pull that begins now."""
+        """Return the units of work for a pull that starts now."""
         if abs(now_ms - self._began_ms) >= PROPERTY_WINDOW_MS:
             self._began_ms = now_ms
             self._spent = 0
         return max(min(PROPERTY_WORK_PER_WINDOW - self._spent, MAX_PROPERTY_WORK), MIN_PROPERTY_WORK)
 
     def spend(self, units: int) -> None:
-        """A pull took so many."""
+        """Record the work of a pull."""
         self._spent += units
 
 
 class PullLimits(Protocol):
-    """What reading a queue needs of the broker: its store, and the limits of one pull."""
+    """Parts of the broker that reading a queue needs: its store, and the limits of one pull."""
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration in force."""
+        """Configuration in force."""
 
     @property
     def in_memory_bytes(self) -> int:
-        """How far behind the log's end messages are taken to be in the page cache."""
+        """Distance from the end of the log within which messages are assumed to be in the page cache."""
 
     @property
     def max_pull_count(self) -> int:
-        """Messages of one answer."""
+        """Maximum number of messages in a response."""
 
     @property
     def property_work(self) -> PropertyWork:
-        """What all pulls together may spend on properties."""
+        """Limit of all pulls' work on properties."""
 
     @property
     def store(self) -> MessageStore:
         """The queues and the log."""
 
     def now_ms(self) -> int:
-        """The wall clock."""
+        """Return the wall clock's time."""
 
 
 class Pulled(NamedTuple):
-    """What a queue holds at an offset."""
+    """Result of reading a queue at an offset."""
 
     status: str
     next_offset: int
@@ -104,11 +105,11 @@ class Pulled(NamedTuple):
     records: bytes
     messages: int
     behind_bytes: int = 0
-    """From the last record that was looked at to the log's end."""
+    """Bytes from the last examined record to the end of the log."""
 
 
 def read_queue(broker: PullLimits, topic: str, queue_id: int, offset: int, max_count: int, wanted: Filter) -> Pulled:
-    """Records from `offset` on, as RocketMQ would hand them out; only what the store has confirmed is seen."""
+    """Return records from `offset` on with RocketMQ's status. Only confirmed records are visible."""
     store = broker.store
     low, high = store.queue_bounds(topic, queue_id)
     if high == 0:
@@ -131,7 +132,7 @@ def read_queue(broker: PullLimits, topic: str, queue_id: int, offset: int, max_c
 def _collect(
     broker: PullLimits, entries: bytes, offset: int, limit: int, wanted: Filter, low: int, high: int
 ) -> Pulled:
-    """Reads the records of `entries` until a limit is reached; neighbours in the log are read in one go."""
+    """Read the records of `entries` up to a limit. Adjacent records are read in one operation."""
     store = broker.store
     confirmed, oldest = store.confirmed_offset, store.min_offset
     first_offset = ENTRY.unpack_from(entries)[0]
@@ -149,7 +150,7 @@ def _collect(
     properties_of = PropertyReader(store.read_bytes, allowed) if passes is not None else None
     rows: Iterable[Row] = enumerate(ENTRY.iter_unpack(entries))
     if oldest <= first_offset and last_offset + last_size <= confirmed:
-        # None of them ends the search: those that cannot match need no look.
+        # No entry ends the search, so entries that cannot match may be skipped.
         rows = _candidates(entries, wanted, properties_of)
     status = NO_MATCHED
     count = total = start = end = 0
@@ -157,7 +158,7 @@ def _collect(
     for examined, (physical_offset, size, tags_code) in rows:
         record_end = physical_offset + size
         if physical_offset < oldest or not 0 < size < BLANK_SIZE:
-            # Deleted, or a blank entry: the log was damaged here, and the queue goes on behind it.
+            # Deleted, or a blank entry where the log was damaged. The queue continues after it.
             status = WAS_REMOVING
         elif record_end > confirmed:
             break
@@ -168,7 +169,7 @@ def _collect(
                 if properties_of.work_left <= 0:
                     break
                 properties = properties_of(physical_offset, size)
-                # A damaged record is found, and left out, with those that are handed out.
+                # Damaged records are detected and omitted below, with the records of the response.
                 if properties is not None:
                     properties_of.work_left -= _WORK_PER_RECORD + wanted.cost * (1 + len(properties) // _BYTES_PER_UNIT)
                     if not passes(properties):
@@ -195,13 +196,16 @@ def _collect(
             return Pulled(FOUND, offset + examined, low, high, records, count, behind)
         status = WAS_REMOVING
     if not examined:
-        # Stored, but not on the disk yet: for consumers the queue ends here.
+        # Stored but not yet flushed: for consumers, the queue ends here.
         return Pulled(OVERFLOW_ONE, offset, low, high, b"", 0)
     return Pulled(status, offset + examined, low, high, b"", 0, behind)
 
 
 def _transfer_limits(broker: PullLimits, limit: int, first_offset: int) -> tuple[int, int]:
-    """How many records and bytes one answer carries: fewer where they have probably left the memory."""
+    """Return the maximum number of records and bytes of a response.
+
+    They are lower if the records are probably no longer in memory.
+    """
     config = broker.config
     if broker.store.end_offset - first_offset > broker.in_memory_bytes:
         return min(limit, config.max_transfer_count_on_message_in_disk), config.max_transfer_bytes_on_message_in_disk
@@ -209,20 +213,20 @@ def _transfer_limits(broker: PullLimits, limit: int, first_offset: int) -> tuple
 
 
 def _candidates(entries: bytes, wanted: Filter, properties_of: PropertyReader | None) -> Iterable[Row]:
-    """The entries that may match."""
+    """Return the entries that may match."""
     if properties_of is not None and wanted.needle:
         return properties_of.candidates(entries, wanted.needle)
     return _tagged(entries, wanted.tag) if wanted.tag else enumerate(ENTRY.iter_unpack(entries))
 
 
 def _next_queue_file(store: MessageStore, queue_offset: int) -> int:
-    """Queue offset at which the file behind the one of `queue_offset` begins."""
+    """Return the queue offset at which the queue file after that of `queue_offset` starts."""
     entries = max(store.options.consume_queue_file_bytes // ENTRY.size, 1)
     return (queue_offset // entries + 1) * entries
 
 
 def _tagged(entries: bytes, tag: bytes) -> Iterator[Row]:
-    """The entries whose tags code ends with these four bytes."""
+    """Yield the entries whose tags code ends with these four bytes."""
     at = entries.find(tag, _TAG_AT)
     while at >= 0:
         place, within = divmod(at, ENTRY.size)
@@ -237,9 +241,9 @@ def _tagged(entries: bytes, tag: bytes) -> Iterator[Row]:
 def _in_one_piece(
     store: MessageStore, entries: bytes, offset: int, oldest: int, confirmed: int, max_bytes: int
 ) -> bytes:
-    """The records of all `entries` where they follow each other in the log and are sound by their heads; else nothing.
+    """Return the records of all `entries` if they are adjacent in the log and have valid heads, otherwise nothing.
 
-    That is how one busy queue lies there: half the work of looking for pieces first and at the heads afterwards.
+    This is the layout of a single busy queue. It takes half the work of finding pieces first and checking heads later.
     """
     begin, first_size, _ = ENTRY.unpack_from(entries)
     last_offset, last_size, _ = ENTRY.unpack_from(entries, len(entries) - ENTRY.size)
@@ -261,7 +265,10 @@ def _in_one_piece(
 
 
 def _is_complete(records: bytes, numbers: list[int]) -> bool:
-    """Whether `records` have these queue offsets by their heads: what finds a damaged log without reading it all."""
+    """Return whether `records` have these queue offsets in their heads.
+
+    This detects damage without reading the bodies.
+    """
     at, stop = 0, len(records) - FIXED_BYTES
     for number in numbers:
         if at > stop:
@@ -274,10 +281,10 @@ def _is_complete(records: bytes, numbers: list[int]) -> bool:
 
 
 def _sound_ones(broker: PullLimits, entries: bytes, offset: int, wanted: Filter) -> tuple[bytes, int]:
-    """The sound records that matching `entries`, the first at `offset` of the queue, name; and how many.
+    """Return the undamaged records of the matching `entries`, the first of which is at `offset`, and their number.
 
-    A client stops reading an answer at its first bad record: that one would cost all behind it, or hold them up. It
-    commits the queue offset that a record states: a damaged one would have it skip messages, so the entry's counts.
+    A client stops reading a response at its first damaged record, so it would lose or wait for all records after it. It
+    commits the queue offset that a record states. A damaged one would make it skip messages, so the entry's counts.
     """
     store = broker.store
     parts = []
@@ -288,7 +295,7 @@ def _sound_ones(broker: PullLimits, entries: bytes, offset: int, wanted: Filter)
             continue
         record = store.record_at(physical_offset)
         if record is None or record.size != size:
-            text = "the record at %d of the log is damaged: it is left out of pulls"
+            text = "the record at physical offset %d is damaged and is omitted from pulls"
             _damage_log.warning(text, physical_offset, offset=physical_offset)
         elif wanted.properties is None or wanted.properties(record.raw_properties):
             data = store.read_bytes(physical_offset, size)

@@ -26,7 +26,7 @@ class Deferred:
 
 @dataclass(slots=True)
 class Held:
-    """A pull without a result that waits until a message that `matches` arrives in the queue or the deadline passes."""
+    """A pull without a result that waits for a message that `matches` in this queue, until the deadline."""
 
     topic: str
     queue_id: int

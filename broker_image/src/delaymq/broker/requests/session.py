@@ -27,6 +27,7 @@ class Session(Protocol):
         """Record that an account signed a request. The connection's costs are attributed to it from now on."""
 
     def notify(self, command: Command) -> bool:
-        """Send a one-way request to the client. Returns False if its connection is closed or too far behind. Never
-        raises.
+        """Send a one-way request to the client. Never raises.
+
+        Returns False if its connection is closed or too far behind.
         """

@@ -47,10 +47,10 @@ class Tables:
         self._clients = clients
 
     def load(self, now_ms: int) -> None:
-        """Load all files. A missing or damaged file leaves the defaults; topics are then derived from the stored
-        queues.
+        """Load all files.
 
-        Existing but unreadable offsets stay `unreadable`.
+        A missing or damaged file leaves the defaults; topics are then derived from the stored queues. Existing but
+        unreadable offsets stay `unreadable`.
         """
         store = self._store
         stored_topics = store.config_files.load(topics.FILE_NAME, _readable(topics.parse_table))

@@ -18,8 +18,9 @@ from delaymq.message.ids import pack_host
 
 
 class Parts:
-    """Parts that are created before the store is opened, because its recovery reports the log's records to the
-    observers.
+    """Parts that are created before the store is opened.
+
+    Its recovery reports the log's records to the observers.
     """
 
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int], port: int | None = None) -> None:

@@ -93,7 +93,8 @@ def windows_of(statistics: Statistics, name: str, key: str, cluster: str, elapse
         return None
     if not found:
         return None
-    return tuple(_summed(found, window, which, elapsed_ms) for window in (MINUTE, HOUR, DAY))  # type: ignore[return-value]
+    return tuple(_summed(found, window, which, elapsed_ms) for window in (MINUTE, HOUR, DAY))  # type:
+    ignore[return-value]
 
 
 def _summed(found: Iterable[Series], window: Window, which: int, elapsed_ms: int) -> Figures:

@@ -1,6 +1,6 @@
-"""What an SQL92 expression consists of once it is read.
+"""Syntax tree of an SQL92 expression.
 
-Each node stands for a value: a boolean of three values (true, false, null) unless it says otherwise.
+Each node represents a value: a three-valued boolean (true, false, null) unless its docstring states otherwise.
 """
 
 from __future__ import annotations
@@ -9,59 +9,59 @@ from dataclasses import dataclass
 from typing import Literal
 
 NumberKind = Literal["int", "long", "double"]
-"""Java's Integer, Long and Double: they differ in which strings can be compared with them."""
+"""Java's Integer, Long and Double. They differ in the strings that can be compared with them."""
 Kind = Literal["string", "boolean", "null", "int", "long", "double"]
 Order = Literal["<", "<=", ">", ">="]
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that stands in the text; kind null for NULL."""
+    """A literal value; the kind is "null" for NULL."""
 
     kind: Kind
     value: str | bool | int | float | None
     is_literal: bool = True
-    """False for what a sign made of a literal: the rules for literals do not hold for it."""
+    """False for a literal with a sign, for which the rules for literals do not apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A message's property: a string, or null when it is not there."""
+    """A message's property: a string, or null if the message does not have it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """The negative of what is no number: always null, after `of` was evaluated."""
+    """The negative of a value that is not a number: always null, but `of` is evaluated."""
 
     of: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """A property in place of a condition: false when it is there, else null, as strings are no booleans."""
+    """A property used as a condition: false if it exists, otherwise null, because strings are not booleans."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite."""
+    """Negation."""
 
     of: Node
 
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """AND of all parts."""
+    """Conjunction of all parts."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """OR of all parts."""
+    """Disjunction of all parts."""
 
     parts: tuple[Node, ...]
 
@@ -76,7 +76,7 @@ class Equals:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """left < right, and so on."""
+    """left < right, or another order."""
 
     order: Order
     left: Node
@@ -95,7 +95,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """Whether `of` is null; never null itself."""
+    """Whether `of` is null. Never null itself."""
 
     of: Node
 

@@ -1,8 +1,8 @@
-"""Turns a tree into a Python function over raw property bytes.
+"""Code generator: compiles a syntax tree to a Python function over raw property bytes.
 
-The function looks up only the properties that it gets to, and each once. Types are known beforehand (a property is a
-string or null), so that a comparison is one operator and at most one conversion. Text of the expression reaches the
-generated code only as constants that are passed in, never as code.
+The function looks up only the properties that its evaluation reaches, and each of them once. Types are known beforehand
+(a property is a string or null), so a comparison takes one operator and at most one conversion. Texts of the expression
+reach the generated code only as constants, never as code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from delaymq.broker.filters.sql.ast import (
     Property,
 )
 
-# Python reads at most 100 levels of indentation; what is deeper becomes a function of its own.
+# Python allows at most 100 levels of indentation. Deeper nodes become separate functions.
 MAX_INDENTATION: Final = 60
 
 _HELPERS: Final = {
@@ -43,7 +43,7 @@ _HELPERS: Final = {
 
 
 class _Value(NamedTuple):
-    """Where a node's value is found in the generated code."""
+    """Generated Python expression for a node's value."""
 
     kind: Kind
     text: str
@@ -55,7 +55,7 @@ _NULL: Final = _Value("null", "None", True)
 
 
 def matcher_of(condition: Node) -> Callable[[bytes], bool]:
-    """The test of a record's raw property bytes; it never raises."""
+    """Return the test of a record's raw property bytes. It never raises."""
     module = _Module()
     module.write_function("matches", condition, is_outermost=True)
     scope: dict[str, object] = {f"to_{name}": helper for name, helper in _HELPERS.items()}
@@ -65,7 +65,7 @@ def matcher_of(condition: Node) -> Callable[[bytes], bool]:
 
 
 class _Module:
-    """All functions of one expression, and the constants that they share."""
+    """All functions of one expression, and their shared constants."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -74,7 +74,7 @@ class _Module:
         self._functions = 0
 
     def constant(self, value: object) -> str:
-        """The name by which the code finds `value`."""
+        """Return the name of the constant `value` in the code."""
         name = self._names.get(value)
         if name is None:
             name = self._names[value] = f"k{len(self._names)}"
@@ -82,7 +82,7 @@ class _Module:
         return name
 
     def write_function(self, name: str, node: Node, *, is_outermost: bool) -> None:
-        """Adds a function of the property bytes that returns the node's value; the outermost takes them raw."""
+        """Add a function of the property bytes that returns the node's value. Only the outermost takes the raw bytes."""
         function = _Function(self)
         if is_outermost:
             function.put("raw = b'\\2%b\\2' % raw")
@@ -97,13 +97,13 @@ class _Module:
         self.lines += [f"def {name}(raw):", *function.lines]
 
     def next_function(self) -> str:
-        """A name for one more function."""
+        """Return a name for another function."""
         self._functions += 1
         return f"part{self._functions}"
 
 
 class _Function:
-    """Writes one function's body."""
+    """Writer of one function's body."""
 
     def __init__(self, module: _Module) -> None:
         self.lines: list[str] = []
@@ -111,15 +111,15 @@ class _Function:
         self._indentation = 1
         self._variables = 0
         self._known: frozenset[str] = frozenset()
-        """Properties whose variables are set wherever the next line is reached."""
+        """Properties whose variables are set at the current position."""
 
     def put(self, line: str) -> None:
-        """One more line."""
+        """Append a line."""
         self.lines.append(" " * self._indentation + line)
 
     @contextmanager
     def indented(self) -> Iterator[None]:
-        """Lines that are not reached in any case."""
+        """Indent the lines of a conditional block."""
         known = self._known
         self._indentation += 1
         yield
@@ -127,7 +127,7 @@ class _Function:
         self._known = known
 
     def value(self, node: Node) -> _Value:
-        """Writes what evaluates `node`."""
+        """Write the evaluation of `node` and return its value."""
         if self._indentation > MAX_INDENTATION and isinstance(node, (And, Or)):
             name = self._module.next_function()
             self._module.write_function(name, node, is_outermost=False)
@@ -197,7 +197,7 @@ class _Function:
         return _Value("boolean", self._stored(f"{of.text} is None" if of.may_be_null else "False"), False)
 
     def _equal(self, left: _Value, right: _Value) -> str:
-        # Two nulls are equal; null on the left alone is null, on the right alone it is false.
+        # Two nulls are equal. A null on the left alone gives null, on the right alone false.
         equal = _equality(left, right)
         if left.kind == "null":
             return self._stored(f"True if {right.text} is None else None" if right.may_be_null else "None")
@@ -215,7 +215,7 @@ class _Function:
         if left.kind == "null":
             return "None"
         if isinstance(node.right, Negative):
-            # Null in any case, but what it is the negative of may fail.
+            # The result is always null, but evaluating the operand may fail.
             self.put(f"if {left.text} is not None:" if left.may_be_null else "if True:")
             with self.indented():
                 self.value(node.right)
@@ -248,7 +248,7 @@ def _equality(left: _Value, right: _Value) -> str:
 
 
 def _as(value: _Value, other: _Value) -> str:
-    """`value` as it is compared with `other`."""
+    """Return `value`, converted for a comparison with `other`."""
     if value.kind == "string" and other.kind != "string":
         return f"to_{other.kind}({value.text})"
     if value.constant is not None and value.kind in ("int", "long") and other.kind == "double":

@@ -1,4 +1,4 @@
-"""The words of an SQL92 expression, split as RocketMQ 4.9 does."""
+"""Lexer for SQL92 expressions, which splits tokens as RocketMQ 4.9 does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-# A client's heartbeat carries the text; an address list of some thousand values still fits.
+# A heartbeat carries the text. This length suffices for an IN list of some thousand values.
 MAX_CHARACTERS: Final = 32_768
 
 KEYWORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
@@ -27,14 +27,14 @@ _ANY_WORD: Final = (
     r"|(?P<sign><>|<=|>=|[=<>(),+-])"
     r"|(?P<bad>.)"
 )
-# A comment of one line needs the line's end; without it `--` is two signs. Numbers: the longest reading wins.
+# A line comment needs a line end; without it, `--` is two signs. For numbers, the longest match wins.
 _WORD: Final = re.compile(r"(?P<skipped>[ \t\n\r\f]+|" + _COMMENT + _ANY_WORD, re.DOTALL)
-# Behind the last line's end: nobody looks for one at each of thousands of signs.
+# For the last line: avoids searching for a line end at each of thousands of signs.
 _WORD_OF_LAST_LINE: Final = re.compile(r"(?P<skipped>[ \t\n\r\f]+|" + _ANY_WORD, re.DOTALL)
 
 
 class Token(NamedTuple):
-    """One word and where it begins."""
+    """One token and its position."""
 
     kind: str
     """A keyword in capitals, a sign such as `<=`, or one of END, NAME, STRING, INTEGER, DECIMAL, BAD."""
@@ -43,10 +43,10 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """The words of a text by number, END last; split only as far as somebody asks.
+    """Tokens of a text by number, END last. The text is split only as far as it is read.
 
-    What is no word is BAD, and is an error only where the grammar gets to it. Most of a text that makes no sense is
-    never looked at: a reader that gives up at a word has not paid for the thousands behind it.
+    Invalid text becomes a BAD token, which is an error only if the parser reaches it. Most of an invalid text is
+    therefore never split.
     """
 
     def __init__(self, text: str) -> None:
@@ -65,7 +65,7 @@ def _words(text: str) -> Iterator[Token]:
     last_line_at = max(text.rfind("\n"), text.rfind("\r")) + 1
     while at < end:
         match = (_WORD if at < last_line_at else _WORD_OF_LAST_LINE).match(text, at)
-        assert match is not None  # any character is BAD at least
+        assert match is not None  # any other character matches BAD
         kind, found, begin = match.lastgroup, match.group(), at
         at = match.end()
         if kind == "skipped":
@@ -80,6 +80,6 @@ def _words(text: str) -> Iterator[Token]:
 
 
 def place_of(text: str, position: int) -> str:
-    """`line 1, column 7` of a character."""
+    """Return the place of a character, such as `line 1, column 7`."""
     before = text[:position]
     return f"line {before.count(chr(10)) + 1}, column {position - (before.rfind(chr(10)) + 1) + 1}"

@@ -1,7 +1,7 @@
-"""Reads an SQL92 expression by RocketMQ 4.9's grammar, its peculiarities included (docs/concepts.md, "Filters").
+"""Parser for RocketMQ 4.9's SQL92 grammar, including its peculiarities (docs/concepts.md, "Filters").
 
-`NOT` and signs bind closest, then `< <= > >= BETWEEN IN`, then `= <> IS`, then `AND`, then `OR`. What follows a whole
-expression is ignored, as RocketMQ does; `Parsed.ignored` tells of it.
+`NOT` and signs bind closest, then `< <= > >= BETWEEN IN`, then `= <> IS`, then `AND`, then `OR`. As in RocketMQ, text
+after a complete expression is ignored; `Parsed.ignored` reports it.
 """
 
 from __future__ import annotations
@@ -38,47 +38,47 @@ from delaymq.broker.filters.sql.lexer import (
 )
 from delaymq.broker.filters.sql.values import MAX_INT, MAX_LONG, is_before
 
-# Each level of parentheses or signs is some frames of this parser, and of Python's compiler later on.
+# Each level of parentheses or signs takes some stack frames of this parser, and later of Python's compiler.
 MAX_DEPTH: Final = 64
-# Code is generated on the event loop, some 0.1 ms for a comparison.
+# Code is generated on the event loop, in about 0.1 ms for each comparison.
 MAX_COMPARISONS: Final = 128
-# What AND and OR join: also conditions that compare nothing, such as TRUE, become code.
+# Operands of AND and OR. Conditions without a comparison, such as TRUE, also become code.
 MAX_PARTS: Final = 2 * MAX_COMPARISONS
-# Links of `a = b = c`: each is one level of the tree.
+# Links of `a = b = c`. Each is one level of the tree.
 MAX_LINKS: Final = 32
 
 _ORDERS: Final[dict[str, Order]] = {"<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _CONDITIONS: Final = (Exists, Not, And, Or, Equals, Comparison, In, IsNull)
 _HINTS: Final = {
-    '"': "strings stand in single quotes",
+    '"': "write strings in single quotes",
     "!": "write <> for not equal",
-    "'": "the string has no end",
-    "%": "there is no arithmetic",
-    "*": "there is no arithmetic",
-    "/": "there is no arithmetic",
+    "'": "the string is not closed",
+    "%": "arithmetic is not supported",
+    "*": "arithmetic is not supported",
+    "/": "arithmetic is not supported",
     "&": "write AND",
-    "|": "write OR; tags are for the type TAG",
+    "|": "write OR (tag expressions need the type TAG)",
 }
 
 
 class SqlError(Exception):
-    """The text is no expression; the message says where and what to write."""
+    """Invalid expression. The message states the position and the remedy."""
 
 
 class Parsed(NamedTuple):
-    """A whole expression."""
+    """A complete expression."""
 
     condition: Node
     cost: int
-    """Comparisons in it, or conditions that AND and OR join behind the first if these are more; at least 1."""
+    """Number of comparisons, or of operands that AND and OR join after the first, whichever is larger; at least 1."""
     ignored: str
-    """Where what RocketMQ ignores begins, with the beginning of it; empty: nothing."""
+    """Start and position of the text that is ignored; empty if none is."""
 
 
 def parse(text: str) -> Parsed:
-    """The tree of `text`; SqlError when RocketMQ would refuse it, or when it is beyond the limits."""
+    """Return the syntax tree of `text`. Raises SqlError if RocketMQ would reject it or it exceeds the limits."""
     if len(text) > MAX_CHARACTERS:
-        raise SqlError(f"the expression has {len(text)} characters, at most {MAX_CHARACTERS} are read: shorten it")
+        raise SqlError(f"the expression has {len(text)} characters (limit: {MAX_CHARACTERS}): shorten it")
     return _Parser(text).whole()
 
 
@@ -101,7 +101,7 @@ class _Parser:
             ignored = f"{rest!r} at {place_of(self._text, word.position)} has no meaning"
         return Parsed(condition, max(self._comparisons, self._parts, 1), ignored)
 
-    # The levels of the grammar, loosest first.
+    # Levels of the grammar, loosest first.
 
     def _either(self) -> Node:
         begin = self._next()
@@ -136,7 +136,7 @@ class _Parser:
             links += 1
             self._links += links > 1
             if self._links > MAX_LINKS:
-                raise self._error(word, f"more than {MAX_LINKS} equations follow each other directly: use AND")
+                raise self._error(word, f"more than {MAX_LINKS} chained equations: use AND")
             if word.kind == "IS":
                 wanted = not self._take("NOT")
                 self._expect("NULL", "IS NULL or IS NOT NULL")
@@ -162,7 +162,7 @@ class _Parser:
                 self._at += 1
                 following = self._next()
                 if following.kind not in ("BETWEEN", "IN"):
-                    raise self._error(word, "NOT stands before a condition, or before BETWEEN or IN")
+                    raise self._error(word, "NOT must precede a condition, BETWEEN or IN")
                 self._at += 1
                 left = self._range_or_list(left, following, wanted=False)
             else:
@@ -180,7 +180,7 @@ class _Parser:
             strings.add(self._string())
         self._expect(")", "IN ('a', 'b')")
         if not isinstance(left, Property):
-            raise self._error(word, "IN takes a property on its left")
+            raise self._error(word, "the left side of IN must be a property")
         return In(left.name, frozenset(strings), wanted)
 
     def _unary(self) -> Node:
@@ -226,7 +226,7 @@ class _Parser:
         if word.kind == INTEGER:
             digits = word.text.rstrip("lL")
             if len(digits) > 19 or int(digits) > MAX_LONG:
-                raise self._error(word, f"{digits[:24]} is no 64-bit number: at most {MAX_LONG}")
+                raise self._error(word, f"{digits[:24]} exceeds the largest 64-bit number, {MAX_LONG}")
             number = int(digits)
             return Constant("int" if number <= MAX_INT else "long", number)
         value = float(word.text)
@@ -243,14 +243,14 @@ class _Parser:
         self._at += 1
         return word.text[1:-1].replace("''", "'")
 
-    # What may be compared with what.
+    # Types that may be compared.
 
     def _condition(self, node: Node, begin: Token) -> Node:
         if isinstance(node, Property):
             return Exists(node.name)
         if isinstance(node, _CONDITIONS) or (isinstance(node, Constant) and node.kind in ("boolean", "null")):
             return node
-        raise self._error(begin, "this is no condition: compare it with something")
+        raise self._error(begin, "this is not a condition: compare it with a value")
 
     def _equal(self, left: Node, right: Node, word: Token) -> Node:
         for side in (left, right):
@@ -282,12 +282,12 @@ class _Parser:
             return And((self._compared(">=", value, low, word), self._compared("<=", value, high, word)))
         return Or((self._compared("<", value, low, word), self._compared(">", value, high, word)))
 
-    # Words.
+    # Tokens.
 
     def _next(self) -> Token:
         word = self._words[self._at]
         if word.kind == BAD:
-            hint = _HINTS.get(word.text, "leave it out")
+            hint = _HINTS.get(word.text, "remove it")
             raise self._error(word, f"{word.text!r} has no meaning here: {hint}")
         return word
 
@@ -304,20 +304,21 @@ class _Parser:
     def _deeper(self, word: Token) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self._error(word, f"parentheses, NOT and signs are nested deeper than {MAX_DEPTH}: simplify it")
+            text = f"parentheses, NOT and signs are nested deeper than {MAX_DEPTH} levels: simplify the expression"
+            raise self._error(word, text)
 
     def _count(self, word: Token) -> None:
         self._comparisons += 1
         if self._comparisons > MAX_COMPARISONS:
-            raise self._error(word, f"there are more than {MAX_COMPARISONS} comparisons: use IN, or filter yourself")
+            raise self._error(word, f"more than {MAX_COMPARISONS} comparisons: use IN or fewer comparisons")
 
     def _count_part(self, word: Token) -> None:
         self._parts += 1
         if self._parts >= MAX_PARTS:
-            raise self._error(word, f"AND and OR join more than {MAX_PARTS} conditions: use IN, or filter yourself")
+            raise self._error(word, f"AND and OR join more than {MAX_PARTS} conditions: use IN or fewer conditions")
 
     def _unexpected(self, word: Token, wanted: str) -> SqlError:
-        found = "the expression ends" if word.kind == END else f"{word.text[:32]!r} stands there"
+        found = "the expression ends" if word.kind == END else f"unexpected {word.text[:32]!r}"
         return self._error(word, f"{found}, expected {wanted}{_word_hint(word, self._text)}")
 
     def _error(self, word: Token, why: str) -> SqlError:
@@ -330,7 +331,7 @@ def _is_boolean(node: Node) -> bool:
 
 def _word_hint(word: Token, text: str) -> str:
     if word.kind == "=" and re.search(r"[=!<>]$", text[: word.position]):
-        return "; equality is one sign: ="
+        return "; write equality as ="
     if word.kind in (INTEGER, DECIMAL):
-        return "; IN takes strings"
+        return "; the values of IN must be strings"
     return ""

@@ -1,4 +1,4 @@
-"""Bytes that a message's properties contain if an expression is true: looking for them ends most looks at a message."""
+"""Prefilter that rejects most messages by searching for bytes that the properties of every match contain."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 from delaymq.broker.filters.sql.ast import And, Constant, Equals, In, Node, Property
 
 MAX_NEEDLE_BYTES: Final = 24
-"""Bytes that nearly repeat themselves may be compared as often at each place."""
+"""Maximum length. Bytes that nearly repeat themselves may be compared this many times at each position."""
 
 
 def needle_of(condition: Node) -> bytes:
-    """The end of `name 1 value` of a property that must equal a string, the longest there is; empty: there is none."""
+    """Return the end of `name 1 value` of a property that must equal a string, the longest one; empty without one."""
     return max(_needles(condition), key=len, default=b"")
 
 

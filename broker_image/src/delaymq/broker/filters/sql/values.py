@@ -1,7 +1,7 @@
-"""Values of SQL92 expressions as RocketMQ 4.9 compares them: strings become what they are compared with.
+"""Values of SQL92 expressions and their comparison as in RocketMQ 4.9: strings are converted to the other side's type.
 
-Property values are UTF-8 bytes here. A string that cannot become the other side's type raises ValueError, which ends
-the whole evaluation: the message does not match, whatever stands beside it.
+Property values are UTF-8 bytes. A string that cannot be converted raises ValueError, which ends the whole evaluation:
+the message does not match, whatever the other conditions are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
-# What Java's Double.valueOf takes; blanks around it have been cut.
+# Syntax of Java's Double.valueOf, without surrounding blanks.
 _DECIMAL: Final = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NUMBER: Final = re.compile(
     rb"([+-]?)(?:(NaN)|(Infinity)|((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?"
@@ -26,32 +26,32 @@ _BLANKS: Final = bytes(range(0x21))
 
 
 class NoBooleanError(ValueError):
-    """Java fails where TRUE, FALSE or a condition stands on the left of a string."""
+    """Comparison of TRUE, FALSE or a condition with a string on its right, which fails in Java."""
 
 
 def to_int(value: bytes) -> int:
-    """A 32-bit integer; ValueError."""
+    """Return the 32-bit integer. Raises ValueError."""
     number = int(value) if value.isdigit() and len(value) < 11 else _integer(value)
     if -MAX_INT - 1 <= number <= MAX_INT:
         return number
-    raise ValueError("no 32-bit integer")
+    raise ValueError("not a 32-bit integer")
 
 
 def to_long(value: bytes) -> int:
-    """A 64-bit integer; ValueError."""
+    """Return the 64-bit integer. Raises ValueError."""
     number = int(value) if value.isdigit() and len(value) < 20 else _integer(value)
     if -MAX_LONG - 1 <= number <= MAX_LONG:
         return number
-    raise ValueError("no 64-bit integer")
+    raise ValueError("not a 64-bit integer")
 
 
 def to_double(value: bytes) -> float:
-    """A decimal number, which may be infinite or no number; ValueError."""
+    """Return the decimal number, which may be infinite or NaN. Raises ValueError."""
     if _DECIMAL.fullmatch(value):
         return float(value)
     match = _NUMBER.fullmatch(value.strip(_BLANKS))
     if match is None:
-        raise ValueError("no decimal number")
+        raise ValueError("not a decimal number")
     sign, no_number, infinity, decimal, hexadecimal = match.groups()
     if no_number:
         return math.nan
@@ -60,18 +60,21 @@ def to_double(value: bytes) -> float:
 
 
 def to_finite_order(value: bytes) -> float:
-    """As `to_double`, for comparisons with a finite number: what is no number is above all, as in Java."""
+    """Return the number for a comparison with a finite number. As in Java, NaN is greater than all others."""
     number = to_double(value)
     return number if number == number else math.inf
 
 
 def to_boolean(value: bytes) -> bool:
-    """Whether a string says true."""
+    """Return whether a string is "true", in any case."""
     return value.lower() == b"true"
 
 
 def order_of(left: bytes, right: bytes) -> int:
-    """Negative, 0 or positive: two strings compared as decimal numbers by Java's total order; ValueError."""
+    """Compare two strings as decimal numbers in Java's total order; return a negative number, 0 or a positive one.
+
+    Raises ValueError for strings that are not numbers.
+    """
     a, b = to_double(left), to_double(right)
     if a < b:
         return -1
@@ -81,14 +84,14 @@ def order_of(left: bytes, right: bytes) -> int:
 
 
 def no_boolean() -> bool:
-    """Always raises, where Java does."""
+    """Raise NoBooleanError, as Java does."""
     raise NoBooleanError("a string on the right of a boolean")
 
 
 def last_but(properties: bytes, name: bytes) -> bytes | None:
-    """The last value of `name` (`\\x02NAME\\x01`) that is not empty; `properties` begin and end with `\\x02`.
+    """Return the last value of `name` (`\x02NAME\x01`) that is not empty; `properties` start and end with `\x02`.
 
-    For the rare message that states a property twice, and empty at last: such a pair counts as missing.
+    For the rare message that states a property twice, the last time without a value. Such a pair counts as missing.
     """
     at = len(properties)
     while (at := properties.rfind(name, 0, at)) >= 0:
@@ -100,7 +103,7 @@ def last_but(properties: bytes, name: bytes) -> bytes | None:
 
 
 def is_before(left: Constant, right: Constant) -> bool:
-    """Whether BETWEEN's bounds are the wrong way round. Only numbers get further than this check."""
+    """Return whether the bounds of BETWEEN are in the wrong order. Only numbers pass the later checks."""
     if isinstance(left.value, (int, float)) and isinstance(right.value, (int, float)):
         if left.kind == "double" or right.kind == "double":
             return float(left.value) < float(right.value)
@@ -116,14 +119,14 @@ def _rank(number: float) -> int:
 
 def _integer(value: bytes) -> int:
     text = value.decode("utf-8", "replace")
-    # Java reads any script's digits, but none beyond 16 bits.
+    # Java accepts the digits of any script within 16 bits.
     if _INTEGER.fullmatch(text) and max(text) <= "\uffff":
         sign = -1 if text[0] == "-" else 1
         digits = text.lstrip("+-")
         significant = digits.lstrip("0")
-        # Leading zeros are free; more digits than these are out of every range, and slow to read.
+        # Leading zeros are allowed. More digits than these are out of any range, and slow to parse.
         return sign * int(significant[:24] or "0")
-    raise ValueError("no integer")
+    raise ValueError("not an integer")
 
 
 def _hexadecimal(text: str) -> float:
