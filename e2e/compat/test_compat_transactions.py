@@ -215,5 +215,5 @@ def test_a_commit_that_is_repeated_makes_no_second_message(clients: Workbench) -
     half = producer.prepare(topic, "once")
     for from_check in (False, True, False):
         assert end(clients, producer, half, COMMIT, fromCheck=from_check) == (0, None)
-    assert end(clients, producer, half, ROLLBACK) == (1, "The transaction has been committed already")
+    assert end(clients, producer, half, ROLLBACK) == (1, "The transaction has already been committed")
     assert [m.body for m in read_all(clients, topic)] == [b"once"]

@@ -119,10 +119,10 @@ def test_a_rollback_after_the_commit_is_refused_and_a_commit_after_the_rollback(
     committed, rolled_back = harness.prepare(), harness.prepare()
     harness.commit(committed)
     harness.roll_back(rolled_back)
-    assert harness.roll_back(committed).remark == "The transaction has been committed already"
+    assert harness.roll_back(committed).remark == "The transaction has already been committed"
     assert harness.roll_back(rolled_back).code == 0
     answer = harness.commit(rolled_back)
-    assert (answer.code, answer.remark) == (1, "The transaction has been rolled back, or has been given up, already")
+    assert (answer.code, answer.remark) == (1, "The transaction has already been rolled back or given up")
     assert harness.committed_keys() == ["U1"]
 
 

@@ -93,7 +93,7 @@ def runtime_info(broker: Figures) -> dict[str, str]:
         "msgGetTotalTodayMorning": str(stats.get_messages_today),
         "msgGetTotalTodayNow": str(stats.transferred),
         "commitLogDiskRatio": ratio,
-        f"commitLogDiskRatio_{broker.config.store_path}/commitlog": ratio,
+        f"commitLogDiskRatio_{broker.config.store_path / 'commitlog'}": ratio,
         "consumeQueueDiskRatio": ratio,
         "commitLogMinOffset": str(store.min_offset),
         "commitLogMaxOffset": str(store.end_offset),

@@ -1,11 +1,10 @@
-"""What RocketMQ counts by topic, group and queue, over the last minute, hour and day (request 315).
+"""RocketMQ's statistics by topic, group and queue over the last minute, hour and day (request 315).
 
-Here: a series of counts for each key, and which of them answers to which of RocketMQ's names; how long storing takes.
-Not here: totals and rates of the whole broker (broker.stats, which owns the one Statistics) and Prometheus' metrics
-(server/metrics).
+Contents: a series of counts for each key, their mapping to RocketMQ's names, and put times. Elsewhere: totals and rates
+of the whole broker (broker.stats, which owns the only Statistics) and Prometheus metrics (server/metrics).
 
-Invariant: who sends or pulls pays for one look into a dict and a few additions, whatever the number of keys; nothing
-runs at intervals over all of them.
+Invariant: a send or pull costs one dict lookup and a few additions, whatever the number of keys. Nothing iterates over
+all keys periodically.
 """
 
 from delaymq.broker.statistics.put_times import PutTimes

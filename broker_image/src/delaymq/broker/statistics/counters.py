@@ -1,4 +1,4 @@
-"""What the broker counts: totals, and rates over 10 s, 1 min and 10 min from samples that a timer takes."""
+"""Counters of the broker: totals, and rates over 10 s, 1 min and 10 min from periodic samples."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final, NamedTuple
 from delaymq.broker.statistics import PutTimes, Statistics
 from delaymq.message import names
 
-# The server's timer; rates need samples this far apart at most.
+# Interval of the server's timer. Rates need samples at least this often.
 SAMPLE_INTERVAL_MS: Final = 1_000
 _WINDOWS_MS: Final = (10_000, 60_000, 600_000)
 _DAY_MS: Final = 86_400_000
 
 
 class Sample(NamedTuple):
-    """The totals at one time."""
+    """Totals at one time."""
 
     at_ms: int
     put: int
@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
 
 class Stats:
-    """Plain integers, raised on the hot paths; everything else is derived when somebody asks."""
+    """Plain integers that the hot paths increment. Everything else is derived on request."""
 
     __slots__ = (
         "_samples",
@@ -60,22 +60,22 @@ class Stats:
         self.last_send_ms: int | None = None
         """Store time of the last message that a producer sent."""
         self.get_found = 0
-        """Pulls that found something."""
+        """Pulls that returned messages."""
         self.get_miss = 0
         self.get_slowest_s = 0.0
-        """The longest that reading for a pull that found something took."""
+        """Longest read for a pull that returned messages, in s."""
         self.transferred = 0
-        """Messages handed to consumers."""
+        """Messages delivered to consumers."""
         self.get_bytes = 0
-        """Bytes of those, as they are stored."""
+        """Stored bytes of these messages."""
         self.refused: dict[int, int] = {}
-        """Sends that were refused, by response code."""
+        """Rejected sends by response code."""
         self.sent_back = 0
         self.copies = 0
-        """Delayed messages that the scheduler stored under their real topic."""
+        """Delayed messages that were delivered to their real topic."""
         self.by_key = Statistics(now_ms)
         self.stored_elsewhere: dict[str, int] = {}
-        """Messages that wait under another topic, by the one that the producer named."""
+        """Messages that are pending in another topic, by the topic that the producer named."""
         self.put_yesterday = self.put_today = 0
         """put_messages at midnight (UTC) of yesterday and today."""
         self.get_messages_yesterday = self.get_messages_today = 0
@@ -83,31 +83,31 @@ class Stats:
 
     @property
     def sends(self) -> int:
-        """Messages that producers sent; what consumers sent back is not counted."""
+        """Messages that producers sent, without consumers' send-backs."""
         return self.put_messages - self.sent_back
 
     @property
     def stored(self) -> dict[str, int]:
-        """Messages stored by the topic that the producer named."""
+        """Stored messages by the topic that the producer named."""
         counts = {topic: series.messages for topic, series in self.by_key.puts.items()}
         for topic, count in self.stored_elsewhere.items():
             counts[topic] = counts.get(topic, 0) + count
         return counts
 
     def stored_of(self, topic: str) -> int:
-        """The same of one topic."""
+        """Return the stored messages of one topic."""
         series = self.by_key.puts.get(topic)
         return self.stored_elsewhere.get(topic, 0) + (0 if series is None else series.messages)
 
     def forget_topic(self, topic: str, heir: str | None = None) -> None:
-        """The topic was deleted; what it stored is counted under `heir` from now on, or nowhere."""
+        """Remove a deleted topic. Its stored messages are then counted under `heir`, if there is one."""
         if heir is not None:
             self.stored_elsewhere[heir] = self.stored_elsewhere.get(heir, 0) + self.stored_of(topic)
         self.stored_elsewhere.pop(topic, None)
         self.by_key.forget_topic(topic)
 
     def put(self, topic: str, size: int, stored_topic: str | None = None, stored_queue_id: int = 0) -> None:
-        """A message of a producer, or one that a consumer sent back, was stored: for a while perhaps elsewhere."""
+        """Count a stored message of a producer or a send-back. `stored_topic` is where it is pending, if elsewhere."""
         self.put_messages += 1
         self.put_bytes += size
         by_key = self.by_key
@@ -125,28 +125,28 @@ class Stats:
         series.times += 1
 
     def put_batch(self, topic: str, sizes: list[int]) -> None:
-        """Messages that a producer sent together were stored."""
+        """Count the stored messages of a batch."""
         total = sum(sizes)
         self.put_messages += len(sizes)
         self.put_bytes += total
         self.by_key.add(self.by_key.puts, topic, total, len(sizes))
 
     def send_back(self, topic: str, group: str) -> None:
-        """What was just counted as put came back from a consumer of `group`, which had it of `topic`."""
+        """Count a message, already counted as put, as a send-back of `group`, which had consumed it from `topic`."""
         self.sent_back += 1
         self.by_key.add(self.by_key.send_backs, (topic, group))
 
     def delivered(self, topic: str, queue_id: int, size: int) -> None:
-        """The scheduler stored a message of one of its queues under its real topic."""
+        """Count a delayed message that was stored under its real topic."""
         self.copies += 1
         by_key = self.by_key
         by_key.add(by_key.copies, topic, size)
         by_key.add(by_key.queue_gets, queue_id, size)
 
     def committed(self, topic: str, queue_id: int, size: int) -> None:
-        """A half message, counted as put before, was stored under its real topic or among the delayed ones.
+        """Count a half message, already counted as put, that was stored under its real topic or as a delayed message.
 
-        RocketMQ's broker forgets to count it.
+        RocketMQ's broker does not count it.
         """
         if topic == names.SCHEDULE_TOPIC:
             self.by_key.add(self.by_key.queue_puts, queue_id, size)
@@ -154,7 +154,7 @@ class Stats:
             self.by_key.add(self.by_key.copies, topic, size)
 
     def found(self, topic: str, group: str, queue_id: int, messages: int, size: int, took_s: float) -> None:
-        """A pull found messages of `size` bytes together, and reading them took so long."""
+        """Count a pull that found messages of `size` bytes in total, which took `took_s` to read."""
         self.get_found += 1
         self.transferred += messages
         self.get_bytes += size
@@ -176,7 +176,7 @@ class Stats:
         series.times += 1
 
     def sample(self, now_ms: int) -> None:
-        """Notes the totals; called every SAMPLE_INTERVAL_MS."""
+        """Record the totals. Called every SAMPLE_INTERVAL_MS."""
         self.advance(now_ms)
         self.put_times.advance(now_ms, self.put_messages)
         last = self._samples[-1].at_ms
@@ -184,23 +184,23 @@ class Stats:
             self.put_yesterday, self.put_today = self.put_today, self.put_messages
             self.get_messages_yesterday, self.get_messages_today = self.get_messages_today, self.transferred
         if now_ms < last:
-            # The clock was set back: rates begin anew, those over times to come would be absurd.
+            # The clock was set back. Start again, because rates over future times are meaningless.
             self._samples.clear()
         self._samples.append(self._sample(now_ms))
         while len(self._samples) > 2 and now_ms - self._samples[1].at_ms >= _WINDOWS_MS[-1]:
             self._samples.popleft()
 
     def advance(self, now_ms: int) -> int:
-        """Brings what is counted by key up to date; the ms since the start by its clock."""
+        """Update the counts by key to the current time. Returns the ms since the start by their clock."""
         by_key = self.by_key
         elapsed_ms = by_key.advance(now_ms)
-        # As RocketMQ: what the scheduler stores counts once more, what consumers send back does not.
+        # As in RocketMQ, delivered copies count again, and send-backs do not.
         by_key.set_totals(by_key.broker_puts, self.sends + self.copies)
         by_key.set_totals(by_key.broker_gets, self.transferred)
         return elapsed_ms
 
     def rates(self, now_ms: int) -> dict[str, tuple[float, float, float]]:
-        """Per second over each window: `put`, `get_found`, `get_miss`, `get_total`, `transferred`."""
+        """Return the rates per second in each window: `put`, `get_found`, `get_miss`, `get_total`, `transferred`."""
         now = self._sample(now_ms)
         windows = [(now, self._oldest_within(now_ms, window_ms)) for window_ms in _WINDOWS_MS]
 

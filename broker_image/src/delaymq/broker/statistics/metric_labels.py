@@ -1,17 +1,17 @@
-"""Cardinality limit of metric labels: the first N active names keep series of their own until they are deleted."""
+"""Cardinality limit of metric labels: the first N active names keep their own series until they are deleted."""
 
 from __future__ import annotations
 
 from typing import Final
 
 OTHER: Final = "(other)"
-"""Shared by all others; no topic and no group can be called so."""
+"""Label of all other names. No topic or group can have this name."""
 
 
 class LabelLimiter:
-    """A limited set; a monitor's series must not change hands, nor a sum under OTHER go back.
+    """Limited set of labels. A series must not move to another name, and the sum of OTHER must not decrease.
 
-    So whoever is counted under OTHER stays there: room that a deleted name leaves is for names that come later.
+    A name that is counted under OTHER therefore stays there. The place of a deleted name goes to a later name.
     """
 
     __slots__ = ("_kept", "_limit", "_sharing")
@@ -20,13 +20,13 @@ class LabelLimiter:
         self._limit = limit
         self._kept: dict[str, None] = {}
         self._sharing: set[str] = set()
-        """Those under OTHER: they exist, so they are as many as topics or groups may be."""
+        """Existing names under OTHER. Their number is bounded by that of topics or groups."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def label(self, name: str) -> str:
-        """The name itself when it has a series or gets one now, else OTHER."""
+        """Return the name itself if it has or gets its own series, otherwise OTHER."""
         if name in self._kept:
             return name
         if name == OTHER or name in self._sharing:
@@ -38,11 +38,11 @@ class LabelLimiter:
         return name
 
     def names(self) -> list[str]:
-        """Those with a series of their own."""
+        """Return the names with their own series."""
         return list(self._kept)
 
     def forget(self, name: str) -> bool:
-        """What was called so is gone; whether it was counted under OTHER."""
+        """Remove a deleted name. Returns whether it was counted under OTHER."""
         self._kept.pop(name, None)
         if name not in self._sharing:
             return False
@@ -50,7 +50,7 @@ class LabelLimiter:
         return True
 
     def set_limit(self, limit: int) -> None:
-        """A changed configuration: with a lower limit the last ones lose theirs, with a higher one others get some."""
+        """Apply a changed limit. A lower one removes the last names' series, a higher one gives series to others."""
         if limit > self._limit:
             self._sharing.clear()
         self._limit = limit

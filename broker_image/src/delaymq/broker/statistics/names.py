@@ -1,4 +1,4 @@
-"""RocketMQ's names of statistics, and which series each of them means."""
+"""RocketMQ's names of statistics, and the series that each of them means."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _latency(statistics: Statistics, key: str) -> list[Series]:
 
 
 def queue_key(key: str) -> QueueKey:
-    """Queue, topic and group of `QUEUE@TOPIC@GROUP`; queue −1 when there is none."""
+    """Return queue, topic and group of `QUEUE@TOPIC@GROUP`, with queue −1 if it is missing."""
     queue_id, _, rest = key.partition("@")
     topic, _, group = rest.partition("@")
     return _number(queue_id), topic, group
@@ -65,7 +65,7 @@ def _number(text: str) -> int:
 
 _MESSAGES: Final = 0
 _BYTES: Final = 1
-# RocketMQ counts queues of delayed messages only. Its names for disk reads and for commercial use are never counted.
+# RocketMQ counts queues only for delayed messages. Its statistics of disk reads and commercial use are never counted.
 _SERIES: Final[dict[str, tuple[_Find, int]]] = {
     "TOPIC_PUT_NUMS": (_topic, _MESSAGES),
     "TOPIC_PUT_SIZE": (_topic, _BYTES),
@@ -81,7 +81,7 @@ _SERIES: Final[dict[str, tuple[_Find, int]]] = {
 
 
 def windows_of(statistics: Statistics, name: str, key: str, cluster: str, elapsed_ms: int) -> Windows | None:
-    """The figures of one of RocketMQ's names for a key; None when there are none."""
+    """Return the figures of a RocketMQ name and key, or None if there are none."""
     found: Iterable[Series]
     if name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
         series = statistics.broker_puts if name == "BROKER_PUT_NUMS" else statistics.broker_gets
@@ -93,8 +93,7 @@ def windows_of(statistics: Statistics, name: str, key: str, cluster: str, elapse
         return None
     if not found:
         return None
-    return tuple(_summed(found, window, which, elapsed_ms) for window in (MINUTE, HOUR, DAY))  # type:
-    ignore[return-value]
+    return tuple(_summed(found, window, which, elapsed_ms) for window in (MINUTE, HOUR, DAY))  # type: ignore[return-value]
 
 
 def _summed(found: Iterable[Series], window: Window, which: int, elapsed_ms: int) -> Figures:

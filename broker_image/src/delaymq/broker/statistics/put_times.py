@@ -1,4 +1,4 @@
-"""How long storing what clients send takes, as RocketMQ tells it: the longest, and how many took how long."""
+"""Put times of messages in RocketMQ's form: the longest one, and a distribution."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from bisect import bisect_right
 from typing import Final
 
 SLOW_S: Final = 0.001
-"""What takes less is not looked at: who sends pays for reading a clock."""
+"""Shorter put times are not recorded, because sends would have to pay for it."""
 PERIOD_MS: Final = 60_000
-"""The distribution told is that of the last whole period, as RocketMQ's broker prints it."""
-# The buckets of putMessageDistributeTime, which exporters split at blanks and colons, and where each but the first
-# begins, in ms.
+"""Period of the distribution. The last complete period is published, as by RocketMQ's broker."""
+# Buckets of putMessageDistributeTime, which exporters split at blanks and colons, and the start of each bucket but the
+# first in ms.
 _NAMES: Final = (
     *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
     *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
@@ -20,25 +20,25 @@ assert len(_NAMES) == len(_BEGINS_MS) + 1
 
 
 class PutTimes:
-    """Only what is slow is told to it; how many were not is known from the total of messages."""
+    """Distribution of put times. Only slow ones are recorded; the number of the others follows from the total."""
 
     def __init__(self, now_ms: int) -> None:
         self.longest_ms = 0
-        """Since the start."""
+        """Longest put time since the start."""
         self._slow = [0] * len(_BEGINS_MS)
         self._published = [0] * len(_NAMES)
         self._began_ms = now_ms
         self._puts_before = 0
 
     def slow(self, took_s: float) -> None:
-        """Storing a message, or a batch, took SLOW_S or more."""
+        """Record that storing a message or batch took `took_s`, which is SLOW_S or more."""
         took_ms = int(took_s * 1_000)
         self.longest_ms = max(self.longest_ms, took_ms)
         self._slow[max(bisect_right(_BEGINS_MS, took_ms) - 1, 0)] += 1
 
     def advance(self, now_ms: int, puts: int) -> None:
-        """Ends the period when it is over; `puts` messages were stored since the start. To be called each second."""
-        # The second comparison: a clock that was set back must not make the period a long one.
+        """End the period if it is over. `puts` is the number of messages since the start. Call it every second."""
+        # The second comparison keeps a clock that was set back from extending the period.
         if self._began_ms <= now_ms < self._began_ms + PERIOD_MS:
             return
         self._published = [max(puts - self._puts_before - sum(self._slow), 0), *self._slow]
@@ -46,5 +46,5 @@ class PutTimes:
         self._began_ms, self._puts_before = now_ms, puts
 
     def distribution(self) -> str:
-        """Each bucket with its count: `[<=0ms]:12 [0~10ms]:3 …`."""
+        """Return each bucket with its count: `[<=0ms]:12 [0~10ms]:3 …`."""
         return "".join(f"[{name}]:{count} " for name, count in zip(_NAMES, self._published, strict=True))

@@ -1,4 +1,4 @@
-"""What was counted for one key, with marks of the past from which the last minute, hour and day are told."""
+"""Counts of one key, with past marks from which the last minute, hour and day are derived."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from array import array
 from typing import Final, NamedTuple
 
 TICK_MS: Final = 10_000
-"""Marks are set this far apart, as RocketMQ samples."""
+"""Interval between marks, as in RocketMQ's samples."""
 _NUMBERS: Final = 3
 
 
 class Window(NamedTuple):
-    """A stretch of time up to now, and the marks that are kept for it."""
+    """A time window that ends now, and its marks."""
 
     ticks: int
-    """Between two marks."""
+    """Ticks between two marks."""
     marks: int
-    """The window is one less of these whole stretches, and what has passed of the one that goes on."""
+    """Number of marks. The window covers one complete interval less than this, and the elapsed part of the current
+    one."""
     at: int
-    """Where its marks begin among those of a series."""
+    """Index of its first mark in a series."""
 
 
 MINUTE: Final = Window(1, 7, 0)
@@ -29,7 +30,7 @@ _MARKS: Final = DAY.at + DAY.marks
 
 
 class Figures(NamedTuple):
-    """What RocketMQ tells of a window: the sum, how much a second, and how much each time."""
+    """RocketMQ's figures of a window: the sum, the rate per second, and the average per addition."""
 
     sum: int
     tps: float
@@ -37,10 +38,10 @@ class Figures(NamedTuple):
 
 
 class Series:
-    """Totals since the key came up. Who adds calls `advance` first if `tick` is not the present one.
+    """Totals since the key first occurred. Call `advance` before an addition if `tick` is not the current one.
 
-    Marks are totals at the beginning of a stretch; those between two additions are filled in when the second comes, so
-    that keys at rest cost nothing.
+    Marks are totals at the start of an interval. Marks between two additions are set at the second one, so idle keys
+    cost nothing.
     """
 
     __slots__ = ("_marks", "bytes", "messages", "tick", "times")
@@ -49,13 +50,13 @@ class Series:
         self.messages = 0
         self.bytes = 0
         self.times = 0
-        """How often it was added."""
+        """Number of additions."""
         self.tick = tick
-        """When it was added last."""
-        self._marks: array[int] | None = None  # most made-up keys never need them
+        """Tick of the last addition."""
+        self._marks: array[int] | None = None  # most keys that clients make up never need them
 
     def advance(self, tick: int) -> None:
-        """Sets the marks up to now; to be called before something is added."""
+        """Set the marks up to now. Call it before an addition."""
         marks = self._marks
         if marks is None:
             marks = self._marks = array("q", bytes(8 * _NUMBERS * _MARKS))
@@ -68,7 +69,7 @@ class Series:
         self.tick = tick
 
     def figures(self, window: Window, elapsed_ms: int) -> tuple[Figures, Figures]:
-        """Messages and bytes in the window that ends at `elapsed_ms`, the time of the series' ticks."""
+        """Return messages and bytes in the window that ends at `elapsed_ms` by the clock of the series."""
         tick = elapsed_ms // TICK_MS
         if self.tick < tick:
             self.advance(tick)
@@ -77,7 +78,7 @@ class Series:
         if number > 0 and self._marks is not None:
             at = _NUMBERS * (window.at + number % window.marks)
             base = self._marks[at : at + _NUMBERS]
-        # Less than a tick would make a single message a high rate.
+        # An interval shorter than a tick would make a single message a high rate.
         covered_ms = max(elapsed_ms - max(number, 0) * window.ticks * TICK_MS, TICK_MS)
         times = self.times - base[2]
         return (

@@ -1,4 +1,4 @@
-"""The series of all keys, and RocketMQ's names for them."""
+"""Series of all keys."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final, TypeVar
 
 from delaymq.broker.statistics.series import DAY, MINUTE, TICK_MS, Series
 
-# Topics, groups in topics, and queues of groups that are counted one by one: clients make up names, and each costs
-# 1 KB once it was used for longer than a tick.
+# Maximum number of each kind of key (topics, groups in topics, queues of groups). Clients choose the names, and each
+# takes 1 KB after being used for longer than a tick.
 MAX_KEYS: Final = 20_000
 _IDLE_TICKS: Final = DAY.ticks * DAY.marks
 
@@ -20,23 +20,23 @@ QueueKey = tuple[int, str, str]
 
 
 class Statistics:
-    """Everything by key. Times are those of the wall clock, in ms; `advance` has to be called each second."""
+    """Series by key. Times are wall-clock times in ms. `advance` has to be called every second."""
 
     def __init__(self, now_ms: int) -> None:
         self.tick = 0
-        """Of the series, counted from the start."""
+        """Tick of the series, counted from the start."""
         self.puts: dict[str, Series] = {}
-        """What producers and consumers that sent back had stored under a topic."""
+        """Messages that producers or consumers' send-backs stored, by topic."""
         self.copies: dict[str, Series] = {}
-        """What the scheduler, or the end of a transaction, stored under its real topic."""
+        """Messages that deliveries and commits stored under their real topic."""
         self.queue_puts: dict[int, Series] = {}
         """Delayed messages by queue of the schedule topic."""
         self.gets: dict[GroupKey, Series] = {}
-        """What groups were handed."""
+        """Messages that groups received."""
         self.latency: dict[QueueKey, Series] = {}
-        """Milliseconds that reading for a group took."""
+        """Durations of reads for groups, in ms."""
         self.queue_gets: dict[int, Series] = {}
-        """Delayed messages that were handed over, by queue of the schedule topic."""
+        """Delivered delayed messages by queue of the schedule topic."""
         self.send_backs: dict[GroupKey, Series] = {}
         self.broker_puts = Series(0)
         self.broker_gets = Series(0)
@@ -46,16 +46,16 @@ class Statistics:
         self._unlisted = Series(0)
 
     def advance(self, now_ms: int) -> int:
-        """Takes the time; the ms since the start. A clock that is set back stands still for a moment."""
+        """Set the current time. Returns the ms since the start. Time does not advance if the clock is set back."""
         self._elapsed_ms += max(now_ms - self._advanced_ms, 0)
         self._advanced_ms = now_ms
         self.tick = self._elapsed_ms // TICK_MS
         return self._elapsed_ms
 
-    # Counting. What producers and consumers do all the time is written out in broker.stats.
+    # Counting. The hot paths of sends and pulls have it inline in broker.stats.
 
     def series(self, table: dict[K, Series], key: K) -> Series:
-        """The series of a key, ready to be added to; one that nobody sees when there are too many keys."""
+        """Return the series of a key, ready for an addition; a discarded one if there are too many keys."""
         series = table.get(key)
         if series is None:
             if len(table) >= MAX_KEYS:
@@ -68,7 +68,7 @@ class Statistics:
         return series
 
     def add(self, table: dict[K, Series], key: K, size: int = 0, messages: int = 1) -> None:
-        """Counts messages of `size` bytes together."""
+        """Count messages of `size` bytes in total."""
         series = table.get(key)
         if series is None or series.tick != self.tick:
             series = self.series(table, key)
@@ -77,13 +77,13 @@ class Statistics:
         series.times += 1
 
     def set_totals(self, series: Series, messages: int) -> None:
-        """For what is counted elsewhere: looked at each second, that is close enough to when it came."""
+        """Set the total of a series that is counted elsewhere. Precise enough if called every second."""
         if series.tick != self.tick:
             series.advance(self.tick)
         series.messages = messages
 
     def _sweep(self) -> None:
-        # Once a tick: while all of them are in use, looking again would find nothing.
+        # At most once per tick: if all keys are in use, another sweep finds nothing.
         if self._swept_tick == self.tick:
             return
         self._swept_tick = self.tick
@@ -94,10 +94,10 @@ class Statistics:
         _drop(self.latency, lambda key, series: series.tick < oldest)
         _drop(self.send_backs, lambda key, series: series.tick < oldest)
 
-    # Names that end
+    # Deletion
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted."""
+        """Remove the series of a deleted topic."""
         self.puts.pop(topic, None)
         self.copies.pop(topic, None)
         _drop(self.gets, lambda key, series: key[0] == topic)
@@ -105,15 +105,15 @@ class Statistics:
         _drop(self.send_backs, lambda key, series: key[0] == topic)
 
     def forget_group(self, group: str) -> None:
-        """The group was deleted."""
+        """Remove the series of a deleted group."""
         _drop(self.gets, lambda key, series: key[1] == group)
         _drop(self.latency, lambda key, series: key[2] == group)
         _drop(self.send_backs, lambda key, series: key[1] == group)
 
-    # Questions
+    # Queries
 
     def consume_tps(self, topic: str, group: str, now_ms: int) -> float:
-        """Messages a second that a group was handed in the last minute."""
+        """Return the messages per second that a group received in the last minute."""
         series = self.gets.get((topic, group))
         return 0.0 if series is None else series.figures(MINUTE, self.advance(now_ms))[0].tps
 

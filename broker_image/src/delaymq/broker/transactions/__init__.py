@@ -1,10 +1,12 @@
-"""Transactions: a half message is kept until its producer commits it or rolls it back, and its producer is asked.
+"""Transactions: half messages are stored until their producers commit them or roll them back.
 
-Here: what is unsettled, the end of a transaction, the check-back, progress and pin, what a start finds in the log.
-Not here: the requests (processors/transactions.py), the log (store/).
+If a producer does neither, the broker sends it checks.
 
-Invariant: what settles a half message is a record of the log that names it (a committed copy, an op mark, a copy among
-the given up), and no half message is settled by two of them. What is in memory is only what the log says.
+Contents: unsettled half messages, the end of a transaction, checks, progress and retention pin, and recovery from the
+log. Elsewhere: the requests (processors/transactions.py) and the log (store/).
+
+Invariants: a half message is settled by a record in the log that names it (a committed copy, an op mark, or a given-up
+copy), and never by two of them. The state in memory is derived from the log alone.
 """
 
 from delaymq.broker.transactions.transactions import (

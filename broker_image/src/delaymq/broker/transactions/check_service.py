@@ -1,8 +1,8 @@
-"""The check-back: in rounds, each unsettled half message that is old enough is asked about, once a round.
+"""Transaction checks: in each round, the producers of all unsettled half messages that are old enough are checked once.
 
-RocketMQ stores each one anew at each check, whether or not there is somebody to ask, and gives it up after so many
-rounds. Here it stays where it is, and only questions that were put count: a group without a producer costs a look at
-an array a round, and nothing in the log.
+RocketMQ appends each half message again at each check, even if no producer is connected, and gives it up after a number
+of rounds. Here, half messages stay in place, and only checks that were sent count. A group without a producer costs one
+array lookup per round and writes nothing to the log.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from delaymq.broker.transactions.producers import Producers
     from delaymq.store.message_store import MessageStore
 
-# Half messages that are passed over in one call: some 2 ms.
+# Half messages that are skipped in one call: about 2 ms.
 _EXAMINED_PER_SLICE: Final = 4_096
 _HOUR_MS: Final = 3_600_000
 _MAX_CHECKS: Final = 65_535
-# A round goes on later, this often at most, when no producer of a group takes a question: large messages come faster
-# than they are read. A group that takes none at so many calls on end is left out, or it would hold up all the others.
+# If no producer of a group accepts a check, because large messages are sent faster than they are read, the round is
+# deferred, at most this often. A group that accepts none in this many consecutive calls is skipped in the round,
+# because it would delay all others.
 _MAX_DEFERRALS_PER_ROUND: Final = 150
 _MAX_CONSECUTIVE_DEFERRALS: Final = 5
 
@@ -41,23 +42,23 @@ _logger = logging.getLogger(__name__)
 
 
 class CheckSettings(Protocol):
-    """The part of the configuration that the check-back needs."""
+    """Settings of the checks."""
 
     @property
     def transaction_time_out(self) -> int:
-        """Ms after its birth before which nobody is asked about a half message."""
+        """Minimum age of a half message before its first check, in ms."""
 
     @property
     def transaction_check_interval(self) -> int:
-        """Ms between two rounds."""
+        """Time between two rounds, in ms."""
 
     @property
     def transaction_check_max(self) -> int:
-        """How often a producer is asked."""
+        """Maximum number of checks of a half message."""
 
     @property
     def file_reserved_time(self) -> int:
-        """Hours for which a half message is kept at most."""
+        """Maximum age of a half message, in hours."""
 
 
 class CheckCounters:
@@ -70,16 +71,16 @@ class CheckCounters:
 
 
 class _Examined(Enum):
-    """What a look at a half message came to."""
+    """Outcome of examining a half message."""
 
     OPEN = auto()
     SETTLED = auto()
     NOT_TAKEN = auto()
-    """There are producers, and none of them takes a question now."""
+    """Producers are connected, but none of them accepts a check now."""
 
 
 class CheckService:
-    """Puts the questions; `run` again and again, and it keeps its own time."""
+    """Sender of checks. Call `run` repeatedly; the service keeps its own schedule."""
 
     def __init__(
         self,
@@ -101,16 +102,16 @@ class CheckService:
         self._log = ThrottledLogger(_logger, now_ms)
         self._next_round_ms = now_ms() + settings().transaction_check_interval
         self._at: int | None = None
-        """Queue offset at which the round goes on; None between two rounds."""
+        """Queue offset at which the round continues; None between two rounds."""
         self._round_end = 0
         self._left_put_offs = 0
         self._put_off: tuple[int, int] = (-1, 0)
-        """Queue offset at which the round went on later, and how often on end."""
+        """Queue offset at which the round was last deferred, and the number of consecutive deferrals there."""
         self._left_out: set[int] = set()
-        """Numbers of groups that take no questions in this round."""
+        """Numbers of groups that accept no checks in this round."""
 
     def run(self, now_ms: int, budget: int) -> int:
-        """Asks about at most `budget` half messages, or gives them up; how many. Call again while that is `budget`."""
+        """Check or give up at most `budget` half messages. Returns their number; call again if it is `budget`."""
         if self._at is None and not self._begin_round(now_ms):
             return 0
         done = self._give_up_aged(now_ms, budget)
@@ -120,7 +121,7 @@ class CheckService:
 
     def _begin_round(self, now_ms: int) -> bool:
         interval_ms = self._settings().transaction_check_interval
-        # The second comparison: a clock that was set back must not put the round off.
+        # The second comparison keeps a clock that was set back from delaying the round.
         if now_ms < self._next_round_ms <= now_ms + interval_ms:
             return False
         self._next_round_ms = now_ms + interval_ms
@@ -167,7 +168,7 @@ class CheckService:
                 self._skip_group(chunk.groups[index], absent)
             asked += 1
             if looked is _Examined.SETTLED:
-                # It is gone, and its neighbours have moved.
+                # It was removed, and the entries after it have moved.
                 number, index = pending.at_or_behind(offset + 1)
             else:
                 index += 1
@@ -180,7 +181,7 @@ class CheckService:
             absent[group] = True
 
     def _waits(self, offset: int) -> bool:
-        """Whether the round goes on later, at a half message that no producer took a question about."""
+        """Return whether the round is deferred at a half message whose check no producer accepted."""
         last_offset, times = self._put_off
         self._put_off = offset, times + 1 if offset == last_offset else 1
         if self._left_put_offs == 0 or self._put_off[1] > _MAX_CONSECUTIVE_DEFERRALS:
@@ -189,7 +190,7 @@ class CheckService:
         return True
 
     def _examine(self, chunk: Chunk, index: int, now_ms: int) -> _Examined:
-        """Asks about one half message, or gives it up."""
+        """Check one half message, or give it up."""
         settings = self._settings()
         record = self._store.record_at(chunk.physical_offsets[index])
         if record is None or record.topic != names.HALF_TOPIC:
@@ -199,7 +200,7 @@ class CheckService:
         chunk.checks[index] = checks = max(chunk.checks[index], checks_of(properties))
         group = properties.get(names.PRODUCER_GROUP, "")
         if not chunk.due_s[index]:
-            # It was there at the start, when nothing of it was read.
+            # Loaded at the start, without reading its record.
             chunk.groups[index] = self._ledger.groups.number(group)
             chunk.due_s[index] = self._ledger.due_s(record.born_timestamp_ms, record.store_timestamp_ms, properties)
         if checks >= settings.transaction_check_max:
@@ -217,7 +218,7 @@ class CheckService:
         return _Examined.OPEN
 
     def _give_up_aged(self, now_ms: int, budget: int) -> int:
-        """Gives up what is older than log segments get; they could not be deleted."""
+        """Give up half messages that exceed the age of retained segments, which could otherwise not be deleted."""
         done = 0
         while done < budget and (first := self._ledger.pending.first()) is not None:
             stored_ms = self._store.store_time_of(names.HALF_TOPIC, 0, first[0])
@@ -234,13 +235,14 @@ class CheckService:
         return done
 
     def _retention_ms(self, physical_offset: int) -> int:
-        """How long the oldest half message is kept at most."""
+        """Return the maximum age of the oldest half message in ms."""
         settings = self._settings()
         reserved_ms = settings.file_reserved_time * _HOUR_MS
         if self._store.disk_state().used_ratio <= self._store.options.disk_clean_ratio:
             return reserved_ms
-        # Segments go whatever their age now. One that nobody can be asked about, or not for days, would let the disk
-        # fill up: it is given up when all its questions could have been put, as RocketMQ does in any case.
+        # The disk is nearly full, so segments of any age are deleted. A half message whose producer is absent, or whose
+        # first check is days away, would let the disk fill up. It is given up once all its checks could have been sent,
+        # as in RocketMQ.
         record = self._store.record_at(physical_offset)
         immune_ms = settings.transaction_time_out
         if record is not None:
@@ -254,7 +256,7 @@ class CheckService:
         self.counters.given_up += 1
         properties = record.properties
         self._log.warning(
-            "a transaction was given up after %d questions to its producers: its message is in %s",
+            "transaction given up after %d checks: its message is now in %s",
             checks,
             names.TRANS_CHECK_MAX_TOPIC,
             **about_message(properties),
@@ -265,7 +267,7 @@ class CheckService:
 
     def _drop_unreadable(self, offset: int, physical_offset: int, now_ms: int) -> None:
         self.counters.unreadable += 1
-        text = "a half message (entry %d, log offset %d) cannot be read and is given up"
+        text = "the half message at queue offset %d (physical offset %d) cannot be read and is given up"
         self._log.warning(text, offset, physical_offset, queueOffset=offset, offset=physical_offset)
         if self._ledger.pending.settle(physical_offset) is not None:
             self._ledger.unmarked[physical_offset] = offset
@@ -273,7 +275,7 @@ class CheckService:
 
 
 def _check_request(record: Record, properties: dict[str, str], checks: int) -> Command:
-    """What a producer is asked about a half message for the so many-th time."""
+    """Return the request for check number `checks` of a half message."""
     fields = {
         "tranStateTableOffset": str(record.queue_offset),
         "commitLogOffset": str(record.physical_offset),

@@ -1,4 +1,4 @@
-"""The end of a transaction: one copy at most, then the op mark, whatever fails in between."""
+"""End of transactions: at most one copy, followed by the op mark, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from delaymq.broker.delivery.delay_rewrite import DelayIngress
     from delaymq.store.message_store import MessageStore
 
-# Records with one unique key that are looked at to find a committed copy; more are a flood of equal keys.
+# Records with one unique key that are examined to find a committed copy. More of them are a flood of equal keys.
 _MAX_EXAMINED: Final = 64
 
 
 class EndResult(Enum):
-    """What the end of a transaction did."""
+    """Outcome of ending a transaction."""
 
     COMMITTED = auto()
     ROLLED_BACK = auto()
     AGAIN = auto()
-    """It had ended so before."""
+    """The transaction had already ended in this way."""
 
 
 class EndTransaction:
-    """Appends what ends a transaction. Whatever is in the log counts, also when the append raised after it."""
+    """Appends the records that end a transaction. A record in the log counts even if its append raised afterwards."""
 
     def __init__(
         self,
@@ -52,8 +52,11 @@ class EndTransaction:
         store_host: bytes,
         on_committed: Callable[[str, int, int], None],
     ) -> None:
-        """`store_host` is the broker's address, as RocketMQ writes it into op marks. `on_committed` is called with
-        topic, queue and size of each copy that makes a message visible."""
+        """Create the service.
+
+        `store_host` is the broker's address, as RocketMQ writes it into op marks. `on_committed` is called with topic,
+        queue and size of each copy that makes a message visible.
+        """
         self._ledger = ledger
         self._store = store
         self._ingress = ingress
@@ -61,24 +64,25 @@ class EndTransaction:
         self._on_committed = on_committed
 
     def commit(self, record: Record, now_ms: int) -> EndResult:
-        """Makes the message of a half message visible, once; RequestError when it cannot be.
+        """Commit a half message: make its message visible, once. Raises RequestError if this is not possible.
 
-        StoreError, IllegalMessageError: nothing changed.
+        On StoreError and IllegalMessageError, nothing has changed.
         """
         place = record.physical_offset
         if not self._is_open(place):
             if self.is_committed(record):
                 return EndResult.AGAIN
-            raise system_error("The transaction has been rolled back, or has been given up, already")
+            raise system_error("The transaction has already been rolled back or given up")
         found = self._ledger.pending.find(place)
         checks = found[0].checks[found[1]] if found is not None else 0
         properties = committed_properties(record, max(checks, checks_of(record.properties)))
         topic, queue_id = properties.get(names.REAL_TOPIC, ""), real_queue_id(properties)
         if names.topic_problem(topic) is not None or topic in names.CLOSED_TO_CLIENTS or queue_id < 0:
-            raise system_error("The half message has no real topic that can be written to")
+            raise system_error("The half message has no valid target topic")
         level = requested_level(properties)
         if level > 0:
-            # Checked when the half message came: a table that got shorter since then must not fail the commit.
+            # The level was checked when the half message arrived. A level table that became shorter must not fail the
+            # commit.
             topic, queue_id, properties = self._ingress.prepare(properties, topic, queue_id, level, retry=True)
         appended = self._append(committed_copy(record, properties, topic, queue_id))
         self._ledger.committed(place)
@@ -88,45 +92,46 @@ class EndTransaction:
         return EndResult.COMMITTED
 
     def roll_back(self, record: Record, now_ms: int) -> EndResult:
-        """Settles a half message whose message is never seen; RequestError when it was committed."""
+        """Roll a half message back. Raises RequestError if it was committed."""
         place = record.physical_offset
         if not self._is_open(place):
             if self.is_committed(record):
-                raise system_error("The transaction has been committed already")
+                raise system_error("The transaction has already been committed")
             return EndResult.AGAIN
         self._append(op_mark(record.queue_offset, place, now_ms, self._store_host, copied=False))
         self._ledger.rolled_back(place)
         return EndResult.ROLLED_BACK
 
     def give_up(self, record: Record, checks: int, now_ms: int) -> None:
-        """Moves a half message to those that nobody is asked about any more."""
+        """Give up a half message: move it to the topic of half messages that are no longer checked."""
         self._append(given_up_copy(record, checks))
         self._ledger.gave_up(record.physical_offset)
         self.mark(record.physical_offset, now_ms)
 
     def resume(self, record: Record, predecessor: int) -> None:
-        """Stores a given-up half message anew: it is asked about again."""
+        """Store a given-up half message again, so that it is checked again."""
         self._append(resumed_half(record, predecessor))
         self._ledger.given_up.pop(predecessor, None)
 
     def mark(self, place: int, now_ms: int) -> None:
-        """Writes the op mark of a settled half message; when that fails it is tried again later."""
+        """Write the op mark of a settled half message. If this fails, it is retried later."""
         offset = self._ledger.unmarked.get(place)
         if offset is None:
             return
         try:
             self._append(op_mark(offset, place, now_ms, self._store_host, copied=True))
         except Exception:
-            return  # the copy is the proof; only RocketMQ's own broker would miss the mark
+            return  # the copy is the proof; only RocketMQ's broker depends on the mark
         self._ledger.unmarked.pop(place, None)
 
     def _is_open(self, place: int) -> bool:
         return self._ledger.pending.find(place) is not None or place in self._ledger.given_up
 
     def is_committed(self, record: Record, *, by_any: bool = False) -> bool:
-        """Whether the log has a committed copy of a half message, as far as the key index tells.
+        """Return whether the log has a committed copy of a half message, according to the key index.
 
-        `by_any`: of this one, or of another of the same message, which RocketMQ stored anew.
+        With `by_any`, a copy of another half message of the same transaction counts too, which RocketMQ appended at a
+        check.
         """
         topics = record.properties.get(names.REAL_TOPIC, ""), names.SCHEDULE_TOPIC
         return any(
@@ -134,7 +139,7 @@ class EndTransaction:
         )
 
     def _is_copy(self, place: int, record: Record, *, by_any: bool) -> bool:
-        # Only the head is read: bodies of megabytes under one key would cost a tenth of a second each time.
+        # Read only the head: bodies of megabytes under one key would cost a tenth of a second each time.
         try:
             body_crc, sys_flag, prepared = decode_transaction(self._store.read_bytes(place, MAX_HEAD_BYTES))
         except RecordError:
@@ -143,7 +148,7 @@ class EndTransaction:
         return committed and (by_any or prepared == record.physical_offset)
 
     def of_same_message(self, topic: str, record: Record) -> Iterator[Record]:
-        """Records of a topic with the unique key and the body of `record`, the newest first."""
+        """Yield the records of a topic with the unique key and the body of `record`, the newest first."""
         for place in self._indexed(topic, record):
             found = self._store.record_at(place)
             if found is not None and found.body_crc == record.body_crc:
@@ -154,7 +159,7 @@ class EndTransaction:
         return self._store.query_index(topic, unique_key, _MAX_EXAMINED, 0, 1 << 62) if unique_key else []
 
     def _append(self, message: NewRecord) -> Dispatched | None:
-        """Appends; None when it raised and the record is in the log all the same."""
+        """Append a record. Returns None if the append raised although the record is in the log."""
         end_before = self._store.end_offset
         try:
             return self._store.append(message)

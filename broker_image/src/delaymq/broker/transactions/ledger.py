@@ -1,8 +1,8 @@
-"""What the log says about half messages: which are unsettled, which were given up, which still need an op mark.
+"""Ledger of half messages: those that are unsettled, given up, or still without an op mark, derived from the log.
 
-One record settles a half message: its committed copy (commit bit, its physical offset as prepared offset), its op mark,
-or its copy among the given up. Ours name it by its physical offset. RocketMQ's op marks name its queue offset in their
-body, which a replay does not show: those are read when the store is open.
+One record settles a half message: its committed copy (commit bit, and its physical offset as prepared offset), its op
+mark, or its given-up copy. DelayMQ's records name it by its physical offset. RocketMQ's op marks name its queue offset
+in their body, which a replay does not show; those are read after the store has been opened.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.store.model import Dispatched
 
 STATE_VERSION: Final = 1
-# What a snapshot tells of pending half messages: some 300 KB. What is beyond, the op marks tell.
+# Ranges of pending half messages in a snapshot: about 300 KB. Further ones are derived from the op marks.
 MAX_RUNS: Final = 10_000
-# Given-up half messages that a late answer may still end; 200 bytes each.
+# Given-up half messages that a late response may still end. Each takes 200 bytes.
 MAX_GIVEN_UP: Final = 10_000
-# Producer groups that have a number. The half messages of further ones are read to know whom to ask.
+# Producer groups that have a number. For half messages of further groups, the record is read to find the group.
 _MAX_GROUPS: Final = 65_535
 _LAST_SECOND: Final = 2**32 - 1
-# RocketMQ writes an op mark right behind the copy, a few threads at once.
+# RocketMQ writes an op mark right after the copy, in a few threads concurrently.
 _NEWEST_COPIES: Final = 64
 _WATCHED: Final = frozenset({names.HALF_TOPIC, names.OP_HALF_TOPIC, names.TRANS_CHECK_MAX_TOPIC})
 
@@ -38,7 +38,7 @@ class GroupNumbers:
         self._numbers: dict[str, int] = {}
 
     def number(self, group: str) -> int:
-        """The number of a group, 0 when there are too many."""
+        """Return the number of a group, 0 if there are too many."""
         number = self._numbers.get(group)
         if number is None:
             if len(self.names) > _MAX_GROUPS or not 0 < len(group) <= names.MAX_GROUP_LENGTH:
@@ -49,7 +49,7 @@ class GroupNumbers:
 
 
 class OpProgress:
-    """Up to where the op queue tells nothing about unsettled half messages, known in steps of `_STEP` marks."""
+    """Op queue offset below which no mark concerns unsettled half messages, tracked in steps of `_STEP` marks."""
 
     _STEP: Final = 1_024
 
@@ -58,10 +58,10 @@ class OpProgress:
         self._ends = array("q")
         """Op queue offset at which each step ends."""
         self._bounds = array("q")
-        """The end of the half queue then: a mark names a half message below it."""
+        """End of the half queue at that time. A mark names a half message below it."""
 
     def advance(self, op_offset: int, half_end: int) -> None:
-        """An op mark was appended while the half queue ended at `half_end`."""
+        """Record that an op mark was appended while the half queue ended at `half_end`."""
         if self._ends and op_offset < self._ends[-1]:
             self._bounds[-1] = half_end
             self._ends[-1] = max(self._ends[-1], op_offset + 1)
@@ -70,7 +70,7 @@ class OpProgress:
             self._bounds.append(half_end)
 
     def low(self, half_low: int, op_end: int, *, all_settled: bool) -> int:
-        """The first op mark that may name a half message at or behind `half_low`."""
+        """Return the offset of the first op mark that may name a half message at or after `half_low`."""
         done = 0
         while done < len(self._ends) and self._bounds[done] <= half_low:
             self._first = self._ends[done]
@@ -83,33 +83,33 @@ class OpProgress:
 
 
 class Ledger:
-    """The observer named `transactions`. `restore`, then `dispatch` in log order; `recovery.finish` ends a replay."""
+    """Dispatch observer `transactions`. Call `restore`, then `dispatch` in log order; `recovery.finish` follows."""
 
     name = "transactions"
 
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
-        """After this time a producer is asked."""
+        """Age from which a half message is checked."""
         self.restore(None)
 
     def restore(self, state: object | None) -> None:
-        """Begins anew, or with what a snapshot keeps; ValueError when that is nothing this version knows."""
+        """Start with an empty state or that of a snapshot. Raises ValueError for an unknown format."""
         told = _State(state)
         self.replaying = True
         self.pending = PendingHalves()
         self.groups = GroupNumbers()
         self.unmarked: dict[int, int] = dict(told.unmarked)
-        """Settled, but the op mark is missing: physical offset → queue offset."""
+        """Settled half messages without an op mark: physical offset → queue offset."""
         self.given_up: dict[int, int] = dict(told.given_up)
-        """Given up, and not ended by a late answer: physical offset → queue offset."""
+        """Given-up half messages that no late response has ended: physical offset → queue offset."""
         self.half_end = told.half_end
         """Queue offset of the next half message."""
         self.op_end = told.op_end
         self.last_physical_offset = told.last_physical_offset
-        """Of the newest half message; -1 without one."""
+        """Physical offset of the newest half message; -1 without one."""
         self.first_identity: list[object] | None = told.first_identity
         self.op_progress = OpProgress(0)
-        # For the end of a replay.
+        # Needed until the replay ends.
         self.told_runs = told.runs
         self.told_up_to = told.known_to
         self.told_last = told.last_physical_offset
@@ -119,14 +119,15 @@ class Ledger:
         self.given_up_before: array[int] = array("q")
         self.unread_marks: array[int] = array("q")
         self.stored_anew: array[int] = array("q")
-        """Queue offsets of half messages that RocketMQ stored anew: an older one may be the same transaction's."""
+        """Queue offsets of half messages that RocketMQ stored again. An older one may belong to the same
+        transaction."""
         if told.op_end:
             self.op_progress.advance(told.op_end - 1, told.half_end)
 
     def state(self) -> dict[str, object]:
-        """What a snapshot keeps, true for the log's end at this moment; bounded, whatever is pending."""
+        """Return the state for a snapshot, which is valid for the current end of the log. Its size is bounded."""
         if self.replaying:
-            raise RuntimeError("transactions have no state before their replay is over: make snapshots later")
+            raise RuntimeError("transactions have no state until the replay has ended: create snapshots afterwards")
         runs, known_to = self.pending.runs(MAX_RUNS)
         return {
             "version": STATE_VERSION,
@@ -141,7 +142,7 @@ class Ledger:
         }
 
     def dispatch(self, record: Dispatched) -> None:
-        """One record: most are no transaction's."""
+        """Process one record. Most records do not belong to a transaction."""
         if record.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
             self._copy(record)
         elif record.topic in _WATCHED and record.queue_id == 0:
@@ -154,7 +155,7 @@ class Ledger:
 
     def _half(self, record: Dispatched) -> None:
         if record.queue_offset < self.half_end:
-            return  # the queue was deleted and counts anew: what is known stays
+            return  # the queue was deleted and restarts at 0: keep the known state
         properties = record.properties
         physical_offset = record.physical_offset
         checks = 0
@@ -177,18 +178,18 @@ class Ledger:
         self.last_physical_offset = physical_offset
 
     def due_s(self, born_ms: int, store_ms: int, properties: dict[str, str]) -> int:
-        """Unix time from which a half message may be asked about. A birth in the future is a wrong clock's."""
+        """Return the Unix time in s from which a half message may be checked. Birth times in the future are ignored."""
         due_ms = min(born_ms, store_ms) + immunity_ms(properties, self.timeout_ms)
         return min(max(-(-due_ms // 1_000), 1), _LAST_SECOND)
 
     def _copy(self, record: Dispatched) -> None:
         physical_offset = record.prepared_transaction_offset
-        # RocketMQ's send-back keeps the commit bit but not the offset: 0 is an offset only if it is the same message.
+        # RocketMQ's send-back keeps the commit bit but not the offset. 0 is an offset only for the same message.
         if physical_offset or self._is_of_first(record):
             self.committed(physical_offset)
 
     def committed(self, physical_offset: int) -> bool:
-        """A committed copy names this half message; whether it was unsettled."""
+        """Record that a committed copy names this half message. Returns whether it was unsettled."""
         if self.replaying and physical_offset <= self.told_last:
             self.copies_before.append(physical_offset)
             return False
@@ -196,7 +197,7 @@ class Ledger:
         if offset is None:
             offset = self.given_up.pop(physical_offset, None)
         if offset is None:
-            return False  # such as the scheduler's copy of a delayed message that was committed
+            return False  # for example the delivered copy of a committed delayed message
         self.unmarked[physical_offset] = offset
         return True
 
@@ -214,14 +215,14 @@ class Ledger:
             self.unread_marks.append(record.physical_offset)
 
     def rolled_back(self, physical_offset: int) -> None:
-        """The op mark of a rollback names this half message."""
+        """Record that the op mark of a rollback names this half message."""
         if self.replaying and physical_offset <= self.told_last:
             self.rolled_back_before.append(physical_offset)
         elif self.pending.settle(physical_offset) is None:
             self.given_up.pop(physical_offset, None)
 
     def _marks_newest_copy(self, body_crc: int) -> bool:
-        # The body is the queue offset in digits; for the few candidates its checksum tells as much.
+        # The body is the queue offset in decimal digits. For few candidates, its checksum is sufficient.
         for number, (physical_offset, offset) in enumerate(reversed(self.unmarked.items())):
             if crc32(b"%d" % offset) & 0x7FFFFFFF == body_crc:
                 del self.unmarked[physical_offset]
@@ -238,7 +239,7 @@ class Ledger:
             self.gave_up(physical_offset)
 
     def gave_up(self, physical_offset: int) -> bool:
-        """A copy among the given up names this half message; whether it was unsettled."""
+        """Record that a given-up copy names this half message. Returns whether it was unsettled."""
         offset = self.pending.settle(physical_offset)
         if offset is None:
             return False
@@ -257,7 +258,7 @@ def _identity(record: Dispatched) -> list[object]:
 
 
 class _State:
-    """What a snapshot told, checked."""
+    """Validated state of a snapshot."""
 
     def __init__(self, state: object | None) -> None:
         self.runs: list[tuple[int, int, int]] = []
@@ -270,7 +271,7 @@ class _State:
         if state is None:
             return
         if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
-            raise ValueError(f"the state of transactions is not of version {STATE_VERSION}")
+            raise ValueError(f"the state of transactions does not have version {STATE_VERSION}")
         try:
             self.runs = [(int(first), int(end), int(checks)) for first, end, checks in state["pending"]]
             known_to = state["knownTo"]
@@ -282,4 +283,4 @@ class _State:
             first = state["first"]
             self.first_identity = list(first) if first is not None else None
         except (KeyError, TypeError) as error:
-            raise ValueError(f"the state of transactions lacks a part ({error})") from error
+            raise ValueError(f"the state of transactions is incomplete ({error})") from error

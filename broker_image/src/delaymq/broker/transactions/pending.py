@@ -1,4 +1,4 @@
-"""The half messages that nobody has settled, in arrays: 24 bytes each, and nothing for the settled ones."""
+"""Unsettled half messages in arrays: 24 bytes for each, and nothing for settled ones."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-# Settling moves the rest of a chunk: 8 KiB at most. Small ones are joined, or a few old halves would cost one each.
+# Settling moves the rest of a chunk, at most 8 KiB. Small chunks are merged; otherwise a few old half messages would
+# occupy one each.
 _CHUNK_HALVES: Final = 1_024
 _JOINED_BELOW: Final = _CHUNK_HALVES // 4
 _EXAMINED_SINGLY: Final = 16
 
 
 class Chunk:
-    """Neighbours in queue order; the arrays have one element a half message."""
+    """Half messages that are adjacent in queue order. Each array has one element per half message."""
 
     __slots__ = ("checks", "due_s", "groups", "offsets", "physical_offsets")
 
     def __init__(self) -> None:
         self.offsets = array("q")
-        """In the half queue, ascending."""
+        """Offsets in the half queue, ascending."""
         self.physical_offsets = array("q")
-        """Ascending too: the queue is in the log's order."""
+        """Also ascending, because the queue has the order of the log."""
         self.due_s = array("I")
-        """Unix time from which the producer may be asked; 0: not known."""
+        """Unix time in s from which the producer may be checked; 0: unknown."""
         self.groups = array("H")
-        """Number of the producer group; 0: not known."""
+        """Number of the producer group; 0: unknown."""
         self.checks = array("H")
-        """How often it was asked."""
+        """Number of checks so far."""
 
     def remove(self, index: int) -> None:
-        """Drops one half message."""
+        """Remove one half message."""
         del self.offsets[index], self.physical_offsets[index]
         del self.due_s[index], self.groups[index], self.checks[index]
 
     def extend(self, other: Chunk) -> None:
-        """Takes the half messages of the chunk behind this one."""
+        """Append the half messages of the chunk after this one."""
         self.offsets.extend(other.offsets)
         self.physical_offsets.extend(other.physical_offsets)
         self.due_s.extend(other.due_s)
@@ -45,7 +46,7 @@ class Chunk:
 
 
 class PendingHalves:
-    """Unsettled half messages in queue order; found by queue offset and by physical offset."""
+    """Unsettled half messages in queue order, found by queue offset and by physical offset."""
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
@@ -55,7 +56,7 @@ class PendingHalves:
         return self._count
 
     def add(self, offset: int, physical_offset: int, due_s: int = 0, group: int = 0, checks: int = 0) -> None:
-        """A half message behind all others."""
+        """Append a half message."""
         chunk = self.chunks[-1] if self.chunks else None
         if chunk is None or len(chunk.offsets) >= _CHUNK_HALVES:
             chunk = Chunk()
@@ -68,19 +69,19 @@ class PendingHalves:
         self._count += 1
 
     def first(self) -> tuple[int, int] | None:
-        """Queue offset and physical offset of the oldest one."""
+        """Return queue offset and physical offset of the oldest half message."""
         if not self.chunks:
             return None
         chunk = self.chunks[0]
         return chunk.offsets[0], chunk.physical_offsets[0]
 
     def find(self, physical_offset: int) -> tuple[Chunk, int] | None:
-        """Where the half message at a physical offset is kept."""
+        """Return chunk and index of the half message at a physical offset."""
         place = self._place(physical_offset)
         return None if place is None else (self.chunks[place[0]], place[1])
 
     def settle(self, physical_offset: int) -> int | None:
-        """Drops the half message at a physical offset; its queue offset, None when there is none."""
+        """Remove the half message at a physical offset. Returns its queue offset, or None without one."""
         place = self._place(physical_offset)
         if place is None:
             return None
@@ -89,7 +90,7 @@ class PendingHalves:
         return offset
 
     def settle_offset(self, offset: int) -> int | None:
-        """Drops the half message at a queue offset; its physical offset, None when there is none."""
+        """Remove the half message at a queue offset. Returns its physical offset, or None without one."""
         number = bisect_right(self.chunks, offset, key=_first_offset) - 1
         index = -1 if number < 0 else _index_of(self.chunks[number].offsets, offset)
         if index < 0:
@@ -99,7 +100,7 @@ class PendingHalves:
         return physical_offset
 
     def _place(self, physical_offset: int) -> tuple[int, int] | None:
-        """Number of the chunk, and index in it, of the half message at a physical offset."""
+        """Return chunk number and index of the half message at a physical offset."""
         number = bisect_right(self.chunks, physical_offset, key=_first_physical_offset) - 1
         index = -1 if number < 0 else _index_of(self.chunks[number].physical_offsets, physical_offset)
         return None if index < 0 else (number, index)
@@ -120,7 +121,10 @@ class PendingHalves:
                 del self.chunks[number + 1]
 
     def at_or_behind(self, offset: int) -> tuple[int, int]:
-        """Chunk number and index of the first half message at or behind a queue offset; (number of chunks, 0): none."""
+        """Return chunk number and index of the first half message at or after a queue offset.
+
+        Returns (number of chunks, 0) without one.
+        """
         number = max(bisect_right(self.chunks, offset, key=_first_offset) - 1, 0)
         if number < len(self.chunks):
             index = bisect_left(self.chunks[number].offsets, offset)
@@ -130,14 +134,14 @@ class PendingHalves:
         return number, 0
 
     def offsets(self) -> Iterator[int]:
-        """The queue offset of each, ascending."""
+        """Yield all queue offsets, ascending."""
         for chunk in self.chunks:
             yield from chunk.offsets
 
     def runs(self, limit: int) -> tuple[list[list[int]], int | None]:
-        """Neighbours that were asked equally often, as [first, first behind, checks], at most `limit` of them.
+        """Return at most `limit` ranges of adjacent half messages with equal checks as [first, end, checks].
 
-        The second value is the queue offset from which on nothing is told, None when all is.
+        The second value is the queue offset from which on the ranges are omitted, None if all are included.
         """
         collected: list[list[int]] = []
         for chunk in self.chunks:
@@ -148,7 +152,7 @@ class PendingHalves:
 
 
 def _collect_runs(chunk: Chunk, low: int, high: int, collected: list[list[int]], limit: int) -> int | None:
-    """Adds the runs of a part of a chunk, by halves; from which queue offset on there is no room, None: all had it."""
+    """Add the ranges of a part of a chunk, by bisection. Returns the first queue offset beyond the limit, or None."""
     offsets, checks = chunk.offsets, chunk.checks
     if high - low > _EXAMINED_SINGLY:
         is_run = offsets[high - 1] - offsets[low] == high - 1 - low
@@ -179,6 +183,6 @@ def _first_offset(chunk: Chunk) -> int:
 
 
 def _index_of(ascending: array[int], value: int) -> int:
-    """Where a value stands in an array; -1 when it does not."""
+    """Return the index of a value in an array, -1 if it is missing."""
     index = bisect_left(ascending, value)
     return index if index < len(ascending) and ascending[index] == value else -1

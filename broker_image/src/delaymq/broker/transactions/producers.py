@@ -1,4 +1,4 @@
-"""The connected producers that are asked about half messages."""
+"""Connected producers that receive checks of half messages."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ if TYPE_CHECKING:
     from delaymq.broker.requests.session import Session
     from delaymq.protocol.command import Command
 
-# Producers of a group that are tried for one question: those that do not read must not cost a look at thousands.
+# Producers of a group that are tried for one check. Bounds the cost if thousands of producers do not read.
 _MAX_TRIED: Final = 16
 
 
 class Readers(Protocol):
-    """Access control, as far as questions need it: they carry the whole message."""
+    """Access control for checks, which contain the whole message."""
 
     def may_publish(self, session: Session, topic: str) -> bool:
-        """Whether the client on this connection may see messages for a topic."""
+        """Return whether the client on this connection may see messages for a topic."""
 
 
 class Producers:
-    """The producers of one broker's clients; `access` is None without access control."""
+    """Producers of one broker. `access` is None without access control."""
 
     def __init__(self, clients: ClientRegistry, access: Readers | None) -> None:
         self._clients = clients
@@ -29,14 +29,14 @@ class Producers:
         self._asked = 0
 
     def is_connected(self, group: str, topic: str | None) -> bool:
-        """Whether a producer of a group is connected, and may see messages for a topic; None: for any."""
+        """Return whether a producer of a group is connected and may see messages for a topic. None: for any topic."""
         members, access = self._clients.producers.get(group), self._access
         if not members or access is None or topic is None:
             return bool(members)
         return any(access.may_publish(client.session, topic) for client in members.values())
 
     def send_check(self, group: str, topic: str, question: Command) -> bool:
-        """Puts a question to a connected producer of a group, each in its turn; False when none of them takes it."""
+        """Send a check to one connected producer of a group, in rotation. Returns False if none of them accepts it."""
         members, access = self._clients.producers.get(group, {}), self._access
         sessions = [client.session for client in members.values()]
         if access is not None:

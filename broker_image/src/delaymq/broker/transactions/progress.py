@@ -1,4 +1,4 @@
-"""How far transactions are settled on the disk: the stated progress, and what retention must keep."""
+"""Durable progress of settled transactions: the stored consumer offsets, and the retention pin."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 class _Moment(NamedTuple):
     half: int
-    """Queue offset below which no half message is unsettled."""
+    """Queue offset below which all half messages are settled."""
     op: int
     oldest: int | None
     """Physical offset of the oldest unsettled half message."""
 
 
 class TransactionProgress:
-    """What held when the log ended where it is flushed to: a loss of power must not take a copy that was counted on."""
+    """Progress as of the flushed end of the log, so that it never covers a copy that a loss of power could remove."""
 
     def __init__(self, ledger: Ledger, store: MessageStore, stated_half: int | None, stated_op: int | None) -> None:
         self._ledger = ledger
@@ -29,19 +29,19 @@ class TransactionProgress:
         self._as_on_disk: DurableValue[_Moment | None] = DurableValue(store, self._now, None)
 
     def progress(self) -> tuple[int | None, int | None]:
-        """Consumer offsets of CID_RMQ_SYS_TRANS in the half topic and in the op topic; None: not known yet."""
+        """Return the consumer offsets of CID_RMQ_SYS_TRANS in the half topic and the op topic; None if unknown."""
         moment = self._as_on_disk.advance()
         return self._stated if moment is None else (moment.half, moment.op)
 
     def oldest(self) -> int | None:
-        """The pin; None when nothing holds anything."""
+        """Return the retention pin; None if nothing is pinned."""
         moment = self._as_on_disk.advance()
         return self._oldest_at_start if moment is None else moment.oldest
 
     def _now(self) -> _Moment:
         ledger = self._ledger
         first = ledger.pending.first()
-        # A half message whose op mark is missing would look unsettled to RocketMQ.
+        # For RocketMQ, a half message without its op mark is unsettled.
         half = min([first[0] if first is not None else ledger.half_end, *ledger.unmarked.values()])
         done = first is None and not ledger.unmarked
         op = ledger.op_progress.low(half, ledger.op_end, all_settled=done)

@@ -1,4 +1,4 @@
-"""What the broker writes and sends about a half message, in RocketMQ's format."""
+"""Records and requests of transactions in RocketMQ's format."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from delaymq.message.record import Record
 from delaymq.store.model import NewRecord
 
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
-"""How often the producer was asked; producers read it in what they are asked about."""
+"""Number of checks of the message. Producers read it in check requests."""
 PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
-"""On a half message that RocketMQ stored anew within its immunity: the first one's queue offset."""
+"""Property of a half message that RocketMQ appended again during its immunity: the first one's queue offset."""
 IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 COPIED: Final = names.OWN_PREFIX + "COPIED"
-"""On the op mark of a half message that a copy settled: without that copy, which a loss of power may take alone, the
-mark proves nothing. A rollback's mark does not have it."""
+"""Property of the op mark of a half message that a copy settled. A loss of power may remove the copy alone, and without
+it the mark proves nothing. The mark of a rollback does not have this property."""
 REMOVE_TAG: Final = "d"
-"""Tag of an op mark: the half message whose queue offset is its body is settled."""
-# Name, value and separators of CHECK_TIMES, which the committed copy may have more, and of WAIT=false in a question.
+"""Tag of an op mark. The half message whose queue offset is the mark's body is settled."""
+# Name, value and separators of CHECK_TIMES, which the committed copy may have in addition, and of WAIT=false in a
+# check.
 CHECK_ROOM_BYTES: Final = 1 + len(CHECK_TIMES) + 1 + 5 + 1 + len(names.WAIT) + 1 + 5
-# What delaying adds at the commit: the due time and its name, a level in full length, the mark of the delivered copy.
+# Bytes that a delay adds at the commit: due time with its name, a level of maximum length, the mark of the delivered
+# copy.
 DELAY_ROOM_BYTES: Final = 1 + len(names.DUE) + 1 + DUE_WIDTH + 16 + MARK_ROOM_BYTES
-# UTF-8 takes at most this many bytes a character.
+# Maximum UTF-8 bytes of a character.
 _WIDEST_CHARACTER_BYTES: Final = 4
 
 
 def make_half(properties: dict[str, str], topic: str, queue_id: int, *, delayed: bool) -> None:
-    """Gives `properties` what a half message has; RequestError 13 when it could not be checked, or not committed."""
+    """Add the properties of a half message. Raises RequestError 13 if it could not be checked or committed."""
     if not properties.get(names.PRODUCER_GROUP):
-        raise message_illegal("a transaction needs the property PGROUP: name the producer group to ask about it")
+        raise message_illegal("a transaction needs the property PGROUP: name the producer group that receives checks")
     properties.pop(CHECK_TIMES, None)
     properties.pop(PREPARED_QUEUE_OFFSET, None)
     properties[names.REAL_TOPIC] = topic
@@ -47,13 +49,13 @@ def make_half(properties: dict[str, str], topic: str, queue_id: int, *, delayed:
         bytes_used = len(encode_properties(properties))
         if bytes_used > limit:
             raise message_illegal(
-                f"the properties of this transaction take {bytes_used} bytes, at most {limit} leave room for what its "
-                "commit adds: send fewer or shorter ones"
+                f"the properties of this transaction take {bytes_used} bytes (limit: {limit}, because its commit adds "
+                "more): send fewer or shorter ones"
             )
 
 
 def committed_copy(record: Record, properties: dict[str, str], topic: str, queue_id: int) -> NewRecord:
-    """What a commit appends: its commit bit and the half message's physical offset prove that it happened."""
+    """Return the record that a commit appends. Its commit bit and its prepared offset prove the commit."""
     return NewRecord(
         topic,
         queue_id,
@@ -71,7 +73,7 @@ def committed_copy(record: Record, properties: dict[str, str], topic: str, queue
 
 
 def committed_properties(record: Record, checks: int) -> dict[str, str]:
-    """The properties of a committed copy: all of the half message's but our own marks."""
+    """Return the properties of a committed copy: those of the half message without DelayMQ's marks."""
     properties = record.properties
     strip_own(properties)
     if checks:
@@ -80,7 +82,7 @@ def committed_properties(record: Record, checks: int) -> dict[str, str]:
 
 
 def op_mark(offset: int, physical_offset: int, now_ms: int, host: bytes, *, copied: bool) -> NewRecord:
-    """What says that the half message at a queue offset is settled; RocketMQ reads the body, we its prepared offset."""
+    """Return the op mark of a half message. RocketMQ reads its body (queue offset), DelayMQ its prepared offset."""
     properties = {names.TAGS: REMOVE_TAG, names.WAIT: "true"}
     if copied:
         properties[COPIED] = "true"
@@ -100,7 +102,7 @@ def op_mark(offset: int, physical_offset: int, now_ms: int, host: bytes, *, copi
 
 
 def given_up_copy(record: Record, checks: int) -> NewRecord:
-    """What is kept of a half message that nobody is asked about any more."""
+    """Return the copy of a half message that is no longer checked."""
     properties = record.properties
     strip_own(properties)
     properties[CHECK_TIMES] = str(checks)
@@ -108,7 +110,7 @@ def given_up_copy(record: Record, checks: int) -> NewRecord:
 
 
 def resumed_half(record: Record, predecessor: int) -> NewRecord:
-    """A half message that is asked about again, from a given-up copy or the first half message."""
+    """Return a half message that is checked again, from a given-up copy or the first half message."""
     properties = record.properties
     strip_own(properties)
     properties[CHECK_TIMES] = "0"
@@ -136,7 +138,7 @@ def _new_record(record: Record, topic: str, properties: dict[str, str]) -> NewRe
 
 
 def check_body(record: Record, checks: int) -> bytes:
-    """Body of the request to the producer: the half message as it will be, with the times that it was asked."""
+    """Return the body of a check request: the message as it would be committed, with the number of checks."""
     properties = record.properties
     strip_own(properties)
     properties[CHECK_TIMES] = str(checks)
@@ -150,13 +152,13 @@ def check_body(record: Record, checks: int) -> bytes:
 
 
 def checks_of(properties: dict[str, str]) -> int:
-    """How often a half message says that its producer was asked; 0 when it does not."""
+    """Return the number of checks that a half message states, 0 if it states none."""
     text = properties.get(CHECK_TIMES, "")
     return min(int(text), 65_535) if len(text) <= 9 and text.isascii() and text.isdigit() else 0
 
 
 def immunity_ms(properties: dict[str, str], timeout_ms: int) -> int:
-    """For how long after its birth a half message is not asked about: its own time, or transactionTimeOut."""
+    """Return the time in ms after its birth in which a half message is not checked: its own, or transactionTimeOut."""
     text = properties.get(IMMUNITY)
     if text is None or len(text) > 9 or not (text.isascii() and text.isdigit()):
         return timeout_ms

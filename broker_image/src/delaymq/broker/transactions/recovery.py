@@ -1,4 +1,4 @@
-"""The end of a replay: what only an open store can tell about half messages."""
+"""End of a replay: decisions about half messages that need an open store."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _logger = logging.getLogger(__name__)
 
 
 def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_op: int | None) -> None:
-    """Loads what a snapshot told, decides what the replay left open, drops what the stated progress has behind it.
+    """Load the snapshot's half messages, decide open cases of the replay, and drop those below the stored progress.
 
-    `stated_half` and `stated_op` are the consumer offsets of CID_RMQ_SYS_TRANS. RocketMQ stores a half message anew at
-    each check and only its progress says that the older one is nothing any more.
+    `stated_half` and `stated_op` are the consumer offsets of CID_RMQ_SYS_TRANS. RocketMQ appends a half message again
+    at each check, and only its progress shows that the older one is obsolete.
     """
     _load_stated_runs(ledger, store, stated_op)
     ledger.replaying = False
@@ -42,10 +42,10 @@ def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_
     ledger.half_end = max(ledger.half_end, end)
     dropped = _drop_below(ledger.pending, stated_half if stated_half is not None and stated_half <= end else first)
     if dropped:
-        _logger.info("%d half messages lie behind the progress that another broker stated: they are settled", dropped)
+        _logger.info("%d half messages are below the progress that another broker stored: they are settled", dropped)
     for physical_offset, offset in list(ledger.unmarked.items()):
         if offset < (stated_half if stated_half is not None and stated_half <= end else first):
-            del ledger.unmarked[physical_offset]  # nobody looks for that mark
+            del ledger.unmarked[physical_offset]  # nothing reads this mark
     _drop_superseded(ledger, store)
     _forget(ledger)
     _start_op_progress(ledger, store, stated_op)
@@ -73,7 +73,7 @@ def _forget(ledger: Ledger) -> None:
 
 
 def _load_stated_runs(ledger: Ledger, store: MessageStore, stated_op: int | None) -> None:
-    """What was pending in the snapshot, before what the replay added."""
+    """Load the half messages that were pending in the snapshot, before those that the replay added."""
     if not ledger.told_runs:
         return
     loaded = PendingHalves()
@@ -91,7 +91,7 @@ def _load_stated_runs(ledger: Ledger, store: MessageStore, stated_op: int | None
 def _load_unstated(
     ledger: Ledger, loaded: PendingHalves, store: MessageStore, first: int, stated_op: int | None
 ) -> None:
-    """There were too many ranges for the snapshot: the op marks tell which of the others are settled."""
+    """Load half messages that exceeded the ranges of the snapshot. The op marks show which of them are settled."""
     settled = set(ledger.unmarked.values())
     first_op, op_end = store.queue_bounds(names.OP_HALF_TOPIC, 0)
     for _, physical_offset in _entries(store, names.OP_HALF_TOPIC, max(first_op, stated_op or 0), op_end):
@@ -106,7 +106,7 @@ def _load_unstated(
 
 
 def _take_mark(ledger: Ledger, record: Record | None) -> None:
-    """An op mark that names its half message in its body only."""
+    """Apply an op mark that names its half message only in its body."""
     offset = _named(record)
     if offset is None or ledger.pending.settle_offset(offset) is not None:
         return
@@ -132,9 +132,10 @@ def _drop_below(pending: PendingHalves, offset: int) -> int:
 
 
 def _drop_superseded(ledger: Ledger, store: MessageStore) -> None:
-    """Of several half messages of one transaction that RocketMQ stored anew the newest counts.
+    """Keep only the newest of several half messages that RocketMQ stored for one transaction.
 
-    It was killed before it stated its progress: it would ask about all of them, and each answer would be a copy.
+    RocketMQ was killed before it stored its progress. It would check all of them, and each response would create a
+    copy.
     """
     anew = {offset for offset in ledger.stored_anew if offset >= (ledger.pending.first() or (0, 0))[0]}
     if not anew:
@@ -158,7 +159,7 @@ def _drop_superseded(ledger: Ledger, store: MessageStore) -> None:
 
 
 def _entries(store: MessageStore, topic: str, offset: int, end: int) -> Iterator[tuple[int, int]]:
-    """Queue offset and physical offset of the entries of queue 0 whose records are there."""
+    """Yield queue offset and physical offset of the entries of queue 0 whose records exist."""
     first, last = store.queue_bounds(topic, 0)
     offset, end = max(offset, first), min(end, last)
     while offset < end and (entries := store.read_entries(topic, 0, offset, min(end - offset, _ENTRIES_AT_ONCE))):

@@ -1,4 +1,4 @@
-"""The transactions of a broker: the observer of its store, and what its requests and timers call."""
+"""Transactions of a broker: entry points for its requests and timers."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
 
 PROGRESS_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""Its consumer offsets in both topics say up to where everything is settled."""
-# Op marks that an append failed for, tried again in one call.
+"""Group whose consumer offsets in both topics state the settled progress."""
+# Op marks whose append failed that are retried in one call.
 _MARKS_AT_ONCE: Final = 64
 
 
 class TransactionSettings(CheckSettings, Protocol):
-    """The part of the broker's configuration that transactions need."""
+    """Settings of transactions."""
 
     @property
     def reject_transaction_message(self) -> bool:
-        """Whether half messages are refused."""
+        """Whether half messages are rejected."""
 
     @property
     def broker_ip1(self) -> str:
-        """Named in refusals."""
+        """Address for error texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionTotals:
-    """For metrics and the console; all but `pending` count since the start."""
+    """Totals for metrics and the console. All but `pending` count since the start."""
 
     pending: int
     committed: int
@@ -53,7 +53,7 @@ class TransactionTotals:
 
 
 class Transactions:
-    """What the end of a half message needs, once the log is replayed; the observer of the store is the ledger."""
+    """Transactions after the replay of the log. The ledger is the store's observer."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Transactions:
         store_host: bytes,
         on_committed: Callable[[str, int, int], None],
     ) -> None:
-        """Takes up an open store whose consumer offsets are read: decides what the ledger's replay left open.
+        """Take over an open store after its consumer offsets are loaded, and decide the replay's open cases.
 
         `store_host` is the broker's address, packed. `on_committed` is called with topic, queue and size of each copy
         that makes a message visible.
@@ -96,7 +96,7 @@ class Transactions:
         )
 
     def apply(self, settings: TransactionSettings) -> None:
-        """Takes a changed configuration."""
+        """Apply a changed configuration."""
         self.settings = settings
         self.ledger.timeout_ms = settings.transaction_time_out
 
@@ -105,31 +105,31 @@ class Transactions:
     def prepare(
         self, properties: dict[str, str], topic: str, queue_id: int, *, delayed: bool = False
     ) -> tuple[str, int, dict[str, str]]:
-        """Topic, queue and properties under which a half message is stored; RequestError when it is refused."""
+        """Return topic, queue and properties of a half message for the store. Raises RequestError if it is rejected."""
         if self.settings.reject_transaction_message:
             raise no_permission(f"the broker[{self.settings.broker_ip1}] sending transaction message is forbidden")
         make_half(properties, topic, queue_id, delayed=delayed)
         self._make_topic(names.HALF_TOPIC)
         return names.HALF_TOPIC, 0, properties
 
-    # The end
+    # End of transactions
 
     def commit(self, record: Record) -> EndResult:
-        """Commits a half message. RequestError; StoreError, IllegalMessageError: nothing changed."""
+        """Commit a half message. On RequestError, StoreError and IllegalMessageError, nothing has changed."""
         ended = self._ending.commit(record, self._now_ms())
         self.committed += ended is EndResult.COMMITTED
         return ended
 
     def roll_back(self, record: Record) -> EndResult:
-        """Rolls a half message back. RequestError; StoreError: nothing changed."""
+        """Roll a half message back. On RequestError and StoreError, nothing has changed."""
         ended = self._ending.roll_back(record, self._now_ms())
         self.rolled_back += ended is EndResult.ROLLED_BACK
         return ended
 
     def resume(self, record: Record) -> bool:
-        """Has producers asked about a half message again from the first time on; False when it has ended.
+        """Restart the checks of a half message from the first one. Returns False if its transaction has ended.
 
-        `record` is the half message, or its copy among the given up.
+        `record` is the half message, or its given-up copy.
         """
         if record.topic == names.HALF_TOPIC:
             place = record.physical_offset
@@ -143,7 +143,10 @@ class Transactions:
         return record.topic == names.TRANS_CHECK_MAX_TOPIC and self._resume_by_key(record)
 
     def _resume_by_key(self, record: Record) -> bool:
-        """A given-up copy that was asked about again already; or RocketMQ's, which says nothing of its half message."""
+        """Resume from a given-up copy that was already resumed, or that RocketMQ wrote.
+
+        RocketMQ's copies do not name their half message.
+        """
         for half in self._ending.of_same_message(names.HALF_TOPIC, record):
             if self._recheck(half.physical_offset):
                 return True
@@ -153,7 +156,7 @@ class Transactions:
         return True
 
     def _recheck(self, physical_offset: int) -> bool:
-        """Forgets how often was asked about an unsettled half message; False when it is none."""
+        """Reset the number of checks of an unsettled half message. Returns False if there is none."""
         found = self.ledger.pending.find(physical_offset)
         if found is None:
             return False
@@ -164,10 +167,10 @@ class Transactions:
     # Timers
 
     def check(self, now_ms: int, budget: int) -> int:
-        """Asks producers about at most `budget` half messages; how many were asked about or given up.
+        """Check at most `budget` half messages. Returns the number of those that were checked or given up.
 
-        Keeps its own rounds (transactionCheckInterval): to be called some times a second. Call again at once while it
-        answers `budget`, but let others run in between.
+        Keeps its own rounds (transactionCheckInterval), so call it a few times per second. While it returns `budget`,
+        call it again immediately, but let other work run in between.
         """
         if self.ledger.unmarked:
             for place in list(self.ledger.unmarked)[:_MARKS_AT_ONCE]:
@@ -175,23 +178,23 @@ class Transactions:
         return self._checking.run(now_ms, budget)
 
     def state_progress(self) -> None:
-        """Has consumerOffset.json say how far everything is settled, as RocketMQ's check-back reads it."""
+        """Store the settled progress as consumer offsets, as RocketMQ's checks read it."""
         if not (self.ledger.half_end or self.ledger.op_end):
             return
         offsets = self._offsets
         for topic, offset in zip((names.HALF_TOPIC, names.OP_HALF_TOPIC), self._kept.progress(), strict=True):
-            # Whatever a client committed for this group: only what is settled counts.
+            # Overrides offsets that a client committed for this group.
             if offset is not None and offsets.get(topic, PROGRESS_GROUP, 0) != offset:
                 offsets.commit(topic, PROGRESS_GROUP, 0, offset, own=True)
 
     def pin(self) -> int | None:
-        """Oldest physical offset that unsettled half messages, or copies not yet on the disk, still need."""
+        """Return the oldest physical offset that unsettled half messages, or copies not yet flushed, still need."""
         return self._kept.oldest()
 
     # Figures
 
     def totals(self) -> TransactionTotals:
-        """How many are pending, and what became of the others."""
+        """Return the number of pending transactions and the outcomes of the others."""
         counters = self._checking.counters
         pending = len(self.ledger.pending)
         return TransactionTotals(pending, self.committed, self.rolled_back, counters.checked, counters.given_up)

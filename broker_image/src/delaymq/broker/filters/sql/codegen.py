@@ -82,7 +82,7 @@ class _Module:
         return name
 
     def write_function(self, name: str, node: Node, *, is_outermost: bool) -> None:
-        """Add a function of the property bytes that returns the node's value. Only the outermost takes the raw bytes."""
+        """Add a function of the property bytes that returns the node's value. The outermost takes the raw bytes."""
         function = _Function(self)
         if is_outermost:
             function.put("raw = b'\\2%b\\2' % raw")
