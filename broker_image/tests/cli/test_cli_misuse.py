@@ -50,7 +50,7 @@ def test_a_backup_folder_that_holds_something_else_is_misuse(folder: Path) -> No
     store = folder / "source"
     (store / "commitlog").mkdir(parents=True)
     done = called("store", "backup", str(store), str(folder))
-    assert "holds something else" in done.err
+    assert "contains other files" in done.err
     assert done.code == 2
 
 

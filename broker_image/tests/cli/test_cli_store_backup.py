@@ -241,7 +241,7 @@ def test_a_full_disk_is_reported_and_the_next_run_resumes(origin: Path, tmp_path
         (["backup", "STORE", "STORE/inside"], "is inside the store"),
         (["backup", "STORE", "b", "--limit", "fast"], "is not a number of bytes"),
         (["backup", "EMPTY", "b"], "is not a store"),
-        (["restore", "EMPTY", "b"], "holds no finished backup"),
+        (["restore", "EMPTY", "b"], "contains no finished backup"),
         (["restore", "STORE", "b", "--overdue", "later"], "use deliver, spread=DURATION"),
         (["restore", "STORE", "b", "--overdue", "spread=soon"], "is not a duration"),
         (["restore", "STORE", "b", "--overdue", "spread=31d"], "at most 30d"),

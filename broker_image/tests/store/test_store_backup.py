@@ -336,7 +336,7 @@ def test_two_backups_into_one_folder_do_not_run_at_once(open_store: Open, tmp_pa
         def try_lock(self, descriptor: int) -> bool:
             return False
 
-    with pytest.raises(BackupError, match="under way"):
+    with pytest.raises(BackupError, match="is running"):
         back_up(tmp_path / "store", tmp_path / "backup", Taken())
 
 
@@ -422,7 +422,7 @@ def test_a_backup_made_to_harm_writes_nothing_outside_the_target(open_store: Ope
     copied = Copied(len(queues), sha256(queues).hexdigest())
     bad = replace(manifest, small_files=dict(manifest.small_files) | {QUEUES: copied})
     (tmp_path / "backup/manifest.json").write_bytes(encode_manifest(bad))
-    with pytest.raises(BackupError, match="no store has a queue"):
+    with pytest.raises(BackupError, match="invalid source: queue"):
         restored(tmp_path / "backup", tmp_path / "deep" / "again")
     assert list(tmp_path.rglob("*escaped*")) == []
 
@@ -468,7 +468,7 @@ def test_a_store_opened_read_only_is_the_same_byte_for_byte_afterwards(
             assert read_only_config.end_offset == end
             assert {queue: entries_of(read_only_config, *queue) for queue in read_only_config.queues()} == expected
             assert read_only_config.query_index("Orders", "late7", 8, 0, 1 << 60)
-            with pytest.raises(Exception, match="only read"):
+            with pytest.raises(Exception, match="read-only"):
                 read_only_config.append(message("no"))
         finally:
             read_only_config.close()

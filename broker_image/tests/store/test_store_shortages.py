@@ -155,7 +155,7 @@ def test_an_unsynced_segment_name_fails_the_store(number: int, open_store: Open)
     kept = [store.append(message(str(n), body=bytes(2_000))).physical_offset for n in range(7)]
     flush(store)
     files.refused = {"sync_folder": number}
-    with pytest.raises(StoreFailedError, match="the disk refused to keep the log"):
+    with pytest.raises(StoreFailedError, match="the disk failed to store the log"):
         store.append(message("refused", body=bytes(4_000)))
     files.refused.clear()
     with pytest.raises(StoreFailedError):

@@ -1,12 +1,13 @@
-"""The message store: RocketMQ 4.9's files, written by one process, one thread.
+"""Message store in RocketMQ 4.9's file format, written by one thread of one process.
 
-Here: the facade (`message_store`), commit log, consume queues, retention, and `reader`, a reader of any such store that
-never writes. Rooms: `disk` (system calls), `index`, `snapshot`, `recovery`, `backup`, `tools` (verify, inspect). Not
-here: what messages mean to a broker (delays, transactions, groups): that comes in as observers of each record and as
-pins against deletion.
-Invariant: the commit log is the truth. Queues, index and observers' states can always be rebuilt from it, and nothing
+This package holds the facade (`message_store`), the commit log, the consume queues, retention, and `reader`, which
+reads any such store without writing. Subpackages: `disk` (system calls), `index`, `snapshot`, `recovery`, `backup` and
+`tools` (verify, inspect). The store does not interpret messages: the broker registers observers of records for delays,
+transactions and groups, and pins that protect records from deletion.
+Invariant: the commit log is authoritative. Queues, the index and the states of observers can always be rebuilt from it,
+and none of them claims more than the log holds on disk. Formats: docs/formats/store.md.
 states more than the log holds on disk. Formats: docs/formats/store.md.
 
-Import from the modules (`message_store`, `model`, `options`, `errors`, `reader`): this file imports nothing, so that
-tools that only read stay light.
+Import from the modules (`message_store`, `model`, `options`, `errors`, `reader`): this file imports nothing, to keep
+read-only tools light.
 """

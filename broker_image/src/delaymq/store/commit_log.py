@@ -1,6 +1,6 @@
-"""The commit log: one writer appends to a mapped segment; readers use the mapping or pread.
+"""Commit log: one writer appends to a mapped segment; readers use the mapping or pread.
 
-Offsets here are physical: bytes since the first record ever.
+Offsets in this module are physical: bytes since the first record of the store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOTHING_MAPPED: Final = mmap.mmap(-1, 1)
 
 
 class CommitLog:
-    """The open log. `end_offset` is where the next record goes."""
+    """The open log. `end_offset` is the offset of the next record."""
 
     def __init__(self, files: Files, folder: SegmentFolder, segments: list[Segment]) -> None:
         self._files = files
@@ -46,24 +46,24 @@ class CommitLog:
         self.end_offset = 0
         self.flushed_offset = 0
         self.last_offset = -1
-        """Physical offset of the last message record; -1: none."""
+        """Physical offset of the last message record; -1 if there is none."""
         self.last_crc = 0
         self.last_store_timestamp_ms = 0
         self.failure: StoreFailedError | None = None
         self._flushing = False
         self._allocating = False
         self._syncing: list[int] = []
-        """From where on each task under way syncs: those files must stay open."""
-        # A killed process may have renamed a segment in without having synced the folder.
+        """Start offsets of running sync tasks; the files from there on must stay open."""
+        # A killed process may have moved a segment into the folder without syncing the folder.
         self._names_unsynced = True
 
     @property
     def min_offset(self) -> int:
-        """The oldest offset that is still there."""
+        """Oldest offset of the log."""
         return self.segments[0].base if self.segments else self.end_offset
 
     def start_at(self, end_offset: int) -> None:
-        """Continue at `end_offset`, all before it being on disk. StoreFullError: what comes next has no space."""
+        """Continue at `end_offset`; all before it is on disk. StoreFullError: no space for the next records."""
         self.end_offset = self.flushed_offset = end_offset
         for each in self.segments:
             if each.base + self.file_bytes > end_offset:
@@ -75,7 +75,7 @@ class CommitLog:
             self.segment_base = self.segment_end = end_offset
 
     def segment_of(self, offset: int) -> Segment | None:
-        """The segment that holds `offset`."""
+        """Return the segment that holds `offset`."""
         if not self.segments:
             return None
         index = (offset - self.segments[0].base) // self.file_bytes
@@ -89,10 +89,10 @@ class CommitLog:
             previous.close()
 
     def roll(self, size: int) -> int:
-        """Close the segment because `size` bytes do not fit, go on in the next; the offset there.
+        """Close the segment because `size` bytes do not fit; return the offset at which the next one starts.
 
-        Everything stays as it was when the next segment cannot be made (StoreFullError, SegmentCreateError).
-        StoreFailedError: the disk did not keep its name.
+        StoreFullError, SegmentCreateError: the next segment cannot be created, and nothing has changed.
+        StoreFailedError: the disk failed to store the segment's name.
         """
         if size + BLANK_BYTES > self.file_bytes:
             raise RecordTooLargeError(
@@ -115,7 +115,7 @@ class CommitLog:
         return segment.base
 
     def read_bytes(self, offset: int, size: int) -> bytes:
-        """`size` bytes at `offset`; none when they are not all in one segment of the log."""
+        """Return `size` bytes at `offset`; empty unless all are in one segment of the log."""
         if size <= 0 or offset + size > self.end_offset:
             return b""
         position = offset - self.segment_base
@@ -127,7 +127,7 @@ class CommitLog:
         return self._files.pread(segment.descriptor, size, offset - segment.base)
 
     def record_at(self, offset: int) -> Record | None:
-        """The record that begins at `offset`; None when no sound one does."""
+        """Return the record that starts at `offset`; None if there is no valid one."""
         head = self.read_bytes(offset, SIZE_AND_MAGIC.size) if offset >= 0 else b""
         if len(head) < SIZE_AND_MAGIC.size:
             return None
@@ -141,18 +141,18 @@ class CommitLog:
         return record if record.physical_offset == offset else None
 
     def store_timestamp_at(self, offset: int) -> int | None:
-        """The store time of the record at `offset`, from its head alone; None when there is none."""
+        """Return the store time of the record at `offset` from its head alone; None if there is none."""
         return decode_store_timestamp(self.read_bytes(offset, FIXED_BYTES)) if offset >= 0 else None
 
     def flush_task(self) -> FlushTask | None:
-        """What brings everything appended so far to disk; None when it is there or on its way."""
+        """Return a task that flushes everything appended so far; None if it is flushed or being flushed."""
         if self._flushing or self.flushed_offset == self.end_offset or self.failure:
             return None
         self._flushing = True
         return FlushTask(self)
 
     def flush_finished(self, offset: int, failure: OSError | None) -> None:
-        """A flush up to `offset` came back."""
+        """Handle the end of a flush up to `offset`."""
         self._flushing = False
         if failure is not None:
             self.flush_failed(failure)
@@ -160,7 +160,7 @@ class CommitLog:
             self.flushed_to(offset)
 
     def flush_failed(self, failure: OSError) -> None:
-        """The disk did not keep the log. The kernel forgets which pages are bad: a later success proves nothing."""
+        """Handle a failed flush. The kernel forgets which pages failed, so a later success proves nothing."""
         if isinstance(failure, ShortageError):
             self._names_unsynced = True
             return
@@ -168,35 +168,35 @@ class CommitLog:
 
     def _fail(self, failure: OSError) -> StoreFailedError:
         self.failure = StoreFailedError(
-            f"the disk refused to keep the log ({failure}): check it, then restart the broker"
+            f"the disk failed to store the log ({failure}): check the disk, then restart the broker"
         )
         return self.failure
 
     def flushed_to(self, offset: int) -> None:
-        """All before `offset` is on disk."""
+        """Record that everything before `offset` is on disk."""
         if offset > self.flushed_offset:
             self.flushed_offset = offset
 
     def allocation_task(self) -> AllocationTask | None:
-        """What makes the segment behind the active one; None when it is there or on its way."""
+        """Return a task that creates the segment after the active one; None if it exists or is being created."""
         if self._allocating or self.segment_of(self.segment_end) is not None:
             return None
         self._allocating = True
         return AllocationTask(self, self._folder, self.segment_end)
 
     def allocation_finished(self, segment: Segment | None) -> None:
-        """A prepared segment came from another thread, unless it could not be made."""
+        """Add a segment that another thread prepared; None if it could not be created."""
         self._allocating = False
         if segment is None:
             return
         if self.segment_of(segment.base) is not None or segment.base != self.segment_end:
-            self._folder.discard(segment)  # an append could not wait and made it itself
+            self._folder.discard(segment)  # an append could not wait and created the segment
             return
         self.segments.append(self._folder.install(segment))
         self._names_unsynced = True
 
     def begin_sync(self, start: int, end: int) -> list[int]:
-        """Descriptors of the segments that hold start…end; they stay open until `end_sync` with the same start."""
+        """Return descriptors of the segments of start…end, which stay open until `end_sync` with the same start."""
         self._syncing.append(start)
         return [
             segment.descriptor
@@ -205,35 +205,35 @@ class CommitLog:
         ]
 
     def end_sync(self, start: int) -> None:
-        """A task is over."""
+        """Handle the end of a sync task."""
         self._syncing.remove(start)
 
     @property
     def removable_end(self) -> int:
-        """Segments that end at or before it are on disk, and no task is at work on them."""
+        """End of the segments that are on disk and not used by any task."""
         return min([self.flushed_offset, self.segment_base, *self._syncing])
 
     def take_names_unsynced(self) -> bool:
-        """Whether a segment's name is not on disk yet; the caller now sees to it."""
+        """Return whether a segment's name is not yet on disk; the caller must then sync it."""
         unsynced, self._names_unsynced = self._names_unsynced, False
         return unsynced
 
     def sync_files(self, descriptors: list[int], *, names: bool) -> None:
-        """Wait for the disk. ShortageError: nothing was synced or lost; any other OSError: the disk failed."""
+        """Sync files. ShortageError: nothing was synced or lost; any other OSError: the disk failed."""
         if names:
             self._folder.sync_names()
         for descriptor in descriptors:
             self._files.fdatasync(descriptor)
 
     def remove_first(self) -> str:
-        """Delete the oldest segment; its path."""
+        """Delete the oldest segment and return its path."""
         segment = self.segments.pop(0)
         self._files.close(segment.descriptor)
         self._files.unlink(segment.path)
         return segment.path
 
     def close(self) -> None:
-        """Give files and memory back."""
+        """Release files and memory."""
         if self.mapping is not _NOTHING_MAPPED:
             self.mapping.close()
         self.mapping = _NOTHING_MAPPED
@@ -244,7 +244,7 @@ class CommitLog:
 
 
 class FlushTask:
-    """Brings the log to disk up to where it ended when the task was made."""
+    """Flushes the log up to its end at the creation of the task."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -255,21 +255,21 @@ class FlushTask:
         self._failure: OSError | None = None
 
     def run(self) -> None:
-        """Sync; any thread."""
+        """Sync the files; runs in any thread."""
         try:
             self._log.sync_files(self._descriptors, names=self._names)
         except OSError as error:
             self._failure = error
 
     def finish(self) -> OSError | None:
-        """Move `flushed_offset`; on the loop."""
+        """Update `flushed_offset`; runs on the event loop."""
         self._log.end_sync(self._start)
         self._log.flush_finished(self._offset, self._failure)
         return self._failure
 
 
 class AllocationTask:
-    """Makes the next segment before it is needed."""
+    """Creates the next segment before it is needed."""
 
     def __init__(self, log: CommitLog, folder: SegmentFolder, base: int) -> None:
         self._log = log
@@ -279,14 +279,14 @@ class AllocationTask:
         self._failure: OSError | None = None
 
     def run(self) -> None:
-        """Allocate; any thread."""
+        """Allocate the segment; runs in any thread."""
         try:
             self._segment = self._folder.prepare(self._base, "ahead")
         except (StoreFullError, SegmentCreateError) as error:
             self._failure = _cause_of(error)
 
     def finish(self) -> OSError | None:
-        """Put the segment behind the others; on the loop."""
+        """Append the segment to the log; runs on the event loop."""
         try:
             self._log.allocation_finished(self._segment)
         except (StoreFullError, SegmentCreateError) as error:

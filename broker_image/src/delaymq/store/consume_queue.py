@@ -1,7 +1,7 @@
 """Consume queues: 20 bytes for each message of a queue (docs/formats/store.md, "Consume queue").
 
-New entries gather in a byte array per queue and are written in batches; readers look there first, then in the file.
-Files are sparse. A queue without unwritten entries keeps a few numbers and no descriptor of its own.
+New entries are buffered in a byte array per queue and written in batches; readers check the buffer before the file.
+Files are sparse. A queue without unwritten entries holds only a few numbers and no descriptor.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ ENTRY = struct.Struct(
 ENTRY_BYTES: Final = 20
 assert ENTRY.size == ENTRY_BYTES
 BLANK_SIZE: Final = 2_147_483_647
-# Stands for an entry whose record is gone.
+# Replaces an entry whose record no longer exists.
 BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_SIZE, 0)
-# Tags codes at or below it are addresses into consumequeue_ext/ (enableConsumeQueueExt).
+# Tags codes up to this value are addresses in consumequeue_ext/ (enableConsumeQueueExt).
 MAX_EXT_ADDRESS: Final = -(1 << 31) - 1
-# Far below the usual limit of 1,024 descriptors a process, which connections need more.
+# Far below the usual limit of 1,024 descriptors per process, most of which connections need.
 MAX_OPEN_FILES: Final = 256
-# A record with a damaged queue offset must not make a queue of terabytes.
+# A damaged queue offset must not create a queue of terabytes.
 MAX_GAP_ENTRIES: Final = 2_000_000
 MAX_QUEUE_ID: Final = (1 << 31) - 1
 
 
 class ConsumeQueue:
-    """One queue. Numbers count entries since its first message ever."""
+    """One queue. Entry numbers count from the queue's first message ever."""
 
     __slots__ = ("first_number", "max_number", "min_known_for", "min_number", "queue_id", "tail", "topic")
 
@@ -44,14 +44,14 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.first_number = 0
-        """Where the first file begins."""
+        """Number of the first entry of the first file."""
         self.max_number = 0
         """Number of the next entry."""
         self.tail: bytearray | None = None
-        """Entries that are not in a file yet: the last ones before `max_number`."""
+        """Entries not yet in a file: the last ones before `max_number`."""
         self.min_number = 0
         self.min_known_for = 0
-        """The log's min offset for which `min_number` was reckoned."""
+        """Start offset of the log for which `min_number` was computed."""
 
 
 class ConsumeQueues:
@@ -69,26 +69,26 @@ class ConsumeQueues:
         self.unsynced_files: set[str] = set()
         self.unsynced_folders: set[str] = set()
         self.written_count = 0
-        """Dirty queues that `write_behind` has written, ever."""
+        """Total number of dirty queues that `write_behind` has written."""
         self.full = False
-        """Whether the last batch was refused for want of space; it is tried again."""
+        """Whether the last batch failed because the disk is full; it is retried."""
 
     # -- the hot path ---------------------------------------------------------------------------------------------
 
     def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue; a new one has no files yet. IllegalMessageError when it cannot have any."""
+        """Return the queue; a new one has no files yet. IllegalMessageError for an invalid topic or queue id."""
         queue = self.table.get((topic, queue_id))
         if queue is None:
             problem = topic_problem(topic)
             if problem:
                 raise IllegalMessageError(problem)
             if not 0 <= queue_id <= MAX_QUEUE_ID:
-                raise IllegalMessageError(f"queue {queue_id} cannot exist: queues count from 0")
+                raise IllegalMessageError(f"invalid queue id {queue_id}: queue ids start at 0")
             queue = self.table[(topic, queue_id)] = ConsumeQueue(topic, queue_id)
         return queue
 
     def put(self, queue: ConsumeQueue, number: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Add entry `number`; False when the queue has it already, or when its number is out of all reason."""
+        """Add entry `number`; return False if the queue already has it or its number is implausible."""
         if number != queue.max_number and not self._make_room(queue, number, physical_offset):
             return False
         tail = queue.tail
@@ -101,13 +101,13 @@ class ConsumeQueues:
 
     def _make_room(self, queue: ConsumeQueue, number: int, physical_offset: int) -> bool:
         if number < queue.max_number:
-            # A topic that was deleted and made anew counts from 0 again: its later record has the larger offset.
+            # The queue of a recreated topic counts from 0 again: its newer record has the larger offset.
             if number or physical_offset <= self.last_physical_offset(queue):
                 return False
             self.cut(queue, 0)
             return True
         if queue.max_number == queue.first_number == 0 and queue.tail is None:
-            # Its older log is gone: the queue begins in the file that holds the entry.
+            # The older log is deleted: the queue starts in the file that holds the entry.
             queue.first_number = queue.max_number = number - number % self.file_entries
         if number - queue.max_number > max(MAX_GAP_ENTRIES, self.file_entries):
             return False
@@ -121,7 +121,7 @@ class ConsumeQueues:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, queue: ConsumeQueue, number: int, count: int) -> bytes:
-        """Up to `count` raw entries from `number`: fewer at the queue's end and at a file's."""
+        """Return up to `count` raw entries from `number`; fewer at the end of the queue or of a file."""
         if number < queue.first_number or number >= queue.max_number or count <= 0:
             return b""
         written = queue.max_number
@@ -142,12 +142,12 @@ class ConsumeQueues:
         return data if len(data) % ENTRY_BYTES == 0 else data[: -(len(data) % ENTRY_BYTES)]
 
     def entry(self, queue: ConsumeQueue, number: int) -> tuple[int, int, int] | None:
-        """Physical offset, size and tags code of one entry; None when it is not there."""
+        """Return physical offset, size and tags code of an entry; None if it does not exist."""
         data = self.read(queue, number, 1)
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
     def last_physical_offset(self, queue: ConsumeQueue) -> int:
-        """Of the newest entry that is not blank; -1: none."""
+        """Return the physical offset of the newest entry that is not blank; -1 if there is none."""
         for number in range(queue.max_number - 1, queue.first_number - 1, -1):
             entry = self.entry(queue, number)
             if entry is not None and entry[1] != BLANK_SIZE:
@@ -155,7 +155,7 @@ class ConsumeQueues:
         return -1
 
     def first_at(self, queue: ConsumeQueue, physical_offset: int) -> int:
-        """The first entry whose record stands at or behind `physical_offset`; blank ones are passed over."""
+        """Return the first entry, except blank ones, whose record starts at or after `physical_offset`."""
         low, high = queue.first_number, queue.max_number
         while low < high:
             middle = (low + high) // 2
@@ -167,7 +167,7 @@ class ConsumeQueues:
         return self._next_sound(queue, low, queue.max_number)[0]
 
     def _next_sound(self, queue: ConsumeQueue, number: int, end: int) -> tuple[int, int]:
-        """The first entry in number…end that is not blank, and its physical offset; `end` when there is none."""
+        """Return the first entry in number…end that is not blank, and its physical offset; `end` if there is none."""
         while number < end:
             data = self.read(queue, number, min(end - number, 512))
             if not data:
@@ -179,7 +179,7 @@ class ConsumeQueues:
         return end, 0
 
     def bounds(self, queue: ConsumeQueue, log_min_offset: int) -> tuple[int, int]:
-        """First entry whose record is there, and number of the next entry."""
+        """Return the first entry whose record exists, and the number of the next entry."""
         if queue.min_known_for != log_min_offset or queue.min_number < queue.first_number:
             queue.min_number = self.first_at(queue, log_min_offset)
             queue.min_known_for = log_min_offset
@@ -188,7 +188,7 @@ class ConsumeQueues:
     # -- files ----------------------------------------------------------------------------------------------------
 
     def path_of(self, queue: ConsumeQueue, number: int) -> str:
-        """Path of the file that holds entry `number`."""
+        """Return the path of the file that holds entry `number`."""
         start = number - number % self.file_entries
         return f"{self.folder}/{queue.topic}/{queue.queue_id}/{start * ENTRY_BYTES:020d}"
 
@@ -222,18 +222,18 @@ class ConsumeQueues:
         return descriptor
 
     def forget_descriptor(self, path: str) -> None:
-        """Close a file that is about to change its size or go."""
+        """Close a file that is about to be resized or deleted."""
         descriptor = self._open_files.pop(path, None)
         if descriptor is not None:
             self._files.close(descriptor)
 
     @property
     def dirty_count(self) -> int:
-        """Queues with entries that are not in a file."""
+        """Return the number of queues with entries that are not in a file."""
         return len(self._dirty)
 
     def write_behind(self, budget_files: int) -> bool:
-        """Write the new entries of up to `budget_files` queues; True when more is left that can be written now."""
+        """Write the new entries of up to `budget_files` queues; return whether more can be written now."""
         dirty = self._dirty
         for _ in range(min(budget_files, len(dirty))):
             queue = dirty[0]
@@ -269,7 +269,7 @@ class ConsumeQueues:
         queue.tail = None
 
     def take_unsynced(self) -> tuple[set[str], set[str]]:
-        """Files and folders written since the last call; the caller now syncs them."""
+        """Return files and folders written since the last call; the caller must sync them."""
         taken = self.unsynced_files, self.unsynced_folders
         self.unsynced_files, self.unsynced_folders = set(), set()
         return taken
@@ -277,14 +277,14 @@ class ConsumeQueues:
     # -- cutting and removing -------------------------------------------------------------------------------------
 
     def file_starts(self, queue: ConsumeQueue) -> list[int]:
-        """Entry numbers at which the queue's files begin, from the folder."""
+        """Return the entry numbers at which the queue's files in the folder start."""
         names = self._files.names_in(f"{self.folder}/{queue.topic}/{queue.queue_id}")
         return [int(n) // ENTRY_BYTES for n in names if n.isdigit() and int(n) % self.file_bytes == 0]
 
     def cut(self, queue: ConsumeQueue, number: int) -> bool:
-        """Let the queue end before entry `number`, with zeroes behind it; whether anything stood there.
+        """End the queue before entry `number` and zero what follows; return whether anything was overwritten.
 
-        What stood there is kept aside.
+        The overwritten bytes are moved aside.
         """
         if queue.tail is not None:
             self._write_tail(queue)
@@ -313,7 +313,7 @@ class ConsumeQueues:
         return changed
 
     def remove_files_below(self, queue: ConsumeQueue, log_min_offset: int) -> list[str]:
-        """Delete files all of whose records are gone, never the last one; their paths."""
+        """Delete files whose records no longer exist, but never the last file; return their paths."""
         removed = []
         while queue.first_number + self.file_entries < queue.max_number:
             last = self.entry(queue, queue.first_number + self.file_entries - 1)
@@ -328,7 +328,7 @@ class ConsumeQueues:
         return removed
 
     def remove_topic(self, topic: str) -> list[ConsumeQueue]:
-        """Delete the topic's queues and their files."""
+        """Delete the topic's queues and their files; return the queues."""
         removed = [queue for (name, _), queue in self.table.items() if name == topic]
         for queue in removed:
             del self.table[(topic, queue.queue_id)]
@@ -349,7 +349,7 @@ class ConsumeQueues:
         return removed
 
     def folders(self) -> Iterator[tuple[str, int]]:
-        """Topic and queue id of every queue that has a folder."""
+        """Iterate over topic and queue id of every queue that has a folder."""
         for topic in self._files.names_in(self.folder):
             if topic_problem(topic):
                 continue
@@ -358,7 +358,7 @@ class ConsumeQueues:
                     yield topic, int(name)
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Release the descriptors."""
         for descriptor in self._open_files.values():
             self._files.close(descriptor)
         self._open_files.clear()

@@ -1,4 +1,4 @@
-"""Dispatch of each record from the log to queues, index and observers, live and replayed alike."""
+"""Dispatch of live and replayed records to queues, index and observers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def due_or_tags_code(
     store_timestamp_ms: int,
     levels: DelayLevels,
 ) -> int:
-    """The tags code of a record's queue entry: the due time in ms for a delayed one, else the hash of its tags."""
+    """Return the tags code of a record's queue entry: the due time in ms of a delayed record, else its tags' hash."""
     if topic == SCHEDULE_TOPIC:
         level = recorded_level(properties)
         if level > 0:
@@ -35,9 +35,9 @@ def due_or_tags_code(
 
 
 def recorded_level(properties: dict[str, str]) -> int:
-    """The delay level that a record of the log states; 0 for none and for what is no number.
+    """Return the delay level in a record of the log; 0 if it has none or its value is not a number.
 
-    It never fails: a recovery meets records that another broker wrote, or that damage changed.
+    Never raises: recovery may find records that another broker wrote or that are damaged.
     """
     text = properties.get(DELAY)
     if text is None or len(text) > 10:
@@ -49,7 +49,7 @@ def recorded_level(properties: dict[str, str]) -> int:
 
 
 class Dispatcher:
-    """Takes records in log order."""
+    """Dispatcher of records, in log order."""
 
     def __init__(
         self, queues: ConsumeQueues, index: KeyIndex | None, observers: Sequence[DispatchObserver], levels: DelayLevels
@@ -59,19 +59,19 @@ class Dispatcher:
         self.observed_by(observers)
         self.levels = levels
         self.deleted_topics: dict[str, int] = {}
-        """Log end at which a topic was deleted: its older records have no place in queues."""
+        """Topic → log end at its deletion; older records get no queue entry."""
         self.refused_entries = 0
-        """Records that got no queue entry: an illegal topic or queue, or an offset out of all reason."""
+        """Number of records without a queue entry because of an illegal topic or queue, or an implausible offset."""
 
     def observed_by(self, observers: Sequence[LiveObserver]) -> None:
-        """Replaces the observers."""
+        """Replace the observers."""
         self._observers = [observer.dispatch for observer in observers]
 
     def dispatch(self, record: Dispatched) -> None:
-        """One record: its queue entry, its keys, then each observer."""
+        """Add a record's queue entry and its keys, then pass it to each observer."""
         transaction = record.sys_flag & TRANSACTION_MASK
         if transaction == TRANSACTION_ROLLBACK:
-            return  # recovery's filler over a damaged place
+            return  # a filler that recovery wrote over damage
         if transaction == 0 or transaction == TRANSACTION_COMMIT:
             queues = self._queues
             queue = queues.table.get((record.topic, record.queue_id))
@@ -82,7 +82,7 @@ class Dispatcher:
         self.observe(record)
 
     def observe(self, record: Dispatched) -> None:
-        """One record whose queue has its entry already: its keys, then each observer."""
+        """Index a record whose queue entry exists and pass it to each observer."""
         if record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             return
         if self._index is not None:
@@ -91,7 +91,7 @@ class Dispatcher:
             observe(record)
 
     def _put_out_of_order(self, record: Dispatched) -> None:
-        """First of its queue, known already, behind a gap, or of a topic that was deleted since."""
+        """Add an entry that is the queue's first, a duplicate, after a gap, or of a topic deleted since."""
         if self.deleted_topics and record.physical_offset < self.deleted_topics.get(record.topic, 0):
             return
         try:

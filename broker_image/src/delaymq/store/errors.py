@@ -1,20 +1,20 @@
-"""Errors of the store. Each text says what to do."""
+"""Errors of the store. Each message states a remedy."""
 
 
 class StoreError(Exception):
-    """Base of this layer's errors."""
+    """Base class of the store's errors."""
 
 
 class NotAStoreError(StoreError):
-    """The folder does not hold a store, or one that this version must not touch."""
+    """The folder holds no store, or a store that this version must not open."""
 
 
 class StoreOpenError(StoreError):
-    """The system refused a call that is needed to open the store."""
+    """A system call that is needed to open the store failed."""
 
 
 class UnreadableTableError(StoreError):
-    """A table whose file and backup cannot be read; `paths`, below the store, of what is kept of them."""
+    """Neither a table's file nor its backup can be read. `paths`: retained files, relative to the store."""
 
     def __init__(self, paths: list[str]) -> None:
         super().__init__(f"neither the table nor its backup can be read: {', '.join(paths)}")
@@ -22,23 +22,23 @@ class UnreadableTableError(StoreError):
 
 
 class StoreLockedError(StoreError):
-    """Another process has the store."""
+    """Another process has locked the store."""
 
 
 class StoreClosedError(StoreError):
-    """The store was closed."""
+    """The store is closed."""
 
 
 class StoreReadOnlyError(StoreError):
-    """The store was opened to be looked at."""
+    """The store is open read-only."""
 
 
 class StoreFailedError(StoreError):
-    """The disk refused to keep what was written: nothing more is accepted until a restart."""
+    """The disk failed to store written data; nothing more is accepted until a restart."""
 
 
 class StoreFullError(StoreError):
-    """No space for more messages; reading goes on, and writing resumes when there is space."""
+    """Out of space for messages. Reading continues, and writing resumes when space is available."""
 
 
 class RecordTooLargeError(StoreError):
@@ -46,24 +46,24 @@ class RecordTooLargeError(StoreError):
 
 
 class SegmentCreateError(StoreError):
-    """A new log segment could not be created for another reason than space."""
+    """A log segment could not be created, for a reason other than space."""
 
 
 class ShortageError(OSError):
-    """A call failed because descriptors or memory ran out: nothing was lost, repeat the call."""
+    """A call failed because file descriptors or memory ran out. No data was lost; retry the call."""
 
 
 class BackupError(StoreError):
-    """A backup that cannot be made, read or restored."""
+    """A backup cannot be made, read or restored."""
 
 
 class WrongFolderError(BackupError):
-    """A folder that was named cannot serve: it is no store, no backup, or not empty."""
+    """The given folder cannot be used: it holds no store or no backup, or is not empty."""
 
 
 class NewerBackupError(BackupError):
-    """A backup of a later version, which this one neither reads nor overwrites."""
+    """The backup was made by a later version; this one neither reads nor overwrites it."""
 
 
 class SegmentGoneError(StoreError):
-    """The log was deleted up to somewhere while it was being copied: look at the source anew."""
+    """Retention deleted a log segment while it was copied; read the state of the source again."""

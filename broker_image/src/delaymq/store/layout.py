@@ -1,4 +1,4 @@
-"""The first steps of opening a store: is it one, may this version touch it, how large are its files."""
+"""Identification of a store folder, its format version and its file sizes, as the first steps of opening it."""
 
 from __future__ import annotations
 
@@ -19,50 +19,51 @@ from delaymq.store.segments import SegmentFolder
 
 _logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
-"""Of what this program writes. Raised by every change that an older program would not understand."""
+"""Version of the format that this program writes; raised by every change that an older program cannot interpret."""
 MINIMUM_READER = 1
-"""The oldest program, by its FORMAT_VERSION, that may open what this one writes. It stays where it is while an older
-one loses nothing by passing over what is new; then a downgrade is a matter of starting the older program."""
+"""Lowest FORMAT_VERSION of programs that may open a store written by this one. It is not raised as long as an older
+program can ignore new content without loss; a downgrade then only requires starting the older program."""
 _STATE = "delaymq/state.json"
 _FOLDERS = ("commitlog", "consumequeue", "index", "config", "delaymq")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreState:
-    """delaymq/state.json: whose store this is."""
+    """Content of delaymq/state.json, which identifies the store."""
 
     format_version: int
     epoch: int
     role: str
     store_id: str
     minimum_reader: int = MINIMUM_READER
-    """The oldest program that may open it."""
+    """Lowest format version of programs that may open the store."""
     unfinished: str = ""
-    """What a tool left half-done here; such a store is not opened."""
+    """Operation that a tool left unfinished; such a store cannot be opened."""
 
 
 def read_state(files: Files, path: str, corrections: list[Correction]) -> StoreState | None:
-    """The state; None for a store that ours never opened. NotAStoreError for one of a newer version."""
+    """Return the state; None if DelayMQ never opened the store. NotAStoreError for a newer version."""
     data = files.read(f"{path}/{_STATE}")
     if data is None:
         return None
     try:
         state = _decode_state(data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        corrections.append(Correction("state-damaged", _STATE, 0, f"cannot be read ({error}): written anew"))
+        corrections.append(Correction("state-damaged", _STATE, 0, f"cannot be read ({error}): recreated"))
         return None
     if state.minimum_reader > FORMAT_VERSION:
         raise NotAStoreError(
-            f"{path} has format version {state.format_version}, which programs of version {state.minimum_reader} and "
-            f"later read; this program knows {FORMAT_VERSION}: use the version that wrote it, or a later one"
+            f"{path} has format version {state.format_version}, which requires a program of version "
+            f"{state.minimum_reader} or later; this program has version {FORMAT_VERSION}: use the version that wrote "
+            "the store, or a later one"
         )
     if state.unfinished:
-        raise NotAStoreError(f"{path} holds {state.unfinished}: run it again to its end, or empty the folder")
+        raise NotAStoreError(f"{path} contains {state.unfinished}: run it again to the end, or empty the folder")
     return state
 
 
 def read_state_as_it_is(files: Files, path: str) -> StoreState | None:
-    """The state whatever it says; None when there is none that can be read."""
+    """Return the state without any checks; None if there is no readable one."""
     data = files.read(f"{path}/{_STATE}")
     try:
         return _decode_state(data) if data is not None else None
@@ -78,14 +79,14 @@ def _decode_state(data: bytes) -> StoreState:
         epoch=int(content["epoch"]),
         role=str(content["role"]),
         store_id=str(content["storeId"]),
-        # Who does not say so may be read by those who know its version.
+        # Without this field, any program that supports the format version may open the store.
         minimum_reader=int(content.get("minimumReader", format_version)),
         unfinished=str(content.get("unfinished", "")),
     )
 
 
 def write_state(files: Files, path: str, state: StoreState) -> None:
-    """Replace state.json; on disk when this returns."""
+    """Replace state.json; it is on disk when this returns."""
     content = {
         "formatVersion": state.format_version,
         "epoch": state.epoch,
@@ -101,30 +102,30 @@ def write_state(files: Files, path: str, state: StoreState) -> None:
 
 
 def new_state() -> StoreState:
-    """The state of a store that ours has not opened before."""
+    """Return the state of a store that DelayMQ has not opened before."""
     return StoreState(format_version=FORMAT_VERSION, epoch=0, role="master", store_id=str(uuid.uuid4()))
 
 
 def raised(state: StoreState) -> StoreState:
-    """The state of an older program's store that this one goes on with."""
+    """Return the state of an older program's store, raised to this program's version."""
     return replace(state, format_version=FORMAT_VERSION, minimum_reader=max(state.minimum_reader, MINIMUM_READER))
 
 
 def make_folders(files: Files, path: str) -> None:
-    """The store's folders, on disk by name."""
+    """Create the store's folders; their names are on disk when this returns."""
     for name in _FOLDERS:
         files.make_folder(f"{path}/{name}")
     files.sync_folder(path)
 
 
 def sizes_of_existing(files: Files, path: str, options: StoreOptions) -> StoreOptions:
-    """`options` with the sizes of the files that are there."""
+    """Return `options` with the sizes of the existing files."""
     found_log_bytes, found_queue_bytes = sizes_found(files, path)
     log_bytes = found_log_bytes or options.commit_log_file_bytes
     queue_bytes = found_queue_bytes or options.consume_queue_file_bytes
     if (log_bytes, queue_bytes) != (options.commit_log_file_bytes, options.consume_queue_file_bytes):
         _logger.warning(
-            "the store's files have %d (log) and %d bytes (queues), not the configured %d and %d: theirs hold",
+            "the store's files have %d (log) and %d bytes (queues), not the configured %d and %d: existing sizes kept",
             log_bytes,
             queue_bytes,
             options.commit_log_file_bytes,
@@ -135,18 +136,20 @@ def sizes_of_existing(files: Files, path: str, options: StoreOptions) -> StoreOp
     for name in files.names_in(f"{path}/index"):
         facts = files.facts(f"{path}/index/{name}")
         if is_index_name(name) and facts is not None and facts.file_bytes != index_bytes:
-            _logger.warning("index/%s has %d bytes, not the configured %d", name, facts.file_bytes, index_bytes)
+            _logger.warning(
+                "index/%s has %d bytes, not the configured %d: existing size kept", name, facts.file_bytes, index_bytes
+            )
             break
     return options
 
 
 def sizes_found(files: Files, path: str) -> tuple[int | None, int | None]:
-    """Bytes of the log's and of the queues' files; None where none tell."""
+    """Return the file sizes of log and queues in bytes; None where no file shows it."""
     return SegmentFolder(files, f"{path}/commitlog", "", 0).size_of_existing(), _queue_file_bytes(files, path)
 
 
 def _queue_file_bytes(files: Files, path: str) -> int | None:
-    """Size of the first queue files that are there; the largest of a few, since one may have been cut."""
+    """Return the size of the first queue files; the largest of a few, because one may be truncated."""
     found = 0
     examined = 0
     for topic in files.names_in(f"{path}/consumequeue"):

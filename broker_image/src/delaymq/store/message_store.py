@@ -1,4 +1,4 @@
-"""The store's facade: what a broker calls. One thread, except where a task says otherwise."""
+"""Facade of the store. All methods run on one thread, except where a task states otherwise."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _body_crc_of = BODY_CRC.unpack_from
 
 
 class MessageStore:
-    """An open store. Make one with `open`."""
+    """An open store, created with `open`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class MessageStore:
     ) -> None:
         self.path = path
         self.store_id = store_id
-        """Of state.json: made with the store, and the same at every start on it."""
+        """Id from state.json: generated with the store and unchanged by restarts."""
         self.options = options
         self.recovery = report
         self._files = files
@@ -109,7 +109,7 @@ class MessageStore:
         levels: DelayLevels,
         observers: Sequence[DispatchObserver] = (),
     ) -> MessageStore:
-        """A store, or a backup, as `open` would find it; nothing is appended, and nothing in its folder changes."""
+        """Open a store or a backup as `open` would, but without changing its folder and without appending."""
         from delaymq.store.read_only import read_only_files  # no other start needs it
 
         files, options = read_only_files(os.fspath(path).rstrip("/"), options)
@@ -133,13 +133,13 @@ class MessageStore:
         files: Files | None = None,
         observers: Sequence[DispatchObserver] = (),
     ) -> MessageStore:
-        """Take the lock, recover, be ready. StoreLockedError, NotAStoreError; damage is put right and reported."""
+        """Lock and recover the store. Damage is repaired and reported. StoreLockedError, NotAStoreError."""
         return opening.open_store(cls, os.fspath(path), options, now_ms, levels, files or Files(), observers)
 
     def hand_on(self, observers: Sequence[LiveObserver]) -> None:
-        """Has `observers` see the records from now on, instead of those that followed the recovery.
+        """Replace the observers that followed the recovery with `observers`, which receive all records from now on.
 
-        They have the same names: what one followed of the log, the other goes on from.
+        Names and order must be the same: each observer continues from the state of its predecessor. ValueError.
         """
         names = [observer.name for observer in self._snapshots.observers]
         if names != [observer.name for observer in observers]:
@@ -147,11 +147,11 @@ class MessageStore:
         self._dispatcher.observed_by(observers)
         self._snapshots.observers = observers
 
-    # -- where things stand ---------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------------------
 
     @property
     def levels(self) -> DelayLevels:
-        """By which a schedule record of another broker gets its due time."""
+        """Delay levels from which records that another broker wrote to the schedule topic get their due times."""
         return self._dispatcher.levels
 
     @levels.setter
@@ -170,22 +170,22 @@ class MessageStore:
 
     @property
     def flushed_offset(self) -> int:
-        """All before it is on disk."""
+        """Physical offset up to which the log is on disk."""
         return self._log.flushed_offset
 
     @property
     def confirmed_offset(self) -> int:
-        """All before it counts as kept: appended, or with `sync_flush` flushed."""
+        """Physical offset up to which records are confirmed: appended or, with `sync_flush`, flushed."""
         return self._log.flushed_offset if self.options.sync_flush else self._log.end_offset
 
     @property
     def largest_record_bytes(self) -> int:
-        """The largest record that fits a segment, whatever limit is configured."""
+        """Size of the largest record that fits a segment, regardless of the configured limit."""
         return self._log.file_bytes - BLANK_BYTES
 
     @property
     def deleted_topics(self) -> Mapping[str, int]:
-        """Topic → log end at its deletion, as far as the log still has older records."""
+        """Topic → log end at its deletion, for topics of which the log still has older records."""
         return self._dispatcher.deleted_topics
 
     @property
@@ -194,7 +194,7 @@ class MessageStore:
         return self._log.last_store_timestamp_ms
 
     def set_options(self, options: StoreOptions) -> None:
-        """Take changed limits, intervals and retention; sizes and kinds of files stay as the store was opened."""
+        """Apply changed limits, intervals and retention; file sizes and kinds of files do not change."""
         opened = self.options
         self.options = self._retention.options = replace(
             options,
@@ -209,9 +209,10 @@ class MessageStore:
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append(self, message: NewRecord) -> Dispatched:
-        """Append and dispatch; in memory, except when the next segment could not be made ahead.
+        """Append a record in memory and dispatch it; may create the next segment.
 
-        StoreFullError, StoreFailedError, StoreClosedError, RecordTooLargeError, IllegalMessageError: nothing changed.
+        Nothing has changed after StoreFullError, StoreFailedError, StoreClosedError, RecordTooLargeError or
+        IllegalMessageError.
         """
         return self._append(message, encode_properties(message.properties))
 
@@ -253,17 +254,17 @@ class MessageStore:
         return record
 
     def append_batch(self, messages: Sequence[NewRecord]) -> list[Dispatched]:
-        """Append all in one segment, or none; errors as of `append`."""
+        """Append all messages to one segment, or none; errors as in `append`."""
         property_bytes = [encode_properties(message.properties) for message in messages]
         self.make_room(self._check_batch(messages, property_bytes))
         return [self._append(message, encoded) for message, encoded in zip(messages, property_bytes, strict=True)]
 
     def check_batch(self, messages: Sequence[NewRecord]) -> int:
-        """How many bytes they would take in the log; errors as of `append`."""
+        """Return the number of log bytes that the messages need; errors as in `append`."""
         return self._check_batch(messages, [encode_properties(message.properties) for message in messages])
 
     def make_room(self, total: int) -> None:
-        """Go on in the next segment if `total` bytes do not fit this one; errors as of `append`."""
+        """Continue in the next segment if `total` bytes do not fit the current one; errors as in `append`."""
         log = self._log
         if self._closed or log.failure is not None or self._retention.disk.writes_refused:
             self._refuse()
@@ -289,63 +290,63 @@ class MessageStore:
 
     def _refuse(self) -> None:
         if self._read_only is not None:
-            raise StoreReadOnlyError("the store is only read: start the broker without readOnly to store messages")
+            raise StoreReadOnlyError("the store is read-only: start the broker without readOnly to store messages")
         if self._closed:
             raise StoreClosedError("the store is closed")
         if self._log.failure is not None:
             raise self._log.failure
         raise StoreFullError(
-            f"the disk is {self._retention.disk.used_ratio:.0%} full, above "
-            f"{self.options.disk_write_refused_ratio:.0%} nothing is stored: free space or enlarge the volume"
+            f"the disk is {self._retention.disk.used_ratio:.0%} full; the store rejects messages above "
+            f"{self.options.disk_write_refused_ratio:.0%}: free space or enlarge the volume"
         )
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
-        """What the next record of this queue will get."""
+        """Return the queue offset of the next record of this queue."""
         queue = self._queues.table.get((topic, queue_id))
         return queue.max_number if queue is not None else 0
 
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """First entry whose record is there and number of the next; (0, 0) for a queue never written."""
+        """Return the first entry whose record exists and the number of the next one; (0, 0) if never written."""
         queue = self._queues.table.get((topic, queue_id))
         return self._queues.bounds(queue, self._log.min_offset) if queue is not None else (0, 0)
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether the queue was ever written."""
+        """Whether the queue has ever been written."""
         return (topic, queue_id) in self._queues.table
 
     def queues(self) -> Iterator[tuple[str, int]]:
-        """Topic and queue id of each queue."""
+        """Iterate over topic and queue id of each queue."""
         return iter(list(self._queues.table))
 
     def read_entries(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
-        """Up to `count` raw entries of 20 bytes from `offset`; call again behind a short answer. Some may be blank."""
+        """Return up to `count` raw entries of 20 bytes from `offset`, blank ones too; call again if there are fewer."""
         queue = self._queues.table.get((topic, queue_id))
         return self._queues.read(queue, offset, count) if queue is not None else b""
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The entry stored at `timestamp_ms` or nearest to it; 0 for a queue never written."""
+        """Return the number of the entry stored at or nearest to `timestamp_ms`; 0 for a queue never written."""
         queue = self._queues.table.get((topic, queue_id))
         return offset_by_time(self._log, self._queues, queue, timestamp_ms) if queue is not None else 0
 
     def store_time_of(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Store time in ms of one entry's record; None when it is not there."""
+        """Return the store time in ms of an entry's record; None if it is missing."""
         queue = self._queues.table.get((topic, queue_id))
         return store_time_of(self._log, self._queues, queue, queue_offset) if queue is not None else None
 
     def delete_topic(self, topic: str) -> None:
-        """Delete the topic's queues; a later topic of that name counts from 0, also after a recovery."""
+        """Delete the topic's queues; a later topic with that name counts from 0, even after a recovery."""
         if not any(name == topic for name, _ in self._queues.table):
-            return  # nothing of it is in the log that a recovery would bring back
-        # A snapshot that states queues which are gone would not be used.
+            return  # no record in the log from which recovery could restore a queue
+        # Recovery would reject a snapshot that names deleted queues.
         self._snapshots.abandon()
         self._dispatcher.deleted_topics[topic] = self._log.end_offset
         self.save_deleted_topics()
         self._queues.remove_topic(topic)
 
     def save_deleted_topics(self) -> None:
-        """Keep the deletions that the log still needs to know of."""
+        """Save the deletions of topics of which the log still has records."""
         kept = {topic: end for topic, end in self._dispatcher.deleted_topics.items() if end > self._log.min_offset}
         self._dispatcher.deleted_topics = kept
         self.own_files.save(_DELETED_TOPICS, json.dumps(kept).encode())
@@ -353,27 +354,27 @@ class MessageStore:
     # -- records --------------------------------------------------------------------------------------------------
 
     def read_bytes(self, physical_offset: int, size: int) -> bytes:
-        """Raw bytes of the log; none when they are not all there."""
+        """Return raw bytes of the log; empty if any of them is missing."""
         return self._log.read_bytes(physical_offset, size) if physical_offset >= 0 else b""
 
     def record_at(self, physical_offset: int) -> Record | None:
-        """The record that begins there; None when no sound one does."""
+        """Return the record that starts at an offset; None if there is no valid one."""
         return self._log.record_at(physical_offset)
 
     def referenced_head(self, physical_offset: int) -> ReferencedHead | None:
-        """The head of the record that begins there and that its queue names; see `untrusted_offsets`."""
+        """Return the head of the record at an offset if its queue names it too; see `untrusted_offsets`."""
         return referenced_head(self._log, self._queues, physical_offset)
 
     def record_from(self, physical_offset: int, size: int) -> Record:
-        """The record that a queue entry names; RecordError when it is gone."""
+        """Return the record that a queue entry names. RecordError: the record no longer exists."""
         return decode_record(self._log.read_bytes(physical_offset, size), check_crc=False)
 
     def query_index(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records that may have `key`, newest first."""
+        """Return physical offsets of records that may have `key`, newest first."""
         return self._index.query(topic, key, max_count, begin_ms, end_ms) if self._index is not None else []
 
     def index_steps(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        """As `query_index`, all of them, in steps: None where others may have their turn."""
+        """Yield all results of `query_index`; None marks points at which the caller may interrupt the search."""
         if self._index is not None:
             yield from self._index.steps(topic, key, begin_ms, end_ms)
 
@@ -385,28 +386,28 @@ class MessageStore:
     # -- work in the background -----------------------------------------------------------------------------------
 
     def flush_task(self) -> StoreTask | None:
-        """Brings all that is appended to disk; None when nothing is to do, or one is under way."""
+        """Return a task that flushes all appended records; None if there are none or a flush is running."""
         return self._log.flush_task()
 
     def allocation_task(self) -> StoreTask | None:
-        """Makes the next segment; None when it is there, one is under way, or the disk is too full."""
+        """Return a task that creates the next segment; None if it exists or is in creation, or the disk is too full."""
         return None if self._retention.disk.writes_refused else self._log.allocation_task()
 
     def write_behind(self, budget_files: int = 256) -> bool:
-        """Write new queue and index entries to their files; True when more is left."""
+        """Write new queue and index entries to their files; return whether more are left."""
         more = self._queues.write_behind(budget_files)
         if self._index is not None:
             self._index.write_behind()
         return more
 
     def snapshot_task(self, force: bool = False) -> StoreTask | None:
-        """Shortens the next recovery; None when it is not time yet, or one is under way."""
+        """Return a task that writes a snapshot to shorten the next recovery; None if none is due or one is running."""
         return self._snapshots.task(self.options.snapshot_interval_bytes, force=force)
 
     # -- the disk -------------------------------------------------------------------------------------------------
 
     def clean(self, now_ms: int, *, at_any_hour: bool = False) -> list[str]:
-        """One pass of deletion, see Retention.clean; paths of what was deleted."""
+        """Run one deletion cycle, see Retention.clean; return the paths of deleted files."""
         removed = self._retention.clean(now_ms, at_any_hour=at_any_hour, index_in_use=self._snapshots.is_running)
         if removed and self._dispatcher.deleted_topics:
             self.save_deleted_topics()
@@ -414,15 +415,15 @@ class MessageStore:
 
     @property
     def failure(self) -> StoreFailedError | None:
-        """Why nothing is accepted any more, once the disk has refused to keep what was written."""
+        """Reason why the store accepts nothing more after a disk failure; None before."""
         return self._log.failure
 
     def disk_state(self) -> DiskState:
-        """How full the disk was at the last pass."""
+        """Disk usage measured by the last retention check."""
         return self._retention.disk
 
     def close(self) -> None:
-        """Stop: everything to disk, marked as clean. After a disk failure only let go: the next start recovers."""
+        """Write everything to disk and mark a clean stop. After a disk failure, only release files and the lock."""
         if self._closed:
             self.abandon()
             return
@@ -439,12 +440,12 @@ class MessageStore:
                 self._files.unlink(f"{self.path}/abort")
                 self._files.sync_folder(self.path)
             else:
-                _logger.error("the store could not be written to the end: the next start recovers it")
+                _logger.error("the store could not be completely written: the next start recovers it")
         finally:
             self._release()
 
     def abandon(self) -> None:
-        """Let go of files and lock without writing anything: what a kill leaves, in the same process."""
+        """Release files and lock without writing, which leaves the same state as a kill."""
         read_only, self._read_only = self._read_only, None
         if read_only is not None or not self._closed:
             self._closed = True

@@ -1,4 +1,4 @@
-"""The store's own vocabulary: what goes in, what comes out, what recovery did."""
+"""Data types and protocols of the store: its input, its output and the results of recovery."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 @dataclass(slots=True)
 class NewRecord:
-    """A message to append; the store gives it its offsets and its store time."""
+    """A message to append; the store assigns offsets and store time."""
 
     topic: str
     queue_id: int
@@ -22,13 +22,13 @@ class NewRecord:
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     is_copy: bool = False
-    """Whether it is made of a record that the log has. Then any size will do that fits a segment: the limit of sizes
-    may have been lowered since."""
+    """Whether it is a copy of a record in the log. The only limit is then the segment size, because the limit on
+    record sizes may have been lowered since."""
 
 
 @dataclass(slots=True)
 class Dispatched:
-    """A record as queues, index and observers see it, live and replayed."""
+    """A record as queues, index and observers receive it, live or replayed."""
 
     topic: str
     queue_id: int
@@ -47,55 +47,55 @@ class Dispatched:
 
 
 class LiveObserver(Protocol):
-    """Sees every record that is appended; its state is kept in snapshots."""
+    """Observer of every appended record; its state is saved in snapshots."""
 
     name: str
-    """Key of its state."""
+    """Key of its state in snapshots."""
 
     def dispatch(self, record: Dispatched) -> None:
-        """One record."""
+        """Process one record."""
 
     def state(self) -> object:
-        """What a snapshot keeps, as JSON can hold it."""
+        """Return the state to save in a snapshot, as JSON-compatible data."""
 
 
 class DispatchObserver(LiveObserver, Protocol):
-    """Sees every record in log order, live and replayed."""
+    """Observer of every record in log order, live and replayed."""
 
     def restore(self, state: object | None) -> None:
-        """Called before the replay; None: no valid snapshot, the whole log is replayed.
+        """Restore the state before the replay; None if there is no valid snapshot and the whole log is replayed.
 
-        ValueError for a state that is none of this observer's: then it is called again, with None.
+        ValueError if the state is not one of this observer; the store then calls the method again with None.
         """
 
 
 class StoreTask(Protocol):
-    """System calls to be made off the loop: `run` in any thread, then `finish` on the loop, also after a failure."""
+    """System calls to be made off the event loop: `run` in any thread, then always `finish` on the loop."""
 
     def run(self) -> None:
-        """Make the calls; never raises, a failure is kept for `finish`."""
+        """Make the calls. Never raises; `finish` reports a failure."""
 
     def finish(self) -> OSError | None:
-        """Take the result over; what failed, or None."""
+        """Apply the result; return the error, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """One thing that recovery put right."""
+    """One repair by recovery."""
 
     what: str
-    """Kind, such as `torn-tail`: a label of the counter."""
+    """Kind, such as `torn-tail`: a label value of the counter."""
     file: str
     """Path below the store."""
     offset: int
     """Byte in that file, or physical offset for the log."""
     detail: str
-    """A sentence."""
+    """Description in one sentence."""
 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the store found and did."""
+    """Findings and repairs of the recovery at the opening of a store."""
 
     clean: bool = True
     """Whether the last stop was clean."""
@@ -107,7 +107,7 @@ class RecoveryReport:
 
 
 class DiskState(NamedTuple):
-    """How full the store's disk is."""
+    """Usage of the store's disk."""
 
     used_ratio: float
     writes_refused: bool

@@ -1,4 +1,4 @@
-"""Opening a store, step by step, and handing it over."""
+"""Steps for opening a store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def open_store(
     files: Files,
     observers: Sequence[DispatchObserver],
 ) -> Store:
-    """A recovered store; see `MessageStore.open`."""
+    """Open and recover a store; see `MessageStore.open`."""
     try:
         return _open_store(store_class, path, options, now_ms, levels, files, observers)
     except OSError as error:
@@ -69,7 +69,7 @@ def _open_store(
             state = layout.new_state()
             layout.write_state(files, path, state)
         elif state.format_version < layout.FORMAT_VERSION:
-            # Before anything is written in the newer format: an older program must know that it may not read it.
+            # First of all writes: an older program must detect that it may not read the new format.
             state = layout.raised(state)
             layout.write_state(files, path, state)
         report.clean = files.facts(f"{path}/abort") is None
@@ -119,7 +119,7 @@ def _remedy(error: OSError) -> str:
     if is_full(error):
         return "free space, or enlarge the volume"
     if error.errno == errno.EROFS:
-        return "the file system is read-only; set readOnly=true to look at the store"
+        return "the file system is read-only; set readOnly=true to inspect the store"
     return "check the folder, its permissions and its disk"
 
 
@@ -128,11 +128,11 @@ def _deleted_topics(files: Files, path: str, report: RecoveryReport, aside: Asid
         content = json.loads(files.read(f"{path}/delaymq/{DELETED_TOPICS}") or b"{}")
         return {str(topic): int(end) for topic, end in content.items()}
     except (ValueError, AttributeError, TypeError) as error:
-        detail = f"cannot be read ({error}): old entries of deleted topics may come back"
+        detail = f"cannot be read ({error}): old entries of deleted topics may reappear"
         report.corrections.append(Correction("config-damaged", f"delaymq/{DELETED_TOPICS}", 0, detail))
         try:
             aside.keep_file(f"{path}/delaymq/{DELETED_TOPICS}")
-            # Said once, not at every start from now on.
+            # Replace the file so that only this start reports the damage.
             files.write(f"{path}/delaymq/{DELETED_TOPICS}", b"{}")
         except OSError as failure:
             if not is_full(failure):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """Options of one store; sizes hold for new stores only, an existing one keeps its own."""
+    """Options of one store. File sizes apply to new stores; an existing store keeps its own."""
 
     commit_log_file_bytes: int = 1 << 30
     """Size of a log segment (mappedFileSizeCommitLog)."""
@@ -16,7 +16,7 @@ class StoreOptions:
     index_slots: int = 5_000_000
     """Hash slots of an index file (maxHashSlotNum)."""
     index_entries: int = 20_000_000
-    """Entries of an index file, the unused first one counted (maxIndexNum)."""
+    """Entries of an index file, including the unused first one (maxIndexNum)."""
     index_enable: bool = True
     """Whether keys are indexed (messageIndexEnable)."""
     check_crc_on_recover: bool = True
@@ -24,16 +24,16 @@ class StoreOptions:
     sync_flush: bool = False
     """Whether a record counts as confirmed only when it is on disk (flushDiskType SYNC_FLUSH)."""
     file_reserved_hours: int = 72
-    """How long segments are kept (fileReservedTime)."""
+    """Retention time of segments (fileReservedTime)."""
     delete_when: tuple[int, ...] = (4,)
-    """Hours of the day, local time, at which old segments are deleted (deleteWhen)."""
+    """Local hours of the day at which old segments are deleted (deleteWhen)."""
     disk_max_used_ratio: float = 0.75
-    """Above it old segments are deleted at any hour (diskMaxUsedSpaceRatio)."""
+    """Disk usage above which old segments are deleted at any hour (diskMaxUsedSpaceRatio)."""
     disk_clean_ratio: float = 0.85
-    """Above it segments are deleted whatever their age."""
+    """Disk usage above which segments are deleted regardless of age."""
     disk_write_refused_ratio: float = 0.90
-    """Above it nothing is accepted."""
+    """Disk usage above which messages are rejected."""
     snapshot_interval_bytes: int = 32 << 20
-    """How much log a recovery has to replay at most."""
+    """Maximum amount of log that recovery has to replay."""
     max_record_bytes: int = (4 << 20) + (64 << 10)
-    """Largest record (maxMessageSize + 64 KiB)."""
+    """Size of the largest record (maxMessageSize + 64 KiB)."""

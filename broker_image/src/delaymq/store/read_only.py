@@ -1,7 +1,7 @@
-"""A store, or a backup, opened without changing a byte of it: whatever a start would write goes into a scratch folder.
+"""Read-only access to a store or a backup: all writes of a start go to a scratch folder.
 
-Only log segments are read through a private mapping. Of every other file that would be changed a copy is made first, of
-its parts that are not zero; so a start on a read-only file system does what any start does, and leaves nothing behind.
+Log segments are read through a private mapping. The non-zero parts of every other file are copied before the first
+change. A start on a read-only file system therefore works like any other start and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _COPIED_AT_ONCE: Final = 1 << 20
 
 
 class ReadOnlyFiles(Files):
-    """The files below `path`, changes to which stay in a scratch folder until `remove_scratch`."""
+    """Files below `path`; changes stay in a scratch folder until `remove_scratch`."""
 
     def __init__(self, path: str) -> None:
         self._path = path.rstrip("/")
         self._scratch = tempfile.mkdtemp(prefix="delaymq-read-only-")
         self._gone: set[str] = set()
         self._untouched: dict[int, str] = {}
-        """Descriptors of files that are the store's own, by path."""
+        """Open descriptors of unmodified files → path."""
 
     def remove_scratch(self) -> None:
-        """Ends: everything that was written is gone."""
+        """Delete the scratch folder with all changes."""
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _there(self, path: str) -> str:
-        """Where the changed copy of a file is, or would be."""
+        """Return the path of the changed copy of a file, which may not exist."""
         inside = path.removeprefix(self._path).lstrip("/")
         return f"{self._scratch}/{inside}" if inside else self._scratch
 
     def _now(self, path: str) -> str:
-        """Where the file as it counts is."""
+        """Return the path of the current version of the file."""
         there = self._there(path)
         return there if os.path.lexists(there) or path in self._gone else path
 
     def _copied(self, path: str) -> str:
-        """The file's copy, made if there is none yet."""
+        """Return the path of the file's copy; create the copy if it is missing."""
         there = self._there(path)
         os.makedirs(os.path.dirname(there), exist_ok=True)
         if not os.path.lexists(there) and path not in self._gone and os.path.isfile(path):
@@ -69,7 +69,7 @@ class ReadOnlyFiles(Files):
         return there
 
     def _make_own(self, descriptor: int) -> None:
-        """A file that is about to be changed: the descriptor becomes one of its copy."""
+        """Redirect a descriptor of an unmodified file to a copy of it, before a change."""
         path = self._untouched.pop(descriptor, None)
         if path is not None:
             copy = os.open(self._copied(path), os.O_RDWR | os.O_CLOEXEC)
@@ -108,13 +108,13 @@ class ReadOnlyFiles(Files):
         super().pwrite(descriptor, data, position)
 
     def fdatasync(self, descriptor: int) -> None:
-        """Nothing has to last."""
+        """Do nothing: changes are temporary."""
 
     def sync_filesystem(self, folder: str) -> bool:
         return True
 
     def sync_folder(self, path: str) -> None:
-        """Nothing has to last."""
+        """Do nothing: changes are temporary."""
 
     def rename(self, source: str, target: str) -> None:
         copy = self._copied(source)
@@ -160,14 +160,14 @@ class ReadOnlyFiles(Files):
         self._gone.discard(path)
 
     def try_lock(self, descriptor: int) -> bool:
-        # Whoever has the store goes on with it: nothing here gets in the way.
+        # A broker that has locked the store keeps running: reads do not disturb it.
         return True
 
 
 def read_only_files(path: str, options: StoreOptions) -> tuple[ReadOnlyFiles, StoreOptions]:
-    """The files of a store or a backup, and the options that its file sizes ask for. BackupError."""
+    """Return the files of a store or a backup, and options with its file sizes. BackupError."""
     if not os.path.isdir(f"{path}/commitlog"):
-        raise BackupError(f"{path} is neither a store nor a backup: there is no folder commitlog to look at")
+        raise BackupError(f"{path} is neither a store nor a backup: it has no folder commitlog")
     files = ReadOnlyFiles(path)
     try:
         return files, _with_small_files(files, path, options) if is_backup(path) else options
@@ -177,7 +177,7 @@ def read_only_files(path: str, options: StoreOptions) -> tuple[ReadOnlyFiles, St
 
 
 def _with_small_files(files: ReadOnlyFiles, path: str, options: StoreOptions) -> StoreOptions:
-    """A backup as the store that a restore would make of it."""
+    """Add the files that a restore would create from a backup; return options with its file sizes."""
     manifest = read_manifest(Files(), path)
     assert manifest is not None
     options = options_of(manifest, options)
@@ -192,6 +192,6 @@ def _with_small_files(files: ReadOnlyFiles, path: str, options: StoreOptions) ->
             blank = BLANK_ENTRY * (end - first)
             file = f"{path}/consumequeue/{topic}/{queue_id}/{segment_name(first * ENTRY_BYTES)}"
             files.write(file, blank.ljust(options.consume_queue_file_bytes, b"\0"))
-    # What a killed broker leaves: queues and index are built from the log.
+    # As after a kill: recovery builds queues and index from the log.
     files.write(f"{path}/abort", b"")
     return options

@@ -1,6 +1,6 @@
-"""A reader of any RocketMQ 4.9 store, also one that a broker has open: no lock, no write, nothing but files.
+"""Read-only reader of any RocketMQ 4.9 store, even one that a broker has open; it takes no lock.
 
-Tools and Spark jobs use it; it imports the message package and the standard library only.
+Tools and Spark jobs use it. It imports only the message package and the standard library.
 Layout: docs/formats/store.md.
 """
 
@@ -47,13 +47,13 @@ class SegmentInfo:
 
     @property
     def end(self) -> int:
-        """Physical offset behind its last byte."""
+        """Physical offset after its last byte."""
         return self.base + self.file_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A part of the log that holds no sound record although sound ones follow it."""
+    """Part of the log that holds no valid record and is followed by valid ones."""
 
     path: str
     position: int
@@ -66,12 +66,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where the log ends, and what stands there."""
+    """End of the log and its cause."""
 
     offset: int
     segment: SegmentInfo | None
     torn_bytes: int
-    """From there to the last byte of the file that is not zero."""
+    """Number of bytes from the end up to the last byte of the file that is not zero."""
     reason: str
 
 
@@ -85,7 +85,7 @@ class QueueEntry(NamedTuple):
 
 
 class StoreReader:
-    """Reads one store. FileNotFoundError when the folder holds no commit log."""
+    """Reads one store. FileNotFoundError: the folder holds no commit log."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path).rstrip("/")
@@ -95,7 +95,7 @@ class StoreReader:
     # -- the log --------------------------------------------------------------------------------------------------
 
     def segments(self) -> list[SegmentInfo]:
-        """The log's files in order."""
+        """Return the log's files in order."""
         found = []
         for name in sorted(os.listdir(f"{self.path}/commitlog")):
             if len(name) == 20 and name.isascii() and name.isdigit():
@@ -104,13 +104,13 @@ class StoreReader:
         return found
 
     def records(self, start: int | None = None, *, check_crc: bool = True) -> Iterator[Record]:
-        """Every sound record from physical offset `start` (a record's own) on, in log order; damage is passed over."""
+        """Iterate over the valid records from physical offset `start` (of a record), in log order; skip damage."""
         for item in self.walk(start, check_crc=check_crc):
             if isinstance(item, Record):
                 yield item
 
     def walk(self, start: int | None = None, *, check_crc: bool = True) -> Iterator[Record | Damage | LogEnd]:
-        """Records, what is damaged between them, and last where and how the log ends."""
+        """Iterate over records and the damage between them; the last item is the LogEnd."""
         segments = [s for s in self.segments() if start is None or s.end > start]
         last_ms = 0
         position = 0 if start is None or not segments else max(start - segments[0].base, 0)
@@ -119,10 +119,10 @@ class StoreReader:
                 gap = segments[number - 1]
                 if segment.base > gap.end:
                     if self._first_sound(segments[number:], last_ms) is None:
-                        yield LogEnd(gap.end, gap, 0, "the file was cut there, and no sound record follows")
+                        yield LogEnd(gap.end, gap, 0, "the file was truncated there, and no valid record follows")
                         return
                     missing = f"{self.path}/commitlog/{gap.end:020d}"
-                    yield Damage(missing, 0, gap.end, segment.base - gap.end, "the file is missing or was cut")
+                    yield Damage(missing, 0, gap.end, segment.base - gap.end, "the file is missing or truncated")
             view = _map(segment)
             try:
                 while True:
@@ -165,9 +165,9 @@ class StoreReader:
         return None
 
     def record_at(self, offset: int, segments: Sequence[SegmentInfo] | None = None) -> Record | None:
-        """The record that begins at a physical offset; None when no sound one does.
+        """Return the record that starts at a physical offset; None if there is no valid one.
 
-        `segments`: the log's files in order, for a caller with many offsets; else the folder is listed.
+        `segments`: the log's files in order, for callers with many offsets; by default, the folder is listed.
         """
         if segments is None:
             segments = self.segments()
@@ -192,20 +192,20 @@ class StoreReader:
     # -- queues and index -----------------------------------------------------------------------------------------
 
     def queues(self) -> Iterator[tuple[str, int]]:
-        """Topic and queue id of each queue that has a folder."""
+        """Iterate over topic and queue id of each queue that has a folder."""
         for topic in _names(f"{self.path}/consumequeue"):
             for name in _names(f"{self.path}/consumequeue/{topic}"):
                 if name.isascii() and name.isdigit():
                     yield topic, int(name)
 
     def queue_files(self, topic: str, queue_id: int) -> list[tuple[int, str, int]]:
-        """First byte (in the queue), path and size of each file of a queue."""
+        """Return first byte (in the queue), path and size of each file of a queue."""
         folder = f"{self.path}/consumequeue/{topic}/{queue_id}"
         names = [name for name in _names(folder) if len(name) == 20 and name.isascii() and name.isdigit()]
         return [(int(name), f"{folder}/{name}", os.stat(f"{folder}/{name}").st_size) for name in names]
 
     def entries(self, topic: str, queue_id: int) -> Iterator[QueueEntry]:
-        """The entries of a queue, blank ones too, up to the first place that holds none."""
+        """Iterate over the entries of a queue, including blank ones, up to the first unused position."""
         for start, path, file_bytes in self.queue_files(topic, queue_id):
             number = start // QUEUE_ENTRY.size
             with open(path, "rb") as file:
@@ -218,16 +218,16 @@ class StoreReader:
                         number += 1
 
     def index_files(self) -> list[str]:
-        """Paths of the key index, oldest first."""
+        """Return the paths of the index files, oldest first."""
         names = [name for name in _names(f"{self.path}/index") if len(name) == 17 and name.isdigit()]
         return [f"{self.path}/index/{name}" for name in names]
 
 
 def is_torn(properties: bytes, position: int) -> bool:
-    """Whether a record's properties, at `position` of their file, look as if a page of them never reached the disk.
+    """Return whether a page of a record's properties, at `position` of their file, probably never reached the disk.
 
-    The format's checksum covers the body only. What was not written is zero up to a page's end, or from its beginning,
-    or to the record's end; text with a NUL just there is all but impossible.
+    The format's checksum covers only the body. Unwritten bytes are zero up to the end of a page, or from its start, or
+    up to the end of the record. Text with a NUL exactly there is extremely unlikely.
     """
     return any(
         run.end() == len(properties)
@@ -254,7 +254,7 @@ def _map(segment: SegmentInfo) -> mmap.mmap:
 def _records_of(
     view: mmap.mmap, segment: SegmentInfo, position: int, *, check_crc: bool
 ) -> Iterator[Record | tuple[int, str]]:
-    """Records from `position` on; last, unless the segment's end was reached, where and why no record follows."""
+    """Iterate over records from `position`; if they stop before the segment's end, also yield position and reason."""
     end = segment.file_bytes
     while end - position >= BLANK_BYTES:
         size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
@@ -262,14 +262,14 @@ def _records_of(
             return
         try:
             if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= end - position:
-                raise RecordError(f"size {size} and magic {magic:#010x} are no record's")
+                raise RecordError(f"size {size} and magic {magic:#010x} are not those of a record")
             record = decode_record(view[position : position + size], check_crc=check_crc)
             if record.physical_offset != segment.base + position:
-                raise RecordError(f"the record says that it stands at {record.physical_offset}")
+                raise RecordError(f"the record states offset {record.physical_offset} as its own")
             if b"\0" in record.raw_properties and is_torn(
                 record.raw_properties, position + size - len(record.raw_properties)
             ):
-                raise RecordError("a part of its properties was never written")
+                raise RecordError("part of its properties was never written")
         except RecordError as error:
             yield position, str(error)
             return
@@ -278,7 +278,7 @@ def _records_of(
 
 
 def _next_sound(view: mmap.mmap, segment: SegmentInfo, position: int, not_before_ms: int) -> int | None:
-    """The first sound record that begins behind `position`, and was not stored before the ones in front of it."""
+    """Return the first valid record after `position` that was not stored before `not_before_ms`; None without one."""
     with open(segment.path, "rb") as file:
         at = position + 1
         while at < segment.file_bytes:
@@ -313,7 +313,7 @@ def _is_sound(view: mmap.mmap, segment: SegmentInfo, position: int, not_before_m
 
 
 def _torn_bytes(segment: SegmentInfo, position: int) -> int:
-    """From `position` to the last byte that is not zero."""
+    """Return the number of bytes from `position` up to the last byte that is not zero."""
     last = position
     with open(segment.path, "rb") as file:
         at = position

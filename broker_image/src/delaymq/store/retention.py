@@ -1,4 +1,4 @@
-"""What may be deleted and when: RocketMQ's rules, and pins that hold what is still needed."""
+"""Deletion of old files by RocketMQ's rules, and pins that protect data still in use."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from delaymq.store.options import StoreOptions
 
 _logger = logging.getLogger(__name__)
 MAX_SEGMENTS_PER_PASS = 10
-# Looking at every queue of 80,000 in one pass would hold up the loop.
+# Checking all of 80,000 queues in one cycle would block the event loop.
 MAX_QUEUES_PER_PASS = 2_000
 _HOUR_MS = 3_600_000
 
 
 class PinReport(NamedTuple):
-    """What a holder keeps from being deleted."""
+    """Data that a pin protects from deletion."""
 
     holder: str
     offset: int
@@ -30,7 +30,7 @@ class PinReport(NamedTuple):
 
 
 class Pins:
-    """Named holders and the oldest physical offset that each still needs."""
+    """Named pins and the oldest physical offset that each protects."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -38,21 +38,21 @@ class Pins:
         self._giving_way: set[str] = set()
 
     def hold(self, name: str, oldest: Callable[[], int | None], *, gives_way: bool = False) -> None:
-        """Ask `oldest` before each deletion; it answers None when it needs nothing.
+        """Add or replace a pin. `oldest` is called before each deletion and returns None if nothing is to be kept.
 
-        `gives_way`: not asked any more when the disk is so full that segments go whatever their age.
+        `gives_way`: ignore the pin when the disk is so full that segments are deleted regardless of age.
         """
         self._holders[name] = oldest
         if gives_way:
             self._giving_way.add(name)
 
     def release(self, name: str) -> None:
-        """Ask no more."""
+        """Remove a pin."""
         self._holders.pop(name, None)
         self._giving_way.discard(name)
 
     def oldest(self, *, disk_nearly_full: bool = False) -> int | None:
-        """The oldest offset that anybody needs; those that give way are not asked when the disk is nearly full."""
+        """Return the oldest pinned offset; pins added with `gives_way` are ignored if the disk is nearly full."""
         offsets = [
             offset
             for name, holder in self._holders.items()
@@ -61,7 +61,7 @@ class Pins:
         return min(offsets) if offsets else None
 
     def report(self) -> list[PinReport]:
-        """Each holder that needs something: its offset, and the bytes from there to the log's end."""
+        """Return each pin that protects data, with its offset and the number of bytes from there to the log's end."""
         reports = []
         for name, holder in self._holders.items():
             offset = holder()
@@ -72,7 +72,7 @@ class Pins:
 
 
 class Retention:
-    """Deletes what is old enough, and says when the disk takes no more."""
+    """Deletes files that are old enough, and determines when the disk is too full for writes."""
 
     def __init__(
         self,
@@ -96,16 +96,15 @@ class Retention:
         self.check_disk()
 
     def check_disk(self) -> DiskState:
-        """Measure anew; what the next appends are judged by."""
+        """Measure disk usage and store the result, which decides whether appends are accepted."""
         ratio = self._files.disk_used_ratio(self._path)
         self.disk = DiskState(ratio, writes_refused=ratio > self.options.disk_write_refused_ratio)
         return self.disk
 
     def clean(self, now_ms: int, *, at_any_hour: bool = False, index_in_use: bool = False) -> list[str]:
-        """One pass; paths of what was deleted.
+        """Run one deletion cycle; return the paths of deleted files.
 
-        `at_any_hour`: what is old enough goes outside `delete_when` too. `index_in_use`: a snapshot is at work on the
-        index, whose files stay.
+        `at_any_hour`: ignore `delete_when`. `index_in_use`: keep index files, because a snapshot is writing them.
         """
         ratio = self.check_disk().used_ratio
         removed: list[str] = []
@@ -137,7 +136,7 @@ class Retention:
                 break
             removed.append(log.remove_first())
         if removed:
-            _logger.info("deleted %d log segments, the log begins at %d", len(removed), log.min_offset)
+            _logger.info("deleted %d log segments, the log now starts at %d", len(removed), log.min_offset)
         return removed
 
     def _clean_queues(self) -> list[str]:

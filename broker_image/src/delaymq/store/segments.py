@@ -1,7 +1,7 @@
-"""The files of the commit log: named by their first offset, of one size, without gaps.
+"""Files of the commit log: named after their first offset, equal in size, and without gaps.
 
-Only these are allocated and mapped. A new one is made in the store's own folder and renamed in, so that commitlog/
-never holds a file of another size (the real broker refuses to load one).
+Only these files are allocated and mapped. A new file is created in the store's own folder and moved to the log by
+rename, so that the log's folder never holds a file of another size, which RocketMQ's broker would refuse to load.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from delaymq.store.errors import SegmentCreateError, ShortageError, StoreFullErr
 from delaymq.store.model import Correction
 
 NAME_DIGITS = 20
-# Missing segments are bridged by blank ones; a stray file name far away must not fill the disk with them.
+# Missing segments are replaced by blank ones; a stray file with a far higher name must not fill the disk with them.
 MAX_BRIDGED_SEGMENTS = 16
 
 
 @dataclass(slots=True)
 class Segment:
-    """One file of the log, open."""
+    """One open file of the log."""
 
     base: int
     """Physical offset of its first byte."""
@@ -33,17 +33,17 @@ class Segment:
 
 
 def segment_name(base: int) -> str:
-    """A file's name: its first offset in 20 digits."""
+    """Return the name of a segment file: its first offset in 20 digits."""
     return f"{base:0{NAME_DIGITS}d}"
 
 
 def is_segment_name(name: str) -> bool:
-    """Whether a file is named by an offset."""
+    """Whether a file is named after an offset."""
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
 
 
 class SegmentFolder:
-    """Opens, makes and removes segments."""
+    """Opens, creates and removes segments."""
 
     def __init__(self, files: Files, folder: str, own_folder: str, file_bytes: int) -> None:
         self.files = files
@@ -52,14 +52,14 @@ class SegmentFolder:
         self.file_bytes = file_bytes
 
     def size_of_existing(self) -> int | None:
-        """The size that the existing files have; None when there are none that tell."""
+        """Return the size of the existing files; None if none shows it."""
         names = [name for name in self.files.names_in(self.folder) if is_segment_name(name)]
         sizes: Counter[int] = Counter()
         for name in names:
             facts = self.files.facts(f"{self.folder}/{name}")
             if facts and facts.file_bytes > 0 and int(name) % facts.file_bytes == 0:
                 sizes[facts.file_bytes] += 1
-        # A file that was cut has another size than its neighbours' distance.
+        # The size of a truncated file differs from the distance to its neighbour.
         for name, following in pairwise(names):
             distance = int(following) - int(name)
             if int(name) % distance == 0:
@@ -67,7 +67,7 @@ class SegmentFolder:
         return max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
 
     def load(self, corrections: list[Correction], aside: AsideFolder) -> list[Segment]:
-        """All segments in order, of full size and without gaps; what had to be put right goes to `corrections`."""
+        """Return all segments in order, at full size and without gaps; repairs are added to `corrections`."""
         bases = []
         for name in self.files.names_in(self.folder):
             if is_segment_name(name) and int(name) % self.file_bytes == 0:
@@ -87,7 +87,7 @@ class SegmentFolder:
         descriptor = self.files.open(path)
         facts = self.files.facts(path)
         if facts is not None and facts.file_bytes != self.file_bytes:
-            detail = f"the file has {facts.file_bytes} bytes instead of {self.file_bytes}: set to full size"
+            detail = f"the file has {facts.file_bytes} bytes instead of {self.file_bytes}: resized to full size"
             aside.cut(descriptor, path, facts.file_bytes, self.file_bytes)
             self.files.allocate(descriptor, self.file_bytes)
             corrections.append(Correction("segment-size", f"commitlog/{segment_name(base)}", facts.file_bytes, detail))
@@ -96,7 +96,7 @@ class SegmentFolder:
     def _bridge(self, segments: list[Segment], base: int, corrections: list[Correction]) -> bool:
         missing = (base - segments[-1].base) // self.file_bytes - 1
         if missing > MAX_BRIDGED_SEGMENTS:
-            detail = f"{missing} segments before it are missing: kept aside, its messages are not served"
+            detail = f"{missing} segments before it are missing: moved aside, its messages are not available"
             corrections.append(Correction("segments-missing", f"commitlog/{segment_name(base)}", base, detail))
             return False
         for _ in range(missing):
@@ -105,14 +105,14 @@ class SegmentFolder:
             self.files.pwrite(segment.descriptor, SIZE_AND_MAGIC.pack(self.file_bytes, BLANK_MAGIC), 0)
             self.files.fdatasync(segment.descriptor)
             segments.append(segment)
-            detail = "the segment is missing, its messages are lost: a blank one stands in its place"
+            detail = "the segment is missing, its messages are lost: replaced by a blank one"
             corrections.append(Correction("segment-missing", f"commitlog/{segment_name(gap)}", gap, detail))
         return True
 
     def create(self, base: int) -> Segment:
-        """A new segment, allocated, zero, on disk by name. StoreFullError or SegmentCreateError: to be repeated.
+        """Create a zeroed segment whose name is on disk. StoreFullError, SegmentCreateError: retry later.
 
-        OSError: the disk did not keep the name, and a later sync that succeeds proves nothing.
+        OSError: the disk failed to store the name, and a later successful sync proves nothing.
         """
         segment = self.install(self.prepare(base, "new"))
         try:
@@ -125,7 +125,7 @@ class SegmentFolder:
         return segment
 
     def sync_names(self) -> None:
-        """Sync the segments' names. ShortageError: repeat the call; OSError: the disk did not keep them."""
+        """Sync the segments' names. ShortageError: retry; OSError: the disk failed to store them."""
         try:
             self.files.sync_folder(self.folder)
         except OSError as error:
@@ -134,11 +134,11 @@ class SegmentFolder:
             raise
 
     def close(self) -> None:
-        """Close the folder."""
+        """Release the folder."""
         self.files.release_folder(self.folder)
 
     def prepare(self, base: int, suffix: str) -> Segment:
-        """A segment still in the own folder, allocated, zero and on disk. StoreFullError or SegmentCreateError."""
+        """Create a zeroed segment on disk, in the store's own folder. StoreFullError, SegmentCreateError."""
         path = f"{self.own_folder}/{segment_name(base)}.{suffix}"
         try:
             self.files.unlink(path)
@@ -158,14 +158,14 @@ class SegmentFolder:
         if is_full(error):
             return StoreFullError(
                 f"no space for a log segment of {self.file_bytes} bytes in {self.folder}, or no inode for its file "
-                "(df -i): free space or enlarge the volume; writing resumes by itself"
+                "(df -i): free space or enlarge the volume; writing resumes automatically"
             )
         return SegmentCreateError(f"{path} cannot be created ({error}): {_remedy(error)}")
 
     def allocate(self, segment: Segment) -> None:
-        """Allocate the holes of an existing segment, as after a sparse copy. StoreFullError, OSError.
+        """Allocate the holes of an existing segment, for example after a sparse copy. StoreFullError, OSError.
 
-        Without it, a write through the mapping would end the process (SIGBUS) when the disk is full.
+        On a full disk, a write to a hole through the mapping would kill the process (SIGBUS).
         """
         try:
             self.files.allocate(segment.descriptor, self.file_bytes)
@@ -178,7 +178,7 @@ class SegmentFolder:
             ) from error
 
     def install(self, segment: Segment) -> Segment:
-        """Put a prepared segment into the log's folder, which is not synced. Errors as of `prepare`: it is dropped."""
+        """Move a prepared segment to the log's folder, without a sync. On errors as in `prepare`, drop it."""
         path = f"{self.folder}/{segment_name(segment.base)}"
         try:
             self.files.rename(segment.path, path)
@@ -189,7 +189,7 @@ class SegmentFolder:
         return segment
 
     def map(self, segment: Segment) -> mmap.mmap:
-        """The segment as shared memory. SegmentCreateError when it cannot be mapped."""
+        """Map the segment into shared memory. SegmentCreateError if that fails."""
         try:
             return self.files.map(segment.descriptor, self.file_bytes)
         except OSError as error:
@@ -201,7 +201,7 @@ class SegmentFolder:
         self.files.unlink(segment.path)
 
     def discard_unfinished(self) -> None:
-        """Remove what an interrupted `prepare` left in the own folder."""
+        """Remove files of an interrupted `prepare` from the store's own folder."""
         for name in self.files.names_in(self.own_folder):
             if is_segment_name(name.partition(".")[0]):
                 self.files.unlink(f"{self.own_folder}/{name}")
@@ -211,6 +211,6 @@ def _remedy(error: OSError) -> str:
     if is_shortage(error):
         return (
             "the process lacks descriptors, memory or memory maps (ulimit -n, vm.max_map_count); "
-            "writing resumes by itself when they are available"
+            "writing resumes automatically when they are available"
         )
     return "check the folder and its disk"

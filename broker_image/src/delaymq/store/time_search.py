@@ -1,4 +1,4 @@
-"""Finding a place in a queue by time."""
+"""Search for queue entries by time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from delaymq.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues
 
 
 def store_time_of(log: CommitLog, queues: ConsumeQueues, queue: ConsumeQueue, number: int) -> int | None:
-    """Store time in ms of the record that entry `number` names; None when it is gone."""
+    """Return the store time in ms of the record that entry `number` names; None if it no longer exists."""
     entry = queues.entry(queue, number)
     if entry is None or entry[1] == BLANK_SIZE or entry[0] < log.min_offset:
         return None
@@ -15,9 +15,9 @@ def store_time_of(log: CommitLog, queues: ConsumeQueues, queue: ConsumeQueue, nu
 
 
 def offset_by_time(log: CommitLog, queues: ConsumeQueues, queue: ConsumeQueue, timestamp_ms: int) -> int:
-    """The first entry stored at `timestamp_ms`, else the nearer one of its neighbours; 0 for an empty queue.
+    """Return the first entry stored at `timestamp_ms`, else the nearer one of its neighbours; 0 for an empty queue.
 
-    As the real broker answers, but over the whole queue: there, only inside the file that its modification time names.
+    RocketMQ's broker returns the same, but searches only the file that its modification time suggests, not the queue.
     """
     first, end = queues.bounds(queue, log.min_offset)
     if first >= end:

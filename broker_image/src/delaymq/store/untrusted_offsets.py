@@ -1,7 +1,7 @@
-"""Records at offsets that come from outside: no such offset is believed before a queue names the record too.
+"""Access to records at untrusted offsets: an offset is accepted only if a queue names the record too.
 
-The body of a message is its sender's, so there may be a record in it, whole and with a sound checksum. Only queues are
-beyond reach: their entries are made by the store, and each states where its record begins and how large it is.
+A sender chooses the body of a message, which may contain a whole record with a valid checksum. Senders cannot forge
+queue entries: the store creates them, and each states the offset and size of its record.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
 
 MAX_REFERENCED_BYTES: Final = (16 << 20) + (64 << 10)
-"""The body of the largest frame, with the head, topic and properties of a record around it."""
+"""Size of the largest frame's body plus the head, topic and properties of a record."""
 MAX_TAIL_BYTES: Final = 1 + MAX_TOPIC_LENGTH + 2 + MAX_PROPERTIES_BYTES
-"""What a record has behind its body."""
+"""Largest size of the part of a record after its body."""
 _TOPIC_AND_LENGTHS: Final = 1 + MAX_TOPIC_LENGTH + 2
 
 
 class ReferencedHead(NamedTuple):
-    """What surrounds the body of a record that its queue names."""
+    """Fields around the body of a record that its queue names."""
 
     topic: str
     queue_id: int
@@ -43,9 +43,9 @@ class ReferencedHead(NamedTuple):
 
 
 def referenced_head(log: CommitLog, queues: ConsumeQueues, physical_offset: int) -> ReferencedHead | None:
-    """The head of the record that begins there; None when none does, or when its queue does not name it.
+    """Return the head of the record that starts at an offset; None if there is none or its queue does not name it.
 
-    Reads 262 bytes at most, and one queue entry.
+    Reads at most 262 bytes and one queue entry.
     """
     head = _head_at(log, physical_offset)
     if head is None:

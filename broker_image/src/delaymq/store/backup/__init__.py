@@ -1,6 +1,6 @@
 """Backup and restore of a store.
 
-Here: the manifest, copying from a folder or another source, checking a backup, restoring it. Not here: how a broker
-serves its store over HTTP (server/api/). Invariant: the manifest is written last, and what it does not name does not
-belong to the backup.
+This package copies a store from a folder or another source, checks and restores backups, and defines their manifest.
+The HTTP endpoints through which a broker serves its store are in server/api/. Invariant: the manifest is written last,
+and files that it does not name are not part of the backup.
 """

@@ -1,6 +1,6 @@
-"""Copying a store into a folder: whole segments once, the last one as far as it goes, the small files each time.
+"""Copies a store into a folder: full segments once, the last one up to the log's end, small files each time.
 
-A backup that is interrupted leaves the one before as it was, and what is copied already is not copied again.
+An interrupted backup does not change the previous one, and the next run does not repeat what is already copied.
 """
 
 from __future__ import annotations
@@ -23,42 +23,43 @@ from delaymq.store.segments import is_segment_name, segment_name
 
 CHUNK_BYTES: Final = 4 << 20
 SYNC_BYTES: Final = 64 << 20
-"""What an interruption may cost to copy again."""
+"""Maximum amount of data that must be copied again after an interruption."""
 SAMPLE_BYTES: Final = 64 << 10
-"""Compared with the source at both ends of a segment: a log that lost its tail to a power failure goes on otherwise."""
+"""Size of the samples compared with the source at both ends of a segment: after a power failure, a log that lost its
+tail may continue with other records."""
 LOCK: Final = "lock"
 TABLES_PREFIX: Final = "tables-"
 QUEUES: Final = "delaymq/queues.json"
 
 Progress = Callable[[int, int], None]
-"""Bytes done, bytes to do."""
+"""Callback with the number of bytes done and the total number of bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackupResult:
-    """What a backup did."""
+    """Result of a backup."""
 
     manifest: Manifest
     copied_bytes: int
     kept_segments: int
-    """Segments that were there already, complete."""
+    """Number of segments that were already complete in the folder."""
     renewed: tuple[str, ...]
-    """Segments that were there and were copied anew, since they were damaged or the log went on otherwise."""
+    """Segments copied again because the copy was damaged or the source's log differs."""
     deleted_segments: int
-    """Segments that the source has no longer."""
+    """Number of segments deleted because the source no longer has them."""
     duration_ms: int
 
 
 @dataclass(slots=True)
 class _Held:
-    """What the folder has of a segment: so many bytes are on disk; with their checksum when that many are of use."""
+    """State of a segment in the folder: number of bytes on disk, and their checksum if all of them can be used."""
 
     file_bytes: int
     sha256: str | None
 
 
 class Backup:
-    """One run; `run` once."""
+    """One backup run; `run` can be called once."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class Backup:
         self._began = time.monotonic()
 
     def run(self) -> BackupResult:
-        """Copy until the folder holds everything up to one end. BackupError; OSError when the disk refuses."""
+        """Copy until the folder is consistent up to one log end. BackupError; OSError if the disk fails."""
         started_ms = self._now_ms()
         with _locked(self._files, self._folder):
             before = self._read_folder()
@@ -98,12 +99,12 @@ class Backup:
                     segments = self._copy_log(state)
                     break
                 except SegmentGoneError as error:
-                    # What was pending in it may have been handed over since: only a later end is whole.
+                    # Pending messages in the segment may have been delivered since: only a later end is consistent.
                     first = state.start_offset
                     state = self._read_state()
                     if state.start_offset <= first:
                         raise BackupError(
-                            f"{error}, though the log still begins at {first}: is the disk sound?"
+                            f"{error}, but the log still starts at {first}: check the disk of the source"
                         ) from error
             tables, small_files = self._write_small_files(state, started_ms)
             manifest = Manifest(
@@ -136,7 +137,7 @@ class Backup:
         require_plausible(state)
         return state
 
-    # -- what is there --------------------------------------------------------------------------------------------
+    # -- existing files -------------------------------------------------------------------------------------------
 
     def _read_folder(self) -> Manifest | None:
         files, folder = self._files, self._folder
@@ -145,17 +146,17 @@ class Backup:
         except NewerBackupError:
             raise
         except BackupError:
-            before = None  # what it names is looked at as if it had been interrupted: the checksums decide
+            before = None  # treat its files like those of an interrupted run: checksums decide
         if before is not None:
             self._held = {name: _Held(each.file_bytes, each.sha256) for name, each in before.segments.items()}
         elif foreign := [name for name in files.names_in(folder) if not _is_ours(name)]:
-            raise WrongFolderError(f"{folder} holds something else ({foreign[0]}): name an empty folder, or a backup's")
+            raise WrongFolderError(f"{folder} contains other files ({foreign[0]}): name an empty folder or a backup")
         files.make_folder(f"{folder}/commitlog")
         self._partial_of = self._read_partial()
         return before
 
     def _read_partial(self) -> str | None:
-        """Adds what an interrupted run copied; the id of the store that it copied."""
+        """Add what an interrupted run copied; return the id of the store that it copied."""
         try:
             content = json.loads(self._files.read(f"{self._folder}/{PARTIAL}") or b"{}")
             for name, (file_bytes, checksum) in content.get("segments", {}).items():
@@ -163,7 +164,7 @@ class Backup:
                     self._held[name] = _Held(int(file_bytes), None if checksum is None else str(checksum))
             return str(content["storeId"]) if "storeId" in content else None
         except (ValueError, TypeError, AttributeError):
-            return None  # cut by a loss of power: what it named is copied again
+            return None  # truncated by a power failure: what it named is copied again
 
     def _check_same_store(self, before: Manifest | None, state: SourceState) -> None:
         for store_id in (before.store_id if before is not None else None, self._partial_of):
@@ -174,7 +175,7 @@ class Backup:
                 )
 
     def _forget_what_differs(self, state: SourceState) -> None:
-        """Drops segments behind the place up to which the source and the folder have one history."""
+        """Drop segments beyond the offset up to which source and folder have the same history."""
         for name in sorted(self._held, reverse=True):
             held, base = self._held[name], int(name)
             if base < state.start_offset:
@@ -196,7 +197,7 @@ class Backup:
                     if os.pread(file.fileno(), count, position) != self._read(base, position, count):
                         return False
                 except SegmentGoneError:
-                    return True  # not to be copied any more
+                    return True  # will not be copied again
         return True
 
     def _read(self, base: int, position: int, count: int) -> bytes:
@@ -238,12 +239,12 @@ class Backup:
         return wanted if held is None else max(wanted - held.file_bytes, 0)
 
     def _copy_segment(self, base: int, wanted: int, total: int, store_id: str) -> Copied:
-        """Copy a segment, or what it grew by, up to `wanted` bytes."""
+        """Copy a segment, or its new bytes, up to `wanted` bytes."""
         files, name = self._files, segment_name(base)
         path = f"{self._folder}/commitlog/{name}"
         position, checksum = self._continued(path, name, wanted)
         if position == 0:
-            # A new file, not new bytes: a copy of this backup made of links keeps what it has.
+            # Writes a new file, not new bytes: a hard-linked copy of this backup must not change.
             files.unlink(path)
         descriptor = files.open(path, create=True)
         try:
@@ -273,7 +274,7 @@ class Backup:
         return copied
 
     def _continued(self, path: str, name: str, wanted: int) -> tuple[int, Any]:
-        """Where to go on, and the checksum of what is there; from the beginning when that is damaged."""
+        """Return the position to continue from and the checksum up to it; the start if the copy is damaged."""
         checksum = sha256()
         held = self._held.get(name)
         if held is None or held.file_bytes > wanted or not self._is_there(name, held.file_bytes):
@@ -287,7 +288,7 @@ class Backup:
         return 0, sha256()
 
     def _hold_back(self, base: int) -> None:
-        """Sleep as long as the limit asks for, looking after the source meanwhile."""
+        """Sleep as the rate limit requires; the source stays pinned meanwhile."""
         if self._bytes_per_s is None:
             return
         until = self._began + self._copied_bytes / self._bytes_per_s
@@ -296,7 +297,7 @@ class Backup:
             self._source.pin(base)
 
     def _note(self, name: str, held: _Held, store_id: str) -> None:
-        """Keep what is copied, for a run that goes on after an interruption."""
+        """Record what is copied, so that a run after an interruption can continue."""
         self._held[name] = held
         self._keep_partial(store_id)
 
@@ -309,10 +310,10 @@ class Backup:
         self._files.write(f"{path}.tmp", json.dumps(content).encode())
         self._files.rename(f"{path}.tmp", path)
 
-    # -- the small files, and the end -----------------------------------------------------------------------------
+    # -- small files and completion -------------------------------------------------------------------------------
 
     def _write_small_files(self, state: SourceState, started_ms: int) -> tuple[str, dict[str, Copied]]:
-        """The small files in a folder of their own: the backup before keeps its own until this one counts."""
+        """Copy the small files to a new folder: the previous backup keeps its own until this one is complete."""
         files = self._files
         tables = f"{TABLES_PREFIX}{state.end_offset:020d}-{started_ms}"
         folder = f"{self._folder}/{tables}"
@@ -326,7 +327,7 @@ class Backup:
         return tables, {name: Copied(len(data), sha256(data).hexdigest()) for name, data in contents.items()}
 
     def _remove_old(self, manifest: Manifest) -> int:
-        """Drop what the finished backup does not name; how many segments."""
+        """Delete what the finished backup does not name; return the number of segments."""
         self._files.unlink(f"{self._folder}/{PARTIAL}")
         for name in self._files.names_in(self._folder):
             if name.startswith(TABLES_PREFIX) and name != manifest.tables:
@@ -347,7 +348,7 @@ def _is_ours(name: str) -> bool:
 
 @contextmanager
 def _locked(files: Files, folder: str) -> Iterator[None]:
-    """One backup at a time in a folder, which is made if it is missing."""
+    """Lock a folder, which is created if it is missing, against other backups."""
     if os.path.exists(folder) and not files.is_folder(folder):
         raise WrongFolderError(f"{folder} is not a folder: name another one")
     os.makedirs(folder, exist_ok=True)
@@ -356,7 +357,7 @@ def _locked(files: Files, folder: str) -> Iterator[None]:
     descriptor = files.open(f"{folder}/{LOCK}", create=True)
     try:
         if not files.try_lock(descriptor):
-            raise BackupError(f"another backup into {folder} is under way: let it end")
+            raise BackupError(f"another backup into {folder} is running: wait until it ends")
         yield
     finally:
         files.close(descriptor)

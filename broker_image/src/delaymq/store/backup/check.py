@@ -1,4 +1,4 @@
-"""Whether a backup is whole: every file that its manifest names, with size and checksum."""
+"""Completeness check of a backup: size and checksum of every file that its manifest names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHUNK_BYTES: Final = 1 << 20
 
 @dataclass(kw_only=True)
 class BackupCheck:
-    """What was found. Exit codes as those of `verify`."""
+    """Result of a check, with the exit codes of `verify`."""
 
     path: str
     exit_code: int = SOUND
@@ -30,18 +30,18 @@ class BackupCheck:
     damage: list[Finding] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
-        """For `--json`."""
+        """Return the result for `--json`."""
         return asdict(self)
 
 
 def check_backup(folder: str, progress: Callable[[int, int], None] = lambda done, total: None) -> BackupCheck:
-    """Read the whole backup; never writes, never raises for what it finds. OSError when it cannot be read."""
+    """Check the whole backup; never writes, and reports problems instead of raising. OSError if it cannot be read."""
     folder = folder.rstrip("/")
     result = BackupCheck(path=folder)
     try:
         manifest = read_manifest(Files(), folder)
         if manifest is None:
-            raise BackupError(f"{folder} holds no finished backup: there is no {NAME}")
+            raise BackupError(f"{folder} contains no finished backup: {NAME} is missing")
     except BackupError as error:
         result.exit_code = DAMAGED if os.path.exists(f"{folder}/{NAME}") else NOT_A_STORE
         result.damage.append(Finding(what="manifest", file=NAME, offset=0, detail=str(error)))
@@ -63,7 +63,7 @@ def check_backup(folder: str, progress: Callable[[int, int], None] = lambda done
 
 
 def files_of(manifest: Manifest) -> Iterator[tuple[str, Copied]]:
-    """Path below the backup, and what it should be, of each file."""
+    """Yield path relative to the backup and expected content of each file."""
     for name, copied in manifest.small_files.items():
         yield f"{manifest.tables}/{name}", copied
     for name, copied in manifest.segments.items():
@@ -71,10 +71,10 @@ def files_of(manifest: Manifest) -> Iterator[tuple[str, Copied]]:
 
 
 def _gap(manifest: Manifest) -> str | None:
-    """What is wrong with the row of segments; None: they reach from the start to the end."""
+    """Return the problem with the sequence of segments; None if they reach from start to end."""
     segment_bytes, end = manifest.sizes.commit_log_file_bytes, manifest.end_offset
     if segment_bytes <= 0 or manifest.start_offset % segment_bytes or not 0 <= manifest.start_offset <= end < 1 << 63:
-        return "its offsets and sizes do not fit each other: take another backup"
+        return "its offsets and sizes do not match: take another backup"
     bases = range(manifest.start_offset, end, segment_bytes)
     expected = {segment_name(base): min(end - base, segment_bytes) for base in bases[: len(manifest.segments)]}
     if len(bases) != len(expected) or {name: each.file_bytes for name, each in manifest.segments.items()} != expected:
@@ -83,13 +83,13 @@ def _gap(manifest: Manifest) -> str | None:
 
 
 def require_complete_row(manifest: Manifest) -> None:
-    """BackupError when segments are missing from the manifest itself."""
+    """Raise BackupError if the manifest itself lacks segments."""
     if problem := _gap(manifest):
         raise BackupError(f"{NAME}: {problem}")
 
 
 def problem_of(path: str, copied: Copied) -> str | None:
-    """What is wrong with one file; None when it is as it was copied."""
+    """Return the problem with one file; None if its content is the copied one."""
     checksum = sha256()
     try:
         with open(path, "rb") as file:
@@ -100,7 +100,7 @@ def problem_of(path: str, copied: Copied) -> str | None:
     except FileNotFoundError:
         return "the file is missing: take another backup"
     if left:
-        return f"the file was cut: {left} of its {copied.file_bytes} bytes are missing; take another backup"
+        return f"the file is truncated: {left} of its {copied.file_bytes} bytes are missing; take another backup"
     if checksum.hexdigest() != copied.sha256:
-        return "its content is not what was copied (another checksum): take another backup"
+        return "its content differs from the copied data (different checksum): take another backup"
     return None

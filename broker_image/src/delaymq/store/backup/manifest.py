@@ -1,6 +1,6 @@
-"""manifest.json of a backup: what it holds, and with which checksums (docs/formats/store.md, "A backup").
+"""manifest.json of a backup: its files and their checksums (docs/formats/store.md, "A backup").
 
-It is written last. What it does not name belongs to a backup that was interrupted, or goes on being made.
+It is written last. Files that it does not name belong to an interrupted or running backup.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from delaymq.store.segments import is_segment_name
 
 NAME: Final = "manifest.json"
 PARTIAL: Final = "partial.json"
-"""What an unfinished backup has copied so far."""
+"""List of the files that an unfinished backup has copied so far."""
 FORMAT_VERSION: Final = 1
 MAX_SEGMENTS: Final = 1_000_000
-"""A petabyte of RocketMQ's segments; a source or a manifest that states more is none."""
+"""Limit of about a petabyte in RocketMQ's segments; a source or manifest that states more is invalid."""
 MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
-"""A million segments; another file of that name must not fill the memory."""
+"""Size for a million segments; the limit protects memory from other files of that name."""
 _BOUNDS: Final = {
     "commitLogFileBytes": (1, 1 << 31),
     "consumeQueueFileBytes": (20, 1 << 30),
     "indexSlots": (1, 100_000_000),
     "indexEntries": (2, 400_000_000),
 }
-"""As the configuration has them; a log segment of another program may be smaller."""
+"""Bounds of the configuration; a log segment of another program may be smaller."""
 _PREFIX: Final = b'{"crc32":"'
 _PREFIX_BYTES: Final = len(_PREFIX) + 8 + 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSizes:
-    """With which sizes a store's files are made; None where its files do not tell."""
+    """Sizes with which a store's files are created; None where its files do not show them."""
 
     commit_log_file_bytes: int
     consume_queue_file_bytes: int | None = None
@@ -48,7 +48,7 @@ class FileSizes:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """One file of a backup: its first `file_bytes` bytes have this checksum. More may stand behind them."""
+    """One file of a backup: size and checksum of its first `file_bytes` bytes. The file may be longer."""
 
     file_bytes: int
     sha256: str
@@ -59,27 +59,27 @@ class Manifest:
     """A finished backup."""
 
     program: str
-    """Version of the program that made it."""
+    """Version of the program that created it."""
     store_id: str
-    """The origin's; empty for a store that only RocketMQ's own broker has opened."""
+    """Id of the original store; empty for a store that only RocketMQ's broker has opened."""
     broker_name: str | None
     message_delay_level: str | None
     start_offset: int
     end_offset: int
-    """Physical offset up to which everything is there, once."""
+    """Physical offset up to which the backup is complete."""
     started_ms: int
     finished_ms: int
     sizes: FileSizes
     segments: Mapping[str, Copied]
-    """By name, in order; the last one may end before its file does."""
+    """Segments by name, in order; the last one may be shorter than its file."""
     tables: str
     """Folder of the small files."""
     small_files: Mapping[str, Copied]
-    """By path below that folder."""
+    """Small files by path relative to that folder."""
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The file's bytes: JSON whose first member is the CRC32 of all bytes behind it."""
+    """Return the file's bytes: JSON whose first member is the CRC32 of all bytes after it."""
     sizes = manifest.sizes
     content = {
         "formatVersion": FORMAT_VERSION,
@@ -108,7 +108,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """The manifest in a file; BackupError says what is wrong."""
+    """Return the manifest in a file. BackupError with the reason if it is invalid."""
     if not data.startswith(_PREFIX) or data[len(_PREFIX) : len(_PREFIX) + 8] != b"%08x" % crc32(data[_PREFIX_BYTES:]):
         raise BackupError(f"{NAME} is damaged (its checksum does not match): take another backup")
     try:
@@ -116,8 +116,8 @@ def decode_manifest(data: bytes) -> Manifest:
         least = content.get("minimumReader", content["formatVersion"])
         if least > FORMAT_VERSION:
             raise NewerBackupError(
-                f"{NAME} needs a program that reads format version {least}, this one reads {FORMAT_VERSION}: use the "
-                f"version that made it ({content.get('program')}), or a later one"
+                f"{NAME} requires a program that reads format version {least}, this one reads {FORMAT_VERSION}: "
+                f"use the version that created it ({content.get('program')}), or a later one"
             )
         return _manifest(content)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -141,14 +141,14 @@ def _manifest(content: dict[str, Any]) -> Manifest:
         small_files={path: Copied(int(each[0]), str(each[1])) for path, each in content["smallFiles"].items()},
     )
     if not all(map(is_segment_name, manifest.segments)) or not is_plain(manifest.tables):
-        raise ValueError("it names files that no backup has")
+        raise ValueError("it names files that do not belong to a backup")
     if not all(map(is_small_file, manifest.small_files)):
-        raise ValueError("it names files that no store has")
+        raise ValueError("it names files that do not belong to a store")
     return manifest
 
 
 def sizes_from(sizes: Mapping[str, Any]) -> FileSizes:
-    """The sizes as manifests and /api/v1/store tell them; KeyError, TypeError, ValueError."""
+    """Return the file sizes from a manifest or from /api/v1/store. KeyError, TypeError, ValueError."""
     log_bytes = _bounded(sizes, "commitLogFileBytes")
     if log_bytes is None:
         raise ValueError("commitLogFileBytes is missing")
@@ -162,7 +162,7 @@ def sizes_from(sizes: Mapping[str, Any]) -> FileSizes:
 
 
 def _bounded(sizes: Mapping[str, Any], name: str) -> int | None:
-    """A size that a store may have; nobody makes us fill a disk or the memory by stating another."""
+    """Return a size within the bounds of the configuration: other values could fill the disk or the memory."""
     value, (least, most) = sizes[name], _BOUNDS[name]
     if value is not None and not (type(value) is int and least <= value <= most):
         raise ValueError(f"{name} is {str(value)[:40]}, not a number from {least} to {most}")
@@ -170,37 +170,37 @@ def _bounded(sizes: Mapping[str, Any], name: str) -> int | None:
 
 
 def is_plain(name: str) -> bool:
-    """A name, not a path that leads out of the folder that it stands in."""
+    """Whether this is a plain name, not a path that leads out of its folder."""
     return bool(name) and "/" not in name and "\0" not in name and not name.startswith(".")
 
 
 def is_small_file(path: str) -> bool:
-    """Whether it is the path of one of a store's small files, as backups have them."""
+    """Whether this is the path of one of a store's small files in a backup."""
     folder, _, name = path.partition("/")
     return folder in ("config", "delaymq") and is_plain(name)
 
 
 def is_backup(folder: str) -> bool:
-    """Whether a finished backup is there."""
+    """Whether the folder contains a finished backup."""
     return os.path.isfile(f"{folder}/{NAME}")
 
 
 def holds_backup(folder: str) -> bool:
-    """Whether a backup is there, finished or begun."""
+    """Whether the folder contains a backup, finished or not."""
     return is_backup(folder) or os.path.isfile(f"{folder}/{PARTIAL}")
 
 
 def read_manifest(files: Files, folder: str) -> Manifest | None:
-    """The manifest of a folder; None without one. BackupError when it cannot be used."""
+    """Return the manifest of a folder; None if there is none. BackupError if it cannot be used."""
     facts = files.facts(f"{folder}/{NAME}")
     if facts is not None and facts.file_bytes > MAX_MANIFEST_BYTES:
-        raise BackupError(f"{folder}/{NAME} has {facts.file_bytes} bytes: that is no manifest")
+        raise BackupError(f"{folder}/{NAME} has {facts.file_bytes} bytes, too many for a manifest: check the file")
     data = files.read(f"{folder}/{NAME}")
     return None if data is None else decode_manifest(data)
 
 
 def write_manifest(files: Files, folder: str, manifest: Manifest) -> None:
-    """Replace it; on disk when this returns."""
+    """Replace the manifest; it is on disk when this returns."""
     files.write(f"{folder}/{NAME}.tmp", encode_manifest(manifest))
     files.rename(f"{folder}/{NAME}.tmp", f"{folder}/{NAME}")
     files.sync_folder(folder)

@@ -1,7 +1,7 @@
-"""A backup's files put back as a store's: the log, the tables, and the numbers of queues that the log says nothing of.
+"""Restores a store from a backup: the log, the tables, and end numbers of queues without records in the log.
 
-Queues, index and snapshot are not there yet: whoever opens the store builds them from the log. Until `finish` the store
-refuses to be opened (state.json says why), so that half of one is never served.
+Queues, index and snapshot are not restored: the first start of the store builds them from the log. Until `finish`, the
+store cannot be opened (state.json states the reason), so that an incomplete store is never served.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CHUNK_BYTES: Final = 4 << 20
 UNFINISHED: Final = "an unfinished restore"
 LOCK: Final = "lock"
 _MAY_BE_THERE: Final = frozenset({"lost+found", LOCK})
-"""A volume's own, which may be mounted where the store goes; and what a restore begins with."""
+"""Names allowed in the target folder: those of an empty volume, and the file with which a restore starts."""
 _STATE: Final = "state.json"
 
 
 class Restore:
-    """One restore: `lay_out`, then whatever else belongs into the store, then `finish`."""
+    """One restore: `lay_out`, then any additional files of the store, then `finish`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Restore:
         progress: Callable[[int, int], None] = lambda done, total: None,
         files: Files | None = None,
     ) -> None:
-        """`move`: the backup is used up. `left_out`: small files that do not go in. BackupError when it cannot be."""
+        """`move`: move the backup's files. `left_out`: small files to omit. BackupError if it cannot be restored."""
         self._files = files or Files()
         self._backup = backup.rstrip("/")
         self._target = target.rstrip("/")
@@ -61,11 +61,11 @@ class Restore:
             manifest = None
         if manifest is None:
             raise WrongFolderError(
-                f"{backup} holds no finished backup: there is no {NAME}; run the backup to its end first"
+                f"{backup} contains no finished backup: {NAME} is missing; run the backup again to the end"
             )
         require_complete_row(manifest)
         self.manifest = manifest
-        """Of the backup."""
+        """Manifest of the backup."""
         state = new_state()
         if manifest.store_id and not new_store_id:
             state = replace(state, store_id=manifest.store_id)
@@ -76,17 +76,17 @@ class Restore:
 
     @property
     def store_id(self) -> str:
-        """Of the store that is made."""
+        """Id of the new store."""
         return self._state.store_id
 
     def options(self) -> StoreOptions:
-        """With which the store is to be opened: the origin's sizes, as far as the backup tells."""
+        """Options with which to open the store: the original file sizes where the backup contains them."""
         return options_of(self.manifest, StoreOptions())
 
     def lay_out(self) -> None:
-        """Copy and check everything. BackupError names what is damaged; OSError when the disk refuses.
+        """Copy and check all files. BackupError names damaged files; OSError if the disk fails.
 
-        From here to `finish` no other restore, and no broker, has the folder.
+        Until `finish`, the folder is locked against other restores and brokers.
         """
         self._require_empty()
         os.makedirs(self._target, exist_ok=True)
@@ -106,7 +106,7 @@ class Restore:
         files, target = self._files, self._target
         make_folders(files, target)
         write_state(files, target, replace(self._state, unfinished=UNFINISHED))
-        # The start that follows rebuilds what the log tells, and clamps what is ahead of it.
+        # The next start rebuilds everything derived from the log, and clamps offsets beyond it.
         files.write(f"{target}/abort", b"")
         for name, copied in self.manifest.small_files.items():
             self._small_file(name, copied)
@@ -117,7 +117,7 @@ class Restore:
             files.sync_folder(f"{target}/{folder}".rstrip("/"))
 
     def finish(self) -> None:
-        """From here on it is a store. On disk when this returns."""
+        """Turn the folder into a store; it is on disk when this returns."""
         write_state(self._files, self._target, self._state)
         self._release()
 
@@ -127,21 +127,21 @@ class Restore:
             lock.release()
 
     def _require_empty(self) -> bool:
-        """Refuse to touch what is there, unless it is a restore that was interrupted; whether it is one."""
+        """Raise WrongFolderError if the folder has other files; return whether it contains an interrupted restore."""
         files, target = self._files, self._target
         if os.path.exists(target) and not files.is_folder(target):
             raise WrongFolderError(f"{target} is not a folder: name another one")
-        # A clone is copied into a folder of its own in here, and moved from there.
+        # A clone is copied into a subfolder and moved from there.
         ignored = _MAY_BE_THERE | {os.path.relpath(self._backup, target)}
         if not [name for name in files.names_in(target) if name not in ignored]:
             return False
         state = read_state_as_it_is(files, target)
         if state is None or state.unfinished != UNFINISHED:
-            raise WrongFolderError(f"{target} is not empty: a store is restored into an empty folder; name another one")
+            raise WrongFolderError(f"{target} is not empty: restore into an empty folder")
         return True
 
     def _clear(self) -> None:
-        """Removes what an interrupted restore left, which may have been one of another backup."""
+        """Remove files of an interrupted restore, possibly of another backup."""
         files, target = self._files, self._target
         for folder in ("commitlog", "config", "delaymq"):
             for name in files.names_in(f"{target}/{folder}"):
@@ -173,7 +173,7 @@ class Restore:
             self._files.set_size(descriptor, copied.file_bytes)
             self._files.set_size(descriptor, segment_bytes)
             if copied.file_bytes < segment_bytes:
-                # It is written on through a mapping, which must not find the disk full.
+                # The store writes to it through a mapping, which must not encounter a full disk.
                 self._files.allocate(descriptor, segment_bytes)
             self._files.fdatasync(descriptor)
 
@@ -210,7 +210,7 @@ class Restore:
         self._progress(self._done, self._total)
 
     def _ended_queues(self) -> None:
-        """Queues whose records are all gone go on counting where they were: their last file, with blank entries."""
+        """Continue the numbering of queues without records: create their last file with blank entries."""
         copied = self.manifest.small_files.get(QUEUES)
         if copied is None:
             return
@@ -227,7 +227,7 @@ class Restore:
 
 
 def options_of(manifest: Manifest, default: StoreOptions) -> StoreOptions:
-    """`default` with the origin's sizes and kinds of files, as far as the backup tells them."""
+    """Return `default` with the original sizes and kinds of files where the backup contains them."""
     sizes = manifest.sizes
     return replace(
         default,

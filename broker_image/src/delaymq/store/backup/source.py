@@ -1,7 +1,7 @@
-"""Where a backup is made from: what it needs of a source, and a store's folder as one.
+"""Interface of the source of a backup, and its implementation for a store's folder.
 
-The order in which a source is looked at is the point: first what says how far somebody is (consumer offsets, delay
-positions), then the log's end. So no position is ahead of the log that is copied.
+The order of reads from a source matters: first positions (consumer offsets, delay positions), then the log's end.
+Therefore no position is ahead of the copied log.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SMALL_FILES: Final = (
     "delaymq/deleted_topics.json",
     "delaymq/delivery.json",
 )
-"""What a restore needs beside the log. Queues, index and snapshot are built from the log."""
+"""Files that a restore needs in addition to the log. Queues, index and snapshot are built from the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceState:
-    """What is to be copied."""
+    """Data to be copied."""
 
     store_id: str
     broker_name: str | None
@@ -46,29 +46,29 @@ class SourceState:
     sizes: FileSizes
     small_files: Mapping[str, bytes]
     ended_queues: Sequence[tuple[str, int, int]]
-    """Topic, queue id, next number of queues without a record in the log: their numbers must not begin anew."""
+    """Topic, queue id and next number of queues without records in the log, whose numbering must not restart."""
     start_offset: int
     end_offset: int
 
 
 class BackupSource(Protocol):
-    """A store that can be copied while it is written."""
+    """A store that can be copied while it is being written."""
 
     def state(self) -> SourceState:
-        """What there is now. BackupError when the source cannot be read."""
+        """Return the current state. BackupError if the source cannot be read."""
 
     def read(self, base: int, position: int, count: int) -> bytes:
-        """Up to `count` bytes at `position` of the segment at `base`; at least one. SegmentGoneError, BackupError."""
+        """Return 1 to `count` bytes at `position` of the segment at `base`. SegmentGoneError, BackupError."""
 
     def pin(self, oldest: int) -> None:
-        """Called all the while, so that nothing from the physical offset `oldest` on is deleted meanwhile."""
+        """Protect everything from physical offset `oldest` on from deletion; called regularly during the backup."""
 
     def close(self) -> None:
-        """The copy is done, or given up."""
+        """End the backup, complete or not."""
 
 
 class FolderSource:
-    """A store's folder, at rest or with a broker on it, which is not asked: a deleted segment shows when it is read."""
+    """Folder of a store, whose broker may run but is not contacted: a read shows whether a segment was deleted."""
 
     def __init__(self, path: str, files: Files | None = None) -> None:
         self._path = path.rstrip("/")
@@ -90,8 +90,8 @@ class FolderSource:
             try:
                 return self._read_state(state.store_id if state is not None else "", small_files)
             except FileNotFoundError:
-                continue  # retention was at work between two looks
-        raise BackupError(f"{self._path} changes faster than it can be read")
+                continue  # retention deleted segments between the two reads
+        raise BackupError(f"{self._path} changes faster than it can be read: try again later")
 
     def _read_state(self, store_id: str, small_files: Mapping[str, bytes]) -> SourceState:
         segments = self._reader.segments()
@@ -109,7 +109,7 @@ class FolderSource:
         )
 
     def _small_file(self, name: str) -> bytes | None:
-        """The file, or its backup where it is no JSON: what a start would use. RocketMQ's JSON has bare number keys."""
+        """Return the file, or its backup if it is not JSON, like a start. RocketMQ's JSON has unquoted number keys."""
         for candidate in (name, f"{name}.bak"):
             data = self._files.read(f"{self._path}/{candidate}")
             if data is not None and data.strip().endswith(b"}"):
@@ -137,7 +137,7 @@ class FolderSource:
         )
 
     def _end_if_ended(self, topic: str, queue_id: int, log_start: int) -> int | None:
-        """The next number of a queue whose last record lies below the log; None for all others."""
+        """Return the next number of a queue whose last record is below the log's start; None for all others."""
         found = self._reader.queue_files(topic, queue_id)
         if not found:
             return None
@@ -154,7 +154,7 @@ class FolderSource:
         return start // QUEUE_ENTRY.size + low if offset < log_start else None
 
     def _log_end(self, log_start: int) -> int:
-        """Where the log ends now: what a broker appends while this looks may or may not belong to it."""
+        """Return the current end of the log; records appended during the search may or may not be included."""
         begin = self._known_boundary(log_start)
         for item in self._reader.walk(begin):
             if isinstance(item, LogEnd):
@@ -162,7 +162,7 @@ class FolderSource:
         return log_start
 
     def _known_boundary(self, log_start: int) -> int:
-        """A place not far from the log's end at which a record begins."""
+        """Return the offset of a record near the log's end."""
         data = self._files.read(f"{self._path}/delaymq/{SNAPSHOT}")
         if data is not None:
             try:
@@ -187,11 +187,11 @@ class FolderSource:
             self._open = base, descriptor
         data = self._files.pread(self._open[1], count, position)
         if not data:
-            raise BackupError(f"{self._path}/commitlog/{segment_name(base)} is shorter than it was: is it being cut?")
+            raise BackupError(f"{self._path}/commitlog/{segment_name(base)} became shorter: check what truncated it")
         return data
 
     def pin(self, oldest: int) -> None:
-        """Nothing to do: a broker on the folder is not asked."""
+        """Do nothing: the folder's broker is not contacted."""
 
     def close(self) -> None:
         """See BackupSource."""
@@ -214,29 +214,29 @@ def _begins_with_data(path: str) -> bool:
 
 
 def require_plausible(state: SourceState) -> None:
-    """BackupError for what no store tells: names and numbers of a source are used for paths and loops."""
+    """Raise BackupError for impossible values: names and numbers of a source are used in paths and loops."""
     segment_bytes, start, end = state.sizes.commit_log_file_bytes, state.start_offset, state.end_offset
     if not 0 <= start <= end < 1 << 63 or start % segment_bytes or (end - start) // segment_bytes > MAX_SEGMENTS:
-        raise BackupError(f"no store has a log from {start} to {end} in segments of {segment_bytes} bytes")
+        raise BackupError(f"invalid source: a log from {start} to {end} in segments of {segment_bytes} bytes")
     for name in state.small_files:
         if not is_small_file(name):
-            raise BackupError(f"the source names a small file that no store has ({name[:100]!r}): is it a broker?")
+            raise BackupError(f"the source names an unknown small file ({name[:100]!r}): check that it is a broker")
     for queue in state.ended_queues:
         _require_queue(*queue)
 
 
 def _require_queue(topic: str, queue_id: int, end: int) -> None:
     if not is_plain(topic) or not 0 <= queue_id < 1 << 31 or not 0 < end < 1 << 58:
-        raise BackupError(f"no store has a queue {queue_id} of {topic[:100]!r} that ends at {end}")
+        raise BackupError(f"invalid source: queue {queue_id} of {topic[:100]!r} ends at {end}")
 
 
 def encode_ended_queues(queues: Sequence[tuple[str, int, int]]) -> bytes:
-    """queues.json of a backup."""
+    """Return the content of a backup's queues.json."""
     return json.dumps(sorted(queues)).encode() + b"\n"
 
 
 def decode_ended_queues(data: bytes) -> list[tuple[str, int, int]]:
-    """What `encode_ended_queues` wrote; BackupError."""
+    """Decode the content of queues.json. BackupError if it is invalid."""
     try:
         queues = [(str(topic), int(queue_id), int(end)) for topic, queue_id, end in json.loads(data)]
     except (ValueError, TypeError, RecursionError) as error:

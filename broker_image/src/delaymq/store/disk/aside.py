@@ -1,6 +1,6 @@
-"""What a repair cuts, clears or overwrites is kept in delaymq/aside/ first (docs/formats/store.md).
+"""Folder delaymq/aside/, to which data is copied before a repair cuts, clears or overwrites it (docs/formats/store.md).
 
-Bytes of the log are on the disk before they are overwritten. What the log can rebuild (queues, index) is not synced.
+Bytes of the log are on disk before they are overwritten. Data that the log can rebuild (queues, index) is not synced.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from delaymq.store.errors import StoreOpenError
 
 _logger = logging.getLogger(__name__)
 MAX_BYTES: Final = 2 << 30
-"""Largest size of the folder: the oldest files are deleted, those that can be rebuilt before bytes of the log."""
+"""Maximum size of the folder. The oldest files are deleted, rebuildable ones before bytes of the log."""
 MAX_FILES: Final = 1_000
-"""Largest number of files of log bytes and pieces. Of a moved file only the newest copy is kept."""
-# Largest share of the free space that is taken.
+"""Maximum number of files with log bytes and pieces. Of a moved file, only the newest copy is retained."""
+# Divisor: maximum part of the free space that is used.
 _SHARE_OF_FREE: Final = 4
 _BLOCK_BYTES: Final = 4_096
 _NAME_DIGITS: Final = 20
 
 
 class AsideFolder:
-    """The folder of one store. Without space nothing is kept, since the store must open nevertheless. StoreOpenError
-    without descriptors or memory: a shortage passes."""
+    """Aside folder of one store. Nothing is retained on a full disk, because the store must open nevertheless. Raises
+    StoreOpenError if descriptors or memory run out, because that is temporary."""
 
     def __init__(self, files: Files, store_path: str) -> None:
         self._files = files
@@ -35,14 +35,14 @@ class AsideFolder:
         self._pieces: int | None = None
         self._pieces_end = 0
         self._pieces_name = ""
-        # Bytes that may still be kept, and copied, before the next look.
+        # Bytes that may still be retained, and copied, before the next measurement.
         self._free_quota = self._free = -1
         self._refused = MAX_BYTES + 1
 
     # -- bytes of the log -----------------------------------------------------------------------------------------
 
     def keep_log(self, descriptor: int, base: int, start: int, end: int) -> None:
-        """Physical offsets start…end of the segment that begins at `base`, up to the last byte that is not zero."""
+        """Copy physical offsets start…end of the segment with offset `base`, up to the last byte that is not zero."""
         end = self._last_used(descriptor, base, start, end)
         name = f"{start:0{_NAME_DIGITS}d}-{end:0{_NAME_DIGITS}d}"
         if end == start:
@@ -53,7 +53,7 @@ class AsideFolder:
             name = self._free_name(name)
             self._copy(descriptor, start - base, end - base, name)
         except OSError as error:
-            self._not_kept(f"the damaged bytes {name} cannot be kept aside", error)
+            self._not_kept(f"the damaged bytes {name} cannot be moved aside", error)
 
     def _last_used(self, descriptor: int, base: int, start: int, end: int) -> int:
         last = start
@@ -76,13 +76,13 @@ class AsideFolder:
     # -- parts of other files -------------------------------------------------------------------------------------
 
     def zero(self, descriptor: int, path: str, start: int, end: int) -> int:
-        """Keep what is not zero in start…end of `path`, and zero it; how many bytes were overwritten."""
+        """Copy and zero the bytes of start…end of `path` that are not zero; return the number of overwritten bytes."""
         for position, piece in self._files.nonzero_pieces(descriptor, start, end):
             self._keep_piece(path, position, piece.rstrip(b"\0"))
         return self._files.zero(descriptor, start, end)
 
     def cut(self, descriptor: int, path: str, file_bytes: int, new_bytes: int) -> None:
-        """Give a file of `file_bytes` another size; the bytes that it loses are kept, on disk."""
+        """Resize a file of `file_bytes`; the bytes that it loses are copied to disk first."""
         if file_bytes > new_bytes:
             for position, piece in self._files.nonzero_pieces(descriptor, new_bytes, file_bytes):
                 self._keep_piece(path, position, piece.rstrip(b"\0"))
@@ -105,12 +105,12 @@ class AsideFolder:
             files.pwrite(self._pieces, data, self._pieces_end)
             self._pieces_end += len(data)
         except OSError as error:
-            self._not_kept(f"{file}: the cleared bytes cannot be kept aside", error)
+            self._not_kept(f"{file}: the cleared bytes cannot be moved aside", error)
 
     # -- whole files ----------------------------------------------------------------------------------------------
 
     def remove(self, path: str) -> None:
-        """Take a file out of the store: it moves here under its path with `~` for each `/`."""
+        """Move a file from the store to this folder, under its path with `~` instead of `/`."""
         name = self._name_of(path)
         try:
             taken = self._files.allocated_bytes(path)
@@ -120,14 +120,14 @@ class AsideFolder:
         except FileNotFoundError:
             return
         except OSError as error:
-            self._not_kept(f"{name} cannot be kept aside", error)
+            self._not_kept(f"{name} cannot be moved aside", error)
         self._files.unlink(path)
 
     def _name_of(self, path: str) -> str:
         return path.removeprefix(f"{self._path}/").replace("/", "~")
 
     def keep_file(self, path: str) -> None:
-        """Keep a copy of a small file that is about to be replaced."""
+        """Copy a small file that is about to be replaced."""
         name = self._name_of(path)
         try:
             data = self._files.read(path)
@@ -135,33 +135,33 @@ class AsideFolder:
                 self._files.write(f"{self.folder}/{self._free_name(name)}", data)
                 self._files.sync_folder(self.folder)
         except OSError as error:
-            self._not_kept(f"{name} cannot be kept aside", error)
+            self._not_kept(f"{name} cannot be moved aside", error)
 
-    # -- room -----------------------------------------------------------------------------------------------------
+    # -- space ----------------------------------------------------------------------------------------------------
 
     def _not_kept(self, what: str, error: OSError) -> None:
         if is_shortage(error):
-            # It passes, and the next start keeps what this one would have lost.
+            # The shortage is temporary: the next start can retain what this one would have lost.
             raise StoreOpenError(
                 f"{what} ({error}): the process needs more descriptors or memory (ulimit -n), then start again"
             ) from error
         _logger.error("%s: %s", what, error)
 
     def close(self) -> None:
-        """Stop keeping anything in this run."""
+        """Close the file of pieces; nothing more is retained."""
         if self._pieces is not None:
             self._files.close(self._pieces)
             self._pieces = None
 
     def _reserve(self, wanted: int, name: str, *, moved: bool = False) -> bool:
-        """Make room for this many bytes; False when they are too many to be kept. Moved files take no free space."""
+        """Reserve space; return False if there is too little. Files that are moved need no free space."""
         wanted = -(-wanted // _BLOCK_BYTES) * _BLOCK_BYTES
         if not moved and wanted >= self._refused:
             return False
         if wanted > self._free_quota or (not moved and wanted > self._free):
             self._measure(wanted, name)
         if wanted > self._free_quota or (not moved and wanted > self._free):
-            _logger.error("%s and anything larger is not kept aside: there is no room for %d bytes", name, wanted)
+            _logger.error("%s and larger data cannot be moved aside: no space for %d bytes", name, wanted)
             if not moved:
                 self._refused = wanted
             return False
@@ -171,13 +171,13 @@ class AsideFolder:
         return True
 
     def _measure(self, wanted: int, name: str) -> None:
-        """Measure the room, and delete the oldest files if there is too little."""
+        """Measure the space, and delete the oldest files if there is too little."""
         files = self._files
         files.make_folder(self.folder)
         self._free = files.free_bytes(self._path) // _SHARE_OF_FREE
         sizes = {each: files.allocated_bytes(f"{self.folder}/{each}") for each in files.names_in(self.folder)}
         taken, single = sum(sizes.values()), sum(map(_is_single, sizes))
-        # More than needed at once: looking costs a look at every file.
+        # Free more than needed, because each measurement reads the attributes of all files.
         limit = MAX_BYTES - wanted if taken + wanted <= MAX_BYTES else max(MAX_BYTES * 3 // 4 - wanted, 0)
         for each in self._oldest_first(list(sizes)) if taken > limit or single >= MAX_FILES else ():
             if taken <= limit and single < MAX_FILES:
@@ -196,7 +196,7 @@ class AsideFolder:
         yield from sorted(names, key=age)
 
     def _free_name(self, name: str) -> str:
-        """`name`, or `name.2` and so on if the name is taken."""
+        """Return `name`, or `name.2` and so on if the name is taken."""
         number, free = 1, name
         while self._files.facts(f"{self.folder}/{free}") is not None:
             number += 1
@@ -209,5 +209,5 @@ def _is_of_log(name: str) -> bool:
 
 
 def _is_single(name: str) -> bool:
-    """Whether each kept part gets a new file instead of replacing one."""
+    """Whether each retained part gets a new file instead of replacing one."""
     return not name.startswith(("consumequeue~", "index~", "commitlog~"))

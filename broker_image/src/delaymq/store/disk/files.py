@@ -1,4 +1,4 @@
-"""The only place with system calls on files; tests put a recording twin here."""
+"""System calls on files, all in one place; tests replace the class by one that records calls."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-# Zeroes are written in pieces of this size: large enough to be quick, small enough to need no memory.
+# Size of the pieces in which zeroes are written: large enough for speed, small enough for memory.
 _ZEROES = bytes(1 << 20)
 
 
 class FileFacts(NamedTuple):
-    """What a folder's listing needs to know of a file."""
+    """File attributes that listings of folders need."""
 
     file_bytes: int
     modified_ms: int
 
 
 class Files:
-    """File calls by path and descriptor. OSError passes through; a missing file is an empty answer where said."""
+    """File calls by path and descriptor. OSError is not caught; where stated, a missing file yields an empty result."""
 
     _kept_folders: Mapping[str, int] = MappingProxyType({})
-    """Path → descriptor; replaced as a whole, since other threads read it."""
+    """Path → descriptor; replaced as a whole because other threads read it."""
 
     def open(self, path: str, *, create: bool = False) -> int:
-        """A descriptor to read and write `path`; `create` makes the file if it is missing."""
+        """Return a descriptor to read and write `path`; `create` creates a missing file."""
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
     def close(self, descriptor: int) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(descriptor)
 
     def allocate(self, descriptor: int, file_bytes: int) -> None:
-        """Real space for `file_bytes`: a sparse mapped file on a full disk would kill the process."""
+        """Allocate `file_bytes`: on a full disk, a write to a sparse mapped file would kill the process."""
         os.posix_fallocate(descriptor, 0, file_bytes)
 
     def set_size(self, descriptor: int, file_bytes: int) -> None:
-        """Cut the file, or lengthen it without space of its own (zeroes)."""
+        """Truncate the file, or extend it with a hole (zeroes)."""
         os.ftruncate(descriptor, file_bytes)
 
     def map(self, descriptor: int, file_bytes: int) -> mmap.mmap:
-        """The file as shared memory."""
+        """Map the file into shared memory."""
         return mmap.mmap(descriptor, file_bytes)
 
     def pread(self, descriptor: int, count: int, position: int) -> bytes:
-        """Up to `count` bytes; fewer at the file's end."""
+        """Return up to `count` bytes; fewer at the end of the file."""
         return os.pread(descriptor, count, position)
 
     def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        """All of `data`."""
+        """Write all of `data`."""
         written = os.pwrite(descriptor, data, position)
         while written < len(data):
             count = os.pwrite(descriptor, memoryview(data)[written:], position + written)
@@ -61,11 +61,11 @@ class Files:
             written += count
 
     def fdatasync(self, descriptor: int) -> None:
-        """The file's data and size are on disk when this returns."""
+        """Flush data and size of the file to disk."""
         os.fdatasync(descriptor)
 
     def sync_filesystem(self, folder: str) -> bool:
-        """Everything on the folder's file system is on disk when this returns; False: this system has no such call."""
+        """Flush everything on the folder's file system to disk; return False if the system has no such call."""
         import ctypes  # takes longer to load than a small store to open
 
         syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
@@ -81,7 +81,7 @@ class Files:
         return True
 
     def sync_folder(self, path: str) -> None:
-        """Names created, renamed and removed in the folder are on disk when this returns."""
+        """Flush names created, renamed and removed in the folder to disk."""
         kept = self._kept_folders.get(path)
         if kept is not None:
             os.fsync(kept)
@@ -93,13 +93,13 @@ class Files:
             os.close(descriptor)
 
     def keep_folder(self, path: str) -> None:
-        """Keep the folder open until `release_folder`: `sync_folder` then works without a free descriptor."""
+        """Keep the folder open until `release_folder`, so that `sync_folder` needs no free descriptor."""
         self.release_folder(path)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._kept_folders = {**self._kept_folders, path: descriptor}
 
     def release_folder(self, path: str) -> None:
-        """Close the folder if it is kept open."""
+        """Close the folder if it was kept open."""
         kept = dict(self._kept_folders)
         descriptor = kept.pop(path, None)
         if descriptor is not None:
@@ -107,18 +107,18 @@ class Files:
             os.close(descriptor)
 
     def rename(self, source: str, target: str) -> None:
-        """Put `source` in the place of `target`."""
+        """Replace `target` by `source`."""
         os.rename(source, target)
 
     def unlink(self, path: str) -> None:
-        """Remove a file; a missing one is no error."""
+        """Remove a file if it exists."""
         try:
             os.unlink(path)
         except FileNotFoundError:
             return
 
     def remove_folder(self, path: str) -> None:
-        """Remove an empty folder; a missing one, or one that holds something, stays as it is."""
+        """Remove a folder if it exists and is empty."""
         try:
             os.rmdir(path)
         except OSError as error:
@@ -126,7 +126,7 @@ class Files:
                 raise
 
     def make_folder(self, path: str) -> bool:
-        """Make one folder; whether it was missing."""
+        """Create a folder; return whether it was missing."""
         try:
             os.mkdir(path, 0o755)
         except FileExistsError:
@@ -134,18 +134,18 @@ class Files:
         return True
 
     def names_in(self, path: str) -> list[str]:
-        """Names in a folder in order; none when there is no such folder."""
+        """Return the names in a folder in order; empty if there is no such folder."""
         try:
             return sorted(os.listdir(path))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is such a folder."""
+        """Whether the path is a folder."""
         return os.path.isdir(path)
 
     def facts(self, path: str) -> FileFacts | None:
-        """Size and time of a file; None when it is missing."""
+        """Return size and time of a file; None if it is missing."""
         try:
             status = os.stat(path)
         except FileNotFoundError:
@@ -153,7 +153,7 @@ class Files:
         return FileFacts(status.st_size, status.st_mtime_ns // 1_000_000)
 
     def read(self, path: str) -> bytes | None:
-        """A whole small file; None when it is missing."""
+        """Return the content of a small file; None if it is missing."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -162,7 +162,7 @@ class Files:
             return file.read()
 
     def write(self, path: str, data: bytes) -> None:
-        """A whole small file, replaced and on disk when this returns; its folder is not synced."""
+        """Replace a small file; it is on disk when this returns, but its folder is not synced."""
         descriptor = self.open(path, create=True)
         try:
             self.set_size(descriptor, 0)
@@ -172,9 +172,9 @@ class Files:
             self.close(descriptor)
 
     def data_ranges(self, descriptor: int, start: int, end: int) -> list[tuple[int, int]]:
-        """The parts of start…end that are not known to be zero.
+        """Return the parts of start…end that are not known to be zero.
 
-        All at once: reading makes more pages count as data, so that a walk in steps would see the whole file.
+        The result is complete, not lazy: reading turns holes into data pages, so a stepwise walk would return all.
         """
         ranges: list[tuple[int, int]] = []
         position = start
@@ -192,7 +192,7 @@ class Files:
         return ranges
 
     def nonzero_pieces(self, descriptor: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Position and bytes of each piece (1 MiB or less) of start…end that is not all zero."""
+        """Yield position and bytes of each piece (1 MiB or less) of start…end that is not all zero."""
         for first, last in self.data_ranges(descriptor, start, end):
             for position in range(first, last, len(_ZEROES)):
                 count = min(len(_ZEROES), last - position)
@@ -201,7 +201,7 @@ class Files:
                     yield position, piece
 
     def zero(self, descriptor: int, start: int, end: int) -> int:
-        """Zero what is not zero in start…end; how many bytes were overwritten."""
+        """Zero all bytes of start…end that are not zero; return the number of overwritten bytes."""
         changed = 0
         for position, piece in self.nonzero_pieces(descriptor, start, end):
             left = len(piece.rstrip(b"\0"))
@@ -210,20 +210,20 @@ class Files:
         return changed
 
     def allocated_bytes(self, path: str) -> int:
-        """What a file takes on the disk: less than its size when it is sparse. FileNotFoundError."""
+        """Return the disk space of a file, which is less than its size if it is sparse. FileNotFoundError."""
         return os.stat(path).st_blocks * 512
 
     def free_bytes(self, path: str) -> int:
-        """What a user who is not root can still write to the disk of `path`."""
+        """Return the bytes that users other than root can still write to the disk of `path`."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
     def disk_used_ratio(self, path: str) -> float:
-        """See DiskSpace."""
+        """Return the used part of a disk, 0 to 1; see DiskSpace."""
         return disk_space(path).used_ratio
 
     def try_lock(self, descriptor: int) -> bool:
-        """Take the exclusive lock on byte 0; False when another process has it."""
+        """Take the exclusive lock on byte 0; return False if another process holds it."""
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except (BlockingIOError, PermissionError):
@@ -232,31 +232,31 @@ class Files:
 
 
 class DiskSpace(NamedTuple):
-    """A disk as df and RocketMQ's broker count it: without the blocks reserved for root."""
+    """Disk space as df and RocketMQ's broker compute it: without the blocks reserved for root."""
 
     size_bytes: int
-    """Used and free bytes."""
+    """Sum of used and free bytes."""
     free_bytes: int
-    """Bytes that a user other than root may still write."""
+    """Bytes that users other than root can still write."""
 
     @property
     def used_ratio(self) -> float:
-        """The part that is used, 0 to 1: df's Use%."""
+        """Used part, 0 to 1, as in df's column Use%."""
         return 1 - self.free_bytes / self.size_bytes if self.size_bytes else 1.0
 
 
 def disk_space(path: str | os.PathLike[str]) -> DiskSpace:
-    """The disk that has `path`; OSError when it cannot be asked."""
+    """Return the space of the disk that holds `path`. OSError if it cannot be determined."""
     status = os.statvfs(path)
     free = status.f_bavail * status.f_frsize
     return DiskSpace((status.f_blocks - status.f_bfree) * status.f_frsize + free, free)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a call failed because there is no space."""
+    """Whether a call failed because the disk is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether a call failed because descriptors or memory ran out, which says nothing about the disk."""
+    """Whether a call failed because descriptors or memory ran out, which is unrelated to the disk."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)

@@ -1,4 +1,4 @@
-"""One broker per store: the lock on byte 0 of `lock`, the same that the real broker takes."""
+"""Exclusive lock of a store on byte 0 of file `lock`, as in RocketMQ's broker."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _CONTENT = b"lock"
 
 
 class StoreLock:
-    """Held until `release`. The file is opened once a process: closing a second descriptor would drop the lock."""
+    """Lock, held until `release`. A process opens the file only once: closing a second descriptor drops the lock."""
 
     _held: ClassVar[set[str]] = set()
-    """Paths that this process has: the system's lock does not hold against ourselves."""
+    """Paths locked by this process, against which the system's lock has no effect."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = os.path.realpath(path)
         if self._path in self._held:
-            raise StoreLockedError(f"{path} is locked: this process has the store open already")
+            raise StoreLockedError(f"{path} is locked: this process has already opened the store")
         self._descriptor = files.open(path, create=True)
         if not files.try_lock(self._descriptor):
             files.close(self._descriptor)
@@ -31,6 +31,6 @@ class StoreLock:
         self._held.add(self._path)
 
     def release(self) -> None:
-        """Let another process have the store."""
+        """Release the lock for other processes."""
         self._held.discard(self._path)
         self._files.close(self._descriptor)

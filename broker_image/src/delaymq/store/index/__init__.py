@@ -1,5 +1,5 @@
-"""The key index: hash files that lead from unique ids and keys to physical offsets.
+"""Key index: hash files that map unique ids and keys to physical offsets.
 
-Here: the format of one file, and all files together. Not here: searches in time slices (server/api/).
-Invariant: the index can be rebuilt from the log, and states nothing that the log does not hold.
+This package defines the format of one file and manages all of them. Searches in time slices are in server/api/.
+Invariant: the index can be rebuilt from the log and never names a record that is not in the log.
 """

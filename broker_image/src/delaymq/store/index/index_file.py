@@ -1,7 +1,7 @@
-"""The key index: hash files by which messages are found by unique id and key (docs/formats/store.md, "Index").
+"""Index file: a hash file that maps unique ids and keys to physical offsets (docs/formats/store.md, "Index").
 
-The newest file's slots are in memory, its new entries in a buffer. Entries are on disk before anything that states
-their count. Slots are written now and then: what they lack is put in again from the entries, which name their hash.
+The newest file has its slots in memory and its new entries in a buffer. Entries are on disk before anything that states
+their count. Slots are written occasionally; missing slots are restored from the entries, which contain their hash.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ assert SLOT.size == 4
 HEADER_BYTES: Final = 40
 ENTRY_BYTES: Final = 20
 MAX_INT: Final = (1 << 31) - 1
-# Slots are 20 MB and hashing touches all of them: written that often, recovery has at most so many entries to put in
-# again (about 0.1 s), and the disk sees them once in some hundred MiB of log.
+# Slots take 20 MB, and hashing touches all of them. This interval bounds the entries that recovery must restore (about
+# 0.1 s) and writes the slots only once in several hundred MiB of log.
 SLOTS_INTERVAL_ENTRIES: Final = 400_000
-# RocketMQ answers no more (maxMsgsNumBatch).
+# RocketMQ's maximum number of results (maxMsgsNumBatch).
 MAX_QUERY: Final = 64
-# Entries of a chain that are followed between two turns of others: some 0.2 ms.
+# Entries followed per time slice: about 0.2 ms.
 STEP_ENTRIES: Final = 64
 
 
 class IndexFile:
-    """One file of the index; only the newest is ever written."""
+    """One index file; only the newest one is written."""
 
     def __init__(self, files: Files, path: str, slot_count: int, entry_count: int) -> None:
         self._files = files
@@ -62,29 +62,29 @@ class IndexFile:
         self.count = 1
         self.slots: mmap.mmap | None = None
         self.buffer = bytearray()
-        """Entries that are not in the file, the last ones before `count`."""
+        """Entries not yet in the file: the last ones before `count`."""
         self.slots_count = 1
-        """The entries below it are in the slots on disk."""
+        """Entry number up to which entries are in the slots on disk."""
         self._descriptor: int | None = None
         self.is_removed = False
 
     @property
     def file_bytes(self) -> int:
-        """Size of the whole file."""
+        """Size of the whole file in bytes."""
         return HEADER_BYTES + self.slot_count * 4 + self.entry_count * ENTRY_BYTES
 
     @property
     def written_count(self) -> int:
-        """The entries below it are in the file."""
+        """Entry number up to which entries are in the file."""
         return self.count - len(self.buffer) // ENTRY_BYTES
 
     @property
     def is_full(self) -> bool:
-        """Whether no entry fits any more."""
+        """Whether there is no space for another entry."""
         return self.count >= self.entry_count
 
     def descriptor(self) -> int:
-        """The open file, made at need."""
+        """Return the descriptor; open or create the file if necessary."""
         if self._descriptor is None:
             self._descriptor = self._files.open(self.path, create=True)
             facts = self._files.facts(self.path)
@@ -93,7 +93,7 @@ class IndexFile:
         return self._descriptor
 
     def load_header(self) -> None:
-        """Take the numbers from the file."""
+        """Read the header from the file."""
         data = self._files.pread(self.descriptor(), HEADER_BYTES, 0)
         (
             self.begin_timestamp_ms, self.end_timestamp_ms, self.begin_offset, self.end_offset, self.used_slots, count,
@@ -101,7 +101,7 @@ class IndexFile:
         self.count = self.slots_count = max(count, 1)
 
     def load_slots(self, *, from_file: bool) -> None:
-        """Take the slots into memory, where only touched pages count."""
+        """Load the slots into memory, of which only touched pages are used."""
         self.slots = mmap.mmap(-1, self.slot_count * 4)
         if not from_file:
             return
@@ -112,7 +112,7 @@ class IndexFile:
             self.slots[first - HEADER_BYTES : first - HEADER_BYTES + len(data)] = data
 
     def put(self, key_hash: int, physical_offset: int, store_timestamp_ms: int) -> None:
-        """Add an entry at the head of its chain."""
+        """Add an entry as the head of its chain."""
         slots = self.slots
         assert slots is not None
         count = self.count
@@ -138,7 +138,7 @@ class IndexFile:
         self.end_timestamp_ms = store_timestamp_ms
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
-        """Hash, physical offset, seconds and previous entry of one entry."""
+        """Return hash, physical offset, seconds and previous entry of an entry."""
         written = self.written_count
         if number >= written:
             return ENTRY.unpack_from(self.buffer, (number - written) * ENTRY_BYTES)
@@ -149,7 +149,7 @@ class IndexFile:
         return HEADER_BYTES + self.slot_count * 4 + number * ENTRY_BYTES
 
     def head_of_chain(self, key_hash: int) -> int:
-        """Newest entry of the chain that `key_hash` is in; 0 none."""
+        """Return the newest entry of the chain of `key_hash`; 0 if the chain is empty."""
         at = key_hash % self.slot_count * 4
         if self.slots is not None:
             return int(SLOT.unpack_from(self.slots, at)[0])
@@ -157,9 +157,9 @@ class IndexFile:
         return int(SLOT.unpack(data)[0]) if len(data) == 4 else 0
 
     def query(self, key_hash: int, begin_ms: int, end_ms: int, limit: int, found: list[int], steps: int) -> int:
-        """Append the offsets of matching entries to `found`, newest first; how many of `steps` entries are left.
+        """Append offsets of matching entries to `found`, newest first; return how many of `steps` entries remain.
 
-        A chain has the entries of all keys whose hashes share a slot, so it may be long where nothing matches.
+        A chain contains the entries of all keys whose hashes share a slot, so it may be long even without any match.
         """
         number = self.head_of_chain(key_hash)
         while 0 < number < self.count and len(found) < limit and steps:
@@ -167,7 +167,7 @@ class IndexFile:
             entry_hash, offset, seconds, previous = self.entry(number)
             if seconds < 0:
                 break
-            # The entry knows the second only: any instant in it may be the record's.
+            # The entry stores only the second: its record may be from any instant within it.
             time_ms = self.begin_timestamp_ms + seconds * 1000
             if entry_hash == key_hash and time_ms + 999 >= begin_ms and time_ms <= end_ms:
                 found.append(offset)
@@ -177,7 +177,7 @@ class IndexFile:
         return steps
 
     def steps(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        """As `query` without a limit; None now and then, where others may have their turn, even if nothing matches."""
+        """Yield all results of `query`; None marks points at which the caller may interrupt the search."""
         number = self.head_of_chain(key_hash)
         examined = 0
         while 0 < number < self.count:
@@ -195,40 +195,40 @@ class IndexFile:
             number = previous
 
     def is_in_time(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file may hold records stored in begin…end."""
+        """Whether the file may contain records stored in begin…end."""
         return begin_ms <= self.end_timestamp_ms and end_ms >= self.begin_timestamp_ms
 
     def write_entries(self) -> None:
-        """Bring the buffer into the file."""
+        """Write the buffer to the file."""
         if self.buffer:
             self._files.pwrite(self.descriptor(), self.buffer, self._entry_position(self.written_count))
             self.buffer = bytearray()
 
     def header(self) -> bytes:
-        """The header as it is now."""
+        """Return the current header as bytes."""
         times = self.begin_timestamp_ms, self.end_timestamp_ms
         return HEADER.pack(*times, self.begin_offset, self.end_offset, self.used_slots, self.count)
 
     def copy_of_slots(self) -> bytes:
-        """The slots as they are now: on disk none may name an entry that is not there."""
+        """Return the current slots as bytes; slots on disk must not name missing entries."""
         return self.slots[:] if self.slots is not None else b""
 
     def write_slots(self, data: bytes) -> None:
-        """Bring slots into the file; any thread."""
+        """Write slots to the file; runs in any thread."""
         self._files.pwrite(self.descriptor(), data, HEADER_BYTES)
 
     def sync(self) -> None:
-        """Wait for the disk."""
+        """Flush the file to disk."""
         self._files.fdatasync(self.descriptor())
 
     def write_header(self, header: bytes) -> None:
-        """Bring a header into the file."""
+        """Write a header to the file."""
         self._files.pwrite(self.descriptor(), header, 0)
 
     def truncate(self, count: int, used: tuple[int, int, int, int, int], slots_count: int, aside: AsideFolder) -> bool:
-        """Forget entries from `count` on; `used`: the header's other numbers then. False: the file is not sound.
+        """Remove entries from `count` on; return False if the file is damaged. `used`: the header's other numbers.
 
-        Slots on disk may be older than `count`, or name entries behind it: those are followed down their chain.
+        Slots on disk may be older than `count` or name removed entries; in that case their chain is followed.
         """
         (
             self.begin_timestamp_ms, self.end_timestamp_ms, self.begin_offset, self.end_offset, self.used_slots,
@@ -265,12 +265,12 @@ class IndexFile:
         return max(number, 0)
 
     def entry_on_disk(self, number: int) -> tuple[int, int, int, int]:
-        """As `entry`, also behind `count`."""
+        """Return an entry like `entry`, even one from `count` on."""
         data = self._files.pread(self.descriptor(), ENTRY_BYTES, self._entry_position(number))
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (-1, 0, 0, 0)
 
     def close(self, *, drop_slots: bool = True) -> None:
-        """Give the descriptor and the slots back."""
+        """Release the descriptor and the slots."""
         if self._descriptor is not None:
             self._files.close(self._descriptor)
             self._descriptor = None

@@ -1,4 +1,4 @@
-"""All files of the key index, oldest first."""
+"""Key index: all index files, oldest first."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from delaymq.store.model import Dispatched
 
 _logger = logging.getLogger(__name__)
 NAME_DIGITS = 17
-# A store time further ahead of both the clock and the one before it is damaged: no checksum covers it.
+# No checksum covers store times: one further ahead of both the clock and the previous one counts as damaged.
 _TOLERANCE_MS = 30 * 86_400_000
 _YEAR_9999_MS = 253_370_764_800_000
 MAX_KEYS = 128
-"""Keys of one message that are indexed. With 32 KiB of properties it could have 16,000, which take 50 ms."""
+"""Limit of indexed keys per message. With 32 KiB of properties it could have 16,000, which take 50 ms."""
 MAX_QUERY_STEPS = 4_096
-"""Entries that one query looks at: some 10 ms."""
+"""Limit of entries that a query examines: about 10 ms."""
 
 
 class IndexState(NamedTuple):
-    """What a snapshot says of the newest file."""
+    """State of the newest file in a snapshot."""
 
     name: str
     entries: int
     slots_entries: int
     numbers: tuple[int, int, int, int, int]
-    """The header's other numbers: begin and end timestamp, begin and end offset, used slots."""
+    """Other numbers of the header: begin and end timestamp, begin and end offset, used slots."""
 
 
 def indexed_keys(keys: str) -> list[str]:
-    """Those of a message's keys that are indexed; some may be empty."""
+    """Return the keys of a message that are indexed; some may be empty."""
     return keys.split(" ", MAX_KEYS)[:MAX_KEYS]
 
 
@@ -45,12 +45,12 @@ def _is_gone(file: IndexFile) -> bool:
 
 
 def is_index_name(name: str) -> bool:
-    """Whether a file is named by a time, yyyyMMddHHmmssSSS."""
+    """Whether a file is named after a time, yyyyMMddHHmmssSSS."""
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit() and _time_ms(name) > 0
 
 
 class KeyIndex:
-    """The index of a store. `put` in log order; `query` by topic and key."""
+    """Index of a store. `put` in log order; `query` by topic and key."""
 
     def __init__(
         self,
@@ -72,26 +72,26 @@ class KeyIndex:
         self._refused = False
         self._incomplete = False
         self.unsynced_files: list[IndexFile] = []
-        """Full files whose last parts are not on disk yet."""
+        """Full files whose last parts are not yet on disk."""
         self.folder_unsynced = False
         self.safe_timestamp_ms = 0
-        """End time of the last full file that is whole on disk: the checkpoint's index timestamp."""
+        """End time of the last full file that is completely on disk: the checkpoint's index timestamp."""
         self._skip_below = -1
 
     @property
     def full(self) -> bool:
-        """Whether no snapshot may state the index, because the disk is full or keys are missing from it."""
+        """Whether snapshots are impossible because the disk is full or the index lacks keys."""
         return self._refused or self._incomplete
 
     @property
     def file_bytes(self) -> int:
-        """Size of each file."""
+        """Size of each file in bytes."""
         return HEADER_BYTES + self.slot_count * 4 + self.entry_count * 20
 
     # -- the hot path ---------------------------------------------------------------------------------------------
 
     def put(self, record: Dispatched) -> None:
-        """Index the record's unique id and keys. Without memory for a new file's slots they are left out."""
+        """Index the record's unique id and keys; omit them if there is no memory for a new file's slots."""
         properties = record.properties
         offset = record.physical_offset
         if offset <= self._skip_below:
@@ -109,13 +109,13 @@ class KeyIndex:
                     if key:
                         self._newest(stored_ms).put(index_key_hash(record.topic, key), offset, stored_ms)
         except OSError as error:
-            # The record is in the log: whoever comes after the index, the schedule above all, has to see it.
+            # The record is in the log: the observers after the index, above all the schedule, must receive it.
             if not self._incomplete:
                 self._incomplete = True
                 _logger.error("keys of new messages are not indexed until a restart, which adds them: %s", error)
 
     def _believable(self, stored_ms: int) -> int:
-        """A record's store time, or the one before it if damaged: a file's first time dates all of its entries."""
+        """Return a record's store time, or the previous one if damaged: a file's first time dates all its entries."""
         newest = self.files[-1] if self.files else None
         now_ms = self._now_ms()
         if newest is None:
@@ -149,9 +149,9 @@ class KeyIndex:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records that may have `key`, newest first; hashes collide.
+        """Return physical offsets of records that may have `key`, newest first; hashes may collide.
 
-        At most MAX_QUERY_STEPS entries are looked at, since all of it is done at once: `steps` has no such limit.
+        Examines at most MAX_QUERY_STEPS entries because the call is not interruptible; `steps` has no such limit.
         """
         key_hash = index_key_hash(topic, key)
         limit, steps = min(max_count, MAX_QUERY), MAX_QUERY_STEPS
@@ -164,7 +164,7 @@ class KeyIndex:
         return found
 
     def steps(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        """As `query` without a limit, in steps: None where others may have their turn, and files may go meanwhile."""
+        """Yield all results of `query`; None marks points at which the caller may interrupt and files may go."""
         key_hash = index_key_hash(topic, key)
         for file in list(reversed(self.files)):
             yield None
@@ -177,18 +177,18 @@ class KeyIndex:
                         if _is_gone(file):
                             return
             except FileNotFoundError:
-                return  # deleted meanwhile, and so are all older ones
+                return  # deleted in the meantime, like all older ones
             if file.begin_timestamp_ms < begin_ms:
                 return
 
     def last_update(self) -> tuple[int, int]:
-        """Store time and physical offset of the newest indexed record; zeroes without one."""
+        """Return store time and physical offset of the newest indexed record; zeroes if there is none."""
         return (self.files[-1].end_timestamp_ms, self.files[-1].end_offset) if self.files else (0, 0)
 
     # -- files ----------------------------------------------------------------------------------------------------
 
     def write_behind(self) -> None:
-        """Bring new entries into the files."""
+        """Write new entries to the files."""
         try:
             for file in self.unsynced_files:
                 file.write_entries()
@@ -202,7 +202,7 @@ class KeyIndex:
         self._refused = False
 
     def state(self) -> IndexState | None:
-        """For a snapshot; the entries must be written and are synced by it."""
+        """Return the state for a snapshot; the entries must be in files, and the snapshot syncs them."""
         if not self.files:
             return None
         file = self.files[-1]
@@ -214,7 +214,7 @@ class KeyIndex:
         )
 
     def load(self) -> bool:
-        """Take the files over as their headers tell; False when one is not of the store's size."""
+        """Load the headers of all files; return False if a file has another size than the store's."""
         for name in self._files.names_in(self.folder):
             if not is_index_name(name):
                 continue
@@ -230,7 +230,7 @@ class KeyIndex:
         return True
 
     def resume(self) -> None:
-        """Go on behind what the loaded files hold."""
+        """Continue after the last indexed record of the loaded files."""
         if self.files:
             newest = self.files[-1]
             newest.load_slots(from_file=True)
@@ -239,7 +239,7 @@ class KeyIndex:
             self.safe_timestamp_ms = self.files[-2].end_timestamp_ms if len(self.files) > 1 else 0
 
     def resume_at(self, state: IndexState | None) -> bool:
-        """Go on where a snapshot was: newer files go, the newest is cut; False when it is not there as stated."""
+        """Return to a snapshot's state: remove newer files, cut the newest one; return False if that is impossible."""
         name = state.name if state else ""
         while self.files and self.files[-1].path.rpartition("/")[2] > name:
             newest = self.files.pop()
@@ -258,7 +258,7 @@ class KeyIndex:
         return True
 
     def remove_all(self) -> int:
-        """Take every file out of the store; how many there were."""
+        """Move all files aside; return their number."""
         for file in self.files:
             file.close()
         self.files = []
@@ -277,7 +277,7 @@ class KeyIndex:
         return file.path
 
     def remove_files_below(self, log_min_offset: int) -> list[str]:
-        """Delete files all of whose records are gone, never the last one; their paths."""
+        """Delete files whose records no longer exist, but never the last file; return their paths."""
         removed = []
         while (
             len(self.files) > 1
@@ -288,11 +288,11 @@ class KeyIndex:
         return removed
 
     def wants_slots(self) -> bool:
-        """Whether the newest file's slots on disk are so old that a recovery would feel it."""
+        """Return whether the newest file's slots on disk are so old that recovery would take noticeably longer."""
         return bool(self.files) and self.files[-1].count - self.files[-1].slots_count >= SLOTS_INTERVAL_ENTRIES
 
     def close(self) -> None:
-        """Give descriptors and memory back."""
+        """Release descriptors and memory."""
         for file in self.files:
             file.close()
 

@@ -1,5 +1,5 @@
-"""Recovery at start: find the end of the log, repair it, and bring queues, index and observers level with it.
+"""Recovery at start: find the end of the log, repair it, and bring queues, index and observers up to date.
 
-Here: the scan of the log, the repair of damage, and the choice of each record's queue offset. Not here: formats of
-queues and index. Invariant: the log decides; whatever a repair overwrites is kept in delaymq/aside/ first.
+This package scans the log, repairs damage, and assigns queue offsets to records. Formats of queues and index are
+elsewhere. Invariant: the log is authoritative; a repair copies what it overwrites to delaymq/aside/ first.
 """

@@ -1,4 +1,4 @@
-"""The numbers that queues lack, and records that do not fit where they say that they belong."""
+"""Numbers missing from queues, and records whose queue offset is inconsistent with the others."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Final
 
 from delaymq.store.recovery.queue_runs import Key
 
-# Damaged bits in queue id and topic together.
+# Maximum number of damaged bits in queue id and topic together.
 _MAX_BITS: Final = 8
-# Looks at gaps of other queues in one recovery. Only a log full of damage needs more; what is left is appended.
+# Maximum number of gap lookups in other queues per recovery. Only a severely damaged log needs more; the remaining
+# records are appended.
 MAX_LOOKUPS: Final = 1_000_000
 
 
 @dataclass(slots=True)
 class Gap:
-    """Numbers low…high that a queue lacks between two physical offsets."""
+    """Numbers low…high missing from a queue between two physical offsets."""
 
     key: Key
     low: int
@@ -27,13 +28,13 @@ class Gap:
     before: float
 
     def has(self, number: int, at: int) -> bool:
-        """Whether the record at `at` with this number would fill it, or a part of it."""
+        """Return whether the record at `at` with this number would fill the gap or a part of it."""
         return self.low <= number < self.high and self.after < at < self.before
 
 
 @dataclass(slots=True)
 class Stray:
-    """A record whose place is not believed."""
+    """A record whose queue offset is not trusted."""
 
     key: Key
     number: int
@@ -41,7 +42,7 @@ class Stray:
 
 
 class Gaps:
-    """The gaps of one survey. `end_of`: number and physical offset of the last record of a queue, if it has any."""
+    """Gaps of one survey. `end_of`: number and physical offset of the last record of a queue, if any."""
 
     def __init__(self, end_of: Callable[[Key], tuple[int, int] | None]) -> None:
         self._end_of = end_of
@@ -49,17 +50,17 @@ class Gaps:
         self._looks = 0
 
     def add(self, gap: Gap) -> None:
-        """A gap, behind those of its queue that are known."""
+        """Add a gap; it must follow the known gaps of its queue."""
         self._by_queue.setdefault(gap.key, []).append(gap)
 
     def lacks(self, key: Key, at: int) -> bool:
-        """Whether a queue lacks a number around a physical offset."""
+        """Return whether a queue lacks a number around a physical offset."""
         gaps = self._by_queue.get(key, [])
         index = bisect_right(gaps, float(at), key=lambda gap: gap.before)
         return index < len(gaps) and gaps[index].after < at and gaps[index].low < gaps[index].high
 
     def fill(self, key: Key, strays: list[Stray]) -> list[tuple[Stray, int | None]]:
-        """Gives each stray of a queue, in log order, the next number that the queue lacks around it; None: none."""
+        """Assign to each stray of a queue, in log order, the next number missing around it; None without one."""
         gaps = self._by_queue.get(key, [])
         index = 0
         filled: list[tuple[Stray, int | None]] = []
@@ -75,9 +76,9 @@ class Gaps:
         return filled
 
     def elsewhere(self, stray: Stray, named: Key | None) -> Gap | None:
-        """The gap of another queue that has the stray's number at its place, by the fewest damaged bits.
+        """Return the gap of another queue that fits the stray's number and position, with the fewest damaged bits.
 
-        `named`: the queue that the record itself names; None: any.
+        `named`: the queue named in the record's properties; None: any.
         """
         found, fewest = None, _MAX_BITS + 1
         for key, gaps in self._by_queue.items():
@@ -90,7 +91,7 @@ class Gaps:
                     found, fewest = gap, bits
         if found is not None:
             return found
-        # The newest record of a queue leaves no gap in it.
+        # The newest record of a queue leaves no gap.
         for bit in range(31):
             key = stray.key[0], stray.key[1] ^ (1 << bit)
             end = self._end_of(key) if named in (None, key) else None
@@ -99,7 +100,7 @@ class Gaps:
         return None
 
     def take(self, gap: Gap, stray: Stray) -> None:
-        """The stray's number of a gap of `elsewhere` is taken."""
+        """Mark the stray's number as assigned in a gap returned by `elsewhere`."""
         gaps = self._by_queue.get(gap.key, [])
         for index, each in enumerate(gaps):
             if each is gap:
@@ -111,7 +112,7 @@ class Gaps:
 
 
 def bits_between(one: Key, other: Key) -> int:
-    """How many bits of queue id and topic differ; many when no damage leads from one to the other."""
+    """Return the number of bits by which queue id and topic differ; a large number if damage cannot be the cause."""
     if len(one[0]) != len(other[0]):
         return _MAX_BITS + 1
     topics = int.from_bytes(one[0], "big") ^ int.from_bytes(other[0], "big")

@@ -1,6 +1,6 @@
-"""What recovery does where the log holds no sound record: end there, or bridge to the next one.
+"""Repair of the log where it contains no valid record: end it there, or bridge the gap to the next one.
 
-docs/decisions/0007-bridge-damage-in-the-log.md says why. Whatever is overwritten is kept in delaymq/aside/ first.
+docs/decisions/0007-bridge-damage-in-the-log.md gives the reasons. Overwritten bytes are copied to delaymq/aside/ first.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from delaymq.store.model import Correction
 from delaymq.store.recovery.log_scan import ScanPosition, find_sound, is_sound
 from delaymq.store.segments import Segment, segment_name
 
-# A record must have a topic, of one letter at least.
+# The topic of a record has at least one character.
 _MIN_FILLER_BYTES = FIXED_BYTES + 1
 _MAX_FILLER_BYTES = 1 << 20
 _NO_HOST = bytes(8)
 
 
 class LogRepair:
-    """Bridges holes and clears what is behind the end."""
+    """Bridges gaps and clears the log after its end."""
 
     def __init__(self, files: Files, aside: AsideFolder, log: CommitLog, corrections: list[Correction]) -> None:
         self._files = files
@@ -31,9 +31,9 @@ class LogRepair:
         self._corrections = corrections
 
     def bridge(self, at: ScanPosition) -> int:
-        """Fill the hole at `at` if a sound record follows; how many bytes, 0 when none does: the log ends there.
+        """Fill the gap at `at` if a valid record follows; return its size, or 0 if the log ends there.
 
-        Fillers are rolled-back records: every reader of the format walks over them and none serves them.
+        Fillers are rolled-back records: every reader of the format skips them, and none delivers them.
         """
         hole = at.offset
         found = self._next_sound(hole, at.not_before_ms)
@@ -57,8 +57,8 @@ class LogRepair:
         self._correct(
             "log-hole",
             hole,
-            f"{found - hole} bytes are no sound records, but sound ones follow at {found}: the messages in between "
-            "are lost, their bytes are kept in delaymq/aside",
+            f"{found - hole} bytes are not valid records, but valid ones follow at {found}: the messages in between "
+            "are lost, their bytes are retained in delaymq/aside",
         )
         return found - hole
 
@@ -80,7 +80,7 @@ class LogRepair:
         return None
 
     def _fill(self, segment: Segment, start: int, end: int, store_timestamp_ms: int) -> None:
-        """Rolled-back records from `start` to `end`."""
+        """Write rolled-back records from `start` to `end`."""
         topic = MARKS_TOPIC.encode()
         while start < end:
             size = end - start
@@ -107,7 +107,7 @@ class LogRepair:
             start += size
 
     def clear_behind(self, end: int) -> None:
-        """Zero what stands behind the log's end: an old record there could rise again behind a new one."""
+        """Zero everything after the log's end: an old record there could reappear after a new one."""
         log = self._log
         torn = 0
         later_dirty = False
@@ -126,7 +126,7 @@ class LogRepair:
             while log.segments and log.segments[-1].base > end:
                 self._remove(log.segments.pop())
         if torn:
-            self._correct("torn-tail", end, f"{torn} bytes behind the last sound record: kept in delaymq/aside, zeroed")
+            self._correct("torn-tail", end, f"{torn} bytes after the last valid record: zeroed, kept in delaymq/aside")
 
     def _remove(self, segment: Segment) -> None:
         holds_data = self._holds_data(segment)
@@ -136,7 +136,7 @@ class LogRepair:
         else:
             self._files.unlink(segment.path)
         self._files.sync_folder(segment.path.rpartition("/")[0])
-        self._correct("log-behind-end", segment.base, "no sound record in it or before it: moved to delaymq/aside")
+        self._correct("log-behind-end", segment.base, "no valid record in it or before it: moved to delaymq/aside")
 
     def _holds_data(self, segment: Segment) -> bool:
         return any(True for _ in self._files.nonzero_pieces(segment.descriptor, 0, self._log.file_bytes))

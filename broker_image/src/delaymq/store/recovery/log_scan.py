@@ -1,4 +1,4 @@
-"""Walking the log: each sound record from a place on, up to the first that is not."""
+"""Walk over the valid records of the log, up to the first invalid one."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
 
 @dataclass(slots=True)
 class ScanPosition:
-    """How far a walk came, and the last record that it saw."""
+    """Position of a walk, and the last record that it read."""
 
     offset: int
-    """Physical offset of what comes next."""
+    """Physical offset of the next record."""
     last_offset: int = -1
     last_crc: int = 0
     last_store_timestamp_ms: int = 0
@@ -48,15 +48,15 @@ class ScanPosition:
 
     @property
     def not_before_ms(self) -> int:
-        """What follows was not stored before it: the least of the last three store times.
+        """Lower bound of the next record's store time: the smallest of the last three.
 
-        No checksum covers that field: the last one alone may be damaged, and would pass for the future.
+        No checksum covers the store time: if only the last one is damaged, it may be in the future.
         """
         return min(self.third_last_ms, self.before_last_ms, self.last_store_timestamp_ms)
 
 
 class HeadTaker(Protocol):
-    """Takes what a walk tells of a sound record: the fields of `Head`, which costs less than to make one."""
+    """Callback for a valid record, with the fields of `Head`; cheaper than an object."""
 
     def __call__(
         self,
@@ -77,7 +77,7 @@ class HeadTaker(Protocol):
 
 
 class Head(NamedTuple):
-    """What a walk tells of a sound record without decoding its properties."""
+    """Fields that a walk reads from a valid record without decoding its properties."""
 
     physical_offset: int
     size: int
@@ -102,9 +102,9 @@ def scan_segment(
     *,
     check_crc: bool,
 ) -> bool:
-    """Dispatch each record of a segment from `at` on, which moves; True when its end was reached.
+    """Dispatch each record of a segment from `at` on and advance `at`; return True at the end of the segment.
 
-    False: what stands at `at.offset` is no sound record, such as the zeroes behind the log's end.
+    False: the bytes at `at.offset` are not a valid record, for example zeroes after the log's end.
     """
 
     def take(
@@ -124,7 +124,7 @@ def scan_segment(
 
 
 def walk_segment(data: mmap | memoryview, base: int, at: ScanPosition, take: HeadTaker, *, check_crc: bool) -> bool:
-    """As `scan_segment`, with what stands in the records' fixed places only."""
+    """Walk like `scan_segment`, but read only the fields at fixed positions of a record."""
     end = len(data)
     position = at.offset - base
     view = memoryview(data)
@@ -182,7 +182,7 @@ def walk_segment(data: mmap | memoryview, base: int, at: ScanPosition, take: Hea
 
 
 def _wide_head(view: memoryview, position: int, base: int, *, check_crc: bool) -> Head | None:
-    """The rare record with an IPv6 address."""
+    """Read the head of a record with an IPv6 address, which is rare."""
     try:
         record = decode_record(view, position, check_crc=check_crc)
     except RecordError:
@@ -197,10 +197,10 @@ def _wide_head(view: memoryview, position: int, base: int, *, check_crc: bool) -
 
 
 def is_sound(data: mmap, position: int, base: int, not_before_ms: int) -> bool:
-    """Whether a whole record stands at `position` that says that it stands there.
+    """Return whether a whole record at `position` states this position as its own.
 
-    One embedded in another's body names another place; one stored before `not_before_ms` is an older life's, which
-    the log's end should have buried.
+    A record embedded in another's body states another position. A record stored before `not_before_ms` is a remnant of
+    an older log, which must not reappear after the log's end.
     """
     if len(data) - position < FIXED_BYTES:
         return False
@@ -216,9 +216,9 @@ def is_sound(data: mmap, position: int, base: int, not_before_ms: int) -> bool:
 
 
 def find_sound(files: Files, descriptor: int, data: mmap, start: int, base: int, not_before_ms: int) -> int | None:
-    """Position of the first sound record that begins at or behind `start`; None when there is none.
+    """Return the position of the first valid record at or after `start`; None if there is none.
 
-    Searches what it reads, not the mapping: touching its holes would fill the page cache with zeroes.
+    Searches bytes read from the file: reading holes of the mapping would fill the page cache with zeroes.
     """
     carried = b""
     expected = -1

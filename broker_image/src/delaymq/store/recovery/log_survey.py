@@ -1,6 +1,6 @@
-"""The walk before the replay: the log's end, its holes, and records whose place in a queue does not fit the others.
+"""Survey of the log before the replay: its end, gaps, and records with inconsistent queue offsets.
 
-Whatever is wrong is put right in the log, so that the replay, consumers and other readers need not know of it.
+Errors are corrected in the log, so that the replay, consumers and other readers need no special cases.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from delaymq.store.recovery.queue_runs import Key, Survey
 from delaymq.store.recovery.run_selection import Start
 from delaymq.store.segments import segment_name
 
-# How far the newest store time may be ahead of the clock before it is doubted; longer when no record before it tells
-# whether the clock was set back.
+# Maximum by which the newest store time may be ahead of the clock; more if no earlier record shows whether the clock
+# was set back.
 _CLOCK_TOLERANCE_MS: Final = 60_000
 _LONE_TOLERANCE_MS: Final = 86_400_000
 
 
 @dataclass(kw_only=True)
 class LogSurvey:
-    """One survey; `run` once, while the queues' files are as they were found."""
+    """One survey; call `run` once, before any queue file is changed."""
 
     files: Files
     log: CommitLog
@@ -41,7 +41,7 @@ class LogSurvey:
     now_ms: Callable[[], int]
 
     def run(self, at: ScanPosition, deleted: Mapping[str, int], start_of: Callable[[Key], Start]) -> set[int]:
-        """Walk from `at`, which moves to the log's end; physical offsets of the records that get no queue entry."""
+        """Walk from `at`, which advances to the log's end; return offsets of the records without queue entry."""
         repair = LogRepair(self.files, self.aside, self.log, self.corrections)
         survey = Survey(deleted)
         while (segment := self.log.segment_of(at.offset)) is not None:
@@ -53,7 +53,7 @@ class LogSurvey:
             finally:
                 data.close()
             if complete and begin == segment.base and before == at.records:
-                survey.lost(segment.base, self.log.file_bytes)  # a blank one in the place of one that was missing
+                survey.lost(segment.base, self.log.file_bytes)  # a blank segment that replaces a missing one
             if not complete:
                 bridged = repair.bridge(at)
                 if not bridged:
@@ -71,9 +71,9 @@ class LogSurvey:
         return without_entry
 
     def _doubt_newest_time(self, placing: Placing, end: ScanPosition) -> None:
-        """A store time that is ahead of the clock would be given to all that is stored next.
+        """Correct a store time ahead of the clock, which all later records would otherwise get too.
 
-        After a clock was set back the records before the newest one are ahead of it, too.
+        If the clock was set back, the records before the newest one are ahead of it too, and nothing is corrected.
         """
         said_ms, before_ms, now_ms = end.last_store_timestamp_ms, end.before_last_ms, self.now_ms()
         tolerance_ms = _CLOCK_TOLERANCE_MS if before_ms else _LONE_TOLERANCE_MS
@@ -84,8 +84,8 @@ class LogSurvey:
         end.last_store_timestamp_ms = before_ms or now_ms
         placing.set_store_time(end.last_offset, end.last_store_timestamp_ms)
         detail = (
-            f"the newest record says that it was stored at {said_ms}, in the future, unlike the one before it: "
-            f"{end.last_store_timestamp_ms} is taken instead"
+            f"the newest record has store time {said_ms}, which is in the future, unlike that of the record before it: "
+            f"replaced by {end.last_store_timestamp_ms}"
         )
         file = f"commitlog/{segment_name(segment.base)}"
         self.corrections.append(Correction("store-time", file, end.last_offset, detail))

@@ -1,7 +1,7 @@
-"""Which number of which queue each record gets at a start (docs/decisions/0025-confirm-queue-offsets-in-recovery.md).
+"""Assignment of queue and number to each record at a start (docs/decisions/0025-confirm-queue-offsets-in-recovery.md).
 
-No checksum covers queue id and queue offset. A record whose number fits neither what stands before it nor what
-follows it gets the number that its queue lacks at its place.
+No checksum covers queue id and queue offset. A record whose number fits neither the preceding nor the following records
+gets the number that its queue lacks at that position.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from delaymq.store.recovery.run_selection import Evidence, QueueRuns, RunChoice,
 
 
 class Place(NamedTuple):
-    """The decision on one record whose number is not believed."""
+    """Decision on one record whose number is not trusted."""
 
     at: int
     """Physical offset of the record."""
     said: Key
     said_number: int
     key: Key | None
-    """Queue that it belongs to; None: it gets no entry."""
+    """Queue of the record; None: it gets no entry."""
     number: int
 
 
 class Numbering:
-    """Decides for one survey."""
+    """Decides on the records of one survey."""
 
     def __init__(self, survey: Survey, start_of: Callable[[Key], Start], evidence: Evidence, max_gap: int) -> None:
         self._survey = survey
@@ -41,7 +41,7 @@ class Numbering:
         self._ends: dict[Key, tuple[int, int]] = {}
 
     def decide(self) -> list[Place]:
-        """What becomes of each record whose number is not believed, in log order; none in an undamaged log."""
+        """Return the decisions on all records whose numbers are not trusted, in log order; empty without damage."""
         survey = self._survey
         survey.call_odd([])
         queues = []
@@ -70,7 +70,7 @@ class Numbering:
         return sorted(self._places)
 
     def _parts(self, key: Key, start: Start, run: Run) -> list[Run]:
-        """A record from elsewhere with the number before the queue's next one begins a run that is true behind it."""
+        """Split off a stray with the number before the queue's next one; the rest of such a run is correct."""
         if not start.exact or start.number != run.start + 1 or len(run) == 1:
             return [run]
         second_at = self._evidence.places([(key, run)])[0][1]
@@ -80,12 +80,13 @@ class Numbering:
         ]
 
     def _strays_of_sound_queues(self, queues: list[QueueRuns]) -> tuple[list[QueueRuns], list[int]]:
-        """Queues of one record whose number fits, while a queue with one other bit lacks just that number there.
+        """Find queues of a single record whose number is missing there from a queue whose key differs in one bit.
 
-        So does the first message of a queue when a bit of its topic is damaged. A queue that lost its record to other
-        damage does not lack anything that is not explained. Of several such records, any may be the damaged one.
-        The second list: physical offsets of records that may explain why a queue lacks one number before a lone
-        record. Either may be damaged, so both stay.
+        The first message of a queue looks like this if a bit of its topic is damaged. If the other queue lost its
+        record to different damage, its gap is already explained. If there are several such records, any may be the
+        damaged one.
+        The second list contains physical offsets of records that may explain why a queue lacks one number before a lone
+        record. Either record may be damaged, so both keep their numbers.
         """
         gaps = [each for queue in queues for each in self._unexplained_gaps(queue)]
         known = {queue.key for queue in queues}
@@ -110,7 +111,7 @@ class Numbering:
                     fitting.setdefault(index, []).append((key, runs[0]))
         found: dict[Key, QueueRuns] = {}
         for index, lone in fitting.items():
-            # Of several, one that names the queue itself.
+            # If there are several, prefer one whose properties name the queue.
             named = {key: self._evidence.queue_of(run.first_at) for key, run in lone}
             sure = [each for each in lone if named[each[0]] == gaps[index][0].key]
             free = [each for each in lone if named[each[0]] is None]
@@ -119,14 +120,14 @@ class Numbering:
         return list(found.values()), undecided
 
     def _unexplained_gaps(self, queue: QueueRuns) -> Iterator[tuple[Gap, Run]]:
-        """Numbers that a queue lacks, each with the run that follows."""
+        """Yield unexplained gaps of a queue, each with the run that follows."""
         low, after = queue.start.number, -1
         for run in queue.runs:
             if low is not None and 0 < run.start - low > self._survey.may_be_missing(after, run.first_at):
                 yield Gap(queue.key, low, run.start, after, run.first_at), run
             low, after = run.end, run.last_at
 
-    # -- where the others belong ----------------------------------------------------------------------------------
+    # -- places of the other records ------------------------------------------------------------------------------
 
     def _note_gaps(self, queue: QueueRuns) -> None:
         low, after = queue.start.number, -1
@@ -140,7 +141,7 @@ class Numbering:
         self._ends[queue.key] = (last.end, last.last_at) if last else (queue.start.number or 0, -1)
 
     def _part_overlaps(self, queue: QueueRuns) -> None:
-        """Of two records with the same number one is from elsewhere; without evidence the later one."""
+        """Separate records with the same number: one is from another queue; without evidence, the later one."""
         for index in range(1, len(queue.kept)):
             before, run = queue.kept[index - 1], queue.kept[index]
             if before.end <= run.start or index in queue.resets:
@@ -153,7 +154,7 @@ class Numbering:
                 run.start += 1
 
     def _contest(self, queue: QueueRuns) -> None:
-        """A record from elsewhere may have continued a run, or begun one, in the place of a record passed over."""
+        """Replace a stray at the start or end of a run by a dismissed record of this queue with the same number."""
         for run in queue.dismissed:
             if len(run) > 1 or self._gaps.lacks(queue.key, run.first_at):
                 continue
@@ -171,7 +172,7 @@ class Numbering:
                 _swap(run, behind, behind.first_at)
 
     def _is_from_elsewhere(self, key: Key, number: int, one_at: int, other_at: int) -> bool:
-        """Whether of two records that claim a number this one, rather than the other, came from another queue."""
+        """Return whether, of two records that claim a number, the first one is from another queue."""
         one = self._evidence.confirms(key, number, one_at)
         other = self._evidence.confirms(key, number, other_at)
         if one is not other:
@@ -182,12 +183,12 @@ class Numbering:
         return self._gaps.elsewhere(stray, self._evidence.queue_of(stray.at))
 
     def _fit_elsewhere(self, stray: Stray) -> int:
-        """How well a record fits another queue: 2: into a gap, 1: as its newest record, 0: not at all."""
+        """Return how well a record fits another queue: 2: into a gap, 1: as its newest record, 0: not at all."""
         gap = self._elsewhere(stray)
         return 0 if gap is None else 1 if gap.before == inf else 2
 
     def _gather_strays(self, queues: list[QueueRuns]) -> None:
-        """The records of the runs that are not kept, in log order."""
+        """Collect the records of the dismissed runs, in log order."""
         longer = [(queue.key, run) for queue in queues for run in queue.dismissed if len(run) > 1]
         places = iter(self._evidence.places(longer) if longer else [])
         for queue in queues:
@@ -197,11 +198,11 @@ class Numbering:
             queue.strays.sort(key=lambda stray: stray.at)
 
     def _fill_own_gaps(self, queue: QueueRuns) -> list[Stray]:
-        """Gives numbers that the queue lacks at the strays' places; those for which there is none are left."""
+        """Assign numbers missing at the strays' positions; return the strays without such a number."""
         begin = queue.kept[max(queue.resets)].first_at if queue.resets else -1
         for stray in queue.strays:
             if stray.at < begin:
-                self._places.append(Place(stray.at, stray.key, stray.number, None, -1))  # of the deleted topic
+                self._places.append(Place(stray.at, stray.key, stray.number, None, -1))  # a record of the deleted topic
         left = []
         for stray, number in self._gaps.fill(queue.key, [each for each in queue.strays if each.at > begin]):
             if number is not None:
@@ -210,7 +211,7 @@ class Numbering:
                 left.append(stray)
         if queue.start.number is not None or not queue.kept or queue.resets:
             return left
-        # Older log is gone: before the first record that is believed, the numbers right below it.
+        # Older log is deleted: the first strays get the numbers directly before the first trusted record.
         before = [stray for stray in left if stray.at < queue.kept[0].first_at]
         for below, stray in enumerate(reversed(before), 1):
             if (number := queue.kept[0].start - below) >= 0:
@@ -230,7 +231,7 @@ class Numbering:
         return True
 
     def _append(self, stray: Stray) -> None:
-        """The next number of its queue, if no believed record follows there; else no entry."""
+        """Assign the next number of the queue if no trusted record follows; otherwise the record gets no entry."""
         number, last_at = self._end_of(stray.key) or (self._start_of(stray.key).number or 0, -1)
         if last_at < stray.at:
             self._place(stray, stray.key, number)
@@ -239,12 +240,12 @@ class Numbering:
             self._places.append(Place(stray.at, stray.key, stray.number, None, -1))
 
     def _place(self, stray: Stray, key: Key, number: int) -> None:
-        # One that would have been believed, had others not been damaged, keeps what it says.
+        # A record that is distrusted only because others are damaged keeps its number.
         if (key, number) != (stray.key, stray.number):
             self._places.append(Place(stray.at, stray.key, stray.number, key, number))
 
     def _end_of(self, key: Key) -> tuple[int, int] | None:
-        """Number of the queue's next record and physical offset of its last one, as far as believed."""
+        """Return number of the queue's next record and physical offset of its last one, from trusted records."""
         if key in self._ends:
             return self._ends[key]
         run = self._survey.last_run(key)
@@ -255,6 +256,6 @@ class Numbering:
 
 
 def _swap(lone: Run, run: Run, at: int) -> None:
-    """The record of `lone` takes the place in `run` of the one at `at`, its first or its last, which becomes `lone`."""
+    """Exchange the record of `lone` with the one at `at`, the first or last record of `run`."""
     run.first_at, run.last_at = (lone.first_at if each == at else each for each in (run.first_at, run.last_at))
     lone.first_at = lone.last_at = at

@@ -1,4 +1,4 @@
-"""The log's part in numbering: what its records and the queues' files tell, and the correction of a record's place."""
+"""Access to the log for the numbering: evidence from records and queue files, and corrections of records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DUE_PLACE = re.compile(r"\d{16}:(\d{4}):(\d{20})\Z", re.ASCII)
 
 
 class Placing:
-    """Evidence for `Numbering`, and the writer of what it decides."""
+    """Provides evidence for `Numbering` and writes its decisions."""
 
     def __init__(self, files: Files, aside: AsideFolder, log: CommitLog, queues: ConsumeQueues) -> None:
         self._files = files
@@ -33,7 +33,7 @@ class Placing:
         self._queues = queues
 
     def confirms(self, key: Key, number: int, at: int) -> bool | None:
-        """Whether the record at `at` has this place, by its queue's file or by its own properties; None: no telling."""
+        """Return whether queue file or properties confirm this number of the record at `at`; None if unknown."""
         topic = key[0].decode("utf-8", "surrogateescape")
         queue = self._queues.table.get((topic, key[1]))
         entry = self._queues.entry(queue, number) if queue is not None else None
@@ -46,7 +46,7 @@ class Placing:
         return False if self.queue_of(at) not in (None, key) else None
 
     def queue_of(self, at: int) -> Key | None:
-        """The queue that a pending message or a delivered copy names in its properties; None: it names none."""
+        """Return the queue named in the properties of a pending message or delivered copy; None if there is none."""
         record = self._record_at(at)
         if record is None:
             return None
@@ -60,7 +60,7 @@ class Placing:
         return None if due is None else (SCHEDULE_TOPIC.encode(), int(due[1]))
 
     def places(self, runs: Sequence[tuple[Key, Run]]) -> list[list[int]]:
-        """Physical offsets of the records of each run, by one walk."""
+        """Return the physical offsets of the records of each run, found in one walk."""
         found: list[list[int]] = [[] for _ in runs]
         by_queue: dict[Key, list[tuple[Run, list[int]]]] = {}
         for (key, run), places in zip(runs, found, strict=True):
@@ -88,7 +88,7 @@ class Placing:
         return found
 
     def put_in_place(self, place: Place) -> Correction:
-        """Give a record the queue and number that it belongs to, in the log: consumers and later starts read them."""
+        """Write a record's assigned queue and number to the log, for consumers and later starts."""
         segment = self._log.segment_of(place.at)
         record = self._record_at(place.at)
         assert segment is not None
@@ -96,7 +96,7 @@ class Placing:
         file = f"commitlog/{segment_name(segment.base)}"
         said = f"number {place.said_number} of {_shown(place.said)}"
         if place.key is None:
-            detail = f"the record says that it is {said}, which another one is: it gets no queue entry"
+            detail = f"the record states that it is {said}, but another record is: it gets no queue entry"
             return Correction("queue-number", file, place.at, detail)
         self._aside.keep_log(segment.descriptor, segment.base, place.at, place.at + record.size)
         position = place.at - segment.base
@@ -108,13 +108,13 @@ class Placing:
             self._write(segment, position + topic_at, topic)
         self._files.fdatasync(segment.descriptor)
         detail = (
-            f"the record says that it is {said}, which fits neither the records before it nor those behind: it is "
-            f"number {place.number} of {_shown(place.key)} now, and what it said is kept in delaymq/aside"
+            f"the record states that it is {said}, which fits neither the preceding nor the following records: it "
+            f"became number {place.number} of {_shown(place.key)}, and its original place is saved in delaymq/aside"
         )
         return Correction("queue-number", file, place.at, detail)
 
     def set_store_time(self, at: int, store_timestamp_ms: int) -> None:
-        """Give the record at `at` another store time."""
+        """Change the store time of the record at `at`."""
         segment = self._log.segment_of(at)
         record = self._record_at(at)
         assert segment is not None

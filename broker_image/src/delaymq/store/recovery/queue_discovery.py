@@ -1,4 +1,4 @@
-"""The queues that a start finds: taken as a snapshot or a clean stop left them, or measured to be built anew."""
+"""Queue files found at a start: accepted as left by a snapshot or a clean stop, or measured for a rebuild."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_CUT = 1 << 62
 
 @dataclass(kw_only=True)
 class FoundQueues:
-    """The files of one store's queues, during one recovery."""
+    """Queue files of one store during one recovery."""
 
     files: Files
     store_path: str
@@ -25,17 +25,17 @@ class FoundQueues:
     aside: AsideFolder
     corrections: list[Correction]
     known_until: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Physical offset of the last record that a queue taken as it is has: its older records have their entries."""
+    """Physical offset of the last record in an accepted queue; its older records have entries."""
     entries_cut: bool = False
-    """Whether the snapshot was given up for queue entries that are zeroes now."""
+    """Whether the snapshot was dropped because of queue entries that are now zeroes."""
     _cut_at: int = _NOT_CUT
-    """First entry that the queue last looked at lacks in a file that was cut: zeroes now, to be built anew."""
+    """First entry missing from a truncated file of the last checked queue; now zeroes, to be rebuilt."""
 
     def _correct(self, what: str, file: str, offset: int, detail: str) -> None:
         self.corrections.append(Correction(what, file, offset, detail))
 
     def resume(self, topic: str, queue_id: int, end: int) -> bool:
-        """Take a queue that a snapshot says ends at `end`; False when it does not reach it."""
+        """Accept a queue with the end that a snapshot states; return False if its files do not reach it."""
         queue = self.queues.get_or_make(topic, queue_id)
         starts = self._sound_starts(queue)
         if not starts:
@@ -51,7 +51,7 @@ class FoundQueues:
         return entry is not None and entry[0] >= 0 and entry[1] > 0
 
     def _sound_starts(self, queue: ConsumeQueue) -> list[int]:
-        """Where the queue's files begin, of the last run without a gap; a file of another size is put right."""
+        """Return the starts of the queue's files after the last gap; resize files of a wrong size."""
         starts = self.queues.file_starts(queue)
         self._cut_at = _NOT_CUT
         for start in starts:
@@ -66,14 +66,14 @@ class FoundQueues:
                 finally:
                     self.files.close(descriptor)
                 shown = path.removeprefix(self.store_path + "/")
-                self._correct("queue-size", shown, facts.file_bytes, "the file had another size: set to full size")
+                self._correct("queue-size", shown, facts.file_bytes, "the file had another size: resized to full size")
         for position in range(len(starts) - 1, 0, -1):
             if starts[position] - starts[position - 1] != self.queues.file_entries:
                 return starts[position:]
         return starts
 
     def take_as_they_are(self) -> bool:
-        """Ends from the files of a clean stop; False when the entries cannot be trusted."""
+        """Derive queue ends from the files of a clean stop; return False if the entries are not reliable."""
         extended = bool(self.files.names_in(f"{self.store_path}/consumequeue_ext"))
         for topic, queue_id in self.queues.folders():
             queue = self.queues.get_or_make(topic, queue_id)
@@ -89,12 +89,12 @@ class FoundQueues:
             last = self.queues.entry(queue, queue.max_number - 1)
             extended = extended or (last is not None and last[2] <= MAX_EXT_ADDRESS)
         if extended:
-            detail = "tags codes are addresses of an extension: queues are built anew from the log"
+            detail = "tags codes are addresses of an extension: queues are rebuilt from the log"
             self._correct("queue-extension", "consumequeue_ext", 0, detail)
         return not extended
 
     def _end_of_entries(self, queue: ConsumeQueue, last_start: int) -> int:
-        """The first invalid entry of the last file, found by halving: a clean stop leaves no holes."""
+        """Return the first invalid entry of the last file by binary search: a clean stop leaves no holes."""
         low, high = last_start, last_start + self.queues.file_entries
         queue.max_number = high
         while low < high:
@@ -107,7 +107,7 @@ class FoundQueues:
         return low
 
     def measure(self) -> dict[Key, int]:
-        """How many entries of each queue stay: those whose log is gone, which cannot be built again."""
+        """Return the number of entries of each queue that cannot be rebuilt because their log is deleted."""
         self.queues.table.clear()
         self.known_until.clear()
         kept: dict[Key, int] = {}
@@ -123,15 +123,15 @@ class FoundQueues:
         return kept
 
     def clear(self, kept: dict[Key, int]) -> None:
-        """Keep only what was measured, so that numbers go on and do not begin anew."""
+        """Remove all entries except those measured, so that numbering continues and does not restart."""
         rebuilt = 0
         for queue in self.queues.table.values():
             rebuilt += self.queues.cut(queue, kept[queue.topic.encode(), queue.queue_id])
         if rebuilt:
-            self._correct("queues-rebuilt", "consumequeue", 0, f"{rebuilt} queues are built anew from the log")
+            self._correct("queues-rebuilt", "consumequeue", 0, f"{rebuilt} queues are rebuilt from the log")
 
     def unsynced(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """A queue of which a killed process may have synced nothing: neither its folders' names nor its files."""
+        """Return a queue whose files and folder names may not be synced, as after a kill."""
         queue = self.queues.get_or_make(topic, queue_id)
         topic_folder = f"{self.queues.folder}/{topic}"
         self.queues.unsynced_folders |= {self.queues.folder, topic_folder, f"{topic_folder}/{queue_id}"}
@@ -139,7 +139,7 @@ class FoundQueues:
         return queue
 
     def _entries_below(self, queue: ConsumeQueue, log_min_offset: int) -> int:
-        """End of the entries from the queue's beginning on whose records lie below the log."""
+        """Return the end of the queue's first entries whose records are below the log's start."""
         low, high = queue.first_number, queue.max_number
         while low < high:
             middle = (low + high) // 2
@@ -151,7 +151,7 @@ class FoundQueues:
         return low
 
     def cut_beyond(self, log_end: int) -> None:
-        """Entries of records that the log does not hold."""
+        """Remove entries of records that are not in the log."""
         for queue in self.queues.table.values():
             number = queue.max_number
             while number > queue.first_number:
@@ -161,6 +161,6 @@ class FoundQueues:
                 number -= 1
             if number < queue.max_number:
                 shown = f"consumequeue/{queue.topic}/{queue.queue_id}"
-                detail = f"{queue.max_number - number} entries beyond the log's end: cut"
+                detail = f"{queue.max_number - number} entries beyond the log's end: removed"
                 self._correct("queue-beyond-log", shown, number * ENTRY_BYTES, detail)
                 self.queues.cut(queue, number)

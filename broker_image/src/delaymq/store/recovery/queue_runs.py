@@ -1,6 +1,6 @@
-"""What the records of the log say about their place in queues, gathered in one walk before the replay.
+"""Queue numbers of the log's records, collected in one walk before the replay.
 
-Numbers of a queue follow each other, so an undamaged queue is one run whatever its length. Runs are all that is kept.
+Numbers of a queue are consecutive, so an undamaged queue is one run of any length. Only runs are stored.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from delaymq.message.flags import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSA
 from delaymq.message.record import FIXED_BYTES
 
 Key = tuple[bytes, int]
-"""Topic, as the record spells it, and queue id."""
+"""Topic, as spelled in the record, and queue id."""
 
 
 @dataclass(slots=True)
 class Run:
-    """Records of one queue that follow each other in the log and by their numbers."""
+    """Records of one queue with consecutive numbers, in log order."""
 
     start: int
     end: int
-    """Number behind the last one's."""
+    """Number after the last record's."""
     first_at: int
     last_at: int
-    """Physical offsets of the first and of the last record."""
+    """Physical offsets of the first and the last record."""
 
     def __len__(self) -> int:
         return self.end - self.start
 
 
 class Survey:
-    """Takes the records of a walk in log order. `deleted`: topic → log end at its deletion; older records count not."""
+    """Collector of a walk's records. `deleted`: topic → log end at its deletion; older records are ignored."""
 
     def __init__(self, deleted: Mapping[str, int]) -> None:
         self._deleted = {topic.encode("utf-8", "surrogateescape"): end for topic, end in deleted.items()}
@@ -42,19 +42,19 @@ class Survey:
         self._odd: list[int] = []
         self._lost: list[tuple[int, int]] = []
         self._lost_before: list[int] = [0]
-        """How many records may be lost in the places before each of `_lost`."""
+        """Number of records possibly lost in the damaged ranges before each of `_lost`."""
 
     def take(
         self, at: int, size: int, _crc: int, queue_id: int, number: int, sys_flag: int, _born_ms: int, _stored_ms: int,
         _reconsume_times: int, _prepared_offset: int, topic: bytes, _properties: bytes, /,
     ) -> None:  # fmt: skip
-        """One sound record: the fields of a `scan.Head`."""
+        """Add a valid record, given by the fields of `log_scan.Head`."""
         transaction = sys_flag & TRANSACTION_MASK
         if transaction in (TRANSACTION_ROLLBACK, TRANSACTION_PREPARED):
             if transaction == TRANSACTION_ROLLBACK:
                 self.lost(at, size)
             elif number:
-                self._odd.append(at)  # only damage gives it a number: its queue lacks it
+                self._odd.append(at)  # such a number is due to damage: the record's queue lacks it
             return
         key = topic, queue_id
         run = self._last.get(key)
@@ -69,38 +69,38 @@ class Survey:
         self._last[key] = Run(number, number + 1, at, at)
 
     def lost(self, at: int, size: int) -> None:
-        """So many bytes from `at` on hold no record any more."""
+        """Add a damaged range: `size` bytes from `at` on contain no record."""
         self._lost.append((at, size))
 
     def call_odd(self, places: list[int]) -> None:
-        """The records at these physical offsets may belong to other queues than they say."""
+        """Mark the records at these physical offsets as possibly belonging to other queues."""
         self._odd = sorted({*self._odd, *places})
         self._lost.sort()
         self._lost_before = [0, *accumulate(max(size // FIXED_BYTES, 1) for _, size in self._lost)]
 
     def may_be_missing(self, after: int, before: int) -> int:
-        """How many records a queue may lack at most between two physical offsets."""
+        """Return the maximum number of records that a queue may lack between two physical offsets."""
         odd = bisect_left(self._odd, before) - bisect_left(self._odd, after + 1)
         return odd + self.may_be_lost(after, before)
 
     def may_be_lost(self, after: int, before: int) -> int:
-        """How many records the places without any between two physical offsets may have held at most."""
+        """Return the maximum number of records that damaged ranges between two physical offsets contained."""
         first, end = bisect_left(self._lost, (after, 0)), bisect_left(self._lost, (before, 0))
         return self._lost_before[end] - self._lost_before[min(first, end)]
 
     @property
     def queues(self) -> list[Key]:
-        """All queues that have records."""
+        """Queues that have records."""
         return list(self._last)
 
     def last_run(self, key: Key) -> Run | None:
-        """The newest run of a queue."""
+        """Return the newest run of a queue."""
         return self._last.get(key)
 
     def runs(self, key: Key) -> list[Run]:
-        """The runs of a queue in log order."""
+        """Return the runs of a queue in log order."""
         return [*self._earlier.get(key, ()), self._last[key]]
 
     def is_broken(self, key: Key) -> bool:
-        """Whether the numbers of a queue do not follow each other."""
+        """Whether the numbers of a queue are not consecutive."""
         return key in self._earlier

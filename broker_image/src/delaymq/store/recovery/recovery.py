@@ -1,7 +1,7 @@
-"""Opening a store: find the log's end, bring queues, index and observers level with it (docs/formats/store.md).
+"""Recovery: find the log's end, bring queues, index and observers up to date (docs/formats/store.md).
 
-The start is one of three: a valid snapshot (replay what follows it), a clean stop without one (queues and index as
-they stand, the whole log for the observers), or neither (queues and index anew from the log).
+There are three cases: a valid snapshot (only the log after it is replayed), a clean stop without one (queues and index
+are kept, observers receive the whole log), or neither (queues and index are rebuilt from the log).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from delaymq.store.recovery.run_selection import Start
 from delaymq.store.snapshot.snapshot import NAME, Snapshot, decode_snapshot
 
 _logger = logging.getLogger(__name__)
-# Replayed queue entries are written that often: they would otherwise gather in memory.
+# Interval at which replayed queue entries are written, to limit memory.
 _WRITE_INTERVAL_RECORDS = 50_000
 
 
 @dataclass(kw_only=True)
 class Recovery:
-    """One recovery; `run` once."""
+    """One recovery; `run` can be called once."""
 
     files: Files
     store_path: str
@@ -56,7 +56,7 @@ class Recovery:
         )
 
     def run(self) -> None:
-        """Leave log, queues, index and observers ready for the next record."""
+        """Prepare log, queues, index and observers for the next record."""
         index_sound = self.index is None or self.index.load()
         snapshot = self._load_snapshot() if index_sound else None
         if snapshot is not None and not (self._restore_observers(snapshot) and self._resume(snapshot)):
@@ -87,7 +87,7 @@ class Recovery:
         if kept is not None:
             self._found.clear(kept)
             if self.index is not None and self.index.remove_all():
-                self._correct("index-rebuilt", "index", 0, "the key index is built anew from the log")
+                self._correct("index-rebuilt", "index", 0, "the key index is rebuilt from the log")
         elif snapshot is None:
             self._take_index_as_it_is(sound=index_sound)
         if snapshot is None:
@@ -97,17 +97,17 @@ class Recovery:
         self._found.cut_beyond(end.offset)
         self._rebuild_index_beyond(end.offset)
         if any(correction.what in ("log-hole", "segment-missing") for correction in self.report.corrections):
-            # The real broker does not make blank entries for a hole: it must find them, should it open the store next.
+            # RocketMQ's broker does not create blank entries for gaps: it must find them if it opens the store next.
             self._write()
         self._start_log(end, flushed)
 
     def _correct(self, what: str, file: str, offset: int, detail: str) -> None:
         self.report.corrections.append(Correction(what, file, offset, detail))
 
-    # -- where to begin -------------------------------------------------------------------------------------------
+    # -- start of the replay --------------------------------------------------------------------------------------
 
     def _load_snapshot(self) -> Snapshot | None:
-        """The snapshot if it still tells the truth."""
+        """Return the snapshot if it is still valid."""
         data = self.files.read(f"{self.store_path}/delaymq/{NAME}")
         if data is None:
             return None
@@ -126,14 +126,14 @@ class Recovery:
     def _problem_of(self, snapshot: Snapshot) -> str | None:
         log = self.log
         if snapshot.index_enabled != (self.index is not None):
-            return "the key index was switched on or off"
+            return "the key index was enabled or disabled"
         if set(snapshot.observers) != {observer.name for observer in self.observers}:
-            return "other parts of the broker kept their state in it"
+            return "other parts of the broker saved their state in it"
         last_possible = log.segments[-1].base + log.file_bytes if log.segments else 0
         if not log.min_offset <= snapshot.log_end <= last_possible:
-            return f"the log does not reach from it on ({log.min_offset}…{last_possible}, not {snapshot.log_end})"
+            return f"the log does not continue from it ({log.min_offset}…{last_possible}, not {snapshot.log_end})"
         if snapshot.last_offset >= log.min_offset:
-            # Nothing is mapped yet: with the active segment behind it, the log reads this record from its file.
+            # Nothing is mapped yet: the log reads this record from its file, because it precedes the active segment.
             log.end_offset = snapshot.log_end
             log.segment_base = last_possible
             record = log.record_at(snapshot.last_offset)
@@ -144,11 +144,11 @@ class Recovery:
             ):
                 return f"the record at {snapshot.last_offset} is not the one that it names"
         elif snapshot.log_end > log.min_offset:
-            return "its last record is gone"
+            return "its last record no longer exists"
         return None
 
     def _restore_observers(self, snapshot: Snapshot) -> bool:
-        """Give each observer its state; False when one does not know what it is given."""
+        """Restore the observers' states; return False if one of them is invalid."""
         for observer in self.observers:
             try:
                 observer.restore(snapshot.observers.get(observer.name))
@@ -158,7 +158,7 @@ class Recovery:
         return True
 
     def _resume(self, snapshot: Snapshot) -> bool:
-        """Take queues and index from the snapshot; False when they are not as it states."""
+        """Accept queues and index as in the snapshot; return False if they differ from it."""
         for topic, queue_ends in snapshot.queue_ends.items():
             for number, end in queue_ends.items():
                 if not self._found.resume(topic, int(number), end):
@@ -173,7 +173,7 @@ class Recovery:
             self.queues.cut(queue, queue.max_number)
         if self.index is None or self.index.resume_at(snapshot.index):
             return True
-        self._correct("snapshot-stale", f"delaymq/{NAME}", 0, "not used: the key index is not as it states")
+        self._correct("snapshot-stale", f"delaymq/{NAME}", 0, "not used: the key index differs from it")
         self.index.remove_all()
         self.queues.table.clear()
         return False
@@ -187,10 +187,10 @@ class Recovery:
             self.index.resume()
         else:
             self.index.remove_all()
-            self._correct("index-rebuilt", "index", 0, "a file has another size: built anew from the log")
+            self._correct("index-rebuilt", "index", 0, "a file has another size: rebuilt from the log")
 
     def _start_of(self, key: Key, kept: dict[Key, int] | None) -> Start:
-        """Where the numbers of a queue begin in the survey."""
+        """Return the start of a queue's numbers in the survey."""
         if self.report.snapshot_used:
             queue = self.queues.table.get((key[0].decode("utf-8", "surrogateescape"), key[1]))
             return Start(queue.max_number if queue is not None else 0)
@@ -229,7 +229,7 @@ class Recovery:
             self._write()
 
     _without_entry: set[int] = field(default_factory=set)
-    """Physical offsets of records that are in no queue."""
+    """Physical offsets of records without queue entry."""
     _next_write = 0
     _end = 0
 
@@ -244,12 +244,12 @@ class Recovery:
                 raise
 
     def _rebuild_index_beyond(self, log_end: int) -> None:
-        """Keys of records that the log does not hold would find what is written there next."""
+        """Rebuild the index if it names offsets beyond the log's end, where new records will be written."""
         index = self.index
         if index is None or not any(file.count > 1 and file.end_offset >= log_end for file in index.files):
             return
         index.remove_all()
-        self._correct("index-rebuilt", "index", 0, "it reaches beyond the log's end: built anew from the log")
+        self._correct("index-rebuilt", "index", 0, "it reaches beyond the log's end: rebuilt from the log")
         at = ScanPosition(self.log.min_offset)
         while at.offset < log_end and (segment := self.log.segment_of(at.offset)) is not None:
             data = self.files.map(segment.descriptor, self.log.file_bytes)
@@ -266,5 +266,5 @@ class Recovery:
         log.last_crc = end.last_crc
         log.last_store_timestamp_ms = end.last_store_timestamp_ms
         log.start_at(end.offset)
-        # The page cache of a killed process is not on disk yet: the first flush brings it there.
+        # The page cache of a killed process is not on disk yet: the first flush writes it.
         log.flushed_offset = min(flushed, end.offset)

@@ -1,4 +1,4 @@
-"""Which runs of a queue's records are believed (docs/decisions/0025-confirm-queue-offsets-in-recovery.md)."""
+"""Selection of trusted runs of a queue's records (docs/decisions/0025-confirm-queue-offsets-in-recovery.md)."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from delaymq.message.record import FIXED_BYTES
 from delaymq.store.recovery.gaps import Stray
 from delaymq.store.recovery.queue_runs import Key, Run, Survey
 
-# So many records that follow each other confirm a number that is larger than the log before it allows.
+# Number of consecutive records that confirm a number larger than the preceding log allows.
 _CONFIRMED: Final = 3
-# As many records may be renumbered instead of believing that a topic was made anew.
+# Number of records that may be renumbered rather than assuming that a topic was recreated.
 _RESET_COST: Final = 3
-# Runs that one may follow; more are passed over only in a log full of damage.
+# Limit of preceding runs to examine; only a severely damaged log exceeds it.
 _MAX_PASSED_OVER: Final = 256
 
 
 class Evidence(Protocol):
-    """What besides the records' numbers tells where a record belongs."""
+    """Evidence, other than the numbers of records, of the queue that a record belongs to."""
 
     def confirms(self, key: Key, number: int, at: int) -> bool | None:
-        """Whether the record at `at` has this place; None: nothing tells."""
+        """Return whether the record at `at` has this number; None if unknown."""
 
     def queue_of(self, at: int) -> Key | None:
-        """The queue that the properties of the record at `at` name; None: they name none."""
+        """Return the queue named in the properties of the record at `at`; None if there is none."""
 
     def places(self, runs: Sequence[tuple[Key, Run]]) -> list[list[int]]:
-        """Physical offsets of the records of each run."""
+        """Return the physical offsets of the records of each run."""
 
 
 class Start(NamedTuple):
-    """Where the numbers of a queue begin in a walk."""
+    """Start of a queue's numbers in a walk."""
 
     number: int | None
-    """The next number of what is known; None: any, since older log is gone."""
+    """Next known number; None: any, because older log is deleted."""
     exact: bool = True
-    """False: what is known may be wrong itself."""
+    """False: the known number may be wrong."""
 
 
 class _Worth(NamedTuple):
-    """What speaks for a choice of runs; the larger one is chosen."""
+    """Score of a selection of runs; the highest wins."""
 
     records: int
-    """Records that keep their number."""
+    """Number of records that keep their number."""
     missing: int
-    """Numbers that are missing and that neither lost bytes nor records passed over explain, negative."""
+    """Negative count of missing numbers that neither lost bytes nor dismissed records explain."""
     confirmed: int
-    """Lone records that something else confirms."""
+    """Number of lone records with other evidence."""
 
     def plus(self, records: int, missing: int = 0, confirmed: int = 0) -> _Worth:
         return _Worth(self.records + records, self.missing - missing, self.confirmed + confirmed)
@@ -60,7 +60,7 @@ _REFUSED: Final = _Worth(-1, 0, 0)
 
 @dataclass(slots=True)
 class QueueRuns:
-    """A queue whose numbers do not follow each other."""
+    """A queue whose numbers are not consecutive."""
 
     key: Key
     start: Start
@@ -68,12 +68,12 @@ class QueueRuns:
     kept: list[Run] = field(default_factory=list)
     dismissed: list[Run] = field(default_factory=list)
     resets: set[int] = field(default_factory=set)
-    """Indices into `kept` at which the queue counts from 0 again."""
+    """Indices into `kept` at which the queue restarts from 0."""
     strays: list[Stray] = field(default_factory=list)
 
 
 class RunChoice:
-    """Chooses the runs of each queue of one survey."""
+    """Selects the runs of each queue of one survey."""
 
     def __init__(self, survey: Survey, evidence: Evidence, max_gap: int) -> None:
         self._survey = survey
@@ -84,7 +84,7 @@ class RunChoice:
         if run.start < 0:
             return False
         if start.number is None:
-            # Each earlier message of the queue took its bytes of the log.
+            # Each earlier message of the queue occupied log space.
             possible = run.start <= run.first_at // FIXED_BYTES
             return possible or len(run) >= _CONFIRMED or self.confirms(key, run) is True
         if run.start < start.number:
@@ -92,7 +92,7 @@ class RunChoice:
         return self.may_jump(key, start.number, -1, run)
 
     def may_jump(self, key: Key, number: int, after: int, run: Run) -> bool:
-        """Whether a queue that ended before `number`, at `after`, may go on with `run`, which leaves a gap."""
+        """Return whether a queue that ended before `number`, at `after`, may continue with `run` after a gap."""
         gap = run.start - number
         if gap == 0:
             return True
@@ -106,9 +106,9 @@ class RunChoice:
         return self._evidence.confirms(key, run.start, run.first_at)
 
     def choose(self, queue: QueueRuns) -> None:
-        """The runs that leave as few records as possible to be given another number."""
+        """Select the runs that require the fewest records to be renumbered."""
         runs = queue.runs
-        # Of each run, if it is the last one kept: what is kept, the run before it (-1: none), whether it counts anew.
+        # For each run as the last one: best score, previous run (-1: none), and whether the queue restarts from 0.
         best: list[tuple[_Worth, int, bool] | None] = []
         for index, run in enumerate(runs):
             confirmed = self.confirms(queue.key, run) if len(run) == 1 else None
@@ -127,14 +127,14 @@ class RunChoice:
                 worth, earlier = chosen[0].plus(*own), runs[before]
                 overlap = earlier.end - run.start
                 if overlap == 1 and len(run) > 1 and len(earlier) > 1:
-                    # Both claim one number: a record came from another queue.
+                    # Both claim one number: one record is from another queue.
                     options.append((worth.plus(-1), before, False))
                 elif overlap <= 0 and self.may_jump(queue.key, earlier.end, earlier.last_at, run):
                     missing = self._missing(earlier.end, earlier.last_at, run, index - before - 1)
                     options.append((worth.plus(0, missing), before, False))
                 if run.start == 0 and (cost := self._reset_cost(queue.key, run)) is not None:
                     options.append((worth.plus(-cost), before, True))
-            # Of equal ones that which passes over the later run.
+            # If scores are equal, dismiss the later run.
             best.append(max(options, key=lambda option: (option[0], -option[1])) if options else None)
         last = max(range(len(best)), key=lambda each: (best[each] or (_REFUSED,))[0], default=-1)
         kept = []
@@ -148,12 +148,12 @@ class RunChoice:
         queue.dismissed = [run for run in runs if id(run) not in chosen_runs]
 
     def _missing(self, number: int, after: int, run: Run, passed_over: int) -> int:
-        """How many numbers a queue lacks between `number` and `run` that nothing in between explains."""
+        """Return the number of missing numbers between `number` and `run` that nothing in between explains."""
         lacking = run.start - number
         return max(lacking - self._survey.may_be_lost(after, run.first_at) - passed_over, 0) if lacking > 0 else 0
 
     def _reset_cost(self, key: Key, run: Run) -> int | None:
-        """What it costs to believe that the topic was deleted and made anew; None: it is not believed."""
+        """Return the score penalty for assuming that the topic was deleted and recreated; None: not assumed."""
         if self.confirms(key, run) is True:
             return 0
         return _RESET_COST if len(run) >= 2 else None

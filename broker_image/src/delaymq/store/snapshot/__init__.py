@@ -1,5 +1,5 @@
-"""Snapshots: where recovery may begin instead of at the oldest record.
+"""Snapshots, from which recovery starts instead of from the oldest record.
 
-Here: their format, when they are made, and the checkpoint file. Not here: how a start uses them (recovery/).
-Invariant: a snapshot states nothing that is not on disk.
+This package defines their format, the times at which they are taken, and the checkpoint file. How a start uses them is
+part of `recovery`. Invariant: a snapshot describes only data on disk.
 """

@@ -1,4 +1,4 @@
-"""The files by which a start knows how the last stop was: checkpoint and abort marker."""
+"""Checkpoint file and abort marker, which show a start how the broker stopped."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ CHECKPOINT_BYTES = 4096
 
 
 class Checkpoint(NamedTuple):
-    """Store times up to which things are on disk, ms. The real broker starts its replay 3 s before the smaller of the
-    first two, so they must never claim too much."""
+    """Store times in ms up to which files are on disk. RocketMQ's broker starts its replay 3 s before the smaller one
+    of the first two, so they must never be too late."""
 
     commit_log_ms: int
     consume_queue_ms: int
@@ -21,7 +21,7 @@ class Checkpoint(NamedTuple):
 
 
 def write_checkpoint(files: Files, path: str, checkpoint: Checkpoint) -> None:
-    """Overwrite the timestamps in place, as the real broker does, and wait for the disk."""
+    """Overwrite the timestamps in place, as RocketMQ's broker does, and sync the file."""
     descriptor = files.open(path, create=True)
     try:
         facts = files.facts(path)

@@ -1,6 +1,6 @@
-"""The snapshot: where recovery may begin instead of at the oldest record (docs/formats/store.md, "Snapshot").
+"""Snapshot file, from which recovery starts instead of from the oldest record (docs/formats/store.md, "Snapshot").
 
-It states nothing that is not on disk: what it is about is captured on the loop, synced in any thread, then written.
+It describes only data on disk: state is captured on the event loop, then synced in any thread, then written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from delaymq.store.snapshot.checkpoint import Checkpoint, write_checkpoint
 
 NAME: Final = "snapshot.json"
 FORMAT_VERSION: Final = 1
-# From here on one sync of the file system beats one of each file: 80,000 of them took 38 s at a stop.
+# From this number on, one sync of the file system is faster than one per file: 80,000 took 38 s at a stop.
 MANY_FILES: Final = 1_000
 _PREFIX: Final = b'{"crc32":"'
 _PREFIX_BYTES: Final = len(_PREFIX) + 8 + 2
@@ -28,11 +28,11 @@ _PREFIX_BYTES: Final = len(_PREFIX) + 8 + 2
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What a snapshot states."""
+    """Content of a snapshot."""
 
     log_end: int
     last_offset: int
-    """The last record before `log_end`; -1: none."""
+    """Physical offset of the last record before `log_end`; -1 if there is none."""
     last_crc: int
     last_store_timestamp_ms: int
     queue_ends: dict[str, dict[str, int]]
@@ -42,7 +42,7 @@ class Snapshot:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The file's bytes: one JSON object whose first member is the CRC32 of all bytes behind it."""
+    """Return the file's bytes: one JSON object whose first member is the CRC32 of all bytes after it."""
     index = snapshot.index
     content = {
         "formatVersion": FORMAT_VERSION,
@@ -58,9 +58,9 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
-    """The snapshot in a file; ValueError says what is wrong."""
+    """Return the snapshot in a file. ValueError with the reason if it is invalid."""
     if not data.startswith(_PREFIX) or len(data) < _PREFIX_BYTES:
-        raise ValueError("it does not begin with its checksum")
+        raise ValueError("it does not start with its checksum")
     if data[len(_PREFIX) : len(_PREFIX) + 8] != f"{crc32(data[_PREFIX_BYTES:]):08x}".encode():
         raise ValueError("its checksum does not match")
     content: dict[str, Any] = json.loads(data)
@@ -79,11 +79,11 @@ def decode_snapshot(data: bytes) -> Snapshot:
             observers=content["observers"],
         )
     except (KeyError, IndexError, TypeError) as error:
-        raise ValueError(f"it lacks a part ({error})") from error
+        raise ValueError(f"a part is missing ({error})") from error
 
 
 class SnapshotTask:
-    """Captures on the loop when made. Every index entry must be in its file by then, every queue entry before `run`."""
+    """Captures the state when created, on the event loop; index entries must be in files then, queue entries at `run`."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class SnapshotTask:
             return None
         self._file = index.files[-1]
         for file in (*self._full_files, self._file):
-            file.descriptor()  # opened here: the loop and the thread must not both make the file
+            file.descriptor()  # opened here: event loop and thread must not both create the file
         self._header = self._file.header()
         if write_slots or index.wants_slots():
             self._slots = self._file.copy_of_slots()
@@ -146,20 +146,20 @@ class SnapshotTask:
         return state
 
     def add_written(self) -> None:
-        """Queue files were written since: they are synced too. On the loop, before `run`."""
+        """Add queue files written since the creation to those to be synced. On the event loop, before `run`."""
         files, folders = self._queues.take_unsynced()
         self._queue_files |= files
         self._folders |= folders
 
     def abandon(self) -> None:
-        """End without having run. On the loop."""
-        self._failure = OSError(errno.ECANCELED, "the snapshot was given up")
+        """Cancel the task without running it. On the event loop."""
+        self._failure = OSError(errno.ECANCELED, "the snapshot was cancelled")
         self.finish()
 
     def run(self) -> None:
-        """Sync what the snapshot states, then write it; any thread."""
+        """Sync the captured files, then write the snapshot; runs in any thread."""
         try:
-            # The names too, always: a flush that runs meanwhile must not rely on this task for them.
+            # Names are always included: a concurrent flush must not rely on this task for them.
             self._log.sync_files(self._log_descriptors, names=True)
         except OSError as error:
             self._log_failure = self._failure = error
@@ -179,13 +179,13 @@ class SnapshotTask:
                 try:
                     self._files.sync_folder(folder)
                 except (FileNotFoundError, NotADirectoryError):
-                    continue  # a topic was deleted meanwhile
+                    continue  # a topic was deleted in the meantime
             self._write()
         except OSError as error:
             self._failure = error
 
     def _sync_queue_file(self, path: str) -> None:
-        # A descriptor of its own: the loop may close its one at any time. The file may be gone with its topic.
+        # Needs its own descriptor: the event loop may close the shared one, or delete the file with its topic.
         try:
             descriptor = self._files.open(path)
         except FileNotFoundError:
@@ -214,7 +214,7 @@ class SnapshotTask:
         self._files.sync_folder(own)
 
     def finish(self) -> OSError | None:
-        """Take the result over; after a failure what was to be synced is still to be synced. On the loop."""
+        """Apply the result; after a failure, return the files to the set of unsynced ones. On the event loop."""
         self._log.end_sync(self._log_start)
         if self._log_failure is not None:
             self._log.flush_failed(self._log_failure)

@@ -1,4 +1,4 @@
-"""When snapshots are made, and what stands in the files before: one at a time, in turns that hold nobody up."""
+"""Schedule of snapshots: one at a time, with queue files written in short steps beforehand."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from delaymq.store.model import LiveObserver, StoreTask
 from delaymq.store.snapshot.snapshot import SnapshotTask
 
 WRITTEN_AT_ONCE: Final = 64
-"""Queues written in one turn of the loop for a snapshot: some 20 ms if they are new. All of 80,000 would take seconds.
-"""
+"""Number of queues written per step on the event loop: about 20 ms for new ones. All of 80,000 would take seconds."""
 
 
 class Snapshotter:
-    """Those of one store. `end`: up to where the one that recovery has used reaches; 0: there was none."""
+    """Snapshots of one store. `end`: log end of the snapshot that recovery used; 0 without one."""
 
     def __init__(
         self,
@@ -36,15 +35,15 @@ class Snapshotter:
         self._queues = queues
         self._index = index
         self.observers = observers
-        """Whose states are kept."""
+        """Observers whose states are saved."""
         self._end = end
         self.is_running = False
-        """Whether one is captured and not finished: files that it syncs must stay."""
+        """Whether a snapshot is captured and not finished; the files that it syncs must not be removed."""
         self._gathering: tuple[SnapshotTask, int] | None = None
-        """A captured snapshot whose queues are being written, and `written_count` when they are."""
+        """A captured snapshot whose queues are being written, and the `written_count` at which they are complete."""
 
     def task(self, interval_bytes: int, *, force: bool) -> StoreTask | None:
-        """The next one; None when it is not time yet, or one is under way. To be asked for in every turn."""
+        """Return the next snapshot task; None if none is due or one is running. To be called in each loop iteration."""
         if self._gathering is not None:
             return self._gather(*self._gathering)
         if self.is_running or self._log.failure is not None:
@@ -57,12 +56,12 @@ class Snapshotter:
             self._index.write_behind()
             if self._index.full:
                 return None
-        # What stands in the files beyond the captured ends does no harm: recovery cuts it off.
+        # Entries beyond the captured ends do no harm: recovery removes them.
         self._gathering = self._capture(write_slots=False), self._queues.written_count + self._queues.dirty_count
         return None
 
     def full_task(self, *, write_slots: bool) -> StoreTask | None:
-        """One of all there is, with all queues written in this turn; None when the disk is too full for them."""
+        """Write all queues now and return a task for a complete snapshot; None if the disk is too full for them."""
         while self._queues.write_behind(1_000):
             pass
         if self._index is not None:
@@ -72,20 +71,20 @@ class Snapshotter:
         return _Task(self, self._capture(write_slots=write_slots))
 
     def abandon(self) -> None:
-        """Ends one whose queues are being written."""
+        """Cancel a snapshot whose queues are being written."""
         if self._gathering is not None:
             self._gathering[0].abandon()
             self._gathering = None
             self.is_running = False
 
     def finished(self, end: int, failure: OSError | None) -> None:
-        """A task came back."""
+        """Handle the end of a task."""
         self.is_running = False
         if failure is None:
             self._end = end
 
     def _gather(self, task: SnapshotTask, written_count: int) -> StoreTask | None:
-        """Write on until the queues that were dirty when `task` was made, the first in the row, are in their files."""
+        """Write until the queues that were dirty at the creation of `task`, the first ones, are in their files."""
         queues = self._queues
         queues.write_behind(WRITTEN_AT_ONCE)
         if queues.full or self._log.failure is not None:

@@ -1,5 +1,5 @@
-"""Read-only tools above the reader: verify, inspect, and the outlook for a move back to RocketMQ.
+"""Read-only tools on top of the reader: verify, inspect, and the check before a migration back to RocketMQ.
 
-Here: reports about a store. Not here: anything that a running broker needs. Invariant: no tool writes to the store or
-takes its lock.
+This package reports on stores; a running broker does not need it. Invariant: tools never write to the store and never
+take its lock.
 """

@@ -1,4 +1,4 @@
-"""What a store holds: counts by topic, kind and segment (`delaymq store inspect`)."""
+"""Counts of a store's records by topic, kind and segment (`delaymq store inspect`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from delaymq.store.tools.record_kinds import kind_of
 
 @dataclass(kw_only=True)
 class SegmentCounts:
-    """One file of the log."""
+    """Counts of one file of the log."""
 
     file: str
     first_offset: int
@@ -31,7 +31,7 @@ class Inspection:
 
     path: str
     open_or_killed: bool
-    """Whether the abort marker is there."""
+    """Whether the abort marker exists."""
     first_offset: int
     end_offset: int
     records: int
@@ -43,12 +43,12 @@ class Inspection:
     queues: int
 
     def as_json(self) -> dict[str, object]:
-        """For `--json`."""
+        """Return the counts for `--json`."""
         return asdict(self)
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
-    """Count. FileNotFoundError when `path` is not a store."""
+    """Count the records of a store. FileNotFoundError if `path` is not a store."""
     reader = StoreReader(path)
     segments = reader.segments()
     counts = [

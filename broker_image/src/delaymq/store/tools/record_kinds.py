@@ -1,4 +1,4 @@
-"""What kind of message a record is, as tools count them."""
+"""Classification of records for the tools' counts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BY_TOPIC = {SCHEDULE_TOPIC: Kind.DELAYED, HALF_TOPIC: Kind.HALF, OP_HALF_TOPIC:
 
 
 def kind_of(record: Record) -> Kind:
-    """By topic first: a delivered copy that went to a retry topic counts as a retry."""
+    """Return a record's kind. The topic takes precedence: a delivered copy in a retry topic counts as a retry."""
     if transaction_type(record.sys_flag) == TRANSACTION_ROLLBACK:
         return Kind.FILLER
     by_topic = _BY_TOPIC.get(record.topic)
@@ -53,7 +53,7 @@ def kind_of(record: Record) -> Kind:
     mark = parse_mark(properties.get(MARK, ""))
     if mark is not None and mark.kind == MarkKind.DELIVERED:
         return Kind.DELIVERED
-    # The real broker marks nothing: its copies keep what the schedule record had.
+    # RocketMQ's broker adds no marks: its copies keep the properties of the schedule record.
     if (
         DELAY in properties
         and properties.get(REAL_TOPIC) == record.topic

@@ -1,6 +1,7 @@
-"""What the real broker would make of the delays of a store of ours (`delaymq store verify --for-rocketmq`).
+"""Predicts how RocketMQ's broker would treat the delays of a DelayMQ store (`delaymq store verify --for-rocketmq`).
 
-It knows neither marks nor due times of their own: only delayOffset.json, the queue entries and its level table.
+RocketMQ's broker ignores marks and explicit due times. It uses only delayOffset.json, the queue entries and its delay
+level table.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ class DelayedMessage:
 
 @dataclass(kw_only=True)
 class Prospect:
-    """What would happen if the real broker opened the store now."""
+    """Consequences of opening the store with RocketMQ's broker now."""
 
     offsets: dict[int, int]
     """delayOffset.json: level → next entry."""
     repeated: list[DelayedMessage] = field(default_factory=list)
-    """Delivered already, and would be again."""
+    """Messages that were delivered and would be delivered again."""
     early: list[DelayedMessage] = field(default_factory=list)
-    """Due later than now + the delay of its level: it would be delivered at once."""
+    """Messages due later than now plus the delay of their level, which would be delivered immediately."""
     never: list[DelayedMessage] = field(default_factory=list)
-    """Not delivered yet, but passed over, or of a level that its table does not have."""
+    """Pending messages that would be skipped, or whose level is missing from RocketMQ's table."""
 
     def as_json(self) -> dict[str, object]:
-        """For `--json`."""
+        """Return the prediction for `--json`."""
         return asdict(self)
 
 
 def prospect_for_rocketmq(path: str | os.PathLike[str], levels: DelayLevels, now_ms: int) -> Prospect:
-    """Compare the log's marks with delayOffset.json. FileNotFoundError when `path` is not a store."""
+    """Compare the log's marks with delayOffset.json. FileNotFoundError if `path` is not a store."""
     reader = StoreReader(path)
     offsets = _delay_offsets(reader.path)
     settled = _settled(reader)
-    # A queue without marks was served by a real broker, whose offset is then the truth.
+    # A queue without marks was served by RocketMQ's broker, whose offset is then correct.
     marked_queues = {number for number, _, _ in settled}
     prospect = Prospect(offsets=offsets)
     for topic, queue_id in reader.queues():
@@ -84,7 +85,7 @@ def _entries(reader: StoreReader, queue_id: int, level: int) -> Iterator[Delayed
 
 
 def _settled(reader: StoreReader) -> set[tuple[int, int, int]]:
-    """Queue id, queue offset and physical offset of what the marks of the log name."""
+    """Return queue id, queue offset and physical offset of each record that a mark of the log names."""
     settled = set()
     for record in reader.records():
         if _has_mark(record):

@@ -1,6 +1,7 @@
-"""Whether a store is sound (`delaymq store verify`): the log by itself, everything else against the log.
+"""Checks a store (`delaymq store verify`): the log on its own, everything else against the log.
 
-Exit codes: 0 sound, or nothing wrong that a broker would not rebuild; 1 damage, which costs messages; 2 not a store.
+Exit codes: 0: the store is sound, or a broker can rebuild whatever is damaged; 1: damage that loses messages; 2: not a
+store.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SOUND: Final = 0
 DAMAGED: Final = 1
 NOT_A_STORE: Final = 2
 BLANK_SIZE: Final = 2_147_483_647
-# Each checked entry costs a read of its record: enough to find a broken file, short enough for a large one.
+# Each checked entry costs a read of its record: this number suffices to find a broken file, and limits large ones.
 MAX_INDEX_ENTRIES_CHECKED: Final = 200_000
 _MAX_OPEN_FILES: Final = 128
 _BARE_NUMBER_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
@@ -34,7 +35,7 @@ _BARE_NUMBER_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """One problem."""
 
     what: str
     file: str
@@ -42,12 +43,12 @@ class Finding:
     offset: int
     """Byte in that file."""
     detail: str
-    """What is wrong, and what is lost or will be rebuilt."""
+    """The problem, and what is lost or will be rebuilt."""
 
 
 @dataclass(kw_only=True)
 class Verification:
-    """What was found."""
+    """Result of a check."""
 
     path: str
     exit_code: int = SOUND
@@ -57,17 +58,17 @@ class Verification:
     log_begin: int = 0
     log_end: int = 0
     damage: list[Finding] = field(default_factory=list)
-    """Messages are lost."""
+    """Problems that lose messages."""
     rebuildable: list[Finding] = field(default_factory=list)
-    """A broker puts it right when it opens the store, or only what was never acknowledged is missing."""
+    """Problems that a broker repairs when it opens the store, or that affect only unacknowledged messages."""
 
     def as_json(self) -> dict[str, object]:
-        """For `--json`."""
+        """Return the result for `--json`."""
         return asdict(self)
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Check the whole store; never writes, never raises for what it finds."""
+    """Check the whole store; never writes, and reports problems instead of raising."""
     try:
         reader = StoreReader(path)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -109,11 +110,11 @@ class _Check:
         except FileNotFoundError:
             return {}
         except (ValueError, AttributeError, TypeError) as error:
-            detail = f"cannot be read ({error}): old entries of deleted topics may come back"
+            detail = f"cannot be read ({error}): old entries of deleted topics may reappear"
             self._rebuildable("config-damaged", self._shown(path), 0, detail)
             return {}
 
-    # -- the log, and what each record should have in its queue ---------------------------------------------------
+    # -- the log, and each record's queue entry -------------------------------------------------------------------
 
     def log_and_queues(self) -> None:
         result = self._result
@@ -121,14 +122,14 @@ class _Check:
         result.log_begin = segments[0].base if segments else 0
         sizes = {segment.file_bytes for segment in segments}
         if len(sizes) > 1:
-            detail = f"files have different sizes ({', '.join(map(str, sorted(sizes)))}): a file was cut"
+            detail = f"files have different sizes ({', '.join(map(str, sorted(sizes)))}): a file was truncated"
             result.rebuildable.append(Finding(what="segment-size", file="commitlog", offset=0, detail=detail))
         try:
             for item in self._reader.walk():
                 if isinstance(item, Record):
                     self._record(item)
                 elif isinstance(item, Damage):
-                    detail = f"{item.reason}: {item.lost_bytes} bytes of messages are lost, sound ones follow"
+                    detail = f"{item.reason}: {item.lost_bytes} bytes of messages are lost, valid ones follow"
                     file = self._shown(item.path)
                     result.damage.append(Finding(what="log-hole", file=file, offset=item.position, detail=detail))
                 else:
@@ -150,7 +151,7 @@ class _Check:
     def _end(self, end: LogEnd) -> None:
         self._result.log_end = end.offset
         if end.segment is not None and end.torn_bytes:
-            detail = f"{end.torn_bytes} bytes behind the last sound record ({end.reason}): cut at the next start"
+            detail = f"{end.torn_bytes} bytes after the last valid record ({end.reason}): removed at the next start"
             self._result.rebuildable.append(
                 Finding(
                     what="torn-tail",
@@ -165,7 +166,7 @@ class _Check:
         if transaction_type(record.sys_flag) not in (0, TRANSACTION_COMMIT):
             return
         if record.physical_offset < self._deleted_topics.get(record.topic, 0):
-            return  # its queues are gone for good; a later topic of that name counts from 0
+            return  # its queues were deleted; a later topic with that name counts from 0
         key = record.topic, record.queue_id
         entry = self._entry(key, record.queue_offset)
         if entry is None:
@@ -175,8 +176,8 @@ class _Check:
         expected = _expected_tags_code(record)
         if entry[:2] != (record.physical_offset, record.size):
             detail = (
-                f"entry {record.queue_offset} names offset {entry[0]}, {entry[1]} bytes; the record stands at "
-                f"{record.physical_offset} and has {record.size}"
+                f"entry {record.queue_offset} names offset {entry[0]} and size {entry[1]}; the record is at offset "
+                f"{record.physical_offset} and has size {record.size}"
             )
             self._differing.setdefault(key, (record.queue_offset, detail))
         elif expected is not None and entry[2] != expected:
@@ -207,7 +208,7 @@ class _Check:
         return descriptor
 
     def queues_beyond_log(self) -> None:
-        """Entries that name what the log does not hold."""
+        """Find entries whose records are not in the log."""
         result = self._result
         for (topic, queue_id), files in self._queues.items():
             if not files:
@@ -249,7 +250,7 @@ class _Check:
                 return "", 0
             first = INDEX_HEADER.size + before_entries
             if first + count * INDEX_ENTRY.size > file_bytes:
-                return f"it counts {count} entries, more than fit: rebuilt at the next start", 0
+                return f"it states {count} entries, more than fit: rebuilt at the next start", 0
             checked = 0
             for number in range(max(1, count - limit), count):
                 entry = os.pread(file.fileno(), INDEX_ENTRY.size, first + number * INDEX_ENTRY.size)
@@ -262,7 +263,7 @@ class _Check:
                     continue
                 record = self._reader.record_at(offset, self._segments)
                 if record is None or key_hash not in _key_hashes(record):
-                    return f"entry {number} names offset {offset}, where no record has its key", checked
+                    return f"entry {number} names offset {offset}, where no record has the key", checked
         return "", checked
 
     # -- small files ----------------------------------------------------------------------------------------------
@@ -294,7 +295,7 @@ class _Check:
 
 
 def _expected_tags_code(record: Record) -> int | None:
-    """None: a delayed record whose due time only the level table of its time tells."""
+    """Return the expected tags code; None if only the level table at the store time would show the due time."""
     properties = record.properties
     if record.topic == SCHEDULE_TOPIC and DELAY in properties:
         due = properties.get(DUE)
@@ -313,9 +314,9 @@ def _key_hashes(record: Record) -> set[int]:
 
 
 def slot_bytes(file_bytes: int) -> int | None:
-    """Where entries begin, for files whose numbers of slots and entries are 1 : 4 (the default) or 1 : 2.
+    """Return the position of the first entry, for files with a slot-entry ratio of 1 : 4 (the default) or 1 : 2.
 
-    The file does not say; a file of another ratio is checked by its header only.
+    The file does not state it; None for other ratios, of which only the header can be checked.
     """
     rest = file_bytes - INDEX_HEADER.size
     for ratio in (4, 2):
