@@ -79,7 +79,7 @@ def test_plain_clients_are_closed_where_tls_is_a_must(enforcing: Cluster, driver
         clients.producer.send("Refused", b"x")
 
     async def refused(client: Client) -> None:
-        with pytest.raises(UnreachableError, match="takes only TLS"):
+        with pytest.raises(UnreachableError, match="accepts only TLS"):
             await client.route("T")
 
     run_python(enforcing, None, refused)

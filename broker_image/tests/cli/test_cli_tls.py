@@ -51,13 +51,13 @@ def test_flags_environment_and_context_each_bring_tls(
     assert sorted(json.loads(line)["body"] for line in got.out.splitlines()) == ["one", "three", "two"]
     off = called("send", "T", "four", environment=environment | {"DELAYMQ_TLS": "false"})
     assert off.code == 3
-    assert "takes only TLS" in off.err
+    assert "accepts only TLS" in off.err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "takes only TLS"),
+        ((), "accepts only TLS"),
         (("--tls",), "not trusted"),
         (("--tls-ca", "CA", "--tls-server-name", "other.example"), "for another name"),
         (("--tls-ca", "/none.crt"), "cannot be read"),

@@ -72,7 +72,7 @@ def test_messages_go_over_tls_to_name_server_and_broker(server: TlsServer, autho
 def test_a_tls_mismatch_states_what_each_side_expects(server: TlsServer, authority: Authority, tmp_path: Path) -> None:
     stranger = Authority(tmp_path, "stranger").certificate
     cases = (
-        (None, "takes only TLS"),
+        (None, "accepts only TLS"),
         (TlsOptions(ca_path=stranger), "not trusted"),
         (TlsOptions(), "not trusted"),
         (TlsOptions(ca_path=authority.certificate, server_name="other.example"), "for another name"),

@@ -82,7 +82,7 @@ def test_where_tls_is_a_must_the_broker_registers_with_tls_too(
             assert server.broker.registration.is_registered
             for port in (server.broker.port, server.namesrv.port):
                 plain = await connect(HOST, port)
-                with pytest.raises(ConnectionClosedError, match="takes only TLS"):
+                with pytest.raises(ConnectionClosedError, match="accepts only TLS"):
                     await plain.request(request_command(28))
             secure = await connect(HOST, server.broker.port, tls=client_context(authority))
             assert (await secure.request(send_command("T"))).code == 0

@@ -60,7 +60,7 @@ def test_unsent_responses_count_and_the_slowest_peer_is_disconnected() -> None:
     for peer in peers:
         peer.falls_behind(4 * MIB)
     assert [bool(peer.reasons) for peer in peers] == [True, False, False, False, False]
-    assert "answers that nobody reads" in peers[0].reasons[0]
+    assert "unread responses" in peers[0].reasons[0]
     assert budget.unsent_bytes == 16 * MIB
 
 

@@ -98,7 +98,7 @@ def test_with_required_tls_plaintext_clients_get_an_error(run: Run, authority: A
     async def scenario() -> None:
         async with server(server_context(authority.issue(HOST)), taking, enforcing=True) as listening:
             plain = await connect(HOST, listening.port)
-            with pytest.raises(ConnectionClosedError, match="takes only TLS"):
+            with pytest.raises(ConnectionClosedError, match="accepts only TLS"):
                 await plain.request(request_command(10))
             assert taken == []
             assert listening.tls.plain_refused == 1

@@ -1,9 +1,10 @@
-"""One remoting connection over asyncio, the same for both sides: brokers accept and dial out, clients are asked too.
+"""A remoting connection over asyncio, identical for both sides: brokers accept and open connections, and clients also
+receive requests.
 
-Here: sockets' bytes in and out, the table of open requests, back-pressure, deadlines. Not here: what a command means
-(broker/, namesrv/, client/) and the bytes of frames (protocol/).
+This package transfers bytes, tracks open requests, and applies back-pressure and deadlines. The meaning of commands is
+defined in broker/, namesrv/ and client/, the bytes of frames in protocol/.
 
-Invariant: a peer that is slow, silent or hostile costs its own connection bounded memory and time, and nobody else's.
+Invariant: a slow, silent or hostile peer costs only its own connection, and a bounded amount of memory and time.
 """
 
 from delaymq.transport.connection import RemotingConnection

@@ -1,28 +1,28 @@
-"""What all connections of a server may hold together: half-received requests and unsent answers.
+"""Memory budget shared by all connections of a server: partially received requests and unsent responses.
 
-Each connection has limits of its own, but a thousand peers that each announce a large request and fall silent, or that
-each ask for much and read nothing, would cost the sum. Above the budget the connection that has held its share for the
-longest is cut off: honest peers finish soon, and those who come back begin as the youngest.
+Limits per connection are not enough: a thousand peers that each announce a large request and stop, or that each request
+much and read nothing, would use the sum of the limits. Above the budget, the connection that has held memory for the
+longest time is disconnected. Well-behaved peers finish soon, and peers that reconnect start as the newest.
 """
 
 from typing import Final, Protocol
 
 TRUSTING_SHARE: Final = 4
-"""Announced sizes are believed while less than this part of the budget is held; above it only bytes that came count."""
+"""Divisor: announced sizes are trusted up to this part of the budget; above it, only received bytes count."""
 
 
 class BufferOwner(Protocol):
-    """A connection, as the budget sees it."""
+    """Interface of a connection for the budget."""
 
     def unwritten_bytes(self) -> int:
-        """What waits in this process for the peer to read."""
+        """Return the number of bytes in this process that the peer has not read."""
 
     def abort_for_memory(self, why: str) -> None:
-        """Ends the connection at once."""
+        """Abort the connection immediately."""
 
 
 class BufferBudget:
-    """Bytes of all connections of one server; only rare events come here (a large buffer, a peer that is behind)."""
+    """Buffered bytes of all connections of one server. Called only for rare events: large buffers and slow peers."""
 
     __slots__ = (
         "_behind",
@@ -40,19 +40,19 @@ class BufferBudget:
         self._behind: dict[BufferOwner, None] = {}
         self._unsent_bytes = 0
         self.received_bytes = 0
-        """Buffers of large requests that are under way."""
+        """Size of the buffers of large requests in transfer."""
         self.trusts_peers = True
-        """Whether a connection gets the whole buffer of a request that is only announced."""
+        """Whether a connection gets the full buffer of a request that is only announced."""
         self.disconnected = 0
-        """Connections that were ended for others' sake."""
+        """Number of connections disconnected to free memory for others."""
 
     @property
     def unsent_bytes(self) -> int:
-        """What peers that are behind have not taken."""
+        """Number of bytes that slow peers have not read."""
         return sum(holder.unwritten_bytes() for holder in self._behind)
 
     def receives(self, holder: BufferOwner, buffer_bytes: int) -> None:
-        """`holder` has a large buffer of this size now; 0: it has none any more."""
+        """Set the size of a connection's large buffer; 0: it has none."""
         self.received_bytes += buffer_bytes - self._receiving.get(holder, 0)
         if buffer_bytes:
             self._receiving[holder] = buffer_bytes
@@ -62,20 +62,20 @@ class BufferBudget:
         self._make_room()
 
     def sends(self, holder: BufferOwner, more_bytes: int) -> None:
-        """`holder` is behind, and was sent these."""
+        """Count bytes sent to a connection whose peer is behind."""
         self._behind[holder] = None
-        # Peers take bytes without a word, so this is a bound; what is really unsent is counted when the bound is hit.
+        # An upper bound, because reads of the peer cause no event; at the limit, the exact value is computed.
         self._unsent_bytes += more_bytes
         if self.received_bytes + self._unsent_bytes > self._limit_bytes:
             self._unsent_bytes = self.unsent_bytes
             self._make_room()
 
     def drained(self, holder: BufferOwner) -> None:
-        """`holder` is no longer behind."""
+        """Note that a connection's peer is no longer behind."""
         self._behind.pop(holder, None)
 
     def forget(self, holder: BufferOwner) -> None:
-        """The connection ended."""
+        """Remove a connection that ended."""
         self._behind.pop(holder, None)
         if holder in self._receiving:
             self.receives(holder, 0)
@@ -87,7 +87,7 @@ class BufferBudget:
                 return
             receiving = self.received_bytes >= unsent
             oldest = next(iter(self._receiving if receiving else self._behind))
-            what = "requests that are half received" if receiving else "answers that nobody reads"
+            what = "partially received requests" if receiving else "unread responses"
             self._unsent_bytes -= oldest.unwritten_bytes()
             self.disconnected += 1
             oldest.abort_for_memory(f"{what} fill the memory for all connections (maxBufferedBytes)")

@@ -1,6 +1,6 @@
 """Decodes incoming bytes, dispatches requests, and correlates this side's own requests with their responses.
 
-The states of a connection and what connects them are described in `states`.
+`states` describes the states of a connection and their relations.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ from delaymq.transport.tls_acceptor import HandshakeReceiver, TlsAcceptor
 from delaymq.transport.tls_errors import sentence
 
 DEFAULT_TIMEOUT_MS: Final = 3_000
-"""RocketMQ's clients give an ordinary request this long."""
+"""Timeout of RocketMQ's clients for an ordinary request."""
 
 BELOW_TLS_BYTES: Final = 64 * 1024
-"""Encrypted bytes that wait for the socket before those above count as unsent."""
+"""Limit of encrypted bytes queued for the socket, above which TLS stops accepting plaintext."""
 
 _logger = logging.getLogger(__name__)
 _bad_peers = ThrottledLogger(_logger, now_ms)
@@ -45,7 +45,7 @@ OnOpened = Callable[["RemotingConnection"], None]
 
 
 class RemotingConnection(HandlingProtocol):
-    """One connection. `on_commands` gets the requests of each read as a list; what it sends goes out in one write."""
+    """One connection. `on_commands` receives the requests of each read as a list; responses share one write."""
 
     __slots__ = (
         "_on_closed",
@@ -75,9 +75,9 @@ class RemotingConnection(HandlingProtocol):
         self.remote_host = b""
         self.local_address = ""
         self.session: object = None
-        """For the owner of the connection."""
+        """Data of the connection's owner."""
         self.sign: Callable[[Command], None] | None = None
-        """Signs each request of ours, if the peer asks for that."""
+        """Signs each outgoing request if the peer requires signatures."""
         self._on_commands = on_commands or refuse_all
         self._on_opened = on_opened
         self._on_closed = on_closed
@@ -88,7 +88,7 @@ class RemotingConnection(HandlingProtocol):
         kind = HandshakeReceiver if self._tls is not None and self._tls.enforcing else FrameReceiver
         return kind(None if self._budget is None else self)
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -112,7 +112,7 @@ class RemotingConnection(HandlingProtocol):
             self._abort_with(error)
             return
         if commands:
-            # A byte now and then keeps no connection alive, only whole frames do.
+            # Only complete frames keep a connection alive, not single bytes.
             self.is_active = True
             self._take(commands)
         if receiver.error is not None:
@@ -141,15 +141,15 @@ class RemotingConnection(HandlingProtocol):
             return f"{text}: {self._receiver.error}"
         if self._receiver.began or not len(self._requests):
             return text
-        wanted = "does not accept this side's certificate" if self._below else "takes only TLS"
-        return f"{text} before any answer, as by a peer that {wanted}"
+        wanted = "does not accept this side's certificate" if self._below else "accepts only TLS"
+        return f"{text} before any response; the peer probably {wanted}"
 
-    # TLS on a connection that is there already: see tls_upgrade.
+    # TLS on an existing connection: see tls_upgrade.
 
     def begin_upgrade(self) -> asyncio.Transport:
-        """Nothing is read or written from now on, until the connection is secured; the transport below TLS.
+        """Stop reading and writing until the connection is secured; return the transport below TLS.
 
-        ConnectionResetError when the connection has ended.
+        ConnectionResetError if the connection has ended.
         """
         if self.closing:
             raise ConnectionResetError("the connection ended before the handshake")
@@ -159,7 +159,7 @@ class RemotingConnection(HandlingProtocol):
         return self._transport
 
     def secured(self, transport: asyncio.Transport, early: list[bytes]) -> None:
-        """Goes on with TLS by `transport`; `early` is what the peer has sent behind the handshake."""
+        """Continue with TLS on `transport`; `early`: bytes that the peer sent after the handshake."""
         self._enter(PhaseEvent.SECURED)
         self._below, self._transport = self._transport, transport
         self._below.set_write_buffer_limits(high=BELOW_TLS_BYTES)
@@ -183,18 +183,18 @@ class RemotingConnection(HandlingProtocol):
             rest = rest[count:]
 
     def lost_in_upgrade(self, exc: Exception | None) -> None:
-        """The handshake failed, and the socket is closed."""
+        """Handle a failed handshake, after which the socket is closed."""
         self.connection_lost(exc)
 
-    # What the owner calls.
+    # Called by the owner.
 
     @property
     def open_requests(self) -> int:
-        """How many requests of ours wait for their answers."""
+        """Number of this side's requests without a response."""
         return len(self._requests)
 
     def start_request(self, command: Command, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> asyncio.Future[Command]:
-        """Numbers and sends `command` and returns the future of its answer (errors as in `request`)."""
+        """Number and send `command`; return the future of its response (errors as in `request`)."""
         if self.closing:
             raise ConnectionClosedError(self.remote_address, "the connection is closed")
         requests = self._requests
@@ -204,15 +204,15 @@ class RemotingConnection(HandlingProtocol):
         data = encode_command(command)
         future = requests.add(command.opaque, command.code, timeout_ms)
         if len(requests) == 1:
-            self.send(data)  # nobody to share a write with: the answer is not made to wait
+            self.send(data)  # a single request gains nothing from a delayed, shared write
         else:
             self._gather(data)
         return future
 
     async def request(self, command: Command, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> Command:
-        """The peer's answer, whatever its code; sets the command's opaque.
+        """Return the peer's response, whatever its code; sets the command's opaque.
 
-        Raises RequestTimeoutError, ConnectionClosedError, and TooManyRequestsError when nothing was sent.
+        Raises RequestTimeoutError, ConnectionClosedError, or TooManyRequestsError if nothing was sent.
         """
         future = self.start_request(command, timeout_ms)
         try:
@@ -222,11 +222,11 @@ class RemotingConnection(HandlingProtocol):
                 self._requests.forget(command.opaque)
 
     def send_oneway(self, command: Command) -> None:
-        """Sends `command` and expects nothing. ConnectionClosedError; TooManyRequestsError when the peer is behind."""
+        """Send `command`, which has no response. ConnectionClosedError; TooManyRequestsError if the peer is behind."""
         if self.closing:
             raise ConnectionClosedError(self.remote_address, "the connection is closed")
         if self._drained is not None:
-            raise TooManyRequestsError(self.remote_address, "it does not read what it is sent")
+            raise TooManyRequestsError(self.remote_address, "the peer does not read what is sent to it")
         command.opaque = self._requests.next_opaque()
         command.flag |= FLAG_ONEWAY
         if self.sign is not None:
@@ -235,46 +235,46 @@ class RemotingConnection(HandlingProtocol):
 
     @property
     def is_tls(self) -> bool:
-        """Whether it goes on with TLS, which it began without."""
+        """Whether the connection was upgraded to TLS."""
         return self._below is not None
 
     def last_bytes_age_s(self) -> float:
-        """Seconds since the peer's last bytes came to this machine; 0 where the kernel does not tell."""
+        """Return the seconds since the peer's last bytes reached this machine; 0 if the kernel does not report it."""
         return last_bytes_age_s(self._transport)
 
     @property
     def peer_has_closed(self) -> bool:
-        """Whether the connection has ended, perhaps unnoticed because nothing is read from it."""
+        """Whether the connection has ended, possibly undetected because nothing is read from it."""
         return self.closing or peer_has_closed(self._transport)
 
     @property
     def trusts_peers(self) -> bool:
-        """Whether an announced request gets its whole buffer before it is here."""
+        """Whether an announced request gets its full buffer before its bytes arrive."""
         return self._budget is None or self._budget.trusts_peers
 
     def resized(self, buffer_bytes: int) -> None:
-        """The receiver's buffer is this large now; 0: as small as anyone's."""
+        """Report the current size of the receiver's buffer; 0: the default size."""
         if self._budget is not None:
             self._budget.receives(self, buffer_bytes)
 
-    # Inside.
+    # Internals.
 
     def _abort_with(self, error: ProtocolError) -> None:
-        error.__traceback__ = None  # the receiver keeps the error, whose frames keep the receiver
+        error.__traceback__ = None  # the receiver holds the error, whose frames refer to the receiver
         if self.closing:
             return
         if self._tls is not None:
-            # Within TLS none begins: a peer could nest it without end.
+            # TLS within TLS is not supported: a peer could nest it indefinitely.
             if self._phase is Phase.PLAIN and self._tls.take(self, error):
                 return
             if isinstance(error, TlsHandshakeError):
-                error = ProtocolError("it starts TLS behind other bytes: TLS begins with the connection, or not at all")
-        _bad_peers.warning("%s is cut off: %s", self.remote_address, error, peer=self.remote_address)
+                error = ProtocolError("it starts TLS after other bytes: TLS must start with the connection")
+        _bad_peers.warning("%s disconnected: %s", self.remote_address, error, peer=self.remote_address)
         self.close()
 
 
 def refuse_all(connection: RemotingConnection, commands: list[Command]) -> None:
-    """For peers that only ask: every request is answered with code 3."""
+    """Respond to every request with code 3, on connections that only send requests."""
     for command in commands:
         if not command.flag & FLAG_ONEWAY:
             remark = f" request type {command.code} not supported"

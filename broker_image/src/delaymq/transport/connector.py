@@ -1,4 +1,4 @@
-"""Connecting to a peer, with TLS or without, and errors that say what to do."""
+"""Connection setup, with or without TLS, and errors that state a remedy."""
 
 import asyncio
 import socket
@@ -14,8 +14,8 @@ from delaymq.transport.tls_errors import sentence
 from delaymq.transport.tls_upgrade import upgrade
 
 ATTEMPT_MS: Final = 1_200
-"""What an attempt to connect gets, long enough for a second SYN. While a pod behind a Service is replaced, an attempt
-that began with the old one is sent there to its end: only a new one finds the new pod."""
+"""Timeout of an attempt to connect, long enough for a second SYN. While a pod behind a Service is replaced, an attempt
+that started with the old pod stays with it: only a new attempt reaches the new pod."""
 
 
 async def connect(
@@ -29,9 +29,9 @@ async def connect(
     tls: ssl.SSLContext | None = None,
     server_name: str | None = None,
 ) -> RemotingConnection:
-    """A connection to a peer. Without `on_commands` its requests are refused. Raises ConnectError.
+    """Connect to a peer. Without `on_commands`, its requests are rejected. Raises ConnectError.
 
-    With `tls` the peer's certificate must be for `server_name`, default `host`, if the context looks at names.
+    With `tls`, the peer's certificate must be valid for `server_name`, default `host`, if the context checks names.
     """
     loop = asyncio.get_running_loop()
     address = host_and_port(host, port)
@@ -48,7 +48,7 @@ async def connect(
     if tls is not None:
         try:
             async with asyncio.timeout_at(deadline):
-                # The time limit is the one outside; a handshake's own only cleans up behind it.
+                # The outer timeout decides; the handshake's own one only cleans up after it.
                 await upgrade(connection, tls, timeout_s=timeout_ms / 1000 + 1, server_name=server_name or host)
         except OSError as error:  # TimeoutError is one
             raise ConnectError(address, f"no TLS: {sentence(error)}") from error
@@ -58,8 +58,8 @@ async def connect(
 async def _connect(host: str, port: int, factory: Callable[[], RemotingConnection]) -> RemotingConnection:
     loop = asyncio.get_running_loop()
     failed: OSError | None = None
-    # Resolved here: uvloop's create_connection lets go of a slow resolution at the timeout, and its failure is
-    # then logged as an exception that nobody retrieved.
+    # Resolved here: after a timeout, uvloop's create_connection abandons a slow resolution, whose failure is then
+    # logged as an exception that was never retrieved.
     places = [str(place[0]) for *_, place in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     silent = True
     while silent:
@@ -74,4 +74,4 @@ async def _connect(host: str, port: int, factory: Callable[[], RemotingConnectio
                 failed = failed or error
             else:
                 return connection
-    raise failed or OSError("it has no address")
+    raise failed or OSError("the host name has no address")

@@ -1,12 +1,12 @@
-"""Fair scheduling of connections with several requests at hand.
+"""Fair scheduling of connections with queued requests.
 
-One read can hold hundreds of requests, and the event loop reads a busy socket many times before it looks at another.
-So a connection gets no more than a slice at once: the rest waits here, and a turn of the loop spends a bounded time on
-all waiting connections together before it reads from others. A peer that asks one thing at a time never waits here.
+One read can contain hundreds of requests, and the event loop reads a busy socket many times before it serves another.
+Therefore a connection gets one time slice at a time. Its remaining requests wait here, and each loop iteration spends a
+bounded time on all waiting connections before it reads from others. Peers that send one request at a time never wait.
 
-Time is divided among shares first (an account, or a host while nobody has signed), then among the connections of a
-share. Whoever has used less goes first, so a client with twenty busy connections gets no more than one with a single
-connection, and a client that needs less than its part does not wait for one that needs more.
+Time is first divided among shares (an account, or a host before any signature), then among the connections of a share.
+The one that has used less goes first. A client with twenty busy connections therefore gets no more than one with a
+single connection, and a client that needs less than its part does not wait for one that needs more.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ from time import monotonic
 from typing import Final, Protocol
 
 SLICE_S: Final = 0.001
-"""What one connection gets before the next one: some dozens of requests, so that their answers share one write."""
+"""Time slice of one connection: several dozen requests, whose responses share one write."""
 LOOP_SLICE_S: Final = 0.005
-"""What all of them get in one turn of the loop: this much later at most another peer's request is read."""
+"""Time slice of all waiting connections per loop iteration: the maximum delay of another peer's request."""
 
 
 class Waiting(Protocol):
-    """A connection that has requests at hand."""
+    """A connection that has queued requests."""
 
     is_waiting: bool
-    """Whether it is queued; set here."""
+    """Whether it is queued; set by the queue."""
     share: Hashable
-    """Whose time it uses."""
+    """Share to which its time is charged."""
     used_s: float
-    """What it has used within its share, in seconds; set here, and to 0 when the share changes."""
+    """Time used within its share, in seconds; set by the queue, and reset to 0 when the share changes."""
 
     def run_slice(self) -> bool:
-        """Handles a slice of them; whether more are left."""
+        """Handle a time slice of requests; return whether more are left."""
 
 
 class _Share:
-    """The waiting connections of one account or host."""
+    """Waiting connections of one account or host."""
 
     __slots__ = ("clock_s", "key", "line", "used_s")
 
@@ -45,30 +45,30 @@ class _Share:
         self.key = key
         self.used_s = used_s
         self.clock_s = clock_s
-        """What the connection that had the last slice had used: newcomers begin there."""
+        """Time used by the connection that had the last slice: new connections start with it."""
         self.line: list[tuple[float, int, Waiting]] = []
 
 
 class FairQueue:
-    """The waiting connections of one server."""
+    """Waiting connections of one server."""
 
     __slots__ = ("_began_at", "_clock_s", "_count", "_is_scheduled", "_latest_s", "_line", "_shares")
 
     def __init__(self) -> None:
         self._line: list[tuple[float, int, _Share]] = []
         self._shares: dict[Hashable, _Share] = {}
-        """Those with waiting connections, and the one whose connection has its slice."""
+        """Shares with waiting connections, and the share whose connection is running."""
         self._clock_s = 0.0
-        """What the share that had the last slice had used: one that comes back begins there."""
+        """Time used by the share that had the last slice: a returning share starts with it."""
         self._latest_s = 0.0
-        """The most that any connection has used: a new share's connections begin there, all alike."""
+        """Maximum time used by any connection: all connections of a new share start with it."""
         self._count = itertools.count()
-        """Breaks ties in the order of arrival."""
+        """Order of arrival, to break ties."""
         self._is_scheduled = False
         self._began_at = 0.0
 
     def is_exhausted(self) -> bool:
-        """Whether a connection with several requests at hand has to wait: others do, or this turn has been spent."""
+        """Whether a connection with several requests must wait, because others do or this iteration's time is spent."""
         if self._line:
             return True
         now = monotonic()
@@ -79,7 +79,7 @@ class FairQueue:
         return False
 
     def wait(self, connection: Waiting) -> None:
-        """Has `connection` take its turn when those before it have, with others' reads in between."""
+        """Run a slice of `connection` after those that wait already; others are read from in between."""
         if not connection.is_waiting:
             self._enter(connection)
         self._schedule()
@@ -111,7 +111,7 @@ class FairQueue:
             self._schedule()
 
     def _run_one(self, began: float) -> float:
-        """One connection's slice; the time at its end."""
+        """Run one connection's slice; return the time at its end."""
         share = heappop(self._line)[2]
         self._clock_s = share.used_s
         connection = heappop(share.line)[2]

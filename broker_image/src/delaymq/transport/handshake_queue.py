@@ -1,9 +1,9 @@
 """Admission of TLS handshakes: bounds those under way, and evicts stalled ones so that no network can starve others.
 
-Handshakes are counted by the network that they come from. Networks have their turns one after the other; within one the
-newest is first, since its client is the likeliest to be there still. When there is no room, the oldest handshake of the
-network that has most of them gives way to who waits: soon where nothing moves, late where clients are only slow, as
-when a thousand of them start on one machine. All of it takes the same time however many wait.
+Handshakes are counted by the network of the peer. Networks take turns; within a network, the newest handshake is first,
+because its client is the most likely to be still connected. When there is no capacity, the oldest handshake of the
+network with most of them is evicted for a waiting one: soon if none of them progresses, late if clients are only slow,
+as when a thousand of them start on one machine. The cost of an operation is independent of the number of waiting peers.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ if TYPE_CHECKING:
     from delaymq.transport.tls_upgrade import UpgradableConnection
 
 MAX_HANDSHAKES: Final = 256
-"""Under way at a time: each holds up to 100 KB. After a restart all clients come at once; the others wait."""
+"""Maximum number of running handshakes, of up to 100 KB each. After a restart all clients reconnect; the rest waits."""
 MAX_PER_NETWORK: Final = 128
-"""The rest is room for clients from elsewhere, whatever one network does."""
+"""Limit per network; the remaining capacity is reserved for other networks."""
 GIVES_WAY_S: Final = 5.0
-"""What has been under way for this long gives way to who waits."""
+"""Age in seconds at which a running handshake can be evicted for a waiting one."""
 STUCK_S: Final = 0.2
-"""When no handshake of a network began for this long, though some wait, those under way are none of clients at work."""
+"""If no handshake of a network starts for this time while some wait, the running ones count as stalled."""
 GIVES_WAY_STUCK_S: Final = 2.0
-"""What has been under way for this long gives way then; a client that waits gives up after 3 s."""
+"""Age in seconds at which a stalled handshake can be evicted; waiting clients give up after 3 s."""
 WAIT_S: Final = 10.0
-"""How long one may wait for its turn."""
+"""Maximum waiting time of a handshake."""
 EXPIRED_AT_ONCE: Final = 16
 
 
 @dataclass(slots=True, eq=False)
 class Handshake:
-    """One connection whose peer wants TLS."""
+    """One connection whose peer requests TLS."""
 
     connection: UpgradableConnection
     received: bytes
-    """What came of it already."""
+    """Bytes received so far."""
     since: float
-    """The loop's time at which it came; when it is under way, from which on it depends on its peer."""
+    """Loop time of its arrival; of a running handshake, the time from which it depends on its peer."""
 
     @property
     def network(self) -> bytes:
-        """The peer's, as network_of() tells it."""
+        """Network of the peer, as returned by network_of()."""
         return network_of(self.connection.remote_host)
 
 
 class HandshakeQueue:
-    """The handshakes of one server. Times are the loop's, in seconds."""
+    """Handshakes of one server. Times are those of the event loop, in seconds."""
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, deque[Handshake]] = {}
-        """By network, in the order of their turns; the newest of each at the end."""
+        """By network, in the order of turns; the newest handshake of each is last."""
         self._under_way: dict[bytes, dict[Handshake, None]] = {}
-        """By network, the oldest of each at the beginning."""
+        """By network; the oldest handshake of each is first."""
         self._began_at: dict[bytes, float] = {}
-        """By network that has some under way: when the last of them began."""
+        """By network with running handshakes: start of the newest one."""
         self.waiting = 0
         self.under_way = 0
 
     def wait(self, handshake: Handshake) -> None:
-        """Takes one that has come."""
+        """Add a new handshake."""
         self._waiting.setdefault(handshake.network, deque()).append(handshake)
         self.waiting += 1
 
     def expired(self, now: float) -> list[Handshake]:
-        """Some that have waited too long; they are gone from here."""
+        """Remove and return some handshakes that have waited too long."""
         gone: list[Handshake] = []
         for network, row in list(islice(self._waiting.items(), 2)):
             while row and now - row[0].since > WAIT_S and len(gone) < EXPIRED_AT_ONCE:
@@ -80,9 +80,9 @@ class HandshakeQueue:
         return gone
 
     def next(self, now: float) -> tuple[Handshake, Handshake | None] | float:
-        """The one that begins now and the one that must end for it; or for how many seconds none can begin."""
+        """Return the handshake to start and the one to evict for it, or the seconds until one can start."""
         wait_s = GIVES_WAY_S
-        # At most one network is at its limit, so that the second has room if there is any.
+        # At most one network is at its limit, so the second one can start if there is any capacity.
         for network in islice(self._waiting, 2):
             oldest = self._in_the_way_of(network)
             if oldest is not None:
@@ -96,7 +96,7 @@ class HandshakeQueue:
         return wait_s
 
     def ended(self, handshake: Handshake) -> None:
-        """One that was under way is over; also if it gave way before."""
+        """Remove a running handshake that ended; it may have been evicted before."""
         of_network = self._under_way.get(handshake.network)
         if of_network is not None and handshake in of_network:
             del of_network[handshake]
@@ -105,7 +105,7 @@ class HandshakeQueue:
                 del self._under_way[handshake.network], self._began_at[handshake.network]
 
     def drop_waiting(self) -> None:
-        """Nobody's turn comes any more."""
+        """Remove all waiting handshakes."""
         self._waiting.clear()
         self.waiting = 0
 

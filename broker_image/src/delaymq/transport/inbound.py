@@ -1,6 +1,6 @@
-"""The incoming half of a connection: which requests are handled at once, and whose turn it is for the others.
+"""Incoming half of a connection: immediate, deferred and time-sliced handling of requests.
 
-The states of a connection and what connects them are described in `states`.
+`states` describes the states of a connection and their relations.
 """
 
 import logging
@@ -27,18 +27,18 @@ from delaymq.transport.states import (
 )
 
 TAKEN_AT_ONCE: Final = 4
-"""Pipelined requests that are handled before it is looked how much the peer has been sent. One read holds hundreds of
-pulls, each with an answer of up to 4 MiB: all at once they would take gigabytes and seconds."""
+"""Number of pipelined requests handled before the size of unsent responses is checked. One read contains hundreds of
+pulls, each with a response of up to 4 MiB: together they would take gigabytes and seconds."""
 
 _OPEN: Intake = Intake.OPEN
-"""For each read: a global is found much faster than a member. Not Final: mypy would narrow across calls."""
+"""For each read: a global is accessed much faster than an enum member. Not Final: mypy would narrow across calls."""
 _STOPPED: Final = Intake.STOPPED
 
 _logger = logging.getLogger(__name__)
 
 
 class HandlingProtocol(SendingProtocol):
-    """The half that has requests handled. The whole connection extends it, and sets `_on_commands` and `_requests`."""
+    """Half that handles requests. The whole connection extends it and sets `_on_commands` and `_requests`."""
 
     __slots__ = (
         "_deferred",
@@ -61,22 +61,22 @@ class HandlingProtocol(SendingProtocol):
     def __init__(self, limits: ConnectionLimits, budget: BufferBudget | None, fair_queue: FairQueue | None) -> None:
         super().__init__(limits, budget)
         self.deferred_since = 0.0
-        """Since when its intake is DEFERRING, as `time.monotonic` tells it; 0.0: it is not."""
+        """Value of `time.monotonic` since which the intake is DEFERRING; 0.0 if it is not."""
         self._fair_queue = fair_queue
         self.share: Hashable = b""
-        """Whose part of the server's time its requests use: its host's, until `charge_to`."""
+        """Share of the server's time to which its requests are charged: that of its host, until `charge_to`."""
         self.used_s = 0.0
         self.is_waiting = False
-        """Whether it is queued in `fair_queue`, which sets `used_s` too."""
+        """Whether it is queued in `fair_queue`, which also sets `used_s`."""
         self._intake = Intake.OPEN
         self._deferred: list[Command] = []
         self._long_request = LongRequest.NONE
         self._step: Callable[[], bool] | None = None
-        """The next step of the long request."""
+        """Next step of the long request."""
         self._is_reading = True
-        """Whether the transport was told so last."""
+        """Whether reading was last enabled on the transport."""
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -86,23 +86,23 @@ class HandlingProtocol(SendingProtocol):
         super().resume_writing()
         self._settle()
 
-    # What the owner calls.
+    # Called by the owner.
 
     @property
     def intake(self) -> Intake:
-        """What becomes of a request that is read."""
+        """State of the intake: whether requests are handled, deferred or dropped."""
         return self._intake
 
     @property
     def long_request(self) -> LongRequest:
-        """The request that takes several turns of the loop."""
+        """State of the request that takes several time slices."""
         return self._long_request
 
     def finish_in_slices(self, step: Callable[[], bool], behind: list[Command], *, parked: bool = False) -> None:
-        """Has `step` called until it says that it is done, others' requests in between; `behind` is handled then.
+        """Call `step` until it reports completion, with other connections' requests in between; then handle `behind`.
 
-        To be called within `on_commands`, once. It is called to the end also when the connection ends before. `parked`:
-        the first call waits for `unpark`, which has to be called in any case.
+        Call this within `on_commands`, once. `step` is called until it is done, even if the connection ends earlier.
+        `parked`: the first call waits for `unpark`, which must follow in any case.
         """
         event = LongRequestEvent.PARK if parked else LongRequestEvent.BEGIN
         self._long_request = LONG_REQUESTS.after(self._long_request, event)
@@ -110,25 +110,25 @@ class HandlingProtocol(SendingProtocol):
         self._defer(behind)
 
     def charge_to(self, account: str) -> None:
-        """Counts what its requests cost as this account's, which has signed one of them."""
+        """Charge the time of its requests to this account, which has signed one of them."""
         if self.share != account:
             self.share = account
             self.used_s = 0.0
 
     def unpark(self) -> None:
-        """Begins with what was parked."""
+        """Start the parked request."""
         self._long_request = LONG_REQUESTS.after(self._long_request, LongRequestEvent.UNPARK)
         self._settle()
 
     def stop_reading(self) -> None:
-        """Takes no further requests: before the end, so that no answer is written any more while others go out."""
+        """Accept no further requests; called before the close, so that remaining responses can be sent."""
         self._stop_intake()
         self._settle()
 
-    # What the fair queue calls.
+    # Called by the fair queue.
 
     def run_slice(self) -> bool:
-        """Takes steps of a long request or handles a slice of what was deferred; whether it waits for another turn."""
+        """Run steps of a long request or handle deferred requests; return whether to queue the connection again."""
         if self._long_request is LongRequest.RUNNING and not self._take_steps():
             return True
         if self._long_request is LongRequest.NONE and not self._is_held_back:
@@ -142,7 +142,7 @@ class HandlingProtocol(SendingProtocol):
         self._settle()
         return False
 
-    # Inside: its states.
+    # Internals: states.
 
     @property
     def _is_held_back(self) -> bool:
@@ -159,14 +159,14 @@ class HandlingProtocol(SendingProtocol):
         self.deferred_since = 0.0
 
     def _defer(self, requests: list[Command]) -> None:
-        """Has `requests` wait behind those that wait already."""
+        """Add `requests` to the deferred ones."""
         self._intake = INTAKES.after(self._intake, IntakeEvent.DEFER)
         if self._intake is Intake.DEFERRING:
             self._deferred += requests
             self.deferred_since = self.deferred_since or time.monotonic()
 
     def _settle(self) -> None:
-        """Reads, and waits for a turn, exactly if its states say so."""
+        """Enable reading and queue for a time slice if and only if the states require it."""
         held_back = self._is_held_back
         if self._transfers:
             is_reading = reads(self._intake, held_back=held_back)
@@ -181,7 +181,7 @@ class HandlingProtocol(SendingProtocol):
                 self._fair_queue = FairQueue()
             self._fair_queue.wait(self)
 
-    # Inside: requests.
+    # Internals: requests.
 
     def _take(self, commands: list[Command]) -> None:
         # Nearly always all are requests (a server) or all are responses (a client).
@@ -202,7 +202,7 @@ class HandlingProtocol(SendingProtocol):
                 self._settle()
 
     def _handle(self, requests: list[Command]) -> None:
-        """Has `requests` handled; a server defers what exceeds a slice, or when the peer does not take answers."""
+        """Handle `requests`; a server defers those that exceed a time slice or that follow while the peer is behind."""
         self._corked = True
         try:
             if len(requests) <= TAKEN_AT_ONCE or self._limits.read_while_behind:
@@ -222,15 +222,15 @@ class HandlingProtocol(SendingProtocol):
                 if sum(map(len, self._pieces)) > self._limits.write_pause_bytes:
                     self._flush()
         except Exception:
-            # The domain answers its own errors; what still gets here is a defect, and costs one connection.
-            _logger.exception("a command of %s could not be handled", self.remote_address)
+            # The domain handles its own errors; any other exception is a defect and costs one connection.
+            _logger.exception("a command from %s could not be handled", self.remote_address)
             self.abort()
         finally:
             self._corked = False
             self._flush()
 
     def _take_steps(self) -> bool:
-        """A slice of the long request's steps; whether it is done."""
+        """Run a time slice of the long request's steps; return whether it is done."""
         step = self._step
         yield_at = time.monotonic() + SLICE_S
         try:
@@ -238,7 +238,7 @@ class HandlingProtocol(SendingProtocol):
                 if time.monotonic() >= yield_at:
                     return False
         except Exception:
-            _logger.exception("a command of %s could not be finished", self.remote_address)
+            _logger.exception("a command from %s could not be finished", self.remote_address)
             self.abort()
         self._step = None
         self._long_request = LONG_REQUESTS.after(self._long_request, LongRequestEvent.FINISH)

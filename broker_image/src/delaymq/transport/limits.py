@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
-    """What one connection may cost."""
+    """Resource limits of one connection."""
 
     max_open_requests: int = 10_000
-    """Requests of ours that wait for answers; more would only fill the peer's queue."""
+    """Limit of this side's requests without a response; more would only fill the peer's queue."""
     write_pause_bytes: int = 1 << 20
-    """Unsent bytes above which the peer counts as behind."""
+    """Number of unsent bytes above which the peer counts as behind."""
     write_max_bytes: int = 64 << 20
-    """Unsent bytes at which the peer is cut off: a few of the largest frames."""
+    """Number of unsent bytes at which the peer is disconnected: several of the largest frames."""
     write_stall_ms: int = 30_000
-    """How long a peer may stay behind before it is cut off."""
+    """Time for which a peer may stay behind before it is disconnected."""
     close_timeout_ms: int = 5_000
-    """How long a close waits for the peer to take what was written."""
+    """Time for which a close waits until the peer has received what was written."""
     read_while_behind: bool = True
-    """Whether a peer that does not read its answers is still read from. Off for servers: no new work for it."""
+    """Whether to read from a peer that does not read its responses. Off for servers, which then accept no new work."""

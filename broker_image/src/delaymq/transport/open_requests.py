@@ -1,4 +1,4 @@
-"""The open requests of one connection, by opaque, with one timer for all their deadlines."""
+"""Open requests of one connection by opaque, with one timer for all timeouts."""
 
 import asyncio
 from typing import Final
@@ -10,7 +10,7 @@ MAX_OPAQUE: Final = 2**31 - 1
 
 
 class OpenRequests:
-    """Pairs answers with requests. Times are the loop's seconds; a timer runs only while a request is open."""
+    """Matches responses with requests. Times are the loop's, in seconds; a timer runs only while a request is open."""
 
     __slots__ = ("_address", "_loop", "_max_open", "_opaque", "_open", "_timer", "_timer_at")
 
@@ -27,7 +27,7 @@ class OpenRequests:
         return len(self._open)
 
     def next_opaque(self) -> int:
-        """A number for the next request, unused by those that are open."""
+        """Return a number for the next request that no open request has."""
         opaque = self._opaque + 1 if self._opaque < MAX_OPAQUE else 1
         while opaque in self._open:
             opaque = opaque + 1 if opaque < MAX_OPAQUE else 1
@@ -35,9 +35,9 @@ class OpenRequests:
         return opaque
 
     def add(self, opaque: int, code: int, timeout_ms: int) -> asyncio.Future[Command]:
-        """A future for the answer to `opaque`. TooManyRequestsError when as many as allowed are open."""
+        """Return a future for the response to `opaque`. TooManyRequestsError if the limit is reached."""
         if len(self._open) >= self._max_open:
-            raise TooManyRequestsError(self._address, f"{self._max_open} requests wait for answers already")
+            raise TooManyRequestsError(self._address, f"{self._max_open} requests are already waiting for responses")
         future: asyncio.Future[Command] = self._loop.create_future()
         deadline = self._loop.time() + timeout_ms / 1000
         self._open[opaque] = (future, deadline, code, timeout_ms)
@@ -46,7 +46,7 @@ class OpenRequests:
         return future
 
     def answer(self, response: Command) -> bool:
-        """Hands `response` to its request; False when none waits for it (it may have come too late)."""
+        """Pass `response` to its request; return False if none waits for it, for example because it is late."""
         entry = self._open.pop(response.opaque, None)
         if entry is None:
             return False
@@ -55,11 +55,11 @@ class OpenRequests:
         return True
 
     def forget(self, opaque: int) -> None:
-        """Nobody waits for the answer any more."""
+        """Remove a request whose response is no longer needed."""
         self._open.pop(opaque, None)
 
     def fail_all(self, reason: str) -> None:
-        """Ends every open request: the connection is gone."""
+        """Fail every open request because the connection ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,7 +1,7 @@
-"""The outgoing half of a connection: what goes out together, and what becomes of a peer that does not take it.
+"""Outgoing half of a connection: combined writes and the handling of slow peers.
 
-A peer is behind while more than `write_pause_bytes` wait for it in this process. It is cut off when that lasts too
-long, when the bytes get too many, or when the memory for all connections is full and it has been behind the longest.
+A peer is behind while more than `write_pause_bytes` are queued for it in this process. It is disconnected if that lasts
+too long, if the bytes exceed a limit, or if the memory for all connections is full and it has been behind the longest.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from delaymq.transport.states import ENDED, PHASES, TRANSFERRING, Peer, Phase, P
 from delaymq.transport.tcp_socket import descriptor_of, reset_at_close, unsent_in_kernel
 
 GATHERED_BYTES: Final = 64 * 1024
-"""Requests of ours that go out together at most; more is written at once."""
+"""Number of bytes of requests up to which they are gathered for one write; more is written immediately."""
 
 _slow_peers = ThrottledLogger(logging.getLogger(__name__), now_ms)
 
 
 class _Gone(asyncio.Transport):
-    """In the place of a transport that ended: takes what is still asked of it."""
+    """Replacement of a closed transport; ignores all calls."""
 
     def abort(self) -> None: ...
     def close(self) -> None: ...
@@ -38,9 +38,9 @@ _GONE: Final = _Gone()
 
 
 class SendingProtocol(asyncio.BufferedProtocol):
-    """The half that writes. The whole connection extends it: so no message costs a call from one half to the other.
+    """Half that writes. The whole connection extends it, which saves calls between the halves.
 
-    Whoever sets `_corked` flushes when it is done.
+    Code that sets `_corked` must flush when it is done.
     """
 
     __slots__ = (
@@ -70,20 +70,20 @@ class SendingProtocol(asyncio.BufferedProtocol):
         self._transfers = True
         """Whether its phase is one of TRANSFERRING."""
         self.is_active = True
-        """Set by every whole request or answer and every write, cleared by whoever looks for idle connections."""
+        """Set by every complete request or response and every write; cleared by the check for idle connections."""
         self._limits = limits
         self._budget = budget
         self._below: asyncio.Transport | None = None
-        """With TLS: the socket's own transport."""
+        """With TLS: the transport of the socket."""
         self._pieces: list[bytes] = []
         self._gathered_bytes = 0
         self._corked = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event | None = None
-        """Only while the peer is BEHIND."""
+        """Set only while the peer is BEHIND."""
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's has all its methods but is not a subclass
@@ -122,98 +122,98 @@ class SendingProtocol(asyncio.BufferedProtocol):
         self._pieces.clear()
 
     def _released(self) -> None:
-        """The last thing to do in `connection_lost`."""
-        # With TLS both know each other for ever, and only the garbage collector would free the 70 KB of both.
+        """Release resources; the last call in `connection_lost`."""
+        # With TLS, both transports refer to each other; only the garbage collector would free their 70 KB.
         self._transport = _GONE
         self._below = None
 
-    # What the owner calls.
+    # Called by the owner.
 
     @property
     def phase(self) -> Phase:
-        """Whether bytes pass, and how."""
+        """State of the connection, such as plain, TLS or closing."""
         return self._phase
 
     @property
     def peer(self) -> Peer:
-        """Whether the peer takes what it is sent as fast as it is sent."""
+        """Whether the peer reads as fast as this side writes, as a state."""
         return Peer.KEEPING_UP if self._drained is None else Peer.BEHIND
 
     @property
     def is_behind(self) -> bool:
-        """Whether the peer does not take what it is sent as fast as it is sent."""
+        """Whether the peer does not read as fast as this side writes."""
         return self._drained is not None
 
     def send(self, data: bytes) -> None:
-        """Sends whole frames. Dropped without a word when the connection is closing: nobody could be told."""
+        """Send complete frames. They are silently dropped if the connection is closing."""
         if self._corked:
             self._pieces.append(data)
         elif not self.closing:
-            self._flush()  # what was gathered before goes first
+            self._flush()  # preserve the order: gathered data precedes
             self._write(data)
 
     async def drain(self) -> None:
-        """Waits until the peer is no longer behind."""
+        """Wait until the peer is no longer behind."""
         while self._drained is not None and not self.closing:
             await self._drained.wait()
 
     def unsent_bytes(self) -> int:
-        """What was written and the peer's kernel has not taken yet; 0 once the connection is closing."""
+        """Return the number of written bytes that the peer's kernel has not received; 0 while closing."""
         if self.closing:
             return 0
         return unsent_in_kernel(self._transport) + self.unwritten_bytes()
 
     def unwritten_bytes(self) -> int:
-        """What waits in this process for the peer to read, also while the connection is closing."""
+        """Return the number of bytes in this process that the peer has not read, even while closing."""
         below = 0 if self._below is None else self._below.get_write_buffer_size()
         return below + self._transport.get_write_buffer_size()
 
     @property
     def descriptor(self) -> int:
-        """The socket's descriptor; -1 when it is closed."""
+        """Return the socket's descriptor; -1 if it is closed."""
         return descriptor_of(self._transport)
 
     def abort_for_memory(self, why: str) -> None:
-        """Ends the connection at once: others need its memory."""
+        """Abort the connection immediately to free its memory."""
         self._drop(why)
 
     def close(self) -> None:
-        """Ends the connection after what was written has gone out, within a time limit."""
+        """Close the connection after written data has been sent, within a time limit."""
         if self.closing:
             return
         self._flush()
         self._enter(PhaseEvent.CLOSE)
-        # With a linger time of 0 the kernel would discard what it has not sent yet.
+        # With a linger time of 0, the kernel would discard unsent data.
         self.reset_at_close(False)
-        is_unwritten = self._transport.get_write_buffer_size()  # asked now: a closed one may not know it any more
+        is_unwritten = self._transport.get_write_buffer_size()  # before the close, after which it may be unknown
         self._transport.close()
         if is_unwritten:
             timeout_s = self._limits.close_timeout_ms / 1000
             self._close_timer = self._loop.call_later(timeout_s, self._transport.abort)
 
     def reset_at_close(self, reset: bool) -> None:
-        """Whether the socket's end, also by the process's, resets the connection and drops what is unsent."""
+        """Set whether closing the socket, or the end of the process, resets the connection and drops unsent data."""
         reset_at_close(self._transport, reset)
 
     def abort(self) -> None:
-        """Ends the connection at once; unsent bytes are lost."""
+        """Abort the connection immediately; unsent bytes are lost."""
         self._enter(PhaseEvent.CLOSE)
         if self._budget is not None:
             self._budget.drained(self)
         self._transport.abort()
 
-    # Inside.
+    # Internals.
 
     def _enter(self, event: PhaseEvent) -> None:
         self._phase = PHASES.after(self._phase, event)
         self._transfers = self._phase in TRANSFERRING
         if self._phase in ENDED:
             self.closing = True
-            # Nobody will flush what a handshake kept waiting.
+            # Data that a handshake delayed will not be flushed any more.
             self._corked = False
 
     def _gather(self, data: bytes) -> None:
-        """Sends what all tasks that run now ask in one write: a system call costs more than a small request's bytes."""
+        """Combine the requests of one loop iteration in one write: a system call costs more than a small request."""
         self._pieces.append(data)
         self._gathered_bytes += len(data)
         if self._corked:
@@ -239,15 +239,15 @@ class SendingProtocol(asyncio.BufferedProtocol):
         if self._drained is None or self.closing:
             return
         if self._transport.get_write_buffer_size() > self._limits.write_max_bytes:
-            self._drop(f"it does not read what it is sent (more than {self._limits.write_max_bytes} bytes are unsent)")
+            self._drop(f"it does not read what is sent to it ({self._limits.write_max_bytes} bytes are unsent)")
         elif self._budget is not None:
             self._budget.sends(self, len(data))
 
     def _stalled(self) -> None:
         self._stall_timer = None
-        self._drop(f"it does not read what it is sent (nothing for {self._limits.write_stall_ms} ms)")
+        self._drop(f"it does not read what is sent to it (nothing for {self._limits.write_stall_ms} ms)")
 
     def _drop(self, why: str) -> None:
         peer = self.remote_address
-        _slow_peers.warning("%s is cut off: %s", peer, why, peer=peer)
+        _slow_peers.warning("%s disconnected: %s", peer, why, peer=peer)
         self.abort()

@@ -1,4 +1,4 @@
-"""Which signature the requests of a connection carry: the second one where the peer knows it, else RocketMQ's."""
+"""Signatures of a connection's requests: DelayMQ's second signature if the peer supports it, else RocketMQ's."""
 
 import os
 from collections.abc import Callable
@@ -32,7 +32,7 @@ OPEN_CODES: Final = frozenset(
         RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
     }
 )
-"""What NameServers tell everyone. RocketMQ's signature of such a question would be one of other requests."""
+"""Requests that NameServers accept from everyone; sent unsigned, because RocketMQ's signature would also fit others."""
 
 
 async def sign_requests(
@@ -44,10 +44,10 @@ async def sign_requests(
     rocketmq: bool = True,
     timeout_ms: int = DEFAULT_TIMEOUT_MS,
 ) -> str | None:
-    """Has all further requests of a new connection signed; the server's name, None where it gives no challenge.
+    """Sign all further requests of a new connection; return the server's name, or None if it gives no challenge.
 
-    They have RocketMQ's signature then, or none without `rocketmq`.
-    TransportError when the connection ends or the peer does not answer: whoever asks again may get a challenge then.
+    Without a challenge, requests get RocketMQ's signature, or none without `rocketmq`.
+    TransportError if the connection ends or the peer does not respond; a later attempt may get a challenge.
     """
     nonce = os.urandom(RANDOM_BYTES)
     answer = await connection.request(challenge_request(nonce), timeout_ms)

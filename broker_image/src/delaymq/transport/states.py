@@ -1,40 +1,40 @@
-"""The states of a connection: theory of operation, and the tables that the code runs on.
+"""States of a connection: theory of operation, and the tables that the code uses.
 
 A connection is in one state of each of four machines:
 
-- `Phase`: whether bytes pass, and in the clear or over TLS. The handshake owns the socket while a connection is
-  UPGRADING: nothing is read, and what is sent waits in `_pieces`. CLOSING begins with `close` or `abort`, LOST with
-  asyncio's `connection_lost`. An end of the stream is no event: the transport ends itself, and LOST follows.
-- `Intake`: whether requests are handled as they are read, deferred, or no longer taken.
-- `LongRequest`: whether a request is under way that takes several turns of the loop (`finish_in_slices`), or is parked
-  until its owner has room for it. Once begun it runs to its end, even when the connection is lost before.
-- `Peer`: whether the peer takes what it is sent. BEHIND lasts from asyncio's `pause_writing` to its `resume_writing`.
+- `Phase`: whether and how commands are transferred: plaintext or TLS. While a connection is UPGRADING, the handshake
+  owns the socket: nothing is read, and outgoing data waits in `_pieces`. CLOSING starts with `close` or `abort`, LOST
+  with asyncio's `connection_lost`. An end of the stream is no event: the transport closes itself, and LOST follows.
+- `Intake`: whether requests are handled when they are read, deferred, or no longer accepted.
+- `LongRequest`: whether a request that takes several time slices is running (`finish_in_slices`) or parked until its
+  owner has capacity. Once started it runs to its end, even if the connection is lost earlier.
+- `Peer`: whether the peer reads what is sent. BEHIND lasts from asyncio's `pause_writing` to its `resume_writing`.
 
-Each machine is a literal table of state × event. A cell is the next state, or why the event cannot occur in this state;
-`Machine.after` raises `InvalidTransitionError` for the latter. The tables know nothing of each other. Four rules
+Each machine is a literal table of state × event. A cell is the next state, or the reason why the event cannot occur in
+this state; for the latter, `Machine.after` raises `InvalidTransitionError`. The tables are independent. Four rules
 connect the machines:
 
-1. CLOSING and LOST stop the intake: whoever closes a connection handles nothing more from it.
-2. A long request defers the requests behind it: unless the intake has stopped, it is DEFERRING while one is under way.
-3. The transport is read from in exactly the states of `reads`. While UPGRADING the handshake decides, and a transport
-   that is closing or lost is left alone.
+1. CLOSING and LOST stop the intake: after a close, no more requests of the connection are handled.
+2. A long request defers the requests behind it: unless the intake has stopped, it is DEFERRING while one is running.
+3. The transport is read from in exactly the states of `reads`. While UPGRADING, the handshake decides; a closing or
+   lost transport is not changed.
 4. A connection waits in the `FairQueue` whenever `wants_turn`, until it has had its slice.
 
-`RemotingConnection._settle` applies rules 3 and 4 after a change of state. Responses to requests of this side are taken
-in every phase before LOST, and in every state of the intake, for as long as bytes arrive.
+`RemotingConnection._settle` applies rules 3 and 4 after a change of state. Responses to requests of this side are
+accepted in every phase before LOST and in every state of the intake, as long as bytes arrive.
 
-What follows from the tables:
+Consequences of the tables:
 
 - Requests of a connection are handled in the order in which they arrived, each at most once. They are dropped
   unhandled only when the intake stops.
-- What one connection defers is bounded by one read, since deferring stops reading.
+- One connection defers at most the requests of one read, because deferring stops reading.
 - `deferred_since` is set exactly while the intake is DEFERRING.
 - A lost connection keeps no request, no buffer, no timer and no transport. Only a long request may still refer to it.
 
-Two facts are no states, because they do not outlive a callback or follow from a state. `_corked` is set while requests
-are handled, so that their answers share one write, and while UPGRADING. `is_waiting` belongs to the `FairQueue`.
+Two facts are not states, because they do not outlive a callback or follow from a state. `_corked` is set while requests
+are handled, so that their responses share one write, and while UPGRADING. `is_waiting` belongs to the `FairQueue`.
 
-No request that is handled at once changes a state, so the tables cost nothing on the way of a single request.
+No request that is handled immediately changes a state, so the tables add no cost to a single request.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ from typing import Final, Generic, TypeVar
 
 
 class InvalidTransitionError(RuntimeError):
-    """An event that cannot occur in this state: a defect of the caller."""
+    """The event cannot occur in this state: a defect of the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ EventT = TypeVar("EventT", bound=Enum)
 
 
 class Machine(Generic[StateT, EventT]):
-    """A table of state × event."""
+    """A state machine as a table of state × event."""
 
     def __init__(self, table: Mapping[StateT, Mapping[EventT, StateT | Impossible]]) -> None:
         self.table = table
 
     def after(self, state: StateT, event: EventT) -> StateT:
-        """The state that `event` leads to. InvalidTransitionError when it cannot occur in `state`."""
+        """Return the state that `event` leads to. InvalidTransitionError if it cannot occur in `state`."""
         cell = self.table[state][event]
         if isinstance(cell, Impossible):
             raise InvalidTransitionError(f"{event.name} in {type(state).__name__}.{state.name}: {cell.why}")
@@ -73,7 +73,7 @@ class Machine(Generic[StateT, EventT]):
 
 
 class Phase(Enum):
-    """Whether bytes pass, and how."""
+    """Whether and how commands are transferred."""
 
     PLAIN = "plain"
     UPGRADING = "upgrading"
@@ -83,16 +83,16 @@ class Phase(Enum):
 
 
 class PhaseEvent(Enum):
-    """What changes the phase."""
+    """Events that change the phase."""
 
-    UPGRADE = "a TLS handshake begins"
+    UPGRADE = "a TLS handshake starts"
     SECURED = "the TLS handshake succeeded"
     CLOSE = "close or abort"
     LOSE = "connection_lost, or the TLS handshake failed"
 
 
 class Intake(Enum):
-    """What becomes of a request that is read."""
+    """Handling of requests that are read."""
 
     OPEN = "open"
     DEFERRING = "deferring"
@@ -100,15 +100,15 @@ class Intake(Enum):
 
 
 class IntakeEvent(Enum):
-    """What changes the intake."""
+    """Events that change the intake."""
 
-    DEFER = "requests cannot be handled at once"
-    CATCH_UP = "a slice left nothing"
+    DEFER = "requests cannot be handled immediately"
+    CATCH_UP = "a slice handled all requests"
     STOP = "stop_reading, or the connection ends"
 
 
 class LongRequest(Enum):
-    """The request that takes several turns of the loop."""
+    """State of a request that takes several time slices."""
 
     NONE = "none"
     PARKED = "parked"
@@ -116,31 +116,31 @@ class LongRequest(Enum):
 
 
 class LongRequestEvent(Enum):
-    """What changes it."""
+    """Events that change the state of the long request."""
 
     BEGIN = "finish_in_slices"
     PARK = "finish_in_slices(parked=True)"
     UNPARK = "unpark"
-    FINISH = "its last step is done, or failed"
+    FINISH = "its last step succeeded or failed"
 
 
 class Peer(Enum):
-    """Whether the peer takes what it is sent."""
+    """Whether the peer reads what is sent."""
 
     KEEPING_UP = "keeping up"
     BEHIND = "behind"
 
 
 class PeerEvent(Enum):
-    """What changes that."""
+    """Events that change the peer's state."""
 
     FALL_BEHIND = "pause_writing"
     CATCH_UP = "resume_writing, or the connection is lost"
 
 
-_ENDED: Final = Impossible("no handshake begins on a connection that ended: begin_upgrade raises ConnectionResetError")
-_ABANDONED: Final = Impossible("upgrade() gives up a handshake whose transport is closing")
-_NO_HANDSHAKE: Final = Impossible("no handshake is under way")
+_ENDED: Final = Impossible("no handshake starts on an ended connection: begin_upgrade raises ConnectionResetError")
+_ABANDONED: Final = Impossible("upgrade() abandons a handshake whose transport is closing")
+_NO_HANDSHAKE: Final = Impossible("no handshake is running")
 
 PHASES: Final = Machine[Phase, PhaseEvent](
     {
@@ -158,7 +158,7 @@ PHASES: Final = Machine[Phase, PhaseEvent](
             PhaseEvent.LOSE: Phase.LOST,
         },
         Phase.SECURE: {
-            PhaseEvent.UPGRADE: Impossible("TLS does not begin within TLS: a peer could nest it without end"),
+            PhaseEvent.UPGRADE: Impossible("TLS within TLS is not supported: a peer could nest it indefinitely"),
             PhaseEvent.SECURED: _NO_HANDSHAKE,
             PhaseEvent.CLOSE: Phase.CLOSING,
             PhaseEvent.LOSE: Phase.LOST,
@@ -173,7 +173,7 @@ PHASES: Final = Machine[Phase, PhaseEvent](
             PhaseEvent.UPGRADE: _ENDED,
             PhaseEvent.SECURED: _ABANDONED,
             PhaseEvent.CLOSE: Phase.LOST,
-            PhaseEvent.LOSE: Phase.LOST,  # a handshake that fails says so too
+            PhaseEvent.LOSE: Phase.LOST,  # also reported by a failed handshake
         },
     }
 )
@@ -182,7 +182,7 @@ INTAKES: Final = Machine[Intake, IntakeEvent](
     {
         Intake.OPEN: {
             IntakeEvent.DEFER: Intake.DEFERRING,
-            IntakeEvent.CATCH_UP: Intake.OPEN,  # a slice that it was queued for twice
+            IntakeEvent.CATCH_UP: Intake.OPEN,  # the connection was queued for this slice twice
             IntakeEvent.STOP: Intake.STOPPED,
         },
         Intake.DEFERRING: {
@@ -191,7 +191,7 @@ INTAKES: Final = Machine[Intake, IntakeEvent](
             IntakeEvent.STOP: Intake.STOPPED,
         },
         Intake.STOPPED: {
-            IntakeEvent.DEFER: Intake.STOPPED,  # what would be deferred is dropped
+            IntakeEvent.DEFER: Intake.STOPPED,  # the requests are dropped
             IntakeEvent.CATCH_UP: Intake.STOPPED,
             IntakeEvent.STOP: Intake.STOPPED,
         },
@@ -199,7 +199,7 @@ INTAKES: Final = Machine[Intake, IntakeEvent](
 )
 
 _ONE_AT_A_TIME: Final = Impossible("the requests behind a long one are deferred until it is done")
-_NOT_PARKED: Final = Impossible("nothing is parked; what was parked is unparked once")
+_NOT_PARKED: Final = Impossible("nothing is parked; a parked request is unparked once")
 
 LONG_REQUESTS: Final = Machine[LongRequest, LongRequestEvent](
     {
@@ -207,13 +207,13 @@ LONG_REQUESTS: Final = Machine[LongRequest, LongRequestEvent](
             LongRequestEvent.BEGIN: LongRequest.RUNNING,
             LongRequestEvent.PARK: LongRequest.PARKED,
             LongRequestEvent.UNPARK: _NOT_PARKED,
-            LongRequestEvent.FINISH: Impossible("there is no step to take"),
+            LongRequestEvent.FINISH: Impossible("there is no step to run"),
         },
         LongRequest.PARKED: {
             LongRequestEvent.BEGIN: _ONE_AT_A_TIME,
             LongRequestEvent.PARK: _ONE_AT_A_TIME,
             LongRequestEvent.UNPARK: LongRequest.RUNNING,
-            LongRequestEvent.FINISH: Impossible("no step is taken while it is parked"),
+            LongRequestEvent.FINISH: Impossible("no step runs while the request is parked"),
         },
         LongRequest.RUNNING: {
             LongRequestEvent.BEGIN: _ONE_AT_A_TIME,
@@ -232,18 +232,18 @@ PEERS: Final = Machine[Peer, PeerEvent](
 )
 
 TRANSFERRING: Final = frozenset({Phase.PLAIN, Phase.SECURE})
-"""The phases in which bytes of commands pass."""
+"""Phases in which commands are transferred."""
 ENDED: Final = frozenset({Phase.CLOSING, Phase.LOST})
-"""The phases in which nothing more is sent."""
+"""Phases in which nothing more is sent."""
 
 
 def reads(intake: Intake, *, held_back: bool) -> bool:
-    """Whether a TRANSFERRING connection reads. `held_back`: the peer is BEHIND, and is not read from meanwhile."""
+    """Return whether a TRANSFERRING connection reads. `held_back`: the peer is BEHIND, and reading waits for it."""
     return intake is Intake.OPEN and not held_back
 
 
 def wants_turn(intake: Intake, long_request: LongRequest, *, held_back: bool) -> bool:
-    """Whether there is something to do in a slice: a long request's next steps, or deferred requests."""
+    """Return whether there is work for a time slice: steps of a long request, or deferred requests."""
     if long_request is LongRequest.NONE:
         return intake is Intake.DEFERRING and not held_back
     return long_request is LongRequest.RUNNING

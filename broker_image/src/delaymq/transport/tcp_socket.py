@@ -1,7 +1,7 @@
-"""What the kernel knows of a connection's socket (TCP_INFO, unsent bytes), and how it is closed.
+"""Kernel information about a connection's socket (TCP_INFO, unsent bytes), and its closing behaviour.
 
-The loop closes a socket a turn before the connection is told of its end (with TLS it is taken from it that early): each
-of these then finds nothing, and says so quietly.
+The event loop closes a socket one iteration before the connection is notified (with TLS, its transport is already
+detached then). These functions therefore return a default if the socket no longer exists.
 """
 
 import asyncio
@@ -13,22 +13,22 @@ import termios
 from typing import Final
 
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER of accepted sockets: a killed process resets its connections, and its peers notice at once."""
+"""SO_LINGER of accepted sockets: if the process is killed, connections are reset and peers notice immediately."""
 LINGER_OFF: Final = struct.pack("ii", 0, 0)
 
 _INTEGER: Final = struct.Struct("i")
 _LAST_DATA_RECEIVED: Final = struct.Struct("52xI")
 """Of struct tcp_info (linux/tcp.h): tcpi_last_data_recv, ms, the twelfth 32-bit field after the first 8 bytes."""
 _STATE: Final = struct.Struct("B")
-"""Of the same: tcpi_state, the first field."""
+"""Field tcpi_state of struct tcp_info, the first one."""
 _LEFT: Final = (7, 8)
-"""TCP_CLOSE, TCP_CLOSE_WAIT (net/tcp_states.h): after a reset, and after an end."""
+"""TCP_CLOSE, TCP_CLOSE_WAIT (net/tcp_states.h): after a reset, and after the peer closed its side."""
 _GONE: Final = (AttributeError, OSError, ValueError)
-"""No socket at all; a number that is nobody's; a number below zero (asyncio and uvloop tell it in their own ways)."""
+"""Errors of a missing socket, a closed descriptor, and a negative descriptor (asyncio and uvloop differ)."""
 
 
 def unsent_in_kernel(transport: asyncio.BaseTransport) -> int:
-    """Bytes that the peer has not acknowledged."""
+    """Return the number of bytes that the peer has not acknowledged."""
     own = transport.get_extra_info("socket")
     try:
         (unsent,) = _INTEGER.unpack(fcntl.ioctl(own.fileno(), termios.TIOCOUTQ, bytes(_INTEGER.size)))
@@ -38,7 +38,7 @@ def unsent_in_kernel(transport: asyncio.BaseTransport) -> int:
 
 
 def descriptor_of(transport: asyncio.BaseTransport) -> int:
-    """The socket's descriptor; -1 when it is closed."""
+    """Return the socket's descriptor; -1 if it is closed."""
     own = transport.get_extra_info("socket")
     try:
         return int(own.fileno())
@@ -47,7 +47,7 @@ def descriptor_of(transport: asyncio.BaseTransport) -> int:
 
 
 def last_bytes_age_s(transport: asyncio.BaseTransport) -> float:
-    """Seconds since the peer's last bytes came to this machine; 0 where the kernel does not tell."""
+    """Return the seconds since the peer's last bytes reached this machine; 0 if the kernel does not report it."""
     own = transport.get_extra_info("socket")
     try:
         told = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.size)
@@ -58,7 +58,7 @@ def last_bytes_age_s(transport: asyncio.BaseTransport) -> float:
 
 
 def peer_has_closed(transport: asyncio.BaseTransport) -> bool:
-    """Whether the peer has ended or reset the connection, which nobody notices who does not read; False if unknown."""
+    """Whether the peer has closed or reset the connection, which only reads detect otherwise; False if unknown."""
     own = transport.get_extra_info("socket")
     try:
         (state,) = _STATE.unpack(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _STATE.size))
@@ -68,7 +68,7 @@ def peer_has_closed(transport: asyncio.BaseTransport) -> bool:
 
 
 def reset_at_close(transport: asyncio.BaseTransport, reset: bool) -> None:
-    """Whether the socket's end, also by the process's, resets the connection and drops what is unsent."""
+    """Set whether closing the socket, or the end of the process, resets the connection and drops unsent data."""
     own = transport.get_extra_info("socket")
     with contextlib.suppress(*_GONE):
         own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET if reset else LINGER_OFF)

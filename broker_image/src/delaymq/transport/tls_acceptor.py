@@ -1,8 +1,8 @@
-"""TLS on a server's ordinary port: the first byte of a connection tells whether it is TLS.
+"""TLS on a server's ordinary port, detected by the first byte of a connection.
 
-A plain connection pays nothing: no frame begins with a handshake's first byte, so the frame receiver finds it where it
-refuses what is too long. Handshakes cost processor time on the loop's thread and memory while they are under way:
-one begins in a turn of the loop, and only so many at a time (`handshake_queue`).
+Plaintext connections incur no overhead: no frame starts with the first byte of a handshake, so the frame receiver
+detects it when it rejects an excessive length. Running handshakes use memory and processor time of the loop's thread:
+one starts per loop iteration, and their number is limited (`handshake_queue`).
 """
 
 import asyncio
@@ -21,21 +21,21 @@ from delaymq.transport.tls_errors import sentence
 from delaymq.transport.tls_upgrade import UpgradableConnection, upgrade
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
-"""For one handshake while nobody else waits."""
+"""Timeout of a handshake while no others wait."""
 
 _logger = logging.getLogger(__name__)
 _failures = ThrottledLogger(_logger, now_ms)
 
 
 class PlainRefusedError(ProtocolError):
-    """A peer came without TLS where only TLS is served."""
+    """A peer connected without TLS to a server that requires it."""
 
     def __init__(self) -> None:
-        super().__init__("it came without TLS, and only TLS is taken here (tls.server.mode=enforcing)")
+        super().__init__("it connected without TLS, but TLS is required (tls.server.mode=enforcing)")
 
 
 class HandshakeReceiver(FrameReceiver):
-    """In a FrameReceiver's place where only TLS is served: the first byte decides, and no frame is ever taken."""
+    """Receiver of servers that require TLS: the first byte decides, and no frame is accepted."""
 
     __slots__ = ()
 
@@ -47,17 +47,17 @@ class HandshakeReceiver(FrameReceiver):
 
 
 class TlsAcceptor:
-    """The TLS of one server. `context` gives the one for the next handshake; ssl.SSLError, OSError when it cannot."""
+    """TLS of one server. `context` returns the context for the next handshake; may raise ssl.SSLError, OSError."""
 
     def __init__(self, context: Callable[[], Awaitable[ssl.SSLContext]], *, enforcing: bool) -> None:
         self.enforcing = enforcing
         self.done = 0
-        """Handshakes that succeeded."""
+        """Number of successful handshakes."""
         self.failed = 0
         self.plain_refused = 0
         self.open_connections = 0
         self.ended = 0
-        """Connections and attempts that are over."""
+        """Number of connections and attempts that ended."""
         self._context = context
         self._queue = HandshakeQueue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -66,11 +66,11 @@ class TlsAcceptor:
 
     @property
     def under_way(self) -> int:
-        """Handshakes that have begun or wait for their turn."""
+        """Number of running and waiting handshakes."""
         return self._queue.under_way + self._queue.waiting
 
     def take(self, connection: UpgradableConnection, error: ProtocolError) -> bool:
-        """Whether `error`, by which a connection would be cut off, is a handshake that is done instead."""
+        """Start a handshake if `error`, with which a frame was rejected, indicates one; return whether it does."""
         if isinstance(error, PlainRefusedError):
             self.plain_refused += 1
         if not isinstance(error, TlsHandshakeError) or not error.received:
@@ -82,12 +82,12 @@ class TlsAcceptor:
         return True
 
     def closed(self) -> None:
-        """A connection with TLS ended."""
+        """Note that a connection with TLS ended."""
         self.open_connections -= 1
         self.ended += 1
 
     def close(self) -> None:
-        """Begins no handshake any more; those under way end with their connections."""
+        """Start no more handshakes; running ones end with their connections."""
         self._queue.drop_waiting()
         for handle in (self._turn, self._later):
             if handle is not None:
@@ -106,7 +106,7 @@ class TlsAcceptor:
             self._later = None
         now = loop.time()
         for late in self._queue.expired(now):
-            self._end(late, "its turn did not come in time")
+            self._end(late, "it waited too long for its start")
         found = self._queue.next(now)
         if isinstance(found, float):
             if self._queue.waiting:
@@ -114,7 +114,7 @@ class TlsAcceptor:
             return
         handshake, in_the_way = found
         if in_the_way is not None:
-            self._end(in_the_way, "it was not done in time, and others wait")
+            self._end(in_the_way, "it took too long while others waited")
         task = loop.create_task(self._handshake(handshake, loop))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(task, handshake, loop))
@@ -142,7 +142,7 @@ class TlsAcceptor:
                 self.ended += 1
                 return
             handshake.since = loop.time()
-            # A refusal must reach the peer: it says what is wrong with its certificate.
+            # The rejection must reach the peer: it states the problem with its certificate.
             connection.reset_at_close(False)
             await upgrade(connection, context, timeout_s=HANDSHAKE_TIMEOUT_S, received=handshake.received)
         except OSError as error:
@@ -151,7 +151,7 @@ class TlsAcceptor:
                 self.failed += 1
                 _failures.warning("TLS handshake with %s failed: %s", peer, sentence(error), peer=peer)
             connection.lost_in_upgrade(error)
-            # Its frames hold the task that holds the error: only the garbage collector would free them.
+            # Its frames refer to the task that holds the error: only the garbage collector would free them.
             error.__traceback__ = error.__context__ = None
         except BaseException:
             connection.lost_in_upgrade(None)

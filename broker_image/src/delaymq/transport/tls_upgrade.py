@@ -1,7 +1,7 @@
-"""From a plain connection to TLS over the same socket, on either side.
+"""Upgrade of a plaintext connection to TLS over the same socket, on either side.
 
-Both event loops that are used here (asyncio's and uvloop's) do it by `start_tls`, which wants a handshake that has not
-begun. A server has read the first bytes already, by which it knows that there is one: they are handed over.
+Both supported event loops (asyncio's and uvloop's) use `start_tls`, which requires a handshake that has not started. A
+server has already read the first bytes to detect the handshake; these are passed on.
 """
 
 import asyncio
@@ -9,34 +9,34 @@ import ssl
 from typing import Final, Protocol, cast
 
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""How long a close waits for the peer's own word that it ends."""
+"""Time for which a close waits for the peer's close notification."""
 
 
 class UpgradableConnection(Protocol):
-    """What a handshake needs of a RemotingConnection."""
+    """Part of RemotingConnection that a handshake uses."""
 
     remote_host: bytes
     remote_address: str
     closing: bool
 
     def begin_upgrade(self) -> asyncio.Transport:
-        """Stops reading; the plain transport. ConnectionResetError when the connection has ended."""
+        """Stop reading; return the plaintext transport. ConnectionResetError if the connection has ended."""
 
     def secured(self, transport: asyncio.Transport, early: list[bytes]) -> None:
-        """Goes on over TLS, with what came early."""
+        """Continue with TLS, with the bytes received early."""
 
     def lost_in_upgrade(self, exc: Exception | None) -> None:
-        """The handshake failed, and the socket is closed."""
+        """Handle a failed handshake, after which the socket is closed."""
 
     def reset_at_close(self, reset: bool) -> None:
-        """Whether a close resets the connection."""
+        """Set whether a close resets the connection."""
 
     def abort(self) -> None:
-        """Ends at once."""
+        """Abort the connection immediately."""
 
 
 class _Handshaking(asyncio.Protocol):
-    """Stands for the connection until its TLS transport is known, and keeps what comes in before that."""
+    """Protocol in place of the connection until its TLS transport exists; stores what is received before."""
 
     def __init__(self) -> None:
         self.early: list[bytes] = []
@@ -53,9 +53,9 @@ async def upgrade(
     server_name: str | None = None,
     received: bytes | None = None,
 ) -> None:
-    """Does the handshake, as a server with what was `received` of it, else as a client. OSError when it fails.
+    """Perform the handshake, as a server that has read `received` of it, else as a client. OSError if it fails.
 
-    The connection's socket is closed then, without a word to its owner.
+    In that case the connection's socket is closed without notification of its owner.
     """
     below = connection.begin_upgrade()
     waiting = _Handshaking()
@@ -72,7 +72,7 @@ async def upgrade(
     )
     try:
         if received:
-            # After its first step the transport has TLS's protocol, which has not begun and is not read for yet.
+            # After its first step, the transport has TLS's protocol, which has not started and is not yet read for.
             await asyncio.sleep(0)
             _hand_over(below, received)
         above = await starting
@@ -88,7 +88,7 @@ async def upgrade(
 def _hand_over(below: asyncio.Transport, received: bytes) -> None:
     protocol = below.get_protocol()
     if not hasattr(protocol, "buffer_updated") or below.is_closing():
-        return  # the peer is gone already; the handshake says so
+        return  # the peer has already closed; the handshake reports it
     taking = cast(asyncio.BufferedProtocol, protocol)
     rest = memoryview(received)
     while rest:

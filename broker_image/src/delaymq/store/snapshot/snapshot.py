@@ -83,7 +83,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 
 class SnapshotTask:
-    """Captures the state when created, on the event loop; index entries must be in files then, queue entries at `run`."""
+    """Captures the state when created, on the event loop; index entries must be in files then, queues at `run`."""
 
     def __init__(
         self,
