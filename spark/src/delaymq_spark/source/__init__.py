@@ -1,4 +1,4 @@
 """The data source `rocketmq_store`: options, schema, partitions, batch and stream readers.
 
-`read` runs on executors; Spark calls `data_source` and `stream`.
+Executors run `read`; Spark calls `data_source` and `stream`.
 """

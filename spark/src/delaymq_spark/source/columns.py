@@ -1,4 +1,4 @@
-"""Columns of a window's records as Arrow arrays, each computed on demand."""
+"""Columns of a window's records as Arrow arrays, each computed on first use."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def topic_kind(topic: str) -> int:
-    """Return the kind of all records of a topic as an index; 0 (normal) if the properties."""
+    """Return the index of the kind of all records of a topic; 0 (normal) if it depends on the properties."""
     if topic in _KIND_OF_TOPIC:
         return _KIND_OF_TOPIC[topic]
     if topic.startswith(RETRY_PREFIX):
@@ -72,7 +72,7 @@ def topic_kind(topic: str) -> int:
 
 
 class Rows:
-    """Records of a window, common intermediate results are several columns share."""
+    """Records of one window, with cached intermediate results that several columns share."""
 
     def __init__(self, window: Window, frames: Frames, levels: DelayLevels, *, verify: bool) -> None:
         self.window = window
@@ -104,7 +104,7 @@ class Rows:
 
     @cached_property
     def topics(self) -> pa.DictionaryArray:
-        """Topics as dictionary indexes."""
+        """Topics, dictionary-encoded."""
         raw = gather(self.window.data, self.frames.topic_at, self.frames.topic_bytes).dictionary_encode()
         return pa.DictionaryArray.from_arrays(raw.indices, text(raw.dictionary))
 

@@ -38,7 +38,7 @@ FORMAT: Final = "rocketmq_store"
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format in a session; unnecessary if `pyspark_rocketmq_store` is on the driver's path.
+    """Register the format in a session; unnecessary if `pyspark_rocketmq_store` is on the driver's Python path.
 
     With a local master, Spark starts its Python processes with the current interpreter, unless PYSPARK_PYTHON or
     spark.pyspark.python is set: `python3` on the PATH may lack this package.
@@ -56,11 +56,11 @@ class RocketMqStoreSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
+        """The format's name."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the schema according to the option `columns`. OptionError, StorePathError."""
+        """Return the schema by the option `columns`. OptionError, StorePathError."""
         of_table = table_options(self.options)
         if of_table is None:
             return spark_schema(parse_options(self.options).columns)
@@ -95,13 +95,13 @@ class RocketMqStoreSource(DataSource):
 
 
 class StoreBatchReader(DataSourceReader):
-    """Reads the contents of the store contains when planning time."""
+    """Reads the records that the store contains when the read is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return parts of the log; unreadable ones are reported in the driver's log."""
+        """Return the parts of the log; unreadable ones are reported in the driver's log."""
         options = self.options
         return [
             partition
@@ -112,18 +112,18 @@ class StoreBatchReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield batches of a part; Spark passes None if there are no parts."""
+        """Return the batches of a part; Spark passes None if there are no parts."""
         return read_partition(partition, self.options)
 
 
 class FilteringReader(StoreBatchReader):
-    """Evaluates comparisons of topic and store_time itself.
+    """Batch reader that evaluates comparisons of topic and store_time itself.
 
-    This separate class, since Spark rejects any reader with this ability while its setting is disabled.
+    This is a separate class, since Spark rejects any reader with `pushFilters` while its setting is off.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Yield the filters that Spark must evaluate."""
+        """Yield the filters that remain for Spark."""
         for each in filters:
             narrowed = _narrowed(self.options, each)
             if narrowed is None:
@@ -133,7 +133,7 @@ class FilteringReader(StoreBatchReader):
 
 
 def _narrowed(options: SourceOptions, condition: Any) -> SourceOptions | None:
-    """Return the options narrowed by the filter; None if Spark must evaluate it."""
+    """Return the options narrowed by the filter, or None if Spark must evaluate it."""
     column, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
     if column == ("topic",) and isinstance(condition, (EqualTo, In)):
         asked = frozenset({value} if isinstance(condition, EqualTo) else condition.value)

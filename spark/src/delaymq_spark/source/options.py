@@ -1,4 +1,4 @@
-"""Options of `rocketmq_store` and their validation."""
+"""Options of `rocketmq_store`: parsing and error messages."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ _KNOWN: Final = (
 
 
 class OptionError(ValueError):
-    """An invalid option; the message states the permitted values."""
+    """An invalid option; the message states the valid values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """Options of a read."""
+    """Parsed options of a read."""
 
     paths: tuple[StorePath, ...]
-    """Stores, at least one, including the option `token`, which is never shown."""
+    """Stores, at least one; each contains the option `token`, which is omitted from representations."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
-    """Column names; `skipped`, if requested, is the last one."""
+    """Columns in order; `skipped`, if it is among them, comes last."""
     verify: bool = False
     """Whether to verify the checksums of bodies (column crc_ok)."""
     split_bytes: int = DEFAULT_SPLIT_BYTES
     from_ms: int | None = None
-    """Minimum store time of records."""
+    """Records of an earlier store time are omitted."""
     until_ms: int | None = None
-    """Store time at which the read ends (exclusive)."""
+    """Records of this store time and later are omitted."""
     topics: frozenset[str] | None = None
     delay_levels: str = DEFAULT_LEVELS
-    """The broker's messageDelayLevel, which determines the due time of delayed records written by RocketMQ."""
+    """The broker's messageDelayLevel; it determines due times of messages delayed by RocketMQ's broker."""
     pushdown: bool = False
-    """Whether to evaluate Spark's filters; requires spark.sql.python.filterPushdown.enabled."""
+    """Whether the reader evaluates Spark's filters; requires spark.sql.python.filterPushdown.enabled."""
     starting_offset: str = "earliest"
     """Start of a stream: `earliest`, `latest`, or the physical offset of a record."""
     max_trigger_bytes: int | None = None
-    """Approximate amount of the log per batch of a stream, in bytes; None everything available."""
+    """Approximate size of a stream's batch, in bytes of the log; None for no limit."""
     fail_on_data_loss: bool = True
     """Whether a stream fails if a part of the log is missing or unreadable."""
 
     @property
     def path(self) -> StorePath:
-        """The first store, which is the only one of a stream."""
+        """The first store; the only one of a stream."""
         return self.paths[0]
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Parse the options, in any spelling of their names are case-insensitive. OptionError, StorePathError."""
+    """Parse options; their names are case-insensitive. OptionError, StorePathError."""
     known = {name.lower(): name for name in _KNOWN}
     given: dict[str, str] = {}
     for name, value in options.items():
@@ -99,7 +99,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def _paths(given: Mapping[str, str]) -> tuple[StorePath, ...]:
-    """Return the paths given to `load`: Spark passes a single path unchanged, and several as a JSON list."""
+    """Return the stores given to `load`: Spark passes one path unchanged, and several as a JSON list."""
     stated = [given.get("path", "")]
     if "paths" in given:
         try:

@@ -1,4 +1,4 @@
-"""Partition of a read, for batch and streaming."""
+"""Partitions, each read by one task, for batch and streaming reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from delaymq_spark.store.segments import Skipped
 
 
 class StorePartition(InputPartition):
-    """A part of the log for a task, or without a parts the unreadable places found by the driver."""
+    """A part of the log for one task, or the unreadable parts that the driver found."""
 
     def __init__(self, part: Part | None, skipped: tuple[Skipped, ...] = ()) -> None:
         super().__init__(part)
@@ -25,7 +25,9 @@ class StorePartition(InputPartition):
 
 
 def partitions_of(found: Plan, options: SourceOptions) -> list[InputPartition]:
-    """Return a partition per part; unreadable places are reported in the driver's log, and as rows if requested.
+    """Return one partition for each part.
+
+    Unreadable parts are reported in the driver's log, and as rows if the column `skipped` is requested.
     """
     for skipped in found.skipped:
         log_skipped(skipped)
@@ -38,7 +40,7 @@ def partitions_of(found: Plan, options: SourceOptions) -> list[InputPartition]:
 def read_partition(
     partition: InputPartition | None, options: SourceOptions, tell: Callable[[Skipped], None] = log_skipped
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of a partition; Spark passes None if there are none. Skipped parts are reported."""
+    """Return the batches of one partition; Spark passes None if there are none. `tell` reports skipped parts."""
     skip_archive_rereads()
     if not isinstance(partition, StorePartition):
         return iter(())

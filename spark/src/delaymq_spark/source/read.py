@@ -1,4 +1,4 @@
-"""Batches of rows of a part of a store, computed by executors."""
+"""Batches of rows of one part of a store, read by executors."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ _logger = logging.getLogger(__name__)
 
 
 def log_skipped(skipped: Skipped) -> None:
-    """Log skipped parts in the log of the driver or executor."""
+    """Report a skipped part in the log of the driver or executor."""
     _logger.warning("%s", skipped)
 
 
 def batches(
     part: Part, options: SourceOptions, tell: Callable[[Skipped], None] = log_skipped
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the part's records as batches with the columns of the options; skipped places are reported, never
-    raised.
+    """Yield the part's records as batches with the columns of the options.
 
     Skipped parts are reported by `tell` and never raised; with the column `skipped`, they are rows, too.
     """
@@ -60,7 +59,7 @@ def batches(
 
 
 def skipped_rows(skipped: Sequence[Skipped], options: SourceOptions) -> pa.RecordBatch:
-    """Return a row for each skipped part, null in all columns except `skipped`."""
+    """Return a row for each skipped part, null in all columns but `skipped`."""
     schema = arrow_schema(options.columns)
     told = pa.array([_as_json(each) for each in skipped], pa.string())
     columns = [told if field.name == SKIPPED else pa.nulls(len(skipped), field.type) for field in schema]
@@ -76,7 +75,7 @@ def _as_json(skipped: Skipped) -> str:
 
 
 def windows(part: Part, tell: Callable[[Skipped], None]) -> Iterator[tuple[Window, Frames]]:
-    """Yield the part's records in windows; a file that is read completely is reported."""
+    """Yield the part's records in windows; a file that is unreadable, or becomes so, is reported by `tell`."""
     info = part.segment
     reached = part.start
     try:

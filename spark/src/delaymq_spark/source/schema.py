@@ -1,4 +1,4 @@
-"""Columns of `rocketmq_store`: names and the ones that require a record's properties."""
+"""Columns of `rocketmq_store`: names and types."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "body": (BinaryType(), pa.binary()),
 }
 SKIPPED: Final = "skipped"
-"""A column that is included by name: each skipped part has a row, null in all other columns."""
+"""A column returned only if requested by name: each skipped part is a row, with null in all other columns."""
 TYPES: Final = {**COLUMNS, SKIPPED: _TEXT}
 # Bodies are large, maps of properties are expensive, and few users need the half offset.
 DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("half_offset", "properties", "body"))
 
 
 def spark_schema(columns: tuple[str, ...]) -> StructType:
-    """Return the schema of these columns."""
+    """Return Spark's schema of these columns."""
     return StructType([StructField(name, TYPES[name][0]) for name in columns])
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """Return the schema of these columns."""
+    """Return Arrow's schema of these columns."""
     return pa.schema([(name, TYPES[name][1]) for name in columns])

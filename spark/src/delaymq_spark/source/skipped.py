@@ -1,4 +1,4 @@
-"""Parts of a store that give no rows, found on the driver."""
+"""Parts of a store that yield no rows, found on the driver."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from delaymq_spark.store.segments import Skipped, check_store_path
 
 
 def skipped(path: str | os.PathLike[str]) -> list[Skipped]:
-    """Return all parts of the store at `path` that a read skips, in log order; nothing is written.
+    """Return all parts of the store at `path` that a read skips, in order of the log.
 
-    Scans the whole log without creating rows (about 30 ns per record, and disk reads), and Bytes after the last complete
-    record have `at_end` set; in a store in use, they are an in progress. StorePathError.
+    Reads the whole log without making rows (about 30 ns per record, plus disk time), and writes nothing. A part after
+    the last complete record has `at_end` set; in a store in use, it is an unfinished write. StorePathError.
     """
     found = plan(check_store_path(os.fspath(path)), DEFAULT_SPLIT_BYTES)
     told = list(found.skipped)

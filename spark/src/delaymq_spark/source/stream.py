@@ -1,4 +1,4 @@
-"""Stream stream over a growing log: an offset of the stream is the physical offset after a complete record."""
+"""Stream over a growing log; an offset of the stream is the physical offset of the end of a complete record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 class DataLossError(RuntimeError):
-    """A part of the log is missing or unreadable; the message names it and states what to do."""
+    """A part of the log is missing or unreadable; the message states which, and what to do."""
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -33,14 +33,14 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self._path = options.path
         self._look_from: int | None = None
-        """Start of a record shortly before the end of the log."""
+        """Physical offset of a record shortly before the end of the log."""
         self._end: int | None = None
-        """Last observed log of the log."""
+        """End of the log when it was last determined."""
         self._target: int | None = None
-        """End of the log at the start, if later records are not requested."""
+        """End of the log at the start, if `availableNow` limits the stream to it."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Return the start of a stream without a checkpoint."""
+        """Return the start of a stream without a checkpoint. DataLossError."""
         wanted = self.options.starting_offset
         if wanted == "latest":
             return {"offset": self._log_end()}
@@ -52,17 +52,18 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"offset": max(int(wanted), start)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of the option `maxBytesPerTrigger`."""
+        """Return the limit by the option `maxBytesPerTrigger`."""
         most = self.options.max_trigger_bytes
         return ReadAllAvailable() if most is None else ReadMaxBytes(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Exclude records appended from now on."""
+        """Exclude records that are appended from now on."""
         self._target = self._log_end()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Return the end of the next batch; below `start` if the log was truncated and data loss is permitted.
-        DataLossError.
+        """Return the end of the next batch. DataLossError.
+
+        It is below `start` if the log was truncated and losses are allowed.
         """
         begin, end = start["offset"], self._log_end()
         if end < begin:
@@ -76,11 +77,11 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"offset": end}
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
-        """Return the last observed end of the log, for the query's progress."""
+        """Return the end of the log when it was last determined, for the query's progress."""
         return None if self._end is None else {"offset": self._end}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Return parts between two offsets. DataLossError if some records between them are missing."""
+        """Return the parts between two offsets. DataLossError if some of the log between them is missing."""
         first, behind = start["offset"], end["offset"]
         if behind <= first:
             return []
@@ -110,14 +111,14 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return partitions_of(replace(found, skipped=tuple(skipped)), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield batches of a part. DataLossError if a part of it is unreadable."""
+        """Return the batches of a part. DataLossError if it is not completely readable."""
         return read_partition(partition, self.options, self._note)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Do nothing: a store contains no offsets of readers, and is never written."""
+        """Do nothing: a store keeps no offsets of readers, and is never written."""
 
     def stop(self) -> None:
-        """Do nothing: nothing is open between batches."""
+        """Do nothing: no file is open between batches."""
 
     def _note(self, skipped: Skipped) -> None:
         log_skipped(skipped)

@@ -22,7 +22,7 @@ _STATED: Final = "option."
 
 
 def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the options of a CREATE TABLE from those that Spark passes; None if they the options of a read.
+    """Return the options of a CREATE TABLE from those that Spark passes, or None for the options of a read.
 
     StorePathError.
     """
@@ -46,7 +46,7 @@ def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def with_table_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the schema to be stored in the catalog."""
+    """Return the schema to store in the catalog, with the options as metadata."""
     first, *others = schema.fields
     metadata = {**first.metadata, _METADATA: json.dumps(dict(options))}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])

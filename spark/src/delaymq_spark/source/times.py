@@ -1,4 +1,4 @@
-"""Parsing of times in options and arguments."""
+"""Times given by users in options and arguments."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ _MAX_DIGITS: Final = 15
 
 
 def parse_time_ms(text: str) -> int:
-    """Return ms since 1970 a number or an ISO 8601 time (in UTC unless it has an offset); return if it
-    is ValueError.
-    """
+    """Parse ms since 1970 or an ISO 8601 time (in UTC unless it has an offset); return ms since 1970. ValueError."""
     if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
         return int(text)
     time = datetime.fromisoformat(text)
