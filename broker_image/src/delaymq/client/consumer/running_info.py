@@ -1,4 +1,4 @@
-"""What a member tells an administrator of itself, in the shape of RocketMQ's Java client."""
+"""State of a member for administrators, in the format of RocketMQ's Java client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def running_info(
     queues: dict[MessageQueue, ProcessQueueInfo],
     statuses: Mapping[str, ConsumeStatus],
 ) -> ConsumerRunningInfo:
-    """The whole of it; every subscribed topic has a status."""
+    """Return the complete state; every subscribed topic has a status."""
     subscriptions = sorted(subscriptions, key=lambda each: each.topic)
     properties = {_camel(name): str(value) for name, value in vars(options).items()}
     properties |= {
@@ -48,7 +48,7 @@ def running_info(
 
 
 def queue_info(reader: QueueReader, at_work: Sequence[ReceivedMessage], *, ordered: bool) -> ProcessQueueInfo:
-    """One queue of a member; `at_work` are its messages that are at a handler."""
+    """Return the state of a queue; `at_work` are its messages being handled."""
     offsets = [message.queue_offset for message in at_work] if ordered else []
     first, last = reader.cached_offsets or (0, 0)
     return ProcessQueueInfo(

@@ -1,4 +1,4 @@
-"""Tasks that run beside the caller and end with their owner."""
+"""Background tasks that end with their owner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Background:
-    """Owns tasks; after `close` none of them runs."""
+    """Owns background tasks; after `close`, none of them runs."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -21,7 +21,7 @@ class Background:
         self._closed = False
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts `work`; what it raises is logged."""
+        """Start `work`; exceptions are logged."""
         task = asyncio.get_running_loop().create_task(self._logged(work))
         # A task that is cancelled before its first step never reaches what it was to run.
         task.add_done_callback(lambda _: work.close())
@@ -32,7 +32,7 @@ class Background:
         return task
 
     def every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Runs `work` again and again with pauses of `interval_ms`, the first of them before the first run."""
+        """Run `work` periodically with pauses of `interval_ms`, the first before the first run."""
 
         async def repeat() -> None:
             while True:
@@ -45,7 +45,7 @@ class Background:
         return self.spawn(repeat())
 
     def cancel(self) -> list[asyncio.Task[None]]:
-        """Cancels all tasks but the caller's, which are returned; those that are started later end at once."""
+        """Cancel all tasks except the caller's and return them; tasks started later end immediately."""
         self._closed = True
         own = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not own]
@@ -54,7 +54,7 @@ class Background:
         return tasks
 
     async def close(self) -> None:
-        """Cancels all tasks and waits for their ends, within a limit: a handler may ignore its cancellation."""
+        """Cancel all tasks and wait for them, within a time limit: a handler may ignore its cancellation."""
         tasks = self.cancel()
         if tasks:
             _, left = await asyncio.wait(tasks, timeout=CANCEL_LIMIT_S)

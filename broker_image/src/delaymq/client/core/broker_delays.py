@@ -1,4 +1,4 @@
-"""What brokers say of their delays: their table of levels, and whether a commit delays a transaction's message."""
+"""Delay support of brokers: their delay level table, and whether a commit delays a transaction's message."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
 
 SETTING_OF_OURS: Final = "httpPort"
-"""A setting by which a broker is known as DelayMQ; RocketMQ's have no such one."""
+"""A setting that identifies DelayMQ; RocketMQ's brokers do not have it."""
 
 
 class BrokerDelays:
-    """Asked of each broker when a send wants it, and kept. `request` takes an address and raises ClientError."""
+    """Requested from a broker on demand and cached. `request` takes an address and raises ClientError."""
 
     def __init__(self, request: Callable[[str, Command], Awaitable[Command]], table_ms: int) -> None:
         self._ask = request
@@ -29,7 +29,7 @@ class BrokerDelays:
         self._calls: SharedCalls[str, DelayLevels] = SharedCalls()
 
     async def levels(self, address: str, *, fresh: bool = False) -> DelayLevels:
-        """The delay levels of the broker at `address`, at most `table_ms` old."""
+        """Return the delay levels of the broker at `address`, at most `table_ms` old."""
         now = now_ms()
         known = self._levels.get(address)
         if known is not None and not fresh and now - known[0] < self._table_ms:
@@ -42,7 +42,7 @@ class BrokerDelays:
         return table_of(await self._settings(address))
 
     async def require_delayed_commits(self, address: str) -> None:
-        """NoSuchDelayError unless the broker at `address` delays a transaction's message at its commit."""
+        """Raise NoSuchDelayError unless the broker at `address` delays a transaction's message at its commit."""
         if address in self._delays_commits:
             return
         if SETTING_OF_OURS not in await self._settings(address):
@@ -58,5 +58,5 @@ class BrokerDelays:
             return decode_settings(answer.body)
 
     async def close(self) -> None:
-        """Ends the requests that are under way."""
+        """Cancel current requests."""
         await self._calls.close()

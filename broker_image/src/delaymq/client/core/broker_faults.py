@@ -1,6 +1,6 @@
-"""Which brokers a producer had better leave alone for a while: those that were slow or failed.
+"""Avoidance of brokers that were slow or failed.
 
-Pure: times are handed in as milliseconds of any clock that does not go back.
+Pure: times are passed in as milliseconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ class _Fault:
 
 
 class BrokerFaults:
-    """What was seen of each broker last. A latency of at least `latencies_ms[i]` means a pause of `pauses_ms[i]`."""
+    """Last observed latency of each broker. A latency of at least `latencies_ms[i]` causes a pause of
+    `pauses_ms[i]`.
+    """
 
     def __init__(self, latencies_ms: Sequence[int], pauses_ms: Sequence[int], failure_latency_ms: int) -> None:
         self._latencies_ms = latencies_ms
@@ -27,21 +29,23 @@ class BrokerFaults:
         self._turn = 0
 
     def answered(self, broker_name: str, latency_ms: float, now_ms: float) -> None:
-        """The broker took a message after `latency_ms`."""
+        """Record that the broker stored a message after `latency_ms`."""
         self._faults[broker_name] = _Fault(latency_ms, now_ms + self._pause_ms(latency_ms))
 
     def failed(self, broker_name: str, latency_ms: float, now_ms: float) -> None:
-        """An attempt at the broker failed: it counts as if it had been as slow as the options say."""
+        """Record a failed attempt, which counts as the latency in the options."""
         pause_ms = self._pause_ms(max(latency_ms, self._failure_latency_ms))
         self._faults[broker_name] = _Fault(latency_ms, now_ms + pause_ms)
 
     def is_usable(self, broker_name: str, now_ms: float) -> bool:
-        """Whether its pause is over, or it has none."""
+        """Return whether the broker is not paused."""
         fault = self._faults.get(broker_name)
         return fault is None or fault.until_ms <= now_ms
 
     def least_bad(self, broker_names: Collection[str], now_ms: float) -> str:
-        """One of the better half of `broker_names` in turn: usable before not, fast before slow, soon before late."""
+        """Return one of the better half of `broker_names` in turn: usable first, then by latency, then by the end of
+        the pause.
+        """
         ranked = sorted(broker_names, key=lambda name: self._rank(name, now_ms))
         self._turn += 1
         return ranked[self._turn % max(len(ranked) // 2, 1)]

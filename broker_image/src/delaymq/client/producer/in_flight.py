@@ -1,4 +1,4 @@
-"""What a producer has sent and no broker has answered yet, within limits: a slow broker must not fill memory."""
+"""Sends in flight of a producer, limited so that a slow broker does not fill memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from delaymq.client.errors import ClosedError
 
 
 class InFlight:
-    """Whoever enters leaves again, also when it failed. When it is full, others wait in the order in which they came.
+    """Admission of sends. Each send that enters must leave, even after a failure. When the limit is reached, others
+    wait in FIFO order.
 
-    A send that is larger than all there is room for is let in when it is alone.
+    A send larger than the limit is admitted when there is no other.
     """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
@@ -27,18 +28,18 @@ class InFlight:
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """The number of waiting sends."""
         return len(self._waiting)
 
     def try_enter(self, size_bytes: int) -> bool:
-        """Enters if there is room and nobody was here before."""
+        """Enter if the limit permits and no other send is waiting."""
         if self._waiting or not self._has_room(size_bytes):
             return False
         self._take(size_bytes)
         return True
 
     async def enter(self, size_bytes: int) -> None:
-        """Enters as soon as there is room; ClosedError when the producer is closed meanwhile."""
+        """Wait until the limit permits, then enter. ClosedError if the producer is closed meanwhile."""
         if self.try_enter(size_bytes):
             return
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -54,7 +55,7 @@ class InFlight:
             raise
 
     def leave(self, size_bytes: int) -> None:
-        """Makes room for those who wait."""
+        """Leave, and admit waiting sends."""
         self._count -= 1
         self._bytes -= size_bytes
         if self._waiting:
@@ -63,7 +64,7 @@ class InFlight:
             self._emptied.set()
 
     async def end(self, timeout_ms: int) -> None:
-        """Turns away those who wait, then waits for those who are in, at most `timeout_ms`."""
+        """Reject waiting sends, then wait for those in flight, at most `timeout_ms`."""
         waiting, self._waiting = self._waiting, deque()
         for room, _ in waiting:
             if not room.done():

@@ -1,4 +1,4 @@
-"""Batches: many messages of one topic in one request, and how many messages become such batches."""
+"""Batches: many messages of a topic in one request, and the division of messages into batches."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from delaymq.message.properties import encode_properties
 from delaymq.protocol.batch import BatchMessage, encode_batch
 
 ENTRY_BYTES = 4 + 4 + 4 + 4 + 4 + 2
-"""What a message in a batch takes besides body and properties: size, magic, checksum, flag and two lengths."""
+"""Size of a message in a batch in addition to body and properties: size, magic, checksum, flag and two lengths."""
 OWN_PROPERTIES_BYTES = 96
-"""At most what unique id and wait flag add to a message's own properties."""
+"""Maximum size that the unique ID and the wait flag add to a message's properties."""
 DEFAULT_BATCH_BYTES = 1024 * 1024
-"""RocketMQ's advice: larger batches gain nothing and hold up what comes behind them."""
+"""Default size, as recommended by RocketMQ: larger batches gain nothing and delay subsequent requests."""
 MAX_BATCH_MESSAGES = 4_096
-"""The answer names every message of a batch by an id of 33 characters or more."""
+"""Maximum number of messages: the response contains an ID of 33 characters or more for each."""
 
 
 def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
-    """The body of a batch send. IllegalMessageError for what cannot be in one batch."""
+    """Return the body of a batch send. IllegalMessageError for messages that cannot be in one batch."""
     if not messages:
         raise IllegalMessageError("a batch must contain at least one message")
     topic, wait = messages[0].topic, messages[0].wait_stored
@@ -40,7 +40,8 @@ def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
 def split_batches(
     messages: Iterable[Message], *, max_bytes: int = DEFAULT_BATCH_BYTES, max_messages: int = MAX_BATCH_MESSAGES
 ) -> Iterator[list[Message]]:
-    """Batches for `Producer.send_batch` of at most so many bytes and messages, each of one topic and one `wait_stored`.
+    """Yield batches for `Producer.send_batch`, limited in bytes and messages, each of one topic and one
+    `wait_stored`.
 
     Messages of a topic keep their order; only the batches that are not full yet are held in memory. A message above
     `max_bytes` gets a batch of its own. IllegalMessageError for what cannot be in a batch, such as a delay.
@@ -63,7 +64,7 @@ def split_batches(
 
 
 def batched_bytes(message: Message) -> int:
-    """At most what `message` takes in a batch's body."""
+    """Return the maximum size of `message` in a batch's body."""
     size = ENTRY_BYTES + OWN_PROPERTIES_BYTES + len(message.body) + len(encode_properties(message.properties))
     if message.tags:
         size += len(names.TAGS) + len(message.tags.encode()) + 2

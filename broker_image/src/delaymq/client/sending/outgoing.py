@@ -1,4 +1,4 @@
-"""What one request of a producer carries, made once for all its attempts."""
+"""Content of a producer's request, created once for all attempts."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from delaymq.protocol.command import Command
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message or a batch, ready to travel."""
+    """A message or a batch, ready to send."""
 
     topic: str
     message_id: str
     keys: str
-    """For the log."""
+    """Keys, for the log."""
     body: bytes
-    """As it travels, compressed if that was worth it."""
+    """Body as sent, compressed if that made it smaller."""
     properties: str
-    """In the form of the wire."""
+    """Properties in wire format."""
     delay: Delay | None = None
-    """Becomes a level at the broker that is chosen."""
+    """Delay, converted to a level of the chosen broker."""
     flag: int = 0
     sys_flag: int = 0
     is_batch: bool = False
     is_reply: bool = False
     once_only: bool = False
-    """Whether there is no further attempt when one may have been stored."""
+    """Whether to stop after an attempt that may have been stored."""
     delays_commit: bool = False
     """Whether it is a half message with a delay."""
 
     @property
     def needs_no_broker(self) -> bool:
-        """Whether no broker has to be asked before it is sent."""
+        """Whether it can be sent without querying the broker first."""
         return self.delay is None and not self.delays_commit
 
     def request(self, group: str, queue: MessageQueue, new_topic_queues: int, delay_level: int = 0) -> Command:
-        """The request that sends it to `queue`."""
+        """Return the request that sends it to `queue`."""
         properties = self.properties
         if delay_level:
             properties += f"\x02{names.DELAY}\x01{delay_level}"
@@ -64,9 +64,9 @@ async def outgoing_message(
     own: dict[str, str] | None = None,
     sys_flag: int = 0,
 ) -> Outgoing:
-    """`message` with an id of its own, and with this client's `own` properties.
+    """Return `message` with a unique ID and this client's `own` properties.
 
-    IllegalMessageError when no broker would take it.
+    IllegalMessageError if no broker would accept it.
     """
     message_id = ids.next()
     properties = outgoing_properties(message, message_id)
@@ -85,7 +85,7 @@ async def outgoing_message(
 
 
 def outgoing_batch(messages: Sequence[Message], ids: UniqueIds, options: ProducerOptions) -> Outgoing:
-    """`messages` as one batch, each with an id. IllegalMessageError for what cannot be in one batch."""
+    """Return `messages` as one batch, each with an ID. IllegalMessageError for messages that cannot be in one batch."""
     message_ids = [ids.next() for _ in messages]
     body = batch_body(messages, message_ids)
     check_size(body, options, is_batch=True)

@@ -1,4 +1,4 @@
-"""The requests of sends and what their answers mean."""
+"""Requests of sends, and the interpretation of their responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from delaymq.protocol.headers import SendMessageRequestHeaderV2, SendMessageResp
 
 COMPRESSION_LEVEL = 5
 COMPRESSED_IN_THREAD_BYTES = 64 * 1024
-"""Larger bodies are compressed in a thread: they would hold up everything else for more than a millisecond."""
+"""Size above which bodies are compressed in a thread, since they would block the event loop for more than a
+millisecond.
+"""
 
 # What another attempt, best on another broker, may cure.
 RETRIED = frozenset(
@@ -42,7 +44,9 @@ def send_command(
     reconsume_times: int = 0,
     max_reconsume_times: int | None = None,
 ) -> Command:
-    """The request that sends one message to `queue`, compressed if need be. IllegalMessageError: it is too large."""
+    """Return the request that sends a message to `queue`, compressed if necessary. IllegalMessageError if it is too
+    large.
+    """
     check_size(body, options)
     body, sys_flag = compressed(body, options)
     return request_of(
@@ -53,7 +57,7 @@ def send_command(
 
 
 def check_size(body: bytes, options: ProducerOptions, *, is_batch: bool = False) -> None:
-    """IllegalMessageError for a body that no broker would take."""
+    """Raise IllegalMessageError for a body that no broker would accept."""
     if len(body) > options.max_message_bytes:
         hint = (
             "send smaller batches, such as those of split_batches"
@@ -66,7 +70,7 @@ def check_size(body: bytes, options: ProducerOptions, *, is_batch: bool = False)
 
 
 def compressed(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
-    """What travels for `body`, and the system flag that says so. What does not get shorter travels as it is."""
+    """Return the body to send, and its system flag. A body that does not become smaller is sent uncompressed."""
     if len(body) > options.compress_above_bytes:
         packed = zlib.compress(body, COMPRESSION_LEVEL)
         if len(packed) < len(body):
@@ -75,7 +79,7 @@ def compressed(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
 
 
 async def compressed_in_thread(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
-    """As `compressed`, without holding up the loop for long."""
+    """Return `compressed(...)` without blocking the event loop for long."""
     if len(body) > max(options.compress_above_bytes, COMPRESSED_IN_THREAD_BYTES):
         return await asyncio.to_thread(compressed, body, options)
     return compressed(body, options)
@@ -95,7 +99,7 @@ def request_of(
     reconsume_times: int = 0,
     max_reconsume_times: int | None = None,
 ) -> Command:
-    """The request for what is ready to travel; `properties` in the form of the wire."""
+    """Return the request for encoded data; `properties` in wire format."""
     header = SendMessageRequestHeaderV2(
         producer_group=group,
         topic=queue.topic,
@@ -124,7 +128,7 @@ _STATUSES = {status.value: status for status in SendStatus}
 
 
 def send_result(address: str, answer: Command, unique_id: str, queue: MessageQueue) -> SendResult:
-    """What the broker's answer says. RefusedError when the message is not in its log."""
+    """Return the result in the broker's response. RefusedError if the message is not in its log."""
     status = _STATUSES.get(answer.code)
     if status is None:
         raise refusal(address, answer)

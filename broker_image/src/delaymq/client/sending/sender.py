@@ -1,4 +1,4 @@
-"""How a send gets to a broker: which queue, how often it is tried, and what counts against a broker."""
+"""Sending to brokers: choice of queues, attempts, and recording of slow brokers."""
 
 from __future__ import annotations
 
@@ -29,30 +29,32 @@ from delaymq.protocol.command import Command
 from delaymq.transport import ConnectionClosedError
 
 SAME_BROKER_PAUSE_MS = 100
-"""Before another attempt on a broker that just failed when there is no other: a restart takes about a second."""
+"""Pause before another attempt on a broker that has just failed, if there is no other: a restart takes about a
+second.
+"""
 
 _starts = itertools.count()
 
 
 @dataclass(slots=True)
 class _Attempts:
-    """A send in all its attempts; `tried` and `address` are of the last one."""
+    """State of a send across its attempts; `tried` and `address` refer to the last one."""
 
     outgoing: Outgoing
     fixed: MessageQueue | None
-    """The queue that the caller has chosen, or the ordering key at the first attempt."""
+    """Queue chosen by the caller, or by the ordering key at the first attempt."""
     ordering_key: str | None
     deadline: float
-    """By the loop's clock, in seconds."""
+    """Deadline by the event loop's clock, in seconds."""
     number: int = 0
     tried: MessageQueue | None = None
     address: str = ""
     is_asked: bool = False
-    """Whether the request of the last attempt may have gone out."""
+    """Whether the request of the last attempt may have been sent."""
 
 
 class Sender:
-    """The sends of one producer."""
+    """Sends of a producer."""
 
     def __init__(self, client: Client, group: str, options: ProducerOptions) -> None:
         self._client = client
@@ -65,13 +67,13 @@ class Sender:
 
     @property
     def topics(self) -> Iterable[str]:
-        """What was sent to so far."""
+        """The topics used so far."""
         return self._rounds.keys()
 
     async def deliver(
         self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, deadline: float, limit_ms: int
     ) -> SendResult:
-        """Tries until a broker has it, the attempts are used up or the time is. Errors as Producer.send."""
+        """Send until a broker has stored it, the attempts are used up or the time is over. Errors as Producer.send."""
         attempts = _Attempts(outgoing, queue, ordering_key, deadline)
         loop = asyncio.get_running_loop()
         failed: ClientError | None = None
@@ -109,7 +111,9 @@ class Sender:
         raise SendError(outgoing.topic, attempts.number, failed) from failed
 
     async def oneway(self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None) -> None:
-        """Writes it to a broker's connection. Errors as Network.oneway, and those of routes and levels."""
+        """Write a one-way request to a broker's connection. Errors as Network.oneway, and those of routes and
+        levels.
+        """
         attempts = _Attempts(outgoing, queue, ordering_key, 0, number=1)
         _, command = await self._prepared(attempts)
         await self._client.network.oneway(attempts.address, command)
@@ -139,7 +143,7 @@ class Sender:
         return result
 
     async def _prepared(self, attempts: _Attempts) -> tuple[MessageQueue, Command]:
-        """The queue of the next attempt and the request for it."""
+        """Return the queue of the next attempt and the request for it."""
         outgoing, client = attempts.outgoing, self._client
         new_topic_queues = self._options.new_topic_queues
         route = client.known_route(outgoing.topic) or await client.route_to_send(outgoing.topic, new_topic_queues)
@@ -159,7 +163,7 @@ class Sender:
         return queue, outgoing.request(self._group, queue, new_topic_queues, level)
 
     def _all_tried(self, attempts: _Attempts) -> bool:
-        """Whether every broker of the route may have had its attempt."""
+        """Return whether every broker of the route has been tried."""
         route = self._client.known_route(attempts.outgoing.topic)
         return route is None or attempts.number >= len({queue.broker_name for queue in route.writable})
 

@@ -17,7 +17,7 @@ DEFAULT_REGION: Final = "DefaultRegion"
 
 
 class MessageKind(IntEnum):
-    """What was sent."""
+    """Kind of a sent message."""
 
     NORMAL = 0
     HALF = 1
@@ -26,7 +26,7 @@ class MessageKind(IntEnum):
 
 
 class ConsumeEnd(IntEnum):
-    """How a handler ended."""
+    """Outcome of a handler."""
 
     SUCCESS = 0
     TOO_LATE = 1
@@ -36,7 +36,7 @@ class ConsumeEnd(IntEnum):
 
 
 class Trace(NamedTuple):
-    """One trace, and what it is found by: message ids and keys."""
+    """A trace, and the message IDs and keys by which it is found."""
 
     text: str
     keys: tuple[str, ...]
@@ -58,7 +58,7 @@ def published(
     offset_message_id: str,
     success: bool,
 ) -> Trace:
-    """A send whose answer came; `keys` by blanks."""
+    """Return the trace of a send with a response; `keys` separated by spaces."""
     text = _joined(
         "Pub", at_ms, region, group, topic, message_id, tags or ABSENT, keys or ABSENT, store_host, body_bytes, cost_ms,
         kind.value, offset_message_id, _boolean(success),
@@ -69,7 +69,7 @@ def published(
 def before_consuming(
     *, at_ms: int, region: str, group: str, request_id: str, message_id: str, retry_times: int, keys: str
 ) -> Trace:
-    """A message on its way to a handler."""
+    """Return the trace of a message before its handler."""
     text = _joined(
         "SubBefore", at_ms, region or ABSENT, group, request_id, message_id, retry_times, keys or ABSENT,
     )  # fmt: skip
@@ -79,7 +79,7 @@ def before_consuming(
 def after_consuming(
     *, at_ms: int, group: str, request_id: str, message_id: str, cost_ms: int, success: bool, keys: str, end: ConsumeEnd
 ) -> Trace:
-    """A message whose handler ended; `request_id` is that of the trace before."""
+    """Return the trace of a message after its handler; `request_id` is that of the previous trace."""
     text = _joined(
         "SubAfter", request_id, message_id, cost_ms, _boolean(success), keys or ABSENT, end.value, at_ms, group,
     )  # fmt: skip
@@ -100,7 +100,7 @@ def transaction_ended(
     state: str,
     from_check: bool,
 ) -> Trace:
-    """What a broker was told of a transaction."""
+    """Return the trace of a transaction's outcome."""
     text = _joined(
         "EndTransaction", at_ms, region, group, topic, message_id, tags or ABSENT, keys or ABSENT, store_host,
         MessageKind.COMMIT.value, transaction_id, state, _boolean(from_check),
@@ -121,7 +121,7 @@ def _keys(message_id: str, keys: str) -> tuple[str, ...]:
 
 
 def batches(traces: Iterable[Trace], max_characters: int, max_key_characters: int) -> list[tuple[str, tuple[str, ...]]]:
-    """Texts and keys of the messages that hold these traces, in their order; a trace that is larger goes alone."""
+    """Yield texts and keys of messages that contain these traces, in order; a trace above the limit is sent alone."""
     found: list[tuple[str, tuple[str, ...]]] = []
     texts: list[str] = []
     keys: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Sends traces of what a producer or a consumer does to a topic of their own, beside its work and within limits."""
+"""Sending of a producer's or consumer's traces to the trace topic, in the background and within limits."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from delaymq.message.properties import PAIR_SEPARATOR, parse_properties
 from delaymq.throttled_log import ThrottledLogger
 
 MAX_WAITING: Final = 2_048
-"""Traces that wait to be sent: when the topic's brokers do not keep up, further ones are dropped."""
+"""Maximum number of traces waiting to be sent; if the topic's brokers are too slow, further ones are dropped."""
 GATHERED_MS: Final = 500
 MAX_BATCH_CHARACTERS: Final = 118_000
 MAX_KEY_CHARACTERS: Final = 16_000
-"""Of one message: all its properties have 32 KiB."""
+"""Maximum length of a message's keys, since all its properties have at most 32 KiB."""
 FINAL_SEND_TIMEOUT_S: Final = 3.0
-"""How long a close goes on sending what waits."""
+"""Time limit for sending the remaining traces at close."""
 _OPTIONS: Final = ProducerOptions(send_timeout_ms=5_000, max_message_bytes=4 * 128_000)
 
 _logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ _numbers = itertools.count(1)
 
 
 class Begun(NamedTuple):
-    """Messages at a handler, from `Tracer.begins` to `Tracer.ends`."""
+    """Messages in a handler, from `Tracer.begins` to `Tracer.ends`."""
 
     request_id: str
     at_ms: int
@@ -58,12 +58,12 @@ class Begun(NamedTuple):
 
 
 class Tracer:
-    """The traces of one producer or consumer (`role`: PRODUCE or CONSUME). Nothing here waits or raises but `close`."""
+    """Traces of a producer or consumer (`role`: PRODUCE or CONSUME). Only `close` waits or raises."""
 
     def __init__(self, client: Client, group: str, role: str, topic: str) -> None:
         self.topic = topic
         self.dropped = 0
-        """Traces that were not sent: too many waited, or their brokers did not take them."""
+        """Number of traces that were dropped, because too many were waiting or their brokers rejected them."""
         self._client = client
         self._group = group
         name = f"_INNER_TRACE_PRODUCER-{group}-{role}-{next(_numbers)}"[: names.MAX_GROUP_LENGTH]
@@ -72,16 +72,16 @@ class Tracer:
         self._on_their_way = 0
         self._arrived = asyncio.Event()
         self._sending = asyncio.Lock()
-        """Held by whoever sends what waited: a close lets that arrive."""
+        """Lock held while traces are being sent, so that a close lets them arrive."""
         self._background = Background(f"traces of {group}")
         self._throttled = ThrottledLogger(_logger, now_ms)
 
     def start(self) -> None:
-        """Begins to send."""
+        """Start sending."""
         self._background.spawn(self._send_forever())
 
     async def close(self) -> None:
-        """Sends what waits, within a limit."""
+        """Send the remaining traces, within a time limit."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FINAL_SEND_TIMEOUT_S):
                 await self._send_waiting()
@@ -92,13 +92,13 @@ class Tracer:
             self._waiting.clear()
 
     def cancel(self) -> None:
-        """Sends nothing more: the owner's close was cancelled, or this was closed."""
+        """Stop sending: the owner's close was cancelled, or this was closed."""
         self._background.cancel()
 
     # What is traced.
 
     def sent(self, outgoing: Outgoing, result: SendResult, began_ms: int) -> None:
-        """A send that was answered. Of a batch each message has a trace."""
+        """Trace a send with a response. Each message of a batch has its own trace."""
         if not result.trace_on or outgoing.topic.startswith(self.topic):
             return
         properties = parse_properties(outgoing.properties)
@@ -131,7 +131,7 @@ class Tracer:
     def transaction_ended(
         self, *, topic: str, tags: str, keys: str, message_id: str, address: str, state: str, from_check: bool
     ) -> None:
-        """What the broker at `address` was told about a transaction."""
+        """Trace the outcome of a transaction reported to the broker at `address`."""
         self._append(
             transaction_ended(
                 at_ms=now_ms(), region=DEFAULT_REGION, group=self._group, topic=topic, message_id=message_id,
@@ -140,7 +140,7 @@ class Tracer:
         )  # fmt: skip
 
     def begins(self, messages: Sequence[ReceivedMessage]) -> Begun:
-        """Messages that a handler gets now."""
+        """Trace messages before their handler."""
         traced = [each for each in messages if each.properties.get(names.TRACE_ON) != "false"]
         begun = Begun(self._client.unique_ids.next(), now_ms(), traced)
         for message in traced:
@@ -158,7 +158,7 @@ class Tracer:
         return begun
 
     def ends(self, begun: Begun, end: ConsumeEnd) -> None:
-        """Their handler ended."""
+        """Trace messages after their handler."""
         at_ms = now_ms()
         for message in begun.messages:
             self._append(
@@ -216,7 +216,7 @@ class Tracer:
 
 
 def _host(offset_message_id: str) -> str:
-    """Where the message is stored: its id says it."""
+    """Return the host that stores the message, from its ID."""
     try:
         address, port, _ = parse_offset_message_id(offset_message_id)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The queues that a group's member has now: it takes them, reads them, and gives them up with their last offsets."""
+"""Assigned queues of a group member: acquiring, reading, and releasing them with their last offsets."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from delaymq.client.subscriptions import Subscription
 from delaymq.protocol.bodies import MessageQueue
 
 HAND_OVER_MS = 300
-"""How long a member that gives a queue up waits for its handlers before it commits."""
+"""Time that a member releasing a queue waits for its handlers before it commits."""
 TAKE_OVER_MS = 500
-"""How long a member that gets a queue waits for that commit: what was handled since the last one would come again."""
+"""Time that a member acquiring a queue waits for that commit: messages handled since the last one would be repeated."""
 
 
 class ConsumesMessages(Protocol):
-    """Whoever gets what the queues' readers pull: handlers, or a buffer that is polled."""
+    """Receiver of the readers' messages: handlers, or a buffer that is polled."""
 
     def hand_over(self, reader: QueueReader, message: ReceivedMessage) -> None: ...
     def forget(self, reader: QueueReader) -> None: ...
@@ -39,9 +39,10 @@ class ConsumesMessages(Protocol):
 
 
 class AssignedQueues:
-    """`subscriptions` are the consumer's and may change at any time; `subscription_changed` tells of it.
+    """Assigned queues. `subscriptions` belong to the consumer and may change; `subscription_changed` reports a
+    change.
 
-    `is_held` may say that nothing is pulled from a queue now; its reader's `wake` lets it be asked again.
+    `is_held` may pause pulling from a queue; its reader's `wake` triggers another check.
     """
 
     def __init__(
@@ -75,52 +76,52 @@ class AssignedQueues:
         self._total = total
         self._readers: dict[MessageQueue, tuple[QueueReader, asyncio.Task[None]]] = {}
         self._given_up: list[QueueReader] = []
-        """Dropped, and their last offsets not yet saved."""
+        """Released queues whose last offsets are not yet saved."""
         self._freeing: set[MessageQueue] = set()
-        """Ordered queues that were dropped while a handler was at work: not taken again before it has ended."""
+        """Ordered queues that were released while a handler was running: not acquired again until it has finished."""
         self._reset_to: dict[MessageQueue, int] = {}
-        """Where an administrator wants the next readers to begin, whatever the broker could be told of it."""
+        """Offsets requested by an administrator for the next readers, even if the broker could not be notified."""
         self._rounds = RebalanceService(client, group, options, subscriptions=subscriptions, shares=shares, takes=self)
         self.rebalance_soon = self._rounds.rebalance_soon
-        """Something changed: the shares are worked out soon."""
+        """Trigger a rebalance soon."""
         self.waits_for_locks = False
-        """Whether the broker has not locked all queues for this member yet."""
+        """Whether the broker has not yet locked all queues for this member."""
         self._saving = asyncio.Lock()
 
     @property
     def readers(self) -> list[QueueReader]:
-        """Those of the queues that this member has now."""
+        """The readers of the assigned queues."""
         return [reader for reader, _ in self._readers.values()]
 
     def offsets(self) -> dict[MessageQueue, int]:
-        """The next to consume of each queue; of none for which it is not known yet where it begins."""
+        """Return the next offset to consume of each queue, except queues whose start is not known yet."""
         return {reader.queue: at for reader in self.readers if (at := reader.commit_offset) is not None}
 
     def start(self) -> None:
-        """Works out the shares, now and again."""
+        """Start periodic rebalancing."""
         self._rounds.start(self._background)
         self._background.every(self._options.commit_interval_ms, self.commit)
         if self._locks is not None:
             self._background.every(self._options.lock_renewal_interval_ms, self._renew_locks)
 
     async def stop(self) -> None:
-        """Takes and gives up no queue any more, and pulls nothing more."""
+        """Stop acquiring and releasing queues, and stop pulling."""
         # First of all, so that the queues and what is done in them stay as they are.
         await self._rounds.stop()
         for _, task in self._readers.values():
             task.cancel()
 
     async def unlock(self) -> None:
-        """Releases the locks of all queues, also of those whose last handlers were waited for."""
+        """Release the locks of all queues, including those whose last handlers were awaited."""
         if self._locks is not None:
             await self._locks.unlock([*self._readers, *self._freeing])
 
     def clear(self) -> None:
-        """There is no queue any more."""
+        """Remove all queues."""
         self._readers.clear()
 
     def subscription_changed(self, topic: str) -> None:
-        """Other tags of `topic` are subscribed to, or none. Nothing more is pulled by the former ones."""
+        """Handle a changed or removed subscription of `topic`: pulling with the previous one stops."""
         for reader, task in self._readers.values():
             if reader.queue.topic == topic:
                 task.cancel()
@@ -129,14 +130,14 @@ class AssignedQueues:
         self._rounds.reannounce()
 
     async def commit(self) -> None:
-        """Saves the offsets of what is done."""
+        """Commit the offsets of consumed messages."""
         async with self._saving:
             readers = [reader for reader in self.readers if not reader.dropped]
             readers += [reader for reader in self._given_up if reader.queue not in self._readers]
             await self._save(readers)
 
     async def reset(self, offsets: dict[MessageQueue, int]) -> None:
-        """Goes on at these offsets, in those queues that this member has."""
+        """Continue at these offsets in the assigned queues."""
         known = self._readers.keys() | self._reset_to.keys()
         ours = {queue: offset for queue, offset in offsets.items() if queue in known}
         self._reset_to |= ours
@@ -155,12 +156,12 @@ class AssignedQueues:
         await self._offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
 
     async def end_round(self) -> None:
-        """Gives up the queues of topics that are not subscribed to any more, and renews the locks of the others."""
+        """Release the queues of unsubscribed topics, and renew the locks of the others."""
         await self._drop([queue for queue in self._readers if queue.topic not in self._subscriptions])
         await self._renew_locks()
 
     async def take(self, subscription: Subscription, share: Share) -> None:
-        """Reads exactly `share` of the subscription's topic from now on, or nothing if there is another one already."""
+        """Read exactly `share` of the subscription's topic, or nothing if the subscription has been replaced."""
         held = [queue for queue in self._readers if queue.topic == subscription.topic]
         await self._drop(
             queue
@@ -194,12 +195,12 @@ class AssignedQueues:
         self._share_limits(subscription.topic)
 
     def _forget_resets(self, topic: str, but: Collection[MessageQueue] = ()) -> None:
-        """Of queues that another member has now: it was told too."""
+        """Forget resets of queues that another member now has, which was notified as well."""
         for queue in [each for each in self._reset_to if each.topic == topic and each not in but]:
             del self._reset_to[queue]
 
     def _share_limits(self, topic: str) -> None:
-        """Each queue of a topic may cache its part of what the topic may."""
+        """Divide the cache limits of a topic among its queues."""
         readers = [reader for reader in self.readers if reader.queue.topic == topic]
         messages, size_bytes = self._options.queue_limits(len(readers))
         for reader in readers:

@@ -1,4 +1,4 @@
-"""What was pulled ahead for polls: bounded over all queues, and handed out queue by queue in turn."""
+"""Buffer of prefetched messages for polls, limited over all queues and read in turn."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from delaymq.protocol.bodies import MessageQueue
 
 
 class PollBuffer:
-    """Stands where a push consumer has its handlers: readers hand over to it, `take` gives to the caller.
+    """Takes the place of a push consumer's handlers: readers add messages, `take` returns them to the caller.
 
-    What was taken counts as done when `finish_taken` is called, and not before: only then may its offset be committed.
+    Messages that were taken count as consumed when `finish_taken` is called: only then may their offsets be
+    committed.
     """
 
     def __init__(self, max_messages: int) -> None:
         self._max_messages = max_messages
         self._ready: dict[QueueReader, deque[ReceivedMessage]] = {}
-        """Readers with messages; whoever gave goes to the end."""
+        """Readers with messages, rotated after each turn."""
         self._taken: list[tuple[QueueReader, ReceivedMessage]] = []
         self._count = 0
         self.paused: set[MessageQueue] = set()
         self._arrived = asyncio.Event()
 
     def __len__(self) -> int:
-        """Messages that were pulled and not finished."""
+        """Return the number of pulled and unfinished messages."""
         return self._count + len(self._taken)
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more may be pulled. What waits in paused queues does not count: others must go on."""
+        """Whether the limit is reached. Messages in paused queues do not count, so that other queues
+        continue.
+        """
         if len(self) < self._max_messages or not self.paused:
             return len(self) >= self._max_messages  # each of thousands of readers asks when there is room again
         waits_paused = sum(len(ready) for reader, ready in self._ready.items() if reader.queue in self.paused)
@@ -41,7 +44,7 @@ class PollBuffer:
     # What readers and their owner call.
 
     def hand_over(self, reader: QueueReader, message: ReceivedMessage) -> None:
-        """Takes a message in; returns at once."""
+        """Accept a message; return immediately."""
         if reader.dropped:
             return
         self._ready.setdefault(reader, deque()).append(message)
@@ -49,28 +52,28 @@ class PollBuffer:
         self._arrived.set()
 
     def forget(self, reader: QueueReader) -> None:
-        """The reader was dropped: its messages are for whoever has the queue now."""
+        """Discard the messages of a dropped reader, which belong to the queue's next member."""
         self._count -= len(self._ready.pop(reader, ()))
         self._taken = [(owner, message) for owner, message in self._taken if owner is not reader]
 
     async def settle(self, readers: Collection[QueueReader], timeout_ms: int) -> bool:
-        """Nothing runs here that could be waited for."""
+        """Do nothing: no handler is running here."""
         return True
 
     async def wait_until_free(self, reader: QueueReader) -> None:
-        """Nothing runs here that could be waited for."""
+        """Do nothing: no handler is running here."""
 
     # What polls call.
 
     def finish_taken(self) -> set[QueueReader]:
-        """All that was taken is done; the readers that it came from."""
+        """Finish all taken messages and return their readers."""
         taken, self._taken = self._taken, []
         for reader, message in taken:
             reader.finish(message)
         return {reader for reader, _ in taken}
 
     def take(self, max_messages: int) -> list[ReceivedMessage]:
-        """Up to so many messages: what the first queue in turn has, then the next, each in its order."""
+        """Return up to `count` messages: those of the first queue in turn, then of the next, each in order."""
         messages: list[ReceivedMessage] = []
         for reader in [each for each in self._ready if each.queue not in self.paused]:
             ready = self._ready.pop(reader)
@@ -86,10 +89,10 @@ class PollBuffer:
         return messages
 
     async def wait(self) -> None:
-        """Returns when something may have come, or a queue goes on."""
+        """Wait until messages may have arrived, or a queue is resumed."""
         self._arrived.clear()
         await self._arrived.wait()
 
     def wake(self) -> None:
-        """Whoever waits looks again."""
+        """Wake waiting tasks for another check."""
         self._arrived.set()

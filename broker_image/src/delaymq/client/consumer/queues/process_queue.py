@@ -1,4 +1,4 @@
-"""The messages of one queue that a consumer has pulled and not yet handled, and the offset that it may commit."""
+"""Unfinished messages of a queue, and the offset that may be committed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from delaymq.client.messages import ReceivedMessage
 
 
 class CacheTotal:
-    """What all queues of a consumer have cached. Full at its limit, until a quarter of it is free again.
+    """Totals of all queues of a consumer. Full at the limit, until a quarter of it is free again.
 
-    `on_room` is called then: whoever waits may go on. Without the quarter each message that is done would wake all.
+    `on_room` is called then, so that waiting readers continue. Without the quarter, every finished message would wake
+    all of them.
     """
 
     def __init__(self, max_messages: int, max_bytes: int, on_room: Callable[[], None]) -> None:
@@ -23,7 +24,7 @@ class CacheTotal:
         self._on_room = on_room
 
     def add(self, count: int, size_bytes: int) -> None:
-        """So many more, or fewer."""
+        """Add to, or subtract from, the totals."""
         self.count += count
         self.size_bytes += size_bytes
         if not self.is_full:
@@ -34,8 +35,10 @@ class CacheTotal:
 
 
 class ProcessQueue:
-    """Messages in the order of their offsets. `commit_offset` is that of the first unfinished one, so that nothing
-    unfinished is ever skipped; what was finished above it may come again after a crash.
+    """Messages in the order of their offsets.
+
+    `commit_offset` is that of the first unfinished message, so that no unfinished message is ever skipped; messages
+    finished above it may be repeated after a crash.
     """
 
     __slots__ = ("_bytes", "_finished", "_order", "_pulled_to", "_sizes", "_total")
@@ -50,12 +53,12 @@ class ProcessQueue:
 
     @property
     def count(self) -> int:
-        """Unfinished messages."""
+        """The number of unfinished messages."""
         return len(self._sizes)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of their bodies."""
+        """Total size of their bodies in bytes."""
         return self._bytes
 
     @property
@@ -98,7 +101,7 @@ class ProcessQueue:
             self._total.add(len(self._sizes) - count, self._bytes - size_bytes)
 
     def finish(self, offset: int) -> None:
-        """The message at `offset` is done with, however it ended."""
+        """Mark the message at `offset` as finished, whatever its outcome."""
         size = self._sizes.pop(offset, None)
         if size is None:
             return
@@ -110,7 +113,7 @@ class ProcessQueue:
             self._finished.remove(self._order.popleft())
 
     def release(self) -> None:
-        """What is left counts no more for all queues: the queue is given up."""
+        """Remove the remaining messages from the totals, since the queue is released."""
         total, self._total = self._total, None
         if total is not None:
             total.add(-len(self._sizes), -self._bytes)

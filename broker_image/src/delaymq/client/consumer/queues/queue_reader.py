@@ -27,7 +27,7 @@ QUICK_RESPONSE_MS = 50
 QUICK_RESPONSE_PAUSE_MS = 100
 
 _PAUSES_MS: Final[dict[int, int]] = {ResponseCode.FLOW_CONTROL: 20, ResponseCode.SYSTEM_BUSY: MAX_PAUSE_MS}
-"""After answers by which a broker keeps clients off; RocketMQ's client waits as long."""
+"""Pauses after responses with which a broker throttles clients, as in RocketMQ's client."""
 
 HALF_AN_HOUR_MS = 30 * 60 * 1000
 
@@ -61,7 +61,7 @@ class QueueReader:
         self.subscription = subscription
         self.dropped = False
         self.locked = not options.ordered
-        """Whether the broker has ever locked the queue for this member (ordered consumers wait for that)."""
+        """Whether the broker has locked the queue for this member at least once (required by ordered consumers)."""
         self._locked_until_s = math.inf
         self._max_messages = options.max_cached_messages
         self._max_bytes = options.max_cached_bytes
@@ -79,59 +79,59 @@ class QueueReader:
         self._tally = tally
         self._total = total
         self.pulled_ms = self.consumed_ms = now_ms()
-        """When it was last pulled, and when a message of it was last done with; at first when it began."""
+        """Times of the last pull and of the last finished message; initially the start."""
         self.locked_ms = 0
-        """When the queue was last locked, by this machine's clock."""
+        """Time of the last lock, by this machine's clock."""
 
     @property
     def commit_offset(self) -> int | None:
-        """The next offset to consume; None while it is not known where the queue begins."""
+        """The next offset to consume; None while the start of the queue is not known."""
         return None if self._cached is None else self._cached.commit_offset
 
     @property
     def cached_messages(self) -> int:
-        """Pulled and not done."""
+        """The number of pulled and unfinished messages."""
         return 0 if self._cached is None else self._cached.count
 
     @property
     def cached_bytes(self) -> int:
-        """Of their bodies."""
+        """Total size of their bodies in bytes."""
         return 0 if self._cached is None else self._cached.size_bytes
 
     @property
     def cached_offsets(self) -> tuple[int, int] | None:
-        """The first and the last of them."""
+        """The first and the last unfinished offset."""
         return None if self._cached is None else self._cached.offsets
 
     @property
     def may_handle(self) -> bool:
-        """Whether no other member can have the queue's lock now."""
+        """Whether no other member can hold the queue's lock."""
         return self.locked and asyncio.get_running_loop().time() < self._locked_until_s
 
     def limit(self, *, messages: int, size_bytes: int) -> None:
-        """Bounds what may be cached from now on."""
+        """Set the cache limits."""
         self._max_messages, self._max_bytes = messages, size_bytes
         self._changed.set()
 
     def wake(self) -> None:
-        """What held the reader up may be over."""
+        """Check again whether pulling may continue."""
         self._changed.set()
 
     def drop(self) -> None:
-        """The queue is given up: nothing more is pulled, and what is cached does not count any more."""
+        """Release the queue: stop pulling, and remove cached messages from the totals."""
         self.dropped = True
         if self._cached is not None:
             self._cached.release()
 
     def finish(self, message: ReceivedMessage) -> None:
-        """The message is done with."""
+        """Mark a message as finished."""
         if self._cached is not None:
             self._cached.finish(message.queue_offset)
         self.consumed_ms = now_ms()
         self._changed.set()
 
     def lock(self, valid_ms: int | None = None) -> None:
-        """The queue is this member's, for so long unless it is locked again; None: for good."""
+        """Record a lock of the queue for a limited time, until it is renewed; None: unlimited."""
         self.locked = True
         if valid_ms is not None:
             self.locked_ms = now_ms()
@@ -139,7 +139,7 @@ class QueueReader:
         self._changed.set()
 
     async def run(self) -> None:
-        """Pulls until it is cancelled or dropped."""
+        """Pull until cancelled or dropped."""
         while not self.locked:
             await self._wait_for_change()
         await asyncio.sleep(self._begin_after_ms / 1000)

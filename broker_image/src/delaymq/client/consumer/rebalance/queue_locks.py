@@ -1,4 +1,4 @@
-"""Locks on queues at their brokers: an ordered group handles a queue at one member only, also while members change."""
+"""Queue locks at brokers: only one member of an ordered group handles a queue, even while members change."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 
 LOCK_VALID_MS = 30_000
-"""A lock that could not be renewed for so long is not trusted: half of what the broker gives it."""
+"""Time after which a lock that was not renewed is no longer trusted: half of the broker's expiry."""
 
 _logger = logging.getLogger(__name__)
 
 
 class QueueLocks:
-    """Locks expire at the broker after 60 s, so they are renewed more often, and count here for less."""
+    """Queue locks. They expire at the broker after 60 s, are renewed more often, and are trusted for a shorter time."""
 
     def __init__(self, client: Client, group: str) -> None:
         self._client = client
         self._group = group
         self._told: set[str] = set()
-        """Brokers that could not be asked the last time: one line in the log is enough."""
+        """Brokers that were unreachable the last time, so that a failure is logged once."""
 
     async def lock(self, queues: Iterable[MessageQueue]) -> tuple[set[MessageQueue], set[MessageQueue]]:
-        """Asks for `queues`; those that this client has now, and those that another one has."""
+        """Lock `queues`; return those that this client has locked, and those that another one has."""
         ours: set[MessageQueue] = set()
         others: set[MessageQueue] = set()
         for wanted in _by_broker(queues):
@@ -49,7 +49,7 @@ class QueueLocks:
         return ours, others
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Releases `queues`; what cannot be released expires."""
+        """Unlock `queues`; locks that cannot be released expire."""
         for held in _by_broker(queues):
             try:
                 address = await self._client.address_of(held[0], to_write=True)

@@ -16,39 +16,42 @@ from delaymq.client.options import PushConsumerOptions
 from delaymq.client.subscriptions import Subscription
 
 UNSETTLED_PAUSE_MS = 1_000
-"""Until the next try while a topic has no route or brokers do not list this member yet."""
+"""Pause until the next attempt while a topic has no route or brokers do not list this member yet."""
 GATHER_CHANGES_MS = 50
-"""Members come and go in bursts; each change alone would move queues to and fro."""
+"""Time for collecting changes: members join and leave in bursts, and each change alone would move queues
+unnecessarily.
+"""
 
 _logger = logging.getLogger(__name__)
 
 
 class ComputesShare(Protocol):
-    """Whoever knows this member's share of a topic; None: not yet. May raise ClientError: try again later."""
+    """Source of this member's queues of a topic; None: not yet known. May raise ClientError: retry later."""
 
     async def share(self, topic: str) -> Share | None: ...
 
 
 class AppliesShare(Protocol):
-    """Whoever reads the queues."""
+    """Reader of the assigned queues."""
 
     @property
     def waits_for_locks(self) -> bool:
-        """Whether there are queues to be locked: the next round comes soon."""
+        """Whether queues still have to be locked, so that the next round comes soon."""
         ...
 
     async def take(self, subscription: Subscription, share: Share) -> None:
-        """From now on this member reads exactly `share` of the subscription's topic."""
+        """Read exactly `share` of the subscription's topic."""
         ...
 
     async def end_round(self) -> None:
-        """Every subscribed topic whose share is known was taken."""
+        """Finish a round, in which every subscribed topic with known queues was assigned."""
         ...
 
 
 class RebalanceService:
-    """Rounds come at the latest every `rebalance_interval_ms`, and soon after `rebalance_soon`. `subscriptions` are the
-    consumer's and may change at any time.
+    """Runs rounds at least every `rebalance_interval_ms`, and soon after `rebalance_soon`.
+
+    `subscriptions` belong to the consumer and may change at any time.
     """
 
     def __init__(
@@ -71,24 +74,24 @@ class RebalanceService:
         self._changed = asyncio.Event()
         self._unannounced = True
         self._unknown: set[str] = set()
-        """Topics whose share could not be asked for the last time."""
+        """Topics whose members could not be requested the last time."""
 
     def start(self, background: Background) -> None:
-        """Begins with the first round."""
+        """Start with the first round."""
         self._task = background.spawn(self._run())
 
     async def stop(self) -> None:
-        """There are no more rounds."""
+        """Stop rebalancing."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def rebalance_soon(self) -> None:
-        """Something changed: the next round comes soon."""
+        """Run the next round soon."""
         self._changed.set()
 
     def reannounce(self) -> None:
-        """What is subscribed changed: brokers are told before the next round, which comes soon."""
+        """Announce changed subscriptions to brokers before the next round, which comes soon."""
         self._unannounced = True
         self._changed.set()
 
@@ -109,7 +112,7 @@ class RebalanceService:
             await asyncio.sleep(GATHER_CHANGES_MS / 1000)
 
     async def _round(self) -> bool:
-        """Whether every topic's share is known."""
+        """Run a round; return whether the queues of every topic are known."""
         await self._announce()
         settled = True
         for topic in [*self._subscriptions]:
@@ -142,7 +145,7 @@ class RebalanceService:
         self._unknown.add(topic)
 
     async def _announce(self) -> None:
-        """Tells brokers what is subscribed: without it they neither list this member nor make its retry topic."""
+        """Announce subscriptions to brokers, which otherwise neither list this member nor create its retry topic."""
         if not self._unannounced:
             return
         self._unannounced = False

@@ -1,4 +1,4 @@
-"""A member's share of a topic's queues."""
+"""Assignment of a topic's queues to a member."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from delaymq.protocol.headers import GetConsumerListByGroupRequestHeader
 
 
 class Share(NamedTuple):
-    """What this member reads of a topic."""
+    """Queues of a topic assigned to this member."""
 
     queues: frozenset[MessageQueue]
     has_others: bool
-    """Whether the group has other members that may have had these queues a moment ago."""
+    """Whether the group has other members that may have had these queues until recently."""
 
 
 class Shares:
-    """Asks a broker for the group's members and works out this member's share."""
+    """Requests the group's members from a broker and computes this member's queues."""
 
     def __init__(
         self, client: Client, group: str, *, clustering: bool = True, allocation: Allocation = Allocation.AVERAGELY
@@ -35,9 +35,9 @@ class Shares:
         self._allocate = ALLOCATIONS[allocation]
 
     async def share(self, topic: str) -> Share | None:
-        """The share of `topic` for this member; None while brokers do not list it as a member.
+        """Return the queues of `topic` for this member; None while brokers do not list it as a member.
 
-        Raises ClientError when no broker can be asked.
+        Raises ClientError if no broker responds.
         """
         route = await self._client.route(topic)
         if not self._clustering:

@@ -1,6 +1,6 @@
-"""Which queues of a topic a member of a group takes: each gets an equal share, without a coordinator.
+"""Allocation strategies: each member gets an equal share of the queues, without a coordinator.
 
-All members sort the same queues and the same ids, so they agree as soon as they see the same lists.
+All members sort the same queues and the same IDs, so they agree as soon as they have the same lists.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from delaymq.protocol.bodies import MessageQueue
 
 
 def queue_order(queue: MessageQueue) -> tuple[str, str, int]:
-    """The order in which RocketMQ's clients sort queues."""
+    """Return the sort key of queues in RocketMQ's clients."""
     return queue.topic, queue.broker_name, queue.queue_id
 
 
 def allocate_averagely(
     client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]
 ) -> Sequence[MessageQueue]:
-    """Neighbours for `client_id`: the first members get one more when it does not come out even; [] for a stranger."""
+    """Return consecutive queues for `client_id`; if the division has a remainder, the first members get one more. []
+    for a non-member.
+    """
     members = sorted(set(client_ids))
     if client_id not in members:
         return []
@@ -33,7 +35,9 @@ def allocate_averagely(
 def allocate_by_circle(
     client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]
 ) -> Sequence[MessageQueue]:
-    """Every n-th queue for `client_id`, one of n members, so that each gets some of every broker; [] for a stranger."""
+    """Return every n-th queue for `client_id`, one of n members, so that each gets queues of every broker. [] for a
+    non-member.
+    """
     members = sorted(set(client_ids))
     if client_id not in members:
         return []

@@ -1,4 +1,4 @@
-"""Figures of a consumer, for people: what it pulled, what became of it, and what waits in its memory."""
+"""Statistics of a consumer: pulled, handled and cached messages."""
 
 from __future__ import annotations
 
@@ -13,58 +13,59 @@ from delaymq.protocol.bodies import ConsumeStatus, MessageQueue
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicStats:
-    """Messages of one topic since the consumer's start; a retry counts again, for the topic that it came from."""
+    """Message counts of a topic since the consumer's start; a retry counts again, for its original topic."""
 
     pulled: int = 0
     consumed: int = 0
-    """Handled with success."""
+    """Number of messages handled successfully."""
     failed: int = 0
-    """Handled without: an error, Outcome.RETRY, or too late."""
+    """Number of messages that failed: an exception, Outcome.RETRY, or a timeout."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueStats:
-    """A queue that the consumer reads now."""
+    """State of an assigned queue."""
 
     queue: MessageQueue
     next_offset: int | None
-    """Of its first message that is not done; None while it is not known where to begin."""
+    """Offset of its first unfinished message; None while the start is not known."""
     cached_messages: int
-    """Pulled and not done."""
+    """Number of pulled and unfinished messages."""
     cached_bytes: int
-    """Of their bodies."""
+    """Total size of their bodies in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerStats:
-    """A moment's figures of one consumer."""
+    """Current statistics of a consumer."""
 
     topics: dict[str, TopicStats] = field(default_factory=dict)
     queues: tuple[QueueStats, ...] = ()
     running: int = 0
-    """Handlers at work."""
+    """Number of running handlers."""
 
     @property
     def cached_messages(self) -> int:
-        """Pulled and not done, of all queues."""
+        """Number of pulled and unfinished messages of all queues."""
         return sum(each.cached_messages for each in self.queues)
 
     @property
     def cached_bytes(self) -> int:
-        """Of their bodies."""
+        """Total size of their bodies in bytes."""
         return sum(each.cached_bytes for each in self.queues)
 
 
 class Tally:
-    """Counts for the topics that were ever subscribed to; others count for the queue's topic, so that the number of
-    counters is not the senders' choice."""
+    """Counters of all topics ever subscribed to; others count for the queue's topic, so that senders cannot increase
+    the number of counters.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[str, Counters] = {}
         self._rates: dict[str, Rates] = {}
 
     def add_topic(self, topic: str) -> None:
-        """`topic` has counters from now on."""
+        """Create counters for `topic`."""
         if topic not in self._counts:
             counters = self._counts[topic] = Counters()
             self._rates[topic] = Rates(counters)
@@ -73,12 +74,12 @@ class Tally:
         self._of(message).pulled += 1
 
     def pull_took(self, topic: str, took_ms: float) -> None:
-        """A pull of one of the topic's queues found something."""
+        """Count a pull that found messages."""
         self._counters(topic).pulls += 1
         self._counts[topic].pulls_ms += took_ms
 
     def handler_took(self, message: ReceivedMessage, took_ms: float) -> None:
-        """A handler that began with `message` ended."""
+        """Count a finished handler call that started with `message`."""
         counters = self._of(message)
         counters.handled += 1
         counters.handled_ms += took_ms
@@ -92,7 +93,7 @@ class Tally:
             self._of(message).failed += 1
 
     def topics(self) -> dict[str, TopicStats]:
-        """The counts so far."""
+        """Return the current counts."""
         return {
             topic: TopicStats(pulled=each.pulled, consumed=each.consumed, failed=each.failed)
             for topic, each in self._counts.items()
@@ -100,12 +101,12 @@ class Tally:
         }
 
     async def sample(self) -> None:
-        """To be called every SAMPLE_INTERVAL_MS."""
+        """Sample the counters; call it every SAMPLE_INTERVAL_MS."""
         for rates in self._rates.values():
             rates.sample()
 
     def statuses(self) -> dict[str, ConsumeStatus]:
-        """Topic → its rates of the last minute."""
+        """Return topic → its rates of the last minute."""
         return {topic: rates.status() for topic, rates in self._rates.items()}
 
     def _of(self, message: ReceivedMessage) -> Counters:

@@ -1,4 +1,4 @@
-"""Rates of the last minute and sums of the last hour, from counters that only grow, sampled now and then."""
+"""Rates of the last minute and sums of the last hour, from periodic samples of increasing counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOUR_SAMPLES: Final = 60
 
 
 class Counters:
-    """What one topic counts since the consumer's start; times are sums in ms."""
+    """Counters of a topic since the consumer's start; times are sums in ms."""
 
     __slots__ = ("consumed", "failed", "handled", "handled_ms", "pulled", "pulls", "pulls_ms")
 
@@ -22,14 +22,14 @@ class Counters:
         self.consumed = 0
         self.failed = 0
         self.pulls = 0
-        """Pulls that found something."""
+        """Number of pulls that found messages."""
         self.pulls_ms = 0.0
         self.handled = 0
-        """Handlers that ended."""
+        """Number of finished handler calls."""
         self.handled_ms = 0.0
 
     def sample(self) -> _Sample:
-        """The counters now."""
+        """Return the current counters."""
         return (
             self.pulled, self.consumed, self.failed, self.pulls, self.pulls_ms, self.handled, self.handled_ms,
         )  # fmt: skip
@@ -39,7 +39,7 @@ _Sample = tuple[int, int, int, int, float, int, float]
 
 
 class Rates:
-    """The samples of one topic. `sample` is to be called every 10 s."""
+    """Samples of a topic. Call `sample` every 10 s."""
 
     __slots__ = ("_counters", "_hour", "_minute", "_number")
 
@@ -47,18 +47,18 @@ class Rates:
         self._counters = counters
         self._minute: deque[_Sample] = deque([counters.sample()], maxlen=MINUTE_SAMPLES + 1)
         self._hour: deque[int] = deque([counters.failed], maxlen=HOUR_SAMPLES + 1)
-        """Failures, each minute."""
+        """Failures per minute."""
         self._number = 0
 
     def sample(self) -> None:
-        """Notes the counters as they are now."""
+        """Record the current counters."""
         self._minute.append(self._counters.sample())
         self._number += 1
         if self._number % MINUTE_SAMPLES == 0:
             self._hour.append(self._counters.failed)
 
     def status(self) -> ConsumeStatus:
-        """Rates over the samples of the last minute and what came since. Means are over what ended in that time."""
+        """Return rates over the samples of the last minute and since. Means cover calls finished in that time."""
         then, now = self._minute[0], self._counters.sample()
         seconds = len(self._minute) * SAMPLE_INTERVAL_MS / 1000
         pulled, consumed, failed, pulls, pulls_ms, handled, handled_ms = (
