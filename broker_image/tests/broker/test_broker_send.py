@@ -110,7 +110,7 @@ def test_a_missing_field_is_named(harness: Harness, missing: str) -> None:
     del fields[missing]
     answer = harness.answer(RequestCode.SEND_MESSAGE_V2, fields, b"x")
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert f"misses field {missing}" in str(answer.remark)
+    assert f"lacks field {missing}" in str(answer.remark)
 
 
 def test_a_body_above_the_limit_is_refused_and_one_at_it_is_stored(open_harness: Callable[..., Harness]) -> None:

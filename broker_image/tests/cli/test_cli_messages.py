@@ -129,7 +129,7 @@ def test_an_http_port_as_name_server_is_reported_without_a_tls_hint(ask: Ask) ->
     http = ask.environment["DELAYMQ_HTTP"].removeprefix("http://")
     done = ask("topic", "list", "--namesrv", http)
     assert (done.code, done.out) == (3, "")
-    assert "the peer answers in HTTP" in done.err
+    assert "the peer responds in HTTP" in done.err
     assert "--namesrv takes the NameServer's address" in done.err
     assert "tls" not in done.err.lower()
 

@@ -60,7 +60,7 @@ def test_wrong_lengths_are_illegal(body: bytes) -> None:
 
 
 def test_properties_that_no_record_can_hold_are_illegal() -> None:
-    with pytest.raises(ValueError, match="at most 32767"):
+    with pytest.raises(ValueError, match="the maximum is 32767"):
         encode_batch([BatchMessage(0, b"", bytes(32768))])
     assert decode_batch(encode_batch([BatchMessage(0, b"", bytes(32767))]))
     entry = (22 + 32768).to_bytes(4, "big") + bytes(16) + b"\x80\x00" + bytes(32768)

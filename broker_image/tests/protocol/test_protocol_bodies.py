@@ -105,7 +105,7 @@ def test_every_body_that_is_written_is_read_again(body: Body) -> None:
 @pytest.mark.parametrize("body", ALL_BODIES)
 @pytest.mark.parametrize("data", [b"", b"[]", b"7", b'"x"', b"{", b"{1:", b"\xff", b"{{}:1}", b"[" * 100_000])
 def test_no_body_is_read_from_rubbish(body: type[Body], data: bytes) -> None:
-    with pytest.raises(RequestError, match=f"the body is no {body.__name__}: ") as caught:
+    with pytest.raises(RequestError, match=f"the body is not a valid {body.__name__}: ") as caught:
         body.decode(data)
     assert caught.value.code == 1
     assert len(caught.value.remark) < 500
@@ -258,16 +258,16 @@ def piece(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"", "cut"),
+        (b"", "truncated"),
         (b"no zlib", "incorrect header"),
-        (zlib.compress(b"x" * 50)[:-6], "cut"),
+        (zlib.compress(b"x" * 50)[:-6], "truncated"),
         (zlib.compress(b""), "ends within a length"),
         (zlib.compress(b"\xff\xff\xff\xff"), "exceeds"),
         (zlib.compress(piece(b"{}") + b"\xff\xff\xff\xff"), "exceeds"),
         (zlib.compress(piece(b"[]") + bytes(4)), "DataVersion"),
-        (zlib.compress(piece(b"{}") + b"\0\0\0\x01" + piece(b"T 4 4 6")), "is no topic"),
-        (zlib.compress(piece(b"{}") + b"\0\0\0\x01" + piece(b"T 4 x 6 SINGLE_TAG")), "is no topic"),
-        (zlib.compress(piece(b"{}") + b"\0\0\0\x01" + piece(b"\xff 4 4 6 SINGLE_TAG")), "is no topic"),
+        (zlib.compress(piece(b"{}") + b"\0\0\0\x01" + piece(b"T 4 4 6")), "is not a topic"),
+        (zlib.compress(piece(b"{}") + b"\0\0\0\x01" + piece(b"T 4 x 6 SINGLE_TAG")), "is not a topic"),
+        (zlib.compress(piece(b"{}") + b"\0\0\0\x01" + piece(b"\xff 4 4 6 SINGLE_TAG")), "is not a topic"),
         (zlib.compress(piece(b"{}") + bytes(4) + piece(b"{}")), "filter servers"),
         (zlib.compress(piece(b"{}") + bytes(4)), "ends within a length"),
     ],
@@ -282,7 +282,7 @@ def test_a_small_registration_cannot_inflate_without_end() -> None:
     assert len(bomb) < 256 * 1024
     tracemalloc.start()
     try:
-        with pytest.raises(RequestError, match="inflates to more"):
+        with pytest.raises(RequestError, match="expands to more"):
             RegisterBody.decode_request(bomb, compressed=True)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:

@@ -58,7 +58,7 @@ def test_every_header_names_a_required_field_that_is_missing(header: type[header
     with pytest.raises(RequestError) as caught:
         header.from_fields({})
     assert caught.value.code == 1
-    assert caught.value.remark == f"the request misses field {required[0].encode_name}"
+    assert caught.value.remark == f"the request lacks field {required[0].encode_name}"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_both_versions_of_a_send_give_the_same_header() -> None:
 
 
 def test_a_short_send_names_missing_fields_as_the_wire_does() -> None:
-    with pytest.raises(RequestError, match="the request misses field b "):
+    with pytest.raises(RequestError, match="the request lacks field b "):
         send_request_header(310, {"a": "P"})
 
 

@@ -1,4 +1,4 @@
-"""Bodies as producers compressed them: zlib, and LZ4 and zstd by libraries that the extra `compression` installs."""
+"""Decompression of bodies: zlib, and LZ4 and zstd with the libraries of the extra `compression`."""
 
 from __future__ import annotations
 
@@ -8,43 +8,45 @@ from typing import Final
 from delaymq.message import flags
 from delaymq.message.errors import RecordError
 
-# What one body may hold once it is inflated: a few KiB could otherwise fill the memory.
 MAX_INFLATED_BYTES: Final = 64 << 20
-# This library has no limit for what comes out: a block of 4 bytes may be one of 128 KiB.
+"""Maximum size of a decompressed body; otherwise a few KiB could fill the memory."""
 _ZSTD_PIECE_BYTES: Final = 512
+"""Input per call: the library does not limit its output, and a block of 4 bytes may expand to 128 KiB."""
 
 
 def inflate(body: bytes, sys_flag: int) -> bytes:
-    """A compressed body's content; RecordError when it is cut, too large, or nothing here can read it."""
+    """Return the content of a compressed body. RecordError if it is truncated, too large or unreadable."""
     name, content, is_whole = _read(body, sys_flag, MAX_INFLATED_BYTES)
     if not is_whole or len(content) > MAX_INFLATED_BYTES:
-        raise RecordError(f"the body compressed with {name} is cut or has more than {MAX_INFLATED_BYTES} bytes inside")
+        raise RecordError(
+            f"the body compressed with {name} is truncated or expands to more than {MAX_INFLATED_BYTES} bytes"
+        )
     return content
 
 
 def inflate_beginning(body: bytes, sys_flag: int, most_bytes: int) -> tuple[bytes, bool]:
-    """At most so much of a compressed body's content, and whether there is more; of a cut one what is left of it.
+    """Return at most `most_bytes` of a compressed body's content, and whether there is more.
 
-    RecordError as by `inflate`, but whatever the size is.
+    A truncated body yields its readable part. RecordError as in `inflate`, except that the size is not limited.
     """
     name, content, is_whole = _read(body, sys_flag, most_bytes)
     if not is_whole and not content:
-        raise RecordError(f"the body compressed with {name} is cut")
+        raise RecordError(f"the body compressed with {name} is truncated")
     return content[:most_bytes], not is_whole or len(content) > most_bytes
 
 
 def _read(body: bytes, sys_flag: int, most_bytes: int) -> tuple[str, bytes, bool]:
-    """The way of compressing, the content, which may be cut behind `most_bytes`, and whether it is all."""
+    """Return the compression's name, the content up to about `most_bytes`, and whether it is complete."""
     kind = sys_flag & flags.COMPRESSION_MASK
     if kind not in _READERS:
-        raise RecordError(f"the body is compressed in a way ({kind >> 8}) that is not known here")
+        raise RecordError(f"the body has an unknown compression type ({kind >> 8})")
     name, read = _READERS[kind]
     try:
-        # One byte more tells an end from a limit.
+        # One byte more distinguishes the end from the limit.
         return name, *read(body, most_bytes + 1)
     except ImportError as error:
         raise RecordError(f"the body is compressed with {name}: install delaymq[compression] to read it") from error
-    except Exception as error:  # each library has errors of its own
+    except Exception as error:  # each library raises its own errors
         raise RecordError(f"the body compressed with {name} cannot be read: {error}") from error
 
 
@@ -78,7 +80,7 @@ def _zstd(body: bytes, limit_bytes: int) -> tuple[bytes, bool]:
 
 
 _READERS: Final = {
-    # Clients before 4.9.4 state no kind.
+    # Clients before 4.9.4 do not state the compression type.
     0: ("zlib", _zlib),
     flags.COMPRESSION_LZ4: ("LZ4", _lz4),
     flags.COMPRESSION_ZSTD: ("zstd", _zstd),

@@ -2,12 +2,12 @@
 
 
 class RecordError(ValueError):
-    """The bytes at a place of the log are not a whole, sound record."""
+    """The bytes at a position of the log are not a complete, valid record."""
 
 
 class LevelTableError(ValueError):
-    """A delay level table (`messageDelayLevel`) that cannot be used; the text says which level and why."""
+    """A delay level table (`messageDelayLevel`) is invalid; the message names the level and the reason."""
 
 
 class IllegalMessageError(ValueError):
-    """A message that the store format cannot hold; the text says what to change."""
+    """The store format cannot represent a message; the error says what to change."""

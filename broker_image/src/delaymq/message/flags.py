@@ -16,5 +16,5 @@ HOST_MASK = BORN_HOST_IPV6 | STORE_HOST_IPV6
 
 
 def transaction_type(sys_flag: int) -> int:
-    """The transaction bits: 0 none, 4 prepared, 8 commit, 12 rollback."""
+    """Return the transaction bits: 0 none, 4 prepared, 8 commit, 12 rollback."""
     return sys_flag & TRANSACTION_MASK

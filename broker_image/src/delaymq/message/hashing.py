@@ -1,4 +1,4 @@
-"""Java's `String.hashCode`, by which tags and keys are found (docs/formats/store.md)."""
+"""Java's `String.hashCode`, used to find tags and keys (docs/formats/store.md)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from functools import lru_cache
 from operator import mul
 from typing import Final
 
-# What the characters of a string count for, first to last: 31**255 to 31**0; of a shorter one only the last count.
+# Weights of a string's characters, from first to last: 31**255 to 31**0. A shorter string uses the last ones.
 _WEIGHTS: Final = tuple(pow(31, power, 1 << 32) for power in reversed(range(256)))
-# The same by length, for what most keys have: all lengths would take 264 KB.
+# Weights by length, for the lengths of most keys; all lengths would take 264 KB.
 _WEIGHTS_OF: Final = tuple(_WEIGHTS[len(_WEIGHTS) - count :] for count in range(65))
 
 
@@ -17,7 +17,7 @@ def _unsigned_hash(text: str) -> int:
     if text.isascii():
         units = text.encode("ascii")
     else:
-        # Java hashes UTF-16 units; a lone surrogate counts as it stands.
+        # Java hashes UTF-16 code units; a lone surrogate is one of them.
         units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     count = len(units)
     if count <= len(_WEIGHTS):
@@ -31,23 +31,23 @@ def _unsigned_hash(text: str) -> int:
 
 
 def java_hash(text: str) -> int:
-    """32-bit signed hash of `text`, as Java computes it."""
+    """Return the signed 32-bit hash of `text`, as Java computes it."""
     value = _unsigned_hash(text)
     return value - 0x1_0000_0000 if value >= 0x8000_0000 else value
 
 
-# A kept text may have 32 KB: a thousand of a hostile producer are 32 MB.
+# A cached text may have 32 KB: a thousand texts of a hostile producer take 32 MB.
 @lru_cache(maxsize=1024)
 def tags_code(tags: str) -> int:
-    """The tags code of a consume-queue entry: the hash of the whole `TAGS` value, 0 without one."""
+    """Return the tags code of a consume queue entry: the hash of the whole `TAGS` value, or 0 without tags."""
     return java_hash(tags) if tags else 0
 
 
-# The last characters of a unique id: its time and counter. What stands before them is the same for a whole process.
+# Length of the time and counter at the end of a unique id; the characters before them are the same for a process.
 _CHANGING_CHARACTERS = 12
 _CHANGING_WEIGHTS = _WEIGHTS_OF[_CHANGING_CHARACTERS]
 _UNCHANGING_FACTOR = pow(31, _CHANGING_CHARACTERS, 1 << 32)
-# Unique ids have 32; the beginnings of longer keys would fill memory.
+# Unique ids have 32 characters; prefixes of longer keys would fill the memory.
 _MAX_CACHED_KEY = 64
 
 
@@ -57,9 +57,9 @@ def _weighted_prefix_hash(prefix: str) -> int:
 
 
 def index_key_hash(topic: str, key: str) -> int:
-    """Hash of `TOPIC#KEY` in the key index: never negative; the one value without a positive counterpart is 0.
+    """Return the hash of `TOPIC#KEY` in the key index; it is never negative, and 0 for -2**31.
 
-    The part that a topic's unique ids of one client have in common is computed once: this runs for each message.
+    This runs for each message, so the hash of the common prefix of a client's unique ids in a topic is cached.
     """
     if _CHANGING_CHARACTERS <= len(key) <= _MAX_CACHED_KEY and key.isascii():
         own: int = sum(map(mul, key[-_CHANGING_CHARACTERS:].encode(), _CHANGING_WEIGHTS))

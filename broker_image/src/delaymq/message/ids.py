@@ -1,4 +1,4 @@
-"""Addresses as the format packs them, offset message ids and unique ids (docs/formats/store.md)."""
+"""Packed addresses, offset message ids and unique ids (docs/formats/store.md)."""
 
 from __future__ import annotations
 
@@ -18,28 +18,31 @@ _IPV6_NETWORK_BYTES = 8
 
 
 def pack_host(address: str, port: int) -> bytes:
-    """8 bytes for an IPv4 address, 20 for IPv6: the address, then the port in 4 bytes."""
+    """Return the address, then the port in 4 bytes: 8 bytes for IPv4, 20 for IPv6."""
     return ipaddress.ip_address(address.partition("%")[0]).packed + _PORT.pack(port)
 
 
 def is_loopback(host: bytes) -> bool:
-    """Whether a packed host is of this machine itself."""
+    """Return whether a packed host has a loopback address."""
     address = address_of(host)
     return address == _IPV6_LOOPBACK or (len(address) == 4 and address[:1] == _IPV4_LOOPBACK)
 
 
 def address_of(host: bytes) -> bytes:
-    """The IP address of a packed host: 4 bytes, also for IPv4 in IPv6, or 16."""
+    """Return the IP address of a packed host: 4 bytes for IPv4, also if mapped to IPv6, else 16."""
     return host[: -_PORT.size].removeprefix(_IPV4_IN_IPV6)
 
 
 def network_of(host: bytes) -> bytes:
-    """Whom a packed host is counted with: its IPv4 address, or the /64 network of IPv6, which one machine may fill."""
+    """Return the IPv4 address or IPv6 /64 network of a packed host, for limits per peer.
+
+    One machine can use all addresses of a /64 network.
+    """
     return address_of(host)[:_IPV6_NETWORK_BYTES]
 
 
 def unpack_host(host: bytes) -> tuple[str, int]:
-    """Address and port of packed `host` (8 or 20 bytes)."""
+    """Return the address and port of packed `host` (8 or 20 bytes). ValueError."""
     if len(host) == 8:
         return f"{host[0]}.{host[1]}.{host[2]}.{host[3]}", _PORT.unpack_from(host, 4)[0]
     if len(host) != 20:
@@ -48,21 +51,24 @@ def unpack_host(host: bytes) -> tuple[str, int]:
 
 
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
-    """The id by which a broker finds a record: 32 hex digits (IPv4) or 56 (IPv6)."""
+    """Return the id by which a broker finds a record: 32 hexadecimal digits (IPv4) or 56 (IPv6)."""
     return (store_host + _OFFSET.pack(physical_offset)).hex().upper()
 
 
 def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
-    """Address, port and physical offset of an offset message id; ValueError when it is none."""
+    """Return the address, port and physical offset of an offset message id. ValueError if it is invalid."""
     if len(message_id) not in (32, 56):
-        raise ValueError(f"an offset message id has 32 or 56 hex digits, this one {len(message_id)}")
+        raise ValueError(f"an offset message id has 32 or 56 hex digits, this one has {len(message_id)}")
     data = bytes.fromhex(message_id)
     address, port = unpack_host(data[:-8])
     return address, port, _OFFSET.unpack_from(data, len(data) - 8)[0]
 
 
 class UniqueIds:
-    """Makes unique ids in the layout of RocketMQ's clients: ip, pid 2, hash 4, ms of the month 4, counter 2."""
+    """Generator of unique ids in the layout of RocketMQ's clients.
+
+    Bytes: IP address, process id (2), hash (4), ms since the start of the month (4), counter (2).
+    """
 
     def __init__(self, address: str = "127.0.0.1") -> None:
         packed = ipaddress.ip_address(address).packed
@@ -72,7 +78,7 @@ class UniqueIds:
         self._month_end_ms = 0
 
     def next(self) -> str:
-        """A new id."""
+        """Return a new id."""
         now_ms = time.time_ns() // 1_000_000
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._set_month(now_ms)

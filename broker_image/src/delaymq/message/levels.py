@@ -9,14 +9,14 @@ from delaymq.message.errors import LevelTableError
 
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-# Each level is a queue with files of its own; a typo must not create a million of them.
 MAX_LEVELS = 1_000
-# 10 years: beyond it a delay is a typo, and due times stay far inside 64 bits.
+"""Each level has its own queue files; a typo must not create a million of them."""
 MAX_DELAY_MS = 10 * 365 * 86_400_000
+"""10 years: a longer delay is a typo. Due times stay well within 64 bits."""
 
 
 def parse_delay_ms(text: str) -> int:
-    """Milliseconds of `5s`, `1m`, `2h`, `7d`; LevelTableError says what is wrong."""
+    """Return a delay such as `5s`, `1m`, `2h` or `7d` in ms. LevelTableError."""
     unit = _UNIT_MS.get(text[-1:])
     number = text[:-1]
     if unit is None or not (number.isascii() and number.isdigit()):
@@ -28,7 +28,7 @@ def parse_delay_ms(text: str) -> int:
 
 
 def delay_text(delay_ms: int) -> str:
-    """`90000` as `90s`, `120000` as `2m`: the longest unit that leaves a whole number."""
+    """Format a delay in the longest unit that yields a whole number: 90000 as `90s`, 120000 as `2m`."""
     for unit, unit_ms in reversed(_UNIT_MS.items()):
         if delay_ms >= unit_ms and delay_ms % unit_ms == 0:
             return f"{delay_ms // unit_ms}{unit}"
@@ -44,12 +44,12 @@ class DelayLevels:
 
     @classmethod
     def parse(cls, text: str = DEFAULT_LEVELS) -> DelayLevels:
-        """A table from RocketMQ's `messageDelayLevel`; LevelTableError names the level that is wrong."""
+        """Parse RocketMQ's `messageDelayLevel`. LevelTableError, which names the invalid level."""
         return cls.of(text.split())
 
     @classmethod
     def of(cls, words: Iterable[str]) -> DelayLevels:
-        """A table from its levels in order."""
+        """Build a table from its levels in order. LevelTableError."""
         delays = []
         for number, word in enumerate(words, 1):
             if number > MAX_LEVELS:
@@ -64,11 +64,11 @@ class DelayLevels:
 
     @property
     def max_level(self) -> int:
-        """The highest level."""
+        """Highest level."""
         return len(self.delays_ms)
 
     def delay_ms(self, level: int) -> int:
-        """The delay of `level` (1 or more); a level above the table's has the highest one's, as in RocketMQ."""
+        """Return the delay of `level` (1 or more) in ms; a level above the highest has its delay, as in RocketMQ."""
         return self.delays_ms[min(level, len(self.delays_ms)) - 1]
 
     def __contains__(self, level: int) -> bool:
@@ -76,10 +76,10 @@ class DelayLevels:
 
 
 def level_of_queue(queue_id: int) -> int:
-    """The level whose messages wait in queue `queue_id` of the schedule topic."""
+    """Return the delay level of queue `queue_id` of the schedule topic."""
     return queue_id + 1
 
 
 def queue_of_level(level: int) -> int:
-    """The queue of the schedule topic in which messages of `level` wait."""
+    """Return the queue of the schedule topic for messages of `level`."""
     return level - 1

@@ -1,12 +1,12 @@
-"""The two properties by which delays survive anything: the due time, and the origin mark.
+"""Properties that make delayed delivery recoverable: the due time and the origin mark.
 
-`__DMQ_DUE` = `due_ms:queueId:queueOffset`, on a record of the schedule topic. Fixed width. Believed only when queue
-and offset are the record's own, since clients and the real broker's send-back copy properties.
+`__DMQ_DUE` = `due_ms:queueId:queueOffset`, on a record of the schedule topic. It has a fixed width, and is valid only
+if queue and offset match the record, since clients and RocketMQ's broker copy properties when they send back.
 
-`__DMQ_MARK` = `kind:queueId:queueOffset:physicalOffset`, on whatever the scheduler writes: which record of the
-schedule topic this one settles. Believed only when the record that it names matches (`broker.delivery`).
+`__DMQ_MARK` = `kind:queueId:queueOffset:physicalOffset`, on each record that the scheduler writes. It names the record
+of the schedule topic that this one settles, and is valid only if that record matches (`broker.delivery`).
 
-Both are stripped from what clients send. Formats: docs/formats/store.md.
+Both are stripped from messages of clients. Formats: docs/formats/store.md.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class MarkKind(StrEnum):
     DROPPED = "dropped"
 
 
-# The longest kind, a queue, two offsets, and the colons between them.
 MARK_WIDTH: Final = max(map(len, MarkKind)) + 1 + 4 + 1 + 20 + 1 + 20
+"""Maximum length of a mark: kind, queue and two offsets, separated by colons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Which record of the schedule topic was settled, and how."""
+    """The settled record of the schedule topic, and how it was settled."""
 
     kind: MarkKind
     queue_id: int
@@ -49,12 +49,12 @@ class Mark:
 
 
 def format_due(due_ms: int, queue_id: int, queue_offset: int) -> str:
-    """The value of `__DMQ_DUE`."""
+    """Return the value of `__DMQ_DUE`."""
     return f"{due_ms:016d}:{queue_id:04d}:{queue_offset:020d}"
 
 
 def parse_due(text: str, queue_id: int, queue_offset: int) -> int | None:
-    """The due time in ms, or None when `text` is not a due time of the record at `queue_id` and `queue_offset`."""
+    """Return the due time in ms, or None if `text` is not that of the record at `queue_id` and `queue_offset`."""
     match = _DUE.match(text)
     if match is None or int(match[2]) != queue_id or int(match[3]) != queue_offset:
         return None
@@ -62,7 +62,7 @@ def parse_due(text: str, queue_id: int, queue_offset: int) -> int | None:
 
 
 def parse_mark(text: str) -> Mark | None:
-    """The mark, or None when `text` is not one."""
+    """Return the mark, or None if `text` is not a mark."""
     match = _MARK.match(text)
     if match is None:
         return None

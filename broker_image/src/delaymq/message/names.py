@@ -1,4 +1,4 @@
-"""RocketMQ's reserved property names, system topics and groups, and which names are legal."""
+"""RocketMQ's reserved property names, system topics and groups, and the rules for names."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ UNIQUE_KEY: Final = "UNIQ_KEY"
 CLUSTER: Final = "CLUSTER"
 MSG_REGION: Final = "MSG_REGION"
 TRACE_ON: Final = "TRACE_ON"
-# Of requests and their replies.
+# Properties of requests and their replies.
 CORRELATION_ID: Final = "CORRELATION_ID"
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 TTL: Final = "TTL"
 MESSAGE_TYPE: Final = "MSG_TYPE"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 REPLY_ARRIVE_TIME: Final = "ARRIVE_TIME"
-# Due times of RocketMQ 5: refused, since a 4.9 broker would deliver them at once.
+# Due times of RocketMQ 5; rejected, since a 4.9 broker would deliver such messages immediately.
 TIMER_PROPERTIES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME")
-# Ours; see marks.py.
+# Properties of DelayMQ; see marks.py.
 OWN_PREFIX: Final = "__DMQ_"
 DUE: Final = "__DMQ_DUE"
 MARK: Final = "__DMQ_MARK"
-# On a dead letter that was sent to its group again: the offset message id of the dead letter.
+# On the copy of a dead letter that was resent to its group: the offset message id of the dead letter.
 RESENT: Final = "__DMQ_RESENT"
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -48,17 +48,17 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
-# Cancelled, dropped and rescheduled messages leave their mark here; it has no topic config.
+# Holds the marks of cancelled, dropped and rescheduled messages; it has no topic configuration.
 MARKS_TOPIC: Final = "rmq_sys_delaymq_marks"
-# The scheduler has a consumer group's name, so that its dead letters are found where people look for them.
+# The scheduler is named like a consumer group, so that its dead letters are in a dead-letter queue.
 SCHEDULE_CONSUMER_GROUP: Final = "SCHEDULE_CONSUMER"
 SCHEDULE_DLQ_TOPIC: Final = DLQ_PREFIX + SCHEDULE_CONSUMER_GROUP
 
-# What producers may not send to.
+# Topics that reject messages of producers.
 CLOSED_TO_CLIENTS: Final = frozenset(
     {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
 )
-# They hold the messages of all topics: who may read one of those may not read these.
+# They hold messages of all topics, so the permission to read one topic does not extend to them.
 INTERNAL_TOPICS: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, MARKS_TOPIC})
 SYSTEM_TOPICS: Final = CLOSED_TO_CLIENTS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
@@ -73,14 +73,14 @@ SYSTEM_GROUPS: Final = (
 )
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
-# The record keeps the topic's length in one signed byte.
 MAX_TOPIC_LENGTH: Final = 127
+"""A record stores the length of the topic in one signed byte."""
 MAX_GROUP_LENGTH: Final = 255
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 def topic_problem(topic: str) -> str | None:
-    """Why `topic` cannot be a topic's name, as a sentence, or None when it can."""
+    """Return a sentence that says why `topic` is an invalid topic name, or None if it is valid."""
     if not topic or topic.isspace():
         return "The specified topic is blank: name a topic."
     if not _LEGAL.match(topic):
@@ -92,7 +92,7 @@ def topic_problem(topic: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """Why `group` cannot be a group's name, as a sentence, or None when it can."""
+    """Return a sentence that says why `group` is an invalid group name, or None if it is valid."""
     if not group or group.isspace():
         return "The specified group is blank: name a group."
     if not _LEGAL.match(group):
@@ -104,25 +104,25 @@ def group_problem(group: str) -> str | None:
 
 
 def is_system_topic(topic: str, *own: str) -> bool:
-    """Whether `topic` belongs to the broker; `own` are the cluster's and the broker's name and the reply topic."""
+    """Return whether `topic` is a system topic; `own` are the cluster's and broker's names and the reply topic."""
     return topic in SYSTEM_TOPICS or topic in own or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:
-    """Whether `group` is one that the broker itself made or uses."""
+    """Return whether `group` is created or used by the broker itself."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def retry_topic(group: str) -> str:
-    """The topic in which the failed messages of `group` come again."""
+    """Return the retry topic of `group`."""
     return RETRY_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """The topic that keeps the replies of a cluster's brokers."""
+    """Return the topic that holds the replies of a cluster's brokers."""
     return f"{cluster}_{REPLY_TOPIC_POSTFIX}"
 
 
 def dead_letter_topic(group: str) -> str:
-    """The topic of messages that `group` gave up on."""
+    """Return the dead-letter queue of `group`."""
     return DLQ_PREFIX + group

@@ -1,4 +1,4 @@
-"""The commit-log record (docs/formats/store.md, "Commit-log record")."""
+"""Codec of commit log records (docs/formats/store.md, "Commit-log record")."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from delaymq.message.properties import MAX_PROPERTIES_BYTES, decode_properties
 
 MESSAGE_MAGIC: Final = 0xDAA320A7
 BLANK_MAGIC: Final = 0xCBD43194
-# A blank record needs its size and its magic, so a message leaves at least this much at a segment's end.
 BLANK_BYTES: Final = 8
-# Record without body, topic and properties, both hosts IPv4.
+"""Size and magic of a blank record; a message leaves at least this much at the end of a segment."""
 FIXED_BYTES: Final = 91
+"""Size of a record without body, topic and properties, with IPv4 hosts."""
 IPV4_HOST_BYTES: Final = 8
 IPV6_EXTRA_BYTES: Final = 12
-"""What an IPv6 host takes beyond an IPv4 one."""
+"""Additional size of an IPv6 host."""
 
-# Everything before the body when both hosts are IPv4, the common case.
+# All fields before the body if both hosts are IPv4, the common case.
 HEAD = struct.Struct(
     ">i"  # total size
     "I"  # magic
@@ -41,13 +41,13 @@ HEAD = struct.Struct(
     "i"  # body length
 )
 assert HEAD.size == 88
-# The same in three parts, for hosts of any width.
+# The same fields in three parts, for hosts of any width.
 _UP_TO_BORN = struct.Struct(">iIIiiqqiq")
 _STORE_TIMESTAMP = struct.Struct(">q")
 _AFTER_STORE = struct.Struct(">iqi")
 assert _UP_TO_BORN.size + 8 + _STORE_TIMESTAMP.size + 8 + _AFTER_STORE.size == HEAD.size
 
-# Where fields begin, in bytes from the beginning of a record, whatever the hosts are.
+# Positions of fields in a record, in bytes; independent of the width of the hosts.
 MAGIC_AT: Final = struct.calcsize(">i")
 BODY_CRC_AT: Final = struct.calcsize(">iI")
 QUEUE_ID_AT: Final = struct.calcsize(">iII")
@@ -64,7 +64,7 @@ BODY_LENGTH_BYTES: Final = struct.calcsize(">i")
 """The last field before the body."""
 PREPARED_OFFSET_BEHIND_STORE_HOST: Final = struct.calcsize(">i")
 
-# A few fields of a head, for those who look at many records.
+# Some fields of a head, for scans of many records.
 SIZE_AND_MAGIC = struct.Struct(">iI")
 BODY_CRC = struct.Struct(f">{BODY_CRC_AT}xI")
 PLACE = struct.Struct(f">iI{QUEUE_OFFSET_AT - SIZE_AND_MAGIC.size}xq")
@@ -72,16 +72,16 @@ PLACE = struct.Struct(f">iI{QUEUE_OFFSET_AT - SIZE_AND_MAGIC.size}xq")
 UP_TO_PHYSICAL_OFFSET = struct.Struct(">iIIiiqq")
 """Size, magic, CRC, queue id, flag, queue offset, physical offset."""
 OUTLINE = struct.Struct(f">iI{SYS_FLAG_AT - SIZE_AND_MAGIC.size}xi{HEAD.size - SYS_FLAG_AT - 8}xi")
-"""Size, magic, sys flag and, if both hosts are IPv4, the body's length."""
+"""Size, magic, sys flag and, if both hosts are IPv4, the length of the body."""
 assert OUTLINE.size == HEAD.size
 MAX_HEAD_BYTES: Final = HEAD.size + 2 * IPV6_EXTRA_BYTES
-"""Everything before the body, whatever the hosts are."""
+"""Maximum size of the fields before the body."""
 PROPERTIES_LENGTH = struct.Struct(">h")
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """One message as it stands in the commit log."""
+    """One message in the commit log."""
 
     topic: str
     queue_id: int
@@ -91,7 +91,7 @@ class Record:
     sys_flag: int
     born_timestamp_ms: int
     born_host: bytes
-    """Packed, 8 or 20 bytes (ids.unpack_host)."""
+    """Packed in 8 or 20 bytes (ids.unpack_host)."""
     store_timestamp_ms: int
     store_host: bytes
     reconsume_times: int
@@ -101,15 +101,15 @@ class Record:
     """zlib's crc32 of the body & 0x7FFFFFFF."""
     raw_properties: bytes
     size: int
-    """Bytes of the whole record."""
+    """Size of the whole record, in bytes."""
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties, parsed anew at each access."""
+        """Properties, parsed at each access."""
         return decode_properties(self.raw_properties)
 
     def encoded(self) -> bytes:
-        """The record's bytes."""
+        """Return the bytes of the record."""
         return encode_record(
             topic=self.topic.encode("utf-8", "surrogateescape"),
             queue_id=self.queue_id,
@@ -129,17 +129,18 @@ class Record:
 
 
 def record_bytes(topic_bytes: int, body_bytes: int, properties_bytes: int, born_host: bytes, store_host: bytes) -> int:
-    """Size of a record with parts of these sizes."""
+    """Return the size of a record with parts of these sizes."""
     return FIXED_BYTES - 16 + len(born_host) + len(store_host) + topic_bytes + body_bytes + properties_bytes
 
 
 def check_record_parts(topic_length: int, properties_length: int) -> None:
-    """IllegalMessageError when topic or properties have more bytes than the format's length fields can tell."""
+    """Raise IllegalMessageError if the topic or the properties exceed the format's length fields."""
     if topic_length > MAX_TOPIC_LENGTH:
-        raise IllegalMessageError(f"the topic has {topic_length} bytes, at most {MAX_TOPIC_LENGTH} fit: shorten it")
+        raise IllegalMessageError(f"the topic has {topic_length} bytes, the maximum is {MAX_TOPIC_LENGTH}: shorten it")
     if properties_length > MAX_PROPERTIES_BYTES:
         raise IllegalMessageError(
-            f"the properties have {properties_length} bytes, at most {MAX_PROPERTIES_BYTES} fit: send fewer or shorter"
+            f"the properties have {properties_length} bytes, the maximum is {MAX_PROPERTIES_BYTES}: send fewer or "
+            "shorter properties"
         )
 
 
@@ -159,10 +160,10 @@ def encode_record(
     body: bytes,
     properties: bytes,
 ) -> bytes:
-    """The bytes of a record; the IPv6 bits of `sys_flag` are set from the hosts, as the real broker does.
+    """Return the bytes of a record. The IPv6 bits of `sys_flag` are set by the hosts, as in RocketMQ's broker.
 
-    Parameters in the order of the fields of a record; the hot path passes them by position.
-    IllegalMessageError when topic or properties are longer than the format's length fields can tell.
+    The parameters are in the order of a record's fields; the hot path passes them by position.
+    IllegalMessageError if the topic or the properties exceed the format's length fields.
     """
     topic_length, body_length, properties_length = len(topic), len(body), len(properties)
     if topic_length > MAX_TOPIC_LENGTH or properties_length > MAX_PROPERTIES_BYTES:
@@ -231,13 +232,13 @@ def _wide_head(
 
 
 def body_at(sys_flag: int) -> int:
-    """Where the body of a record with this sys flag begins: the size of its head."""
+    """Return the position of the body in a record with this sys flag, which is the size of its head."""
     wide = bool(sys_flag & flags.BORN_HOST_IPV6) + bool(sys_flag & flags.STORE_HOST_IPV6)
     return HEAD.size + wide * IPV6_EXTRA_BYTES
 
 
 def decode_store_timestamp(head: bytes) -> int | None:
-    """Store timestamp in ms of the record that begins with `head`; None for what is no message or too short for one."""
+    """Return the store timestamp in ms of the record that begins with `head`; None if it is not one, or too short."""
     if len(head) < FIXED_BYTES or SIZE_AND_MAGIC.unpack_from(head)[1] != MESSAGE_MAGIC:
         return None
     sys_flag = _UP_TO_BORN.unpack_from(head)[7]
@@ -247,33 +248,33 @@ def decode_store_timestamp(head: bytes) -> int | None:
 
 
 def decode_transaction(head: bytes) -> tuple[int, int, int]:
-    """CRC of the body, sys flag and prepared transaction offset of the record that begins with `head`.
+    """Return the CRC of the body, the sys flag and the prepared transaction offset of a record from its `head`.
 
-    RecordError when it is no message's, or too short: MAX_HEAD_BYTES do.
+    RecordError if it is not that of a message, or too short; MAX_HEAD_BYTES suffice.
     """
     if len(head) < HEAD.size or SIZE_AND_MAGIC.unpack_from(head)[1] != MESSAGE_MAGIC:
-        raise RecordError("these are not the first bytes of a message")
+        raise RecordError("the bytes are not the start of a message")
     fields = _UP_TO_BORN.unpack_from(head)
     body_crc, sys_flag = fields[2], fields[7]
     at = body_at(sys_flag) - _AFTER_STORE.size
     if len(head) < at + _AFTER_STORE.size:
-        raise RecordError("these are too few bytes of a message with IPv6 addresses")
+        raise RecordError("the bytes are too few for a message with IPv6 addresses")
     return body_crc, sys_flag, _AFTER_STORE.unpack_from(head, at)[1]
 
 
 def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, check_crc: bool = True) -> Record:
-    """The message record at `position` of `data`; RecordError says what does not hold.
+    """Decode the message record at `position` of `data`, which may extend beyond it.
 
-    `data` may end behind the record or be longer; a blank record is an error here (see `SIZE_AND_MAGIC`).
+    RecordError if the record is invalid, or blank (see `SIZE_AND_MAGIC`).
     """
     available = len(data) - position
     if available < FIXED_BYTES:
-        raise RecordError(f"a record has at least {FIXED_BYTES} bytes, {available} are left")
+        raise RecordError(f"a record has at least {FIXED_BYTES} bytes, but {available} are left")
     size, magic = SIZE_AND_MAGIC.unpack_from(data, position)
     if magic != MESSAGE_MAGIC:
         raise RecordError(f"the magic is {magic:#010x}, not a message's {MESSAGE_MAGIC:#010x}")
     if not FIXED_BYTES <= size <= available:
-        raise RecordError(f"the record says that it has {size} bytes, {available} are left")
+        raise RecordError(f"the record states a size of {size} bytes, but {available} are left")
     (
         _, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms,
         born_host, store_timestamp_ms, store_host, reconsume_times, prepared_offset, body_length,
@@ -284,7 +285,7 @@ def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, ch
         born_bytes = 20 if sys_flag & flags.BORN_HOST_IPV6 else 8
         store_bytes = 20 if sys_flag & flags.STORE_HOST_IPV6 else 8
         if size < FIXED_BYTES - 16 + born_bytes + store_bytes:
-            raise RecordError(f"the record says that it has {size} bytes, too few for its IPv6 addresses")
+            raise RecordError(f"the record states a size of {size} bytes, too few for its IPv6 addresses")
         born_host = bytes(data[at : at + born_bytes])
         at += born_bytes
         (store_timestamp_ms,) = _STORE_TIMESTAMP.unpack_from(data, at)
@@ -296,14 +297,14 @@ def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, ch
     end = position + size
     topic_at = at + body_length
     if body_length < 0 or topic_at + 3 > end:
-        raise RecordError(f"the body's length {body_length} does not fit a record of {size} bytes")
+        raise RecordError(f"the body length {body_length} does not fit a record of {size} bytes")
     topic_length = data[topic_at]
     properties_at = topic_at + 1 + topic_length
     if topic_length > MAX_TOPIC_LENGTH or properties_at + 2 > end:
-        raise RecordError(f"the topic's length {topic_length} does not fit a record of {size} bytes")
+        raise RecordError(f"the topic length {topic_length} does not fit a record of {size} bytes")
     (properties_length,) = PROPERTIES_LENGTH.unpack_from(data, properties_at)
     if properties_length < 0 or properties_at + 2 + properties_length != end:
-        raise RecordError(f"the properties' length {properties_length} does not fit a record of {size} bytes")
+        raise RecordError(f"the properties length {properties_length} does not fit a record of {size} bytes")
     body = bytes(data[at:topic_at])
     if check_crc and crc32(body) & 0x7FFFFFFF != body_crc:
         raise RecordError("the body's checksum does not match")

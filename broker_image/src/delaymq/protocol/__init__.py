@@ -1,8 +1,7 @@
-"""The remoting protocol, sans-IO: frames, commands, headers and bodies as bytes in and values out.
+"""Sans-IO codec of the remoting protocol: frames, commands, headers and bodies (docs/formats/wire.md).
 
-Here: everything that docs/formats/wire.md describes. Not here: sockets, asyncio, the table of open requests
-(transport/) and what a request means (broker/, namesrv/).
+Sockets, asyncio and the table of open requests belong to transport/, the meaning of requests to broker/ and namesrv/.
 
-Invariant: bytes of a peer end in a value, in a ProtocolError (the connection is closed) or in a RequestError (the
-peer is answered); no other exception leaves this package, and each input costs memory and time within stated limits.
+Invariant: decoding bytes of a peer returns a value, or raises ProtocolError (the connection is closed) or RequestError
+(the peer gets an error response), and no other exception. Memory and time for each input are bounded.
 """

@@ -1,4 +1,4 @@
-"""The body of a batch send (code 320): messages of one topic, one after the other. Layout: docs/formats/wire.md."""
+"""Codec for the body of a batch send (code 320): consecutive messages of one topic. Layout: docs/formats/wire.md."""
 
 from collections.abc import Iterable
 from struct import Struct as Layout
@@ -8,13 +8,13 @@ from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
 
 MAX_PROPERTIES_BYTES: Final = 32767
-"""The record keeps this length in 16 signed bits."""
+"""A record stores this length in 16 signed bits."""
 
 _HEAD = Layout(
     ">"
     "I"  # bytes of the whole entry
-    "I"  # magic, 0 or not looked at
-    "I"  # CRC of the body, 0 or not looked at
+    "I"  # magic, 0 or ignored
+    "I"  # CRC of the body, 0 or ignored
     "i"  # flag
     "I"  # bytes of the body
 )
@@ -25,7 +25,7 @@ _unpack_properties_length = _PROPERTIES_LENGTH.unpack_from
 
 
 class BatchMessage(NamedTuple):
-    """One message: its flag, its body and its properties as encoded text in UTF-8."""
+    """One message: flag, body, and properties as text in UTF-8."""
 
     flag: int
     body: bytes
@@ -33,12 +33,15 @@ class BatchMessage(NamedTuple):
 
 
 def decode_batch(body: bytes) -> list[BatchMessage]:
-    """Reads the entries in order. Raises RequestError (MESSAGE_ILLEGAL) for a body that is empty or no batch."""
+    """Decode the messages in order. RequestError (MESSAGE_ILLEGAL) for a body that is empty or not a batch."""
     return read_batch(body, 0, len(body))[0]
 
 
 def read_batch(body: bytes, at: int, most: int, before: int = 0) -> tuple[list[BatchMessage], int]:
-    """Up to `most` entries from `at` on, behind `before` others, and where the next one begins: errors as above."""
+    """Decode up to `most` messages from position `at`, after `before` others; return them and the next position.
+
+    Errors as in `decode_batch`.
+    """
     messages: list[BatchMessage] = []
     end = len(body)
     while at < end and len(messages) < most:
@@ -54,7 +57,7 @@ def read_batch(body: bytes, at: int, most: int, before: int = 0) -> tuple[list[B
         if entry_end != at + total:
             raise _illegal(f"states wrong lengths for message {number}")
         if properties_bytes > MAX_PROPERTIES_BYTES:
-            raise _illegal(f"has {properties_bytes} bytes of properties in message {number}, at most 32767 fit")
+            raise _illegal(f"has {properties_bytes} bytes of properties in message {number}, the maximum is 32767")
         messages.append(BatchMessage(flag, body[at + 20 : body_end], body[body_end + 2 : entry_end]))
         at = entry_end
     if not end:
@@ -63,11 +66,11 @@ def read_batch(body: bytes, at: int, most: int, before: int = 0) -> tuple[list[B
 
 
 def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
-    """The body that `decode_batch` reads. Raises ValueError for properties that no record can hold."""
+    """Return the body that `decode_batch` reads. ValueError for properties that exceed a record's limit."""
     pieces: list[bytes] = []
     for flag, body, properties in messages:
         if len(properties) > MAX_PROPERTIES_BYTES:
-            raise ValueError(f"{len(properties)} bytes of properties, at most {MAX_PROPERTIES_BYTES} fit")
+            raise ValueError(f"{len(properties)} bytes of properties, the maximum is {MAX_PROPERTIES_BYTES}")
         pieces.append(_HEAD.pack(22 + len(body) + len(properties), 0, 0, flag, len(body)))
         pieces.append(body)
         pieces.append(_PROPERTIES_LENGTH.pack(len(properties)))

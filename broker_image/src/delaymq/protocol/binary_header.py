@@ -1,4 +1,4 @@
-"""The binary form of a header (serialisation 1). Layout: docs/formats/wire.md, "Binary header"."""
+"""Codec for binary headers (serialisation 1). Layout: docs/formats/wire.md, "Binary header"."""
 
 from struct import Struct as Layout
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from delaymq.protocol.errors import ProtocolError
 
 MAX_FIELDS: Final = 512
-"""Fields of a header in either form. Known requests have fewer than 25; more would only fill dictionaries."""
+"""Maximum number of fields of a header in either form. Known requests have fewer than 25."""
 
 _HEAD = Layout(
     ">"
@@ -25,7 +25,7 @@ BinaryHeader = tuple[int, int, int, int, int, str | None, dict[str, str]]
 
 
 def unpack_header(header: bytes) -> BinaryHeader:
-    """Raises ProtocolError for lengths that do not add up, text that is not UTF-8 and too many fields."""
+    """Decode a header. ProtocolError for inconsistent lengths, text that is not UTF-8, and too many fields."""
     if len(header) < _HEAD.size + 4:
         raise ProtocolError(f"a binary header of {len(header)} bytes is too short")
     code, language, version, opaque, flag, remark_bytes = _HEAD.unpack_from(header)
@@ -39,7 +39,7 @@ def unpack_header(header: bytes) -> BinaryHeader:
         remark = header[_HEAD.size : fields_at].decode() if remark_bytes else None
         return code, language, version, opaque, flag, remark, _fields(header, fields_at + 4)
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"the binary header holds text that is not UTF-8: {error}") from error
+        raise ProtocolError(f"the binary header contains text that is not UTF-8: {error}") from error
 
 
 def _fields(header: bytes, at: int) -> dict[str, str]:
@@ -55,22 +55,22 @@ def _fields(header: bytes, at: int) -> dict[str, str]:
         value_end = value_at + int.from_bytes(header[key_end:value_at], "big")
         if value_end > end:
             raise ProtocolError("a field's value exceeds the binary header")
-        if value_end > value_at:  # an empty value stands for null, and null for absent
+        if value_end > value_at:  # an empty value means null, and null means absent
             fields[header[at + 2 : key_end].decode()] = header[value_at:value_end].decode()
         at = value_end
     if at == end:
         return fields
-    raise ProtocolError(f"the binary header has too many fields, at most {MAX_FIELDS} are accepted")
+    raise ProtocolError(f"the binary header has too many fields, the maximum is {MAX_FIELDS}")
 
 
 def pack_header(
     code: int, language: int, version: int, opaque: int, flag: int, remark: str | None, fields: dict[str, str]
 ) -> bytes:
-    """Raises ValueError for a code, a version or a field's name that has no room in this form."""
+    """Encode a header. ValueError if the code, the version or the name of a field exceeds this form's limits."""
     for what, number in (("code", code), ("version", version)):
         if not -(2**15) <= number < 2**15:
             raise ValueError(f"{what} {number} does not fit the 16 bits of a binary header")
-    # Text that UTF-8 cannot hold comes from file names in a remark; an answer must still go out.
+    # File names in a remark may contain text that UTF-8 cannot represent; the response must still be sent.
     remark_text = (remark or "").encode(errors="replace")
     pairs = bytearray()
     for name, value in fields.items():

@@ -1,14 +1,14 @@
-"""Numbers of the remoting protocol: requests, answers, languages and the version that we announce."""
+"""Numbers of the remoting protocol: request codes, response codes, languages, and the announced version."""
 
 from enum import IntEnum
 from typing import Final
 
 VERSION: Final = 407
-"""The protocol version in our headers: V4_9_7, whose behaviour clients may expect from us."""
+"""Protocol version in DelayMQ's headers: V4_9_7, whose behaviour clients may expect."""
 
 
 class RequestCode(IntEnum):
-    """What a request asks for; the codes that nobody serves are named so that a refusal can name them too."""
+    """Request codes; unsupported ones are included so that error responses can name them."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -106,13 +106,13 @@ class RequestCode(IntEnum):
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
     GET_TOPIC_CONFIG = 351
-    """RocketMQ 5's; its tools ask it of every broker."""
+    """Added in RocketMQ 5, whose tools send it to every broker."""
     LITE_PULL_MESSAGE = 361
-    """RocketMQ 5's: PULL_MESSAGE of its DefaultLitePullConsumer."""
+    """Added in RocketMQ 5: PULL_MESSAGE of its DefaultLitePullConsumer."""
 
 
 PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-"""Pulls with the header of 11."""
+"""Pull requests, which have the header of code 11."""
 SEND_CODES: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -122,11 +122,11 @@ SEND_CODES: Final = frozenset(
         RequestCode.SEND_REPLY_MESSAGE_V2,
     }
 )
-"""Requests whose answers carry MSG_REGION and TRACE_ON, also when they are refusals."""
+"""Requests whose responses, including errors, carry MSG_REGION and TRACE_ON."""
 
 
 class ResponseCode(IntEnum):
-    """How a request ended."""
+    """Response codes."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -168,7 +168,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """The sender's language: its name stands in JSON headers, its number in binary ones."""
+    """Language of the sender: JSON headers contain its name, binary headers its number."""
 
     JAVA = 0
     CPP = 1

@@ -1,7 +1,7 @@
-"""A command: the header and body of one frame, read from and written to bytes.
+"""Codec of commands: the header and body of one frame. Layouts: docs/formats/wire.md, "Frame" and "Header".
 
-Every message in and out passes here, so the usual JSON header takes one pass of a prepared decoder straight into
-`Command`; only what that decoder refuses goes the tolerant way. Layouts: docs/formats/wire.md, "Frame" and "Header".
+All messages pass through this module, so a prepared decoder reads the usual JSON header directly into `Command`. Only
+headers that it rejects are read by the tolerant decoder.
 """
 
 from struct import Struct as Layout
@@ -19,18 +19,18 @@ FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""With the length field. The real broker cuts a peer off above it; a stated length must not make us wait for more."""
+"""Maximum frame size including the length field; RocketMQ's broker disconnects a peer that exceeds it."""
 MAX_HEADER_BYTES: Final = 1024 * 1024
-"""Properties have 32 KiB at most, and no other field needs much; a header of 16 MiB would hold up everybody else."""
+"""Maximum header size: properties have at most 32 KiB, and parsing a header of 16 MiB would block the event loop."""
 CHECKED_HEADER_BYTES: Final = 64 * 1024
-"""JSON headers above this are checked for their number of strings before they are parsed."""
+"""JSON headers above this size are checked for their number of strings before they are parsed."""
 
 JSON_HEADER: Final = 0
 BINARY_HEADER: Final = 1
 
 
 class Command(msgspec.Struct, gc=False):
-    """One request or response. `fields` are the header's named strings, `binary` the form that its header has."""
+    """One request or response. `fields` are the header's named strings; `binary` is the form of the header."""
 
     code: Int32
     opaque: Int32 = 0
@@ -52,7 +52,7 @@ class Command(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """What a request is answered with; `encode_response` adds what comes from the request."""
+    """Content of a response; `encode_response` adds the values that come from the request."""
 
     code: int = 0
     remark: str | None = None
@@ -61,7 +61,7 @@ class Response(msgspec.Struct, gc=False):
 
 
 class _TolerantHeader(msgspec.Struct):
-    """A header as clients in other languages may write it: nulls, and numbers where strings belong."""
+    """A header as clients in other languages may write it: with nulls, and with numbers in place of strings."""
 
     code: Int32
     opaque: Int32 | None = None
@@ -73,7 +73,7 @@ class _TolerantHeader(msgspec.Struct):
 
 
 class _WrittenHeader(msgspec.Struct, gc=False, omit_defaults=True):
-    """The JSON header as we write it: only a missing remark is left out."""
+    """The JSON header as DelayMQ writes it; only a missing remark is omitted."""
 
     code: int
     extFields: dict[str, str]  # noqa: N815 - the wire's name
@@ -96,9 +96,9 @@ _pack_lengths = _LENGTHS.pack
 
 
 def decode_command(frame: bytes | bytearray | memoryview) -> Command:
-    """Reads a frame that has lost its four length bytes; the result holds no reference to `frame`.
+    """Decode a frame without its four length bytes; the result holds no reference to `frame`.
 
-    Raises ProtocolError if the bytes are no frame.
+    ProtocolError if the bytes are not a frame.
     """
     if len(frame) < 4:
         raise ProtocolError(f"a frame of {len(frame)} bytes has no header length")
@@ -117,25 +117,25 @@ def decode_command(frame: bytes | bytearray | memoryview) -> Command:
         except (msgspec.MsgspecError, ValueError, RecursionError):
             command = _tolerant_command(header)
         if len(command.fields) > MAX_FIELDS:
-            raise ProtocolError(f"the header has {len(command.fields)} fields, at most {MAX_FIELDS} are accepted")
+            raise ProtocolError(f"the header has {len(command.fields)} fields, the maximum is {MAX_FIELDS}")
         command.binary = False
     elif word >> 24 == BINARY_HEADER:
         command = _binary_command(bytes(header))
     else:
-        raise ProtocolError(f"unknown header serialisation {word >> 24}: 0 (JSON) and 1 (binary) are known")
+        raise ProtocolError(f"unknown header serialisation {word >> 24}: use 0 (JSON) or 1 (binary)")
     command.body = bytes(frame[end:])
     return command
 
 
 def too_long_header(header_bytes: int) -> ProtocolError:
-    """For a header whose stated length is above MAX_HEADER_BYTES."""
+    """Return the error for a header whose stated length exceeds MAX_HEADER_BYTES."""
     return ProtocolError(f"a header of {header_bytes} bytes exceeds the limit of {MAX_HEADER_BYTES}: use the body")
 
 
 def _refuse_many_strings(header: bytes) -> None:
-    # A string opens with a quote that no backslash precedes, so this counts each at least once; a field has two.
+    # A string starts with a quote without a backslash, so this counts each string at least once; a field has two.
     if header.count(b'"') - header.count(b'\\"') > 4 * MAX_FIELDS + 64:
-        raise ProtocolError(f"the header has too many fields, at most {MAX_FIELDS} are accepted")
+        raise ProtocolError(f"the header has too many fields, the maximum is {MAX_FIELDS}")
 
 
 def _tolerant_command(header: bytes | bytearray | memoryview) -> Command:
@@ -176,9 +176,9 @@ def _binary_command(header: bytes) -> Command:
 
 
 def encode_command(command: Command) -> bytes:
-    """The whole frame, with its length.
+    """Return the whole frame, including its length.
 
-    Raises ValueError for what no frame can hold: above MAX_FRAME_BYTES, a code beyond a binary header's 16 bits.
+    ValueError above MAX_FRAME_BYTES, and for a code that exceeds the 16 bits of a binary header.
     """
     if command.binary:
         return _binary_frame(command)
@@ -198,7 +198,7 @@ def encode_command(command: Command) -> bytes:
 
 
 def encode_response(request: Command, response: Response) -> bytes:
-    """The whole frame that answers `request`: its opaque and its serialisation, our language and version."""
+    """Return the whole response frame, with the opaque and the serialisation of `request`."""
     if request.binary:
         return _binary_frame(
             Command(
@@ -222,7 +222,7 @@ def encode_response(request: Command, response: Response) -> bytes:
 def request_command(
     code: int, fields: dict[str, str] | None = None, body: bytes = b"", *, oneway: bool = False
 ) -> Command:
-    """A request of ours; its opaque is 0 until the transport numbers it."""
+    """Build a request; its opaque is 0 until the transport numbers it."""
     return Command(code, 0, FLAG_ONEWAY if oneway else 0, fields={} if fields is None else fields, body=body)
 
 
@@ -235,7 +235,7 @@ def _json_frame(written: _WrittenHeader, body: bytes) -> bytes:
 
 
 def _replace_surrogates(written: _WrittenHeader) -> _WrittenHeader:
-    # Lone surrogates have no UTF-8 form; they come from file names in a remark, and an answer must still go out.
+    # Lone surrogates, as in file names in a remark, have no UTF-8 form; the response must still be sent.
     def clean(text: str) -> str:
         return text.encode(errors="replace").decode()
 

@@ -1,4 +1,4 @@
-"""The fields that signatures add to requests, for those who sign and check nothing themselves."""
+"""Names of the fields that signatures add to requests."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
 SECOND_COUNTER: Final = "DmqCounter"
 SECOND_SIGNATURE: Final = "DmqSignature"
-"""Of `second_signature`; RocketMQ's servers ignore them."""
+"""Fields of `second_signature`; RocketMQ's servers ignore them."""
 CREDENTIAL_FIELDS: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, SECOND_COUNTER, SECOND_SIGNATURE})
 COMMON_FIELDS: Final = frozenset({"bname", "oway", "ns", "nsd", "lo", "OnsChannel"})
-"""RocketMQ 5's clients add them to any request."""
+"""Fields that RocketMQ 5's clients add to any request."""
 
 NEW_CHALLENGE: Final = "ask for a new challenge"
-"""In the remark of a refusal: the second signature does not count on this connection any more."""
+"""Part of an error remark: the second signature is no longer valid on this connection."""
 
 
 def broker_server(cluster: str, name: str, broker_id: int, address: str) -> str:
-    """What a broker calls itself when it gives a challenge; `address` is the one that it advertises."""
+    """Return the name that a broker states with a challenge; `address` is its advertised address."""
     return f"broker/{cluster}/{name}/{broker_id}/{address}"
 
 
 def is_broker(server: str, name: str, address: str) -> bool:
-    """Whether the server of a challenge is the broker of a name at an advertised address."""
+    """Return whether `server`, stated with a challenge, is the broker `name` at its advertised `address`."""
     return server.startswith("broker/") and server.endswith(f"/{address}") and f"/{name}/" in server

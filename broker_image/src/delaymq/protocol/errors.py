@@ -1,20 +1,20 @@
-"""Errors in a peer's bytes: a broken stream, or a request to be refused."""
+"""Errors in the bytes of a peer: an invalid stream, or an invalid request."""
 
 
 class ProtocolError(Exception):
-    """The bytes are no frame: nothing behind them can be trusted, so the connection is closed."""
+    """The bytes are not a frame; the bytes that follow cannot be trusted, so the connection is closed."""
 
 
 class TlsHandshakeError(ProtocolError):
-    """In the place of a frame the peer begins a TLS handshake; `received` is what came of it, empty behind frames."""
+    """The peer starts a TLS handshake in place of a frame; `received` is its start, empty after other frames."""
 
     def __init__(self, received: bytes) -> None:
-        super().__init__("the peer starts a TLS handshake, and TLS is not on here: connect without TLS")
+        super().__init__("the peer starts a TLS handshake, but TLS is disabled: connect without TLS")
         self.received = received
 
 
 class RequestError(Exception):
-    """The frame is sound but its content is not acceptable: the peer gets `code` and `remark` as its answer."""
+    """The frame is valid but its content is not; the peer gets a response with `code` and `remark`."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(code, remark)
@@ -26,4 +26,4 @@ class RequestError(Exception):
 
 
 class FastJsonError(ValueError):
-    """The text is not JSON, not even as fastjson writes it; the message says where it stops being readable."""
+    """The text is neither JSON nor fastjson's dialect; the message states the position of the error."""

@@ -1,7 +1,7 @@
-"""JSON as fastjson writes it: integer keys without quotes, and objects as keys of maps.
+"""Codec for fastjson's dialect of JSON: integer keys without quotes, and objects as keys of maps.
 
-Standard JSON takes msgspec's parser; only what that refuses is read by the tolerant one below. What we write has quoted
-integer keys, which fastjson reads too, and unquoted objects as keys, since it reads those in no other form.
+msgspec parses standard JSON; the tolerant parser below reads only text that msgspec rejects. The writer quotes integer
+keys, which fastjson accepts, but not objects as keys, since fastjson accepts them in no other form.
 See docs/formats/wire.md, "Bodies".
 """
 
@@ -16,14 +16,14 @@ import msgspec
 from delaymq.protocol.errors import FastJsonError
 
 MAX_DEPTH: Final = 64
-"""Nested arrays and objects; known bodies have at most 6. Keeps a hostile text from exhausting the stack."""
+"""Maximum nesting of arrays and objects, which protects the stack; known bodies have at most 6."""
 MAX_TEXT_BYTES: Final = 16 * 1024 * 1024
-"""No body is longer, since no frame is."""
+"""Maximum size of a text, which is that of a frame."""
 MAX_VALUES: Final = 1_000_000
-"""Keys, elements and containers of one text: bounds the memory (about 100 bytes each) and the time of parsing."""
+"""Maximum number of keys, elements and containers: bounds the memory (about 100 bytes each) and time of parsing."""
 
 MAX_DIGITS: Final = 20
-"""What an integer of 64 bits has at most, with its sign; longer ones cost time that grows with their square."""
+"""Maximum length of a 64-bit integer with its sign; the time to parse a longer one grows quadratically."""
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -34,17 +34,17 @@ _WORDS: Final = {"t": ("true", True), "f": ("false", False), "n": ("null", None)
 
 
 class ObjectKey(tuple[tuple[str, Hashable], ...]):
-    """An object that is the key of a map: its fields as (name, value) pairs, sorted by name. Hashable."""
+    """An object as the key of a map: its fields as (name, value) pairs, sorted by name; hashable."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, fields: dict[Any, Any]) -> "ObjectKey":
-        """The key for an object; what it contains is frozen too."""
+        """Return the key for an object; nested values are frozen, too."""
         return cls(sorted(((str(name), _frozen(value)) for name, value in fields.items()), key=lambda pair: pair[0]))
 
     def as_dict(self) -> dict[str, Any]:
-        """The object again; frozen arrays in it stay tuples."""
+        """Return the object; frozen arrays in it remain tuples."""
         return {name: value.as_dict() if isinstance(value, ObjectKey) else value for name, value in self}
 
 
@@ -64,10 +64,10 @@ def loads(
     max_values: int = MAX_VALUES,
     max_dialect_bytes: int = MAX_TEXT_BYTES,
 ) -> Any:
-    """Parses standard JSON or fastjson's. Unquoted integer keys become int, objects as keys what `object_key` makes.
+    """Parse standard JSON or fastjson's dialect.
 
-    Raises FastJsonError for anything else, and for a text beyond the limits; `max_dialect_bytes` is that of one that is
-    not standard JSON.
+    Unquoted integer keys become int, and `object_key` converts objects as keys. FastJsonError for any other text, and
+    beyond the limits; `max_dialect_bytes` is the limit for text that is not standard JSON.
     """
     check_size(data, max_bytes, max_values)
     try:
@@ -76,7 +76,7 @@ def loads(
         if len(data) > max_dialect_bytes:
             raise FastJsonError(
                 f"the text is not standard JSON ({error}), and its {len(data)} bytes exceed the limit of"
-                f" {max_dialect_bytes} for what only fastjson reads"
+                f" {max_dialect_bytes} for fastjson's dialect"
             ) from error
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
@@ -90,11 +90,11 @@ def loads(
 
 
 def check_size(data: bytes | str, max_bytes: int, max_values: int) -> None:
-    """Raises FastJsonError if parsing `data` could cost more than the limits allow; itself it costs next to nothing."""
+    """Raise FastJsonError if `data` could exceed the limits when parsed; this check is cheap."""
     if len(data) > max_bytes:
         raise FastJsonError(f"the text of {len(data)} bytes exceeds the limit of {max_bytes}")
     if len(data) > max_values:
-        # Each value follows one of these characters; those within strings count in vain, hence the generous limit.
+        # Each value follows one of these characters. Those within strings are counted, too, hence the generous limit.
         raw = data.encode(errors="replace") if isinstance(data, str) else data
         values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
         if values > max_values:
@@ -102,7 +102,7 @@ def check_size(data: bytes | str, max_bytes: int, max_values: int) -> None:
 
 
 class _Parser:
-    """One pass over a text, by recursive descent. Methods take a position and return the one behind what they read."""
+    """Recursive descent parser. Methods take a position and return the position after the text that they read."""
 
     __slots__ = ("_object_key", "_text")
 
@@ -118,7 +118,7 @@ class _Parser:
 
     def _space(self, at: int) -> int:
         match = _skip_space(self._text, at)
-        assert match is not None  # it matches the empty text too
+        assert match is not None  # it also matches the empty text
         return match.end()
 
     def _error(self, at: int, wanted: str) -> FastJsonError:
@@ -141,7 +141,7 @@ class _Parser:
     def _string(self, at: int) -> tuple[str, int]:
         value, at = _scan_string(self._text, at + 1, True)
         if not value.isascii():
-            value.encode()  # a lone surrogate could be read but never be written again
+            value.encode()  # rejects a lone surrogate, which could be read but not written
         return value, at
 
     def _number(self, at: int) -> tuple[int | float, int]:
@@ -215,13 +215,13 @@ class _Parser:
 
 
 def dumps(value: Any) -> bytes:
-    """Compact JSON of built-in values and msgspec Structs; Structs and ObjectKeys as keys are written as objects.
+    """Return compact JSON of built-in values and msgspec Structs; Structs and ObjectKeys as keys become objects.
 
-    Raises TypeError for anything else.
+    TypeError for any other value.
     """
     try:
         return _encode(value)
-    except TypeError:  # an object as a key, which standard JSON does not have
+    except TypeError:  # an object as a key, which standard JSON does not allow
         pieces: list[bytes] = []
         _write(value, pieces)
         return b"".join(pieces)

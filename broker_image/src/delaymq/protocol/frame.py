@@ -1,7 +1,7 @@
-"""Cuts a stream of bytes into commands; shaped for asyncio.BufferedProtocol, so bytes are received where they are read.
+"""Splits a stream of bytes into commands, for asyncio.BufferedProtocol, so that received bytes are not copied.
 
-A receiver owns one buffer: small while its peer is idle, larger while it sends much, as large as the frame that is
-under way, and small again after.
+A receiver owns one buffer. It is small while the peer is idle, larger while it sends much, as large as an incomplete
+frame requires, and small again afterwards.
 """
 
 from struct import Struct as Layout
@@ -17,72 +17,72 @@ from delaymq.protocol.command import (
 from delaymq.protocol.errors import ProtocolError, TlsHandshakeError
 
 IDLE_BUFFER_BYTES: Final = 16 * 1024
-"""What an idle connection costs; holds many small pipelined frames."""
+"""Buffer of an idle connection; it holds many small pipelined frames."""
 BUSY_BUFFER_BYTES: Final = 64 * 1024
-"""What a connection gets whose peer fills the idle buffer with one read: fewer, larger reads."""
+"""Buffer of a connection whose peer fills the idle buffer with one read, for fewer and larger reads."""
 SMALL_READS: Final = 16
-"""After this many reads in a row that would have fitted the idle buffer, it is back."""
+"""Number of consecutive reads that fit the idle buffer, after which the buffer shrinks to it."""
 TRUSTED_BUFFER_BYTES: Final = 256 * 1024
-"""A frame up to this gets its whole buffer at once. Larger ones only as their bytes come in, so that a peer cannot
-reserve the maximum with four bytes."""
+"""A frame up to this size gets its whole buffer immediately. The buffer of a larger frame grows as its bytes arrive, so
+that a peer cannot reserve the maximum with four bytes."""
 MIN_FREE_BYTES: Final = 1024
-"""With less room behind the received bytes they are moved to the front, so that no read is needlessly small."""
+"""With less free space after the received bytes, they are moved to the front, to avoid small reads."""
 
 TLS_HANDSHAKE: Final = 0x16
-"""The first byte of a TLS handshake; no frame begins with it, it would have 352 MiB."""
+"""First byte of a TLS handshake; a frame that starts with it would have 352 MiB."""
 
 
 HTTP_RESPONSE: Final = int.from_bytes(b"HTTP", "big")
-"""How an HTTP server begins, which takes a frame for a bad request."""
+"""Start of an HTTP server's response to a frame, which it treats as a bad request."""
 
 
 class BufferAccount(Protocol):
-    """Where large buffers are accounted for."""
+    """Account of the memory of large buffers."""
 
     @property
     def trusts_peers(self) -> bool:
-        """Whether a frame up to TRUSTED_BUFFER_BYTES gets its whole buffer when it is announced."""
+        """Whether a frame up to TRUSTED_BUFFER_BYTES gets its whole buffer as soon as its length is known."""
 
     def resized(self, buffer_bytes: int) -> None:
-        """The buffer is larger than BUSY_BUFFER_BYTES now; 0: it no longer is."""
+        """Record the size of a buffer that exceeds BUSY_BUFFER_BYTES; 0 if it no longer does."""
 
 
 _unpack_length = Layout(">I").unpack_from
 
 
 class FrameReceiver:
-    """Collects bytes and yields commands. After a ProtocolError it yields nothing any more.
+    """Collects bytes and returns commands; after a ProtocolError, it returns none.
 
-    `error` is set as soon as bad bytes are seen, also while the good commands before them are handed out.
+    `error` is set as soon as invalid bytes are found, even while the valid commands before them are returned.
     """
 
     __slots__ = ("_buffer", "_end", "_small_reads", "_view", "account", "began", "error")
 
     def __init__(self, account: BufferAccount | None = None) -> None:
         self.account = account
-        """Told of large buffers; None when nobody counts them."""
+        """Account of large buffers; None if they are not counted."""
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._end = 0
         self._small_reads = 0
         self.began = False
-        """Whether the peer has sent a whole frame."""
+        """Whether the peer has sent a complete frame."""
         self.error: ProtocolError | None = None
 
     @property
     def buffer_bytes(self) -> int:
-        """The memory that is held now."""
+        """Current size of the buffer."""
         return len(self._buffer)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes of the peer go; never empty. `sizehint` is not needed: the frame's length decides."""
+        """Return the buffer for the peer's next bytes, which is never empty. `sizehint` is ignored."""
         return self._view[self._end :]
 
     def received(self, n: int) -> list[Command]:
-        """Takes `n` bytes that were written into `get_buffer()`; returns the whole commands that they complete.
+        """Accept `n` bytes written into `get_buffer()`; return the commands that they complete.
 
-        Raises ProtocolError for bytes that are no frame; good commands before them are returned first, and the
-        error is raised at the next call.
+        ProtocolError for bytes that are not a frame; valid commands before them are returned first, and the error is
+        raised by the next call.
         """
         if self.error is not None:
             raise self.error
@@ -92,7 +92,7 @@ class FrameReceiver:
             self._cut(commands)
         except ProtocolError as error:
             self.error = error
-            # Nothing more is taken in, but the next read still needs a place to go.
+            # No more bytes are accepted, but the next read still needs a buffer.
             self._end = 0
             self._resize(IDLE_BUFFER_BYTES, 0)
             if not commands:
@@ -100,14 +100,14 @@ class FrameReceiver:
         return commands
 
     def drop(self) -> None:
-        """Nothing comes any more: frees what would wait, with the connection, for the garbage collector."""
+        """Free the buffer at the end of the connection, before the garbage collector does."""
         self.account = None
         self._view = memoryview(b"")
         self._buffer = bytearray()
         self._end = 0
 
     def feed(self, data: bytes) -> list[Command]:
-        """As `received`, for bytes that are already here. Good commands come first, the error with the next call."""
+        """Accept bytes that are in memory; see `received`."""
         commands: list[Command] = []
         rest = memoryview(data)
         if not data:
@@ -135,7 +135,7 @@ class FrameReceiver:
             if stop > end:
                 needed = 4 + length
                 if end - start >= 8:
-                    # Before megabytes of it are taken in.
+                    # Rejected before megabytes of it are received.
                     header_bytes = _unpack_length(view, start + 4)[0] & 0xFFFFFF
                     if header_bytes > MAX_HEADER_BYTES:
                         raise too_long_header(header_bytes)
@@ -154,7 +154,7 @@ class FrameReceiver:
             view[:rest] = view[start:end]
 
     def _wanted_bytes(self, capacity: int, end: int, needed: int, rest: int) -> int:
-        """The buffer's size from now on, after it held `end` bytes, when a frame of `needed` bytes is under way."""
+        """Return the next size of the buffer, after it held `end` bytes; the incomplete frame has `needed` bytes."""
         if needed > capacity:
             self._small_reads = 0
             return self._grown_bytes(needed, rest)
@@ -177,7 +177,7 @@ class FrameReceiver:
             return max(needed, BUSY_BUFFER_BYTES)
         if rest < capacity - MIN_FREE_BYTES and capacity >= trusted:
             return capacity
-        # Doubling copies at most as much as was received.
+        # Doubling copies at most as many bytes as were received.
         return min(needed, max(trusted, 2 * capacity))
 
     def _resize(self, capacity: int, start: int) -> None:
@@ -194,7 +194,7 @@ class FrameReceiver:
         if length >> 24 == TLS_HANDSHAKE:
             return TlsHandshakeError(b"" if self.began or start else bytes(self._view[:end]))
         if length == HTTP_RESPONSE:
-            return ProtocolError("the peer answers in HTTP: this port does not speak RocketMQ's protocol")
+            return ProtocolError("the peer responds in HTTP: this port does not speak RocketMQ's protocol")
         return ProtocolError(
             f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES} (is the peer speaking another protocol?)"
         )

@@ -1,4 +1,4 @@
-"""Integers as peers in Java have them: a value outside these ranges is refused where it arrives."""
+"""Integer types of Java peers: values outside these ranges are rejected on arrival."""
 
 from typing import Annotated
 

@@ -1,8 +1,8 @@
-"""The second signature: covers all of a request, and counts on one connection only (docs/formats/wire.md).
+"""Second signature: covers a whole request, and is valid on one connection only (docs/formats/wire.md).
 
-A client asks a server for a challenge (request 101), and signs each further request of the connection with a key that
-is derived from the account's secret, the challenge, a nonce of its own, and the server's name. A counter in each
-request rises. So nothing that was captured counts on another connection, at another server, after a restart, or twice.
+A client requests a challenge (request 101), and signs each further request of the connection with a key derived from
+the secret key, the challenge, the client's nonce and the server's name. Each request has a higher counter. A captured
+request is therefore invalid on another connection, at another server, after a restart, and when repeated.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ NONCE: Final = "nonce"
 VALUE: Final = "value"
 SERVER: Final = "server"
 RANDOM_BYTES: Final = 16
-"""Of a challenge, and of a nonce."""
+"""Size of a challenge and of a nonce."""
 MAX_COUNTER: Final = 2**63 - 1
 MAX_SERVER_CHARACTERS: Final = 1_000
 SERVER_PREFIXES: Final = ("broker/", "namesrv")
-"""How the names of servers begin, of which each says more about itself."""
+"""Prefixes of the names of servers."""
 MAX_SILENCE_S: Final = 300.0
-"""After this long without a request that counts, a challenge ends: somebody in between may have held one back."""
+"""Time without a valid request after which a challenge expires, since an intermediary may delay requests."""
 NOT_SERVED: Final = frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.QUERY_NOT_FOUND})
-"""How RocketMQ's servers, and brokers without access control, answer the question for a challenge."""
+"""Response codes of RocketMQ's servers, and of brokers without access control, to the request for a challenge."""
 RULES_REFUSAL: Final = "org.apache.rocketmq.acl"
-"""How others with access control begin their answer: the question is not signed."""
+"""Prefix of the remark of other servers with access control, which reject the unsigned request."""
 
 Verdict = Literal["", "second", "replay", "silence"]
-"""Of a request: it counts, it is not signed for this connection, its counter was used, or its challenge ended."""
+"""Result for a request: valid, not signed for this connection, counter already used, or challenge expired."""
 
 _COUNTER: Final = re.compile(r"[1-9][0-9]{0,18}")
 _CONTEXT: Final = ("DelayMQ connection", 1)
@@ -49,7 +49,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class ConnectionKey:
-    """One account's key on one connection."""
+    """Key of one account on one connection."""
 
     __slots__ = ("_keyed",)
 
@@ -59,9 +59,9 @@ class ConnectionKey:
         self._keyed = hmac.new(derived, digestmod="sha256")
 
     def signature(self, counter: int, command: Command, fields: Mapping[str, str]) -> bytes:
-        """The base64 of the signature of a request with these fields, which are without `DmqSignature`.
+        """Return the signature in base64 of a request with these fields, which exclude `DmqSignature`.
 
-        UnicodeEncodeError for lone surrogates, which have no form on the wire.
+        UnicodeEncodeError for lone surrogates, which cannot be encoded.
         """
         named = [text for item in sorted(fields.items()) for text in item]
         body = command.body
@@ -85,25 +85,25 @@ class ConnectionKey:
         return b2a_base64(keyed.digest(), newline=False)
 
 
-# The client's side.
+# Client side.
 
 
 def challenge_request(nonce: bytes) -> Command:
-    """Asks a server for the challenge of this connection."""
+    """Return the request for the challenge of a connection."""
     fields = {"namespace": NAMESPACE, "key": CHALLENGE_KEY, NONCE: b2a_base64(nonce, newline=False).decode()}
     return request_command(RequestCode.GET_KV_CONFIG, fields)
 
 
 def challenge_in(answer: Command) -> tuple[bytes, str] | None:
-    """Challenge and server's name in an answer to `challenge_request`; None: the server does not know it.
+    """Return the challenge and server name in a response to `challenge_request`; None if it is unsupported.
 
-    RequestError for a server that may know it and does not answer now: RocketMQ's signature must not stand in.
+    RequestError if the server may support it but is unavailable: RocketMQ's signature must not be used instead.
     """
     if answer.code == ResponseCode.SUCCESS:
         challenge, server = _random(answer.fields.get(VALUE)), answer.fields.get(SERVER, "")
         if challenge is not None and server.startswith(SERVER_PREFIXES) and len(server) <= MAX_SERVER_CHARACTERS:
             return challenge, server
-        return None  # what somebody stored in a NameServer under this key
+        return None  # an unrelated value that a NameServer stores under this key
     remark = answer.remark or ""
     if answer.code in NOT_SERVED or (answer.code == ResponseCode.SYSTEM_ERROR and remark.startswith(RULES_REFUSAL)):
         return None
@@ -111,7 +111,7 @@ def challenge_in(answer: Command) -> tuple[bytes, str] | None:
 
 
 class ConnectionSigner:
-    """Signs the requests of one connection, in the order in which they are sent."""
+    """Signs the requests of one connection in the order in which they are sent."""
 
     __slots__ = ("_access_key", "_counter", "_key", "_security_token")
 
@@ -122,7 +122,7 @@ class ConnectionSigner:
         self._counter = 0
 
     def sign(self, command: Command) -> None:
-        """Adds the fields; a command that was signed before is signed anew. Its dictionary of fields is not touched."""
+        """Replace the fields by a signed copy; an earlier signature is replaced, too."""
         self._counter += 1
         fields = {**command.fields, ACCESS_KEY: self._access_key, SECOND_COUNTER: str(self._counter)}
         fields.pop(SIGNATURE, None)
@@ -130,11 +130,11 @@ class ConnectionSigner:
         if self._security_token is not None:
             fields[SECURITY_TOKEN] = self._security_token
         if command.binary:
-            fields = {name: value for name, value in fields.items() if value}  # an empty one is none in that form
+            fields = {name: value for name, value in fields.items() if value}  # an empty value means absent there
         try:
             signature = self._key.signature(self._counter, command, fields)
         except UnicodeEncodeError:
-            # What is sent has a question mark there.
+            # The request is sent with a question mark in its place.
             fields = {_sendable(name): _sendable(value) for name, value in fields.items()}
             if command.remark is not None:
                 command.remark = _sendable(command.remark)
@@ -143,11 +143,11 @@ class ConnectionSigner:
         command.fields = fields
 
 
-# The server's side.
+# Server side.
 
 
 class _Channel:
-    """What a server keeps of a connection that asked for a challenge."""
+    """A server's state of a connection that requested a challenge."""
 
     __slots__ = ("access_key", "challenge", "counter", "key", "nonce", "secret_key", "server", "used_at")
 
@@ -156,7 +156,7 @@ class _Channel:
         self.challenge = challenge
         self.nonce = nonce
         self.server = server
-        """As it was told, which may change while the connection lasts."""
+        """Server name stated to the client; the current name may differ."""
         self.counter = 0
         self.access_key = ""
         self.secret_key = ""
@@ -164,7 +164,7 @@ class _Channel:
 
 
 class Channels:
-    """Challenges and counters of a server's connections, by the connection's id."""
+    """Challenges and counters of a server's connections, by connection id."""
 
     __slots__ = ("_channels", "_clock", "_max_silence_s")
 
@@ -177,7 +177,7 @@ class Channels:
         return len(self._channels)
 
     def challenge(self, connection_id: int, server: str, command: Command) -> Response:
-        """Answers a request for which `requests_challenge` holds. RequestError for one without a nonce."""
+        """Return the response to a request for a challenge. RequestError if it has no nonce."""
         nonce = _random(command.fields.get(NONCE))
         if nonce is None:
             raise RequestError(
@@ -188,7 +188,7 @@ class Channels:
         return Response(fields={VALUE: b2a_base64(challenge, newline=False).decode(), SERVER: server})
 
     def verdict(self, connection_id: int, access_key: str, secret_key: str, command: Command) -> Verdict:
-        """Whether a request with `DmqSignature` counts; one that does is never accepted again."""
+        """Verify a request with `DmqSignature`; a valid request is accepted only once."""
         channel = self._channels.get(connection_id)
         if channel is None:
             return "second"
@@ -198,7 +198,7 @@ class Channels:
         fields = dict(command.fields)
         stated = fields.pop(SECOND_SIGNATURE, "")
         text = fields.get(SECOND_COUNTER, "")
-        # What costs little comes first; with both signatures one could be taken off.
+        # Cheap checks come first. A request with both signatures is rejected, since one of them could be removed.
         if SIGNATURE in fields or not _COUNTER.fullmatch(text):
             return "second"
         counter = int(text)
@@ -221,12 +221,12 @@ class Channels:
         return ""
 
     def closed(self, connection_id: int) -> None:
-        """The connection ended."""
+        """Forget a connection that has ended."""
         self._channels.pop(connection_id, None)
 
 
 def requests_challenge(command: Command) -> bool:
-    """Whether a request is one that `challenge_request` makes; it needs no signature."""
+    """Return whether a request is that of `challenge_request`, which needs no signature."""
     fields = command.fields
     return (
         command.code == RequestCode.GET_KV_CONFIG

@@ -1,7 +1,7 @@
-"""Signatures of requests, as RocketMQ's access control has them: made by clients, checked by brokers.
+"""Signatures of requests as in RocketMQ's access control: made by clients, verified by brokers.
 
-A signed request carries the fields `AccessKey`, `Signature` and perhaps `SecurityToken`. The signature is the base64
-of HMAC-SHA1 over the values of all other fields, in the order of their names, and the body, by the account's secret.
+A signed request carries the fields `AccessKey`, `Signature` and optionally `SecurityToken`. The signature is the base64
+of HMAC-SHA1 with the secret key, over the values of all other fields in the order of their names, and the body.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from delaymq.protocol.credential_fields import ACCESS_KEY, SECOND_COUNTER, SECON
 __all__ = ["ACCESS_KEY", "SECURITY_TOKEN", "SIGNATURE", "UNIQUE_KEY_QUERY", "Signer"]
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""RocketMQ's broker leaves this field out of what it checks, though its clients of 4.9 sign it."""
+"""RocketMQ's broker excludes this field from verification, although its 4.9 clients sign it."""
 
 
 class Signer:
-    """Signatures by one secret, which is shown nowhere."""
+    """Signatures with one secret key, which is never shown."""
 
     __slots__ = ("_keyed",)
 
@@ -29,9 +29,9 @@ class Signer:
         self._keyed = hmac.new(secret_key.encode(errors="replace"), digestmod="sha1")
 
     def sign(self, command: Command, access_key: str, security_token: str | None = None) -> None:
-        """Adds the fields; a command that was signed before is signed anew. Its dictionary of fields is not touched."""
+        """Replace the fields by a signed copy; an earlier signature is replaced, too."""
         fields = {**command.fields, ACCESS_KEY: access_key}
-        if SECOND_SIGNATURE in fields:  # it was signed for a connection that is gone
+        if SECOND_SIGNATURE in fields:  # signed for an earlier connection
             del fields[SECOND_SIGNATURE], fields[SECOND_COUNTER]
         if security_token is not None:
             fields[SECURITY_TOKEN] = security_token
@@ -39,7 +39,7 @@ class Signer:
         command.fields = fields
 
     def signed(self, fields: Mapping[str, str], body: bytes) -> bool:
-        """Whether the fields carry this secret's signature; it takes the same time whatever is wrong with one."""
+        """Return whether the fields carry a signature with this secret key, in constant time."""
         stated = fields.get(SIGNATURE, "").encode(errors="replace")
         if hmac.compare_digest(stated, self.signature(fields, body)):
             return True
@@ -49,12 +49,12 @@ class Signer:
         return hmac.compare_digest(stated, self.signature(checked, body))
 
     def signature(self, fields: Mapping[str, str], body: bytes) -> bytes:
-        """The base64 of the signature of these fields, but for the signature itself, and this body."""
+        """Return the base64 of the signature of the body and of all fields except the signature."""
         names = sorted(fields)
         if SIGNATURE in fields:
             names.remove(SIGNATURE)
         keyed = self._keyed.copy()
-        # A lone surrogate has no UTF-8 form; what is sent has a question mark there too.
+        # A lone surrogate has no UTF-8 form; the request is sent with a question mark in its place, too.
         keyed.update("".join([fields[name] for name in names]).encode(errors="replace"))
         if body:
             keyed.update(body)

@@ -1,7 +1,7 @@
-"""Typed bodies: the JSON, zlib and text that requests and responses carry besides their header.
+"""Typed bodies of requests and responses: JSON, zlib and text, one class each, with `decode` and `encode`.
 
-Here: one class a body, with `decode` and `encode`. Not here: messages, which travel as in the log (message/), and
-batches (protocol/batch.py). Invariant: a body that cannot be read ends in RequestError, whatever its bytes.
+Messages are sent in the form of the log (message/); batches are in protocol/batch.py. Invariant: an unreadable body
+raises RequestError, and no other exception.
 """
 
 from delaymq.protocol.bodies.base import (

@@ -1,8 +1,8 @@
-"""What every body class can do: read itself from JSON as RocketMQ's clients send it, and write itself.
+"""Base class of bodies, which reads the JSON of RocketMQ's clients and writes JSON.
 
-A class declares its fields with their types; names follow the wire's by rule (`topic_name` ↔ `topicName`) unless a
-field states its own. Reading ignores unknown fields and takes a null for absent. Writing leaves absent (None) fields
-out and writes all others: a default given by `written` is written too, since readers of other makes may lack it.
+A class declares its fields with their types. Names on the wire follow a rule (`topic_name` ↔ `topicName`) unless a
+field states another. Reading ignores unknown fields and treats null as absent. Writing omits fields that are None and
+includes defaults given by `written`, since other readers may lack them.
 """
 
 import functools
@@ -18,21 +18,21 @@ from delaymq.protocol.fastjson import MAX_TEXT_BYTES, ObjectKey, check_size, dum
 from delaymq.protocol.integers import Int32
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-"""A JSON body of a peer. A table of 10,000 topics has 2 MiB; who reads larger files of its own states its limit."""
+"""Default limit of a JSON body: a table of 10,000 topics has 2 MiB. Readers of larger local files state a limit."""
 BYTES_PER_VALUE: Final = 4
-"""How densely a body may be packed with values; bounds what parsing it can allocate."""
+"""Minimum average size of a value in a body, which bounds the memory for parsing it."""
 BYTES_PER_TOLERANT_VALUE: Final = 16
-"""The same for what is not standard JSON: that parser takes a second for a million values, and all wait for it."""
+"""The minimum for text that is not standard JSON, whose parser blocks for a second per million values."""
 REQUEST_DIALECT_BYTES: Final = 64 * 1024
-"""For bodies of clients' requests that are not standard JSON: a broker's event loop parses them, in 10 ms at most."""
+"""Limit for clients' request bodies that are not standard JSON, which block a broker's event loop for up to 10 ms."""
 
 T = TypeVar("T")
 
 
 def written(factory: Callable[[], T], *, name: str | None = None) -> T:
-    """A default that reading fills in and writing does not leave out; `name` where the wire's follows no rule."""
+    """Declare a default that is also written; `name` is the name on the wire if it does not follow the rule."""
 
-    # Not the factory itself: for list and dict that would count as a default to be left out.
+    # Not the factory itself: msgspec would recognise list and dict as defaults, and omit them.
     def default() -> T:
         return factory()
 
@@ -40,7 +40,7 @@ def written(factory: Callable[[], T], *, name: str | None = None) -> T:
 
 
 class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
-    """One queue of a topic on one broker; a key of tables, written as an object."""
+    """One queue of a topic on one broker; as the key of a table, it is written as an object."""
 
     broker_name: str
     queue_id: Int32
@@ -52,11 +52,11 @@ class Body(msgspec.Struct, rename="camel", omit_defaults=True):
 
     MAX_BYTES: ClassVar[int] = MAX_BODY_BYTES
     MAX_DIALECT_BYTES: ClassVar[int] = MAX_TEXT_BYTES
-    """The same for one that is not standard JSON."""
+    """The limit for text that is not standard JSON."""
 
     @classmethod
     def decode(cls, data: bytes | str, *, max_bytes: int | None = None) -> Self:
-        """Raises RequestError, whose remark says what is wrong, for a body that cannot be read."""
+        """Decode a body. RequestError, with the reason in its remark, if it is unreadable."""
         max_bytes = max_bytes or cls.MAX_BYTES
         max_values = max(max_bytes // BYTES_PER_VALUE, 1)
         try:
@@ -66,7 +66,7 @@ class Body(msgspec.Struct, rename="camel", omit_defaults=True):
         try:
             return _decoder(cls).decode(data)  # type: ignore[no-any-return]
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            pass  # not standard JSON, or with nulls: the tolerant way
+            pass  # not standard JSON, or with nulls: use the tolerant parser
         try:
             max_values = max(max_bytes // BYTES_PER_TOLERANT_VALUE, 1)
             tree = loads(
@@ -81,12 +81,12 @@ class Body(msgspec.Struct, rename="camel", omit_defaults=True):
             raise bad_body(cls.__name__, error) from error
 
     def encode(self) -> bytes:
-        """JSON as fastjson and standard parsers read it; with objects as keys only fastjson does."""
+        """Return JSON; only fastjson can read it if it has objects as keys."""
         return dumps(self)
 
     @classmethod
     def _adapted(cls, tree: Any) -> Any:
-        """Where a class turns other clients' dialects into its own fields."""
+        """Convert other clients' dialects; subclasses override this."""
         return tree
 
 
@@ -99,12 +99,12 @@ def _message_queue(fields: dict[Any, Any]) -> MessageQueue | ObjectKey:
     try:
         return convert(fields, MessageQueue, strict=False)
     except msgspec.ValidationError:
-        # Perhaps within something that the body's class does not know; in a table of queues it is refused later.
+        # It may be part of an unknown field; in a table of queues, it is rejected later.
         return ObjectKey.of(fields)
 
 
 def _without_nulls(value: Any) -> Any:
-    # Clients in Go write null for an empty list or map.
+    # Go clients write null for an empty list or map.
     if isinstance(value, dict):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
     if isinstance(value, list):
@@ -113,5 +113,5 @@ def _without_nulls(value: Any) -> Any:
 
 
 def bad_body(name: str, problem: object) -> RequestError:
-    """The answer to a body that is not what `name` says."""
-    return RequestError(ResponseCode.SYSTEM_ERROR, f"the body is no {name}: {problem}")
+    """Return the error for a body that is not a `name`."""
+    return RequestError(ResponseCode.SYSTEM_ERROR, f"the body is not a valid {name}: {problem}")

@@ -1,4 +1,4 @@
-"""What clients tell about themselves, what brokers tell about clients, and locks on queues."""
+"""Bodies about clients: heartbeats, members of groups, and queue locks."""
 
 from typing import Any, ClassVar, Final, Self
 
@@ -21,11 +21,11 @@ CONSUME_FROM_WHERE: Final = (
     "CONSUME_FROM_TIMESTAMP",
 )
 MAX_HEARTBEAT_BYTES: Final = 1024 * 1024
-"""Of a heartbeat; RocketMQ's client in Java states a subscription in some 150 bytes."""
+"""Maximum size of a heartbeat; RocketMQ's Java client states a subscription in about 150 bytes."""
 MAX_LOCK_BYTES: Final = 1536 * 1024
-"""Of a request for locks: 16,384 queues, the most of a topic, with a name of some 30 characters."""
+"""Maximum size of a lock request: 16,384 queues, a topic's maximum, with a name of about 30 characters."""
 MAX_HEARTBEAT_VALUES: Final = 100_000
-"""Commas and brackets in it: a subscription has some 10."""
+"""Maximum number of commas and brackets in a heartbeat; a subscription has about 10."""
 _NUMBERED: Final = {
     "consumeType": CONSUME_TYPES,
     "messageModel": MESSAGE_MODELS,
@@ -34,7 +34,7 @@ _NUMBERED: Final = {
 
 
 class SubscriptionData(Body):
-    """What a group wants of one topic. `code_set` has the tags' hashes, `sub_version` the time of its making."""
+    """Subscription of a group to one topic. `code_set` has the hashes of the tags, `sub_version` the creation time."""
 
     topic: str
     sub_string: str = written(lambda: "*")
@@ -63,7 +63,7 @@ class ProducerData(Body):
 
 
 class HeartbeatData(Body):
-    """Body of 34."""
+    """Request body of 34."""
 
     MAX_BYTES: ClassVar[int] = MAX_HEARTBEAT_BYTES
     MAX_DIALECT_BYTES: ClassVar[int] = REQUEST_DIALECT_BYTES
@@ -74,20 +74,20 @@ class HeartbeatData(Body):
 
     @classmethod
     def decode(cls, data: bytes | str, *, max_bytes: int | None = None) -> Self:
-        """As Body.decode, with bounds that keep it below a few hundredths of a second."""
+        """Decode a heartbeat; see Body.decode. Limits keep the time below a few hundredths of a second."""
         try:
             check_size(data, max_bytes or cls.MAX_BYTES, MAX_HEARTBEAT_VALUES)
         except FastJsonError as error:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the heartbeat is too large ({error}): divide the groups and topics of this process among several"
-                " clients, each with an instanceName of its own",
+                " clients with different instanceNames",
             ) from error
         return super().decode(data, max_bytes=max_bytes)
 
     @classmethod
     def _adapted(cls, tree: Any) -> Any:
-        # Clients in C++ write the number of an enum's value.
+        # C++ clients write enum values as numbers.
         consumers = tree.get("consumerDataSet") if isinstance(tree, dict) else None
         for consumer in consumers if isinstance(consumers, list) else ():
             if not isinstance(consumer, dict):
@@ -100,7 +100,7 @@ class HeartbeatData(Body):
 
 
 class CheckClient(Body):
-    """Body of 46: is this subscription acceptable?"""
+    """Request body of 46, which checks a subscription."""
 
     MAX_BYTES: ClassVar[int] = MAX_HEARTBEAT_BYTES
     MAX_DIALECT_BYTES: ClassVar[int] = REQUEST_DIALECT_BYTES
@@ -111,19 +111,19 @@ class CheckClient(Body):
 
 
 class ConsumerIds(Body):
-    """Answer to 38."""
+    """Response body of 38."""
 
     consumer_id_list: list[str] = written(list)
 
 
 class GroupList(Body):
-    """Answer to 300."""
+    """Response body of 300."""
 
     group_list: list[str] = written(list)
 
 
 class Connection(Body):
-    """One client as a broker sees it."""
+    """One connection of a client."""
 
     client_id: str
     client_addr: str
@@ -132,7 +132,7 @@ class Connection(Body):
 
 
 class ConsumerConnection(Body):
-    """Answer to 203."""
+    """Response body of 203."""
 
     connection_set: list[Connection] = written(list)
     subscription_table: dict[str, SubscriptionData] = written(dict)
@@ -142,7 +142,7 @@ class ConsumerConnection(Body):
 
 
 class ProducerConnection(Body):
-    """Answer to 204."""
+    """Response body of 204."""
 
     connection_set: list[Connection] = written(list)
 
@@ -158,13 +158,13 @@ class ProducerInfo(Body):
 
 
 class ProducerTable(Body):
-    """Answer to 328: group → its producers."""
+    """Response body of 328: group → producers."""
 
     data: dict[str, list[ProducerInfo]] = written(dict)
 
 
 class LockRequest(Body):
-    """Body of 41 and 42: queues to lock for, or to release by, one client of a group."""
+    """Request body of 41 and 42: queues that one client of a group locks or releases."""
 
     MAX_BYTES: ClassVar[int] = MAX_LOCK_BYTES
     MAX_DIALECT_BYTES: ClassVar[int] = REQUEST_DIALECT_BYTES
@@ -175,6 +175,6 @@ class LockRequest(Body):
 
 
 class LockResponse(Body):
-    """Answer to 41: the queues that the client holds now."""
+    """Response body of 41: the queues that the client holds."""
 
     lock_ok_mq_set: list[MessageQueue] = written(list, name="lockOKMQSet")

@@ -1,4 +1,4 @@
-"""Tables of topics, groups, offsets and settings: what brokers register, slaves copy and config files hold."""
+"""Tables of topics, groups, offsets and settings, for registrations, slaves and configuration files."""
 
 import zlib
 from struct import Struct as Layout
@@ -10,15 +10,15 @@ from delaymq.protocol.bodies.base import BYTES_PER_VALUE, MAX_BODY_BYTES, REQUES
 from delaymq.protocol.integers import Int32, Int64
 
 MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
-"""A compressed register body, inflated: some 200,000 topics. A few KiB of zlib could otherwise fill the memory."""
+"""Maximum size of a decompressed registration, about 200,000 topics; a few KiB of zlib could fill the memory."""
 MAX_SETTINGS: Final = 10_000
-"""Lines of a properties text; RocketMQ has some 200 settings."""
+"""Maximum number of lines of a properties text; RocketMQ has about 200 settings."""
 
 _LENGTH = Layout(">I")
 
 
 class DataVersion(Body):
-    """Which state of its tables a broker has: changes count up, the time tells restarts apart."""
+    """Version of a broker's tables: the counter rises with each change, and the time differs after a restart."""
 
     counter: Int64 = written(int)
     timestamp: Int64 = written(int)
@@ -37,7 +37,7 @@ class TopicConfig(Body):
 
 
 class TopicTable(Body):
-    """Answer to 21, part of 103, and topics.json."""
+    """Response body of 21, part of 103, and topics.json."""
 
     data_version: DataVersion = written(DataVersion)
     topic_config_table: dict[str, TopicConfig] = written(dict)
@@ -61,39 +61,39 @@ class SubscriptionGroupConfig(Body):
 
 
 class GroupTable(Body):
-    """Answer to 201, and subscriptionGroup.json."""
+    """Response body of 201, and subscriptionGroup.json."""
 
     data_version: DataVersion = written(DataVersion)
     subscription_group_table: dict[str, SubscriptionGroupConfig] = written(dict)
 
 
 class ConsumerOffsets(Body):
-    """Answer to 43, and consumerOffset.json: `TOPIC@GROUP` → queue → next offset to consume."""
+    """Response body of 43, and consumerOffset.json: `TOPIC@GROUP` → queue → next offset to consume."""
 
     offset_table: dict[str, dict[Int32, Int64]] = written(dict)
 
 
 class DelayOffsets(Body):
-    """Answer to 45, and delayOffset.json: level → next offset of its queue."""
+    """Response body of 45, and delayOffset.json: level → next offset of its queue."""
 
     offset_table: dict[Int32, Int64] = written(dict)
 
 
 class KVTable(Body):
-    """Answer to 28 and 219; also a NameServer's ORDER_TOPIC_CONFIG in its answer to 103."""
+    """Response body of 28 and 219; also a NameServer's ORDER_TOPIC_CONFIG in its response to 103."""
 
     table: dict[str, str] = written(dict)
 
 
 class RegisterBody(Body):
-    """Body of 103: the broker's topics. The table may be partial."""
+    """Request body of 103: topics of the broker. The table may be partial."""
 
     topic_config_serialize_wrapper: TopicTable = written(TopicTable)
     filter_server_list: list[str] = written(list)
 
     @classmethod
     def decode_request(cls, data: bytes, *, compressed: bool, crc32: int = 0) -> Self:
-        """The body of a request whose header states `compressed` and `crc32` (0: not checked)."""
+        """Decode the body of a request whose header states `compressed` and `crc32` (0: not verified)."""
         if crc32 != 0 and crc32 != body_crc32(data):
             raise bad_body(cls.__name__, "crc32 not match")
         if not compressed:
@@ -108,7 +108,7 @@ class RegisterBody(Body):
         except zlib.error as error:
             raise bad_body(cls.__name__, error) from error
         if not inflater.eof:
-            raise bad_body(cls.__name__, f"its stream is cut or inflates to more than {MAX_INFLATED_BYTES} bytes")
+            raise bad_body(cls.__name__, f"its stream is truncated or expands to more than {MAX_INFLATED_BYTES} bytes")
         pieces = _Pieces(text)
         version = DataVersion.decode(pieces.next())
         topics: dict[str, TopicConfig] = {}
@@ -118,7 +118,7 @@ class RegisterBody(Body):
         return cls(TopicTable(version, topics), _filter_servers(pieces.next()))
 
     def encode_compressed(self) -> bytes:
-        """The zlib form; it has no place for a topic's `order` and `topic_sys_flag`."""
+        """Return the zlib form, which omits `order` and `topic_sys_flag` of topics."""
         table = self.topic_config_serialize_wrapper
         pieces = [_piece(table.data_version.encode()), _LENGTH.pack(len(table.topic_config_table))]
         pieces += [
@@ -133,7 +133,7 @@ class RegisterBody(Body):
 
 
 def body_crc32(data: bytes) -> int:
-    """What `bodyCrc32` of a registration states: the CRC-32 of the body as sent, without its sign bit."""
+    """Return `bodyCrc32` of a registration: the CRC-32 of the body as sent, without its sign bit."""
     return zlib.crc32(data) & 0x7FFFFFFF
 
 
@@ -142,7 +142,7 @@ def _piece(data: bytes) -> bytes:
 
 
 class _Pieces:
-    """Reads length-prefixed pieces one after the other."""
+    """Sequential reader of length-prefixed pieces."""
 
     __slots__ = ("_at", "_data")
 
@@ -155,7 +155,7 @@ class _Pieces:
             raise bad_body(RegisterBody.__name__, "it ends within a length")
         (number,) = _LENGTH.unpack_from(self._data, self._at)
         self._at += 4
-        if number > len(self._data) - self._at:  # a piece has more than a byte, so this holds for their number too
+        if number > len(self._data) - self._at:  # a piece has more than one byte, so this also limits their number
             raise bad_body(RegisterBody.__name__, f"a length of {number} exceeds it")
         return int(number)
 
@@ -178,7 +178,7 @@ def _topic_of_words(words: bytes) -> TopicConfig:
         }
         return msgspec.convert(fields, TopicConfig, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
-        raise bad_body(RegisterBody.__name__, f"{words[:80]!r} is no topic: {error}") from error
+        raise bad_body(RegisterBody.__name__, f"{words[:80]!r} is not a topic: {error}") from error
 
 
 def _filter_servers(data: bytes) -> list[str]:
@@ -191,16 +191,16 @@ def _filter_servers(data: bytes) -> list[str]:
 
 
 def decode_settings(data: bytes) -> dict[str, str]:
-    """Reads a properties text (25, 26, 318, 319): `key=value` lines; blank ones and those with # first are skipped.
+    """Parse a properties text (25, 26, 318, 319): lines `key=value`, blank lines, and comments that start with #.
 
-    Raises RequestError for what is not UTF-8, has a line without `=` or too many lines.
+    RequestError for text that is not UTF-8, has a line without `=`, or has too many lines.
     """
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
         raise bad_body("properties text", error) from error
     if len(lines) > MAX_SETTINGS:
-        raise bad_body("properties text", f"it has {len(lines)} lines, at most {MAX_SETTINGS} are accepted")
+        raise bad_body("properties text", f"it has {len(lines)} lines, the maximum is {MAX_SETTINGS}")
     settings: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         line = line.strip()
@@ -215,5 +215,5 @@ def decode_settings(data: bytes) -> dict[str, str]:
 
 
 def encode_settings(settings: dict[str, str]) -> bytes:
-    """The properties text of `settings`; a line break in a value, which the form cannot hold, becomes a blank."""
+    """Return the properties text of `settings`; a line break in a value becomes a space."""
     return "".join(f"{key}={' '.join(value.splitlines())}\n" for key, value in settings.items()).encode()

@@ -1,4 +1,4 @@
-"""What a consumer tells an administrator about itself, by way of its broker."""
+"""Bodies that an administrator receives from a consumer through its broker."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from delaymq.protocol.integers import Int32, Int64
 
 
 class ProcessQueueInfo(Body):
-    """One queue that a consumer reads. Offsets and times in ms are 0 where there is none; `droped` is the wire's."""
+    """A queue assigned to a consumer. Unknown offsets and times in ms are 0; `droped` is the name on the wire."""
 
     commit_offset: Int64 = written(int)
     cached_msg_min_offset: Int64 = written(int)
@@ -18,7 +18,7 @@ class ProcessQueueInfo(Body):
     transaction_msg_min_offset: Int64 = written(int)
     transaction_msg_max_offset: Int64 = written(int)
     transaction_msg_count: Int32 = written(int)
-    """Of an ordered consumer: messages at its handler."""
+    """Messages in the handler of an ordered consumer."""
     locked: bool = written(bool)
     try_unlock_times: Int64 = written(int)
     last_lock_timestamp: Int64 = written(int)
@@ -28,7 +28,7 @@ class ProcessQueueInfo(Body):
 
 
 class ConsumeStatus(Body):
-    """How a consumer gets on with one topic: times in ms, rates a second of the last minute, failures of an hour."""
+    """Statistics of a consumer for one topic: times in ms, rates per second in the last minute, failures in an hour."""
 
     pull_rt: float = written(float, name="pullRT")
     pull_tps: float = written(float, name="pullTPS")
@@ -39,7 +39,7 @@ class ConsumeStatus(Body):
 
 
 class ConsumerRunningInfo(Body):
-    """Answer to 307."""
+    """Response body of 307."""
 
     properties: dict[str, str] = written(dict)
     subscription_set: list[SubscriptionData] = written(list)
@@ -49,7 +49,7 @@ class ConsumerRunningInfo(Body):
 
 
 class ConsumeResult(StrEnum):
-    """How a handler ended."""
+    """Result of a handler."""
 
     SUCCESS = "CR_SUCCESS"
     LATER = "CR_LATER"
@@ -60,7 +60,7 @@ class ConsumeResult(StrEnum):
 
 
 class ConsumeDirectlyResult(Body):
-    """Answer to 309; `spent_time_mills` is the wire's name for ms."""
+    """Response body of 309; `spent_time_mills`, the name on the wire, is in ms."""
 
     order: bool = written(bool)
     auto_commit: bool = written(lambda: True)

@@ -1,4 +1,4 @@
-"""What a NameServer tells about brokers and topics."""
+"""Bodies of NameServers about brokers and topics."""
 
 import json
 
@@ -28,7 +28,7 @@ class RouteQueues(Body):
 
 
 class TopicRoute(Body):
-    """Answer to 105. `order_topic_conf` is like `broker-a:4;broker-b:4`."""
+    """Response body of 105. `order_topic_conf` has the form `broker-a:4;broker-b:4`."""
 
     broker_datas: list[BrokerData] = written(list)
     queue_datas: list[RouteQueues] = written(list)
@@ -36,20 +36,20 @@ class TopicRoute(Body):
     order_topic_conf: str | None = None
 
     def encode(self) -> bytes:
-        """Standard JSON in ASCII, as clients from 4.9.4 ask for it; older ones read it too."""
+        """Return standard JSON in ASCII, which clients from 4.9.4 request; older clients can read it, too."""
         data = super().encode()
         return data if data.isascii() else json.dumps(json.loads(data), separators=(",", ":")).encode()
 
 
 class ClusterInfo(Body):
-    """Answer to 106."""
+    """Response body of 106."""
 
     broker_addr_table: dict[str, BrokerData] = written(dict)
     cluster_addr_table: dict[str, list[str]] = written(dict)
 
 
 class TopicList(Body):
-    """Answer to 206, 224, 304, 305 and 311 to 313. `broker_addr` is set by 304 only."""
+    """Response body of 206, 224, 304, 305 and 311 to 313. `broker_addr` is set by 304 only."""
 
     topic_list: list[str] = written(list)
     broker_addr: str | None = None

@@ -1,4 +1,4 @@
-"""Offsets and statistics of topics and groups; most are tables with a MessageQueue as key."""
+"""Offsets and statistics of topics and groups; most are tables with MessageQueues as keys."""
 
 import msgspec
 
@@ -16,13 +16,13 @@ class TopicOffset(Body):
 
 
 class TopicStats(Body):
-    """Answer to 202."""
+    """Response body of 202."""
 
     offset_table: dict[MessageQueue, TopicOffset] = written(dict)
 
 
 class ConsumeOffset(Body):
-    """One queue in ConsumeStats. `last_timestamp`: when the last consumed message was stored, 0 if none was."""
+    """One queue in ConsumeStats. `last_timestamp`: store time of the last consumed message; 0 if there is none."""
 
     broker_offset: Int64 = written(int)
     consumer_offset: Int64 = written(int)
@@ -30,14 +30,14 @@ class ConsumeOffset(Body):
 
 
 class ConsumeStats(Body):
-    """Answer to 208."""
+    """Response body of 208."""
 
     offset_table: dict[MessageQueue, ConsumeOffset] = written(dict)
     consume_tps: float = written(float)
 
 
 class ConsumeStatsList(Body):
-    """Answer to 317: for each group its statistics, a topic each."""
+    """Response body of 317: for each group, its statistics by topic."""
 
     broker_addr: str = written(str)
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = written(list)
@@ -45,12 +45,12 @@ class ConsumeStatsList(Body):
 
 
 class ResetOffset(Body):
-    """Answer to 222, and body of 220 to clients: where consumers are to go on."""
+    """Response body of 222, and request body of 220 to clients: offsets from which consumers continue."""
 
     offset_table: dict[MessageQueue, Int64] = written(dict)
 
     def encode_as_list(self) -> bytes:
-        """The form that clients in C++ understand, which read no objects as keys."""
+        """Return the form for C++ clients, which cannot read objects as keys."""
         entries = [
             {"brokerName": queue.broker_name, "offset": offset, "queueId": queue.queue_id, "topic": queue.topic}
             for queue, offset in self.offset_table.items()
@@ -59,20 +59,20 @@ class ResetOffset(Body):
 
 
 class ConsumerStatus(Body):
-    """Answer to 221 (a client fills `message_queue_table`) and 223 (client id → queue → offset)."""
+    """Response body of 221 (a client fills `message_queue_table`) and 223 (client id → queue → offset)."""
 
     consumer_table: dict[str, dict[MessageQueue, Int64]] = written(dict)
     message_queue_table: dict[MessageQueue, Int64] = written(dict)
 
 
 class CorrectionOffsets(Body):
-    """Answer to 308: queue → offset."""
+    """Response body of 308: queue → offset."""
 
     correction_offsets: dict[Int32, Int64] = written(dict)
 
 
 class QueueTimeSpan(Body):
-    """One queue in TimeSpans: store times of its first, last and last consumed message, and how far behind that is."""
+    """One queue in TimeSpans: store times of its first, last and last consumed message, and the consumer's delay."""
 
     message_queue: MessageQueue
     min_time_stamp: Int64 = written(int)
@@ -82,13 +82,13 @@ class QueueTimeSpan(Body):
 
 
 class TimeSpans(Body):
-    """Answer to 303."""
+    """Response body of 303."""
 
     consume_time_span_set: list[QueueTimeSpan] = written(list)
 
 
 class QueueEntry(Body):
-    """One consume-queue entry in QueueData. `eval`: does the group's subscription take it?"""
+    """One consume queue entry in QueueData. `eval`: whether the group's subscription matches it."""
 
     physic_offset: Int64
     physic_size: Int32
@@ -100,7 +100,7 @@ class QueueEntry(Body):
 
 
 class QueueData(Body):
-    """Answer to 321: a stretch of a consume queue."""
+    """Response body of 321: a range of a consume queue."""
 
     min_queue_index: Int64 = written(int)
     max_queue_index: Int64 = written(int)
@@ -110,7 +110,7 @@ class QueueData(Body):
 
 
 class StatisticsFigures(Body):
-    """One window in BrokerStatistics: sum, per second, and on average each time."""
+    """One window in BrokerStatistics: sum, rate per second, and average per call."""
 
     sum: Int64 = written(int)
     tps: float = written(float)
@@ -118,7 +118,7 @@ class StatisticsFigures(Body):
 
 
 class BrokerStatistics(Body):
-    """Answer to 315: the last minute, hour and day of one key."""
+    """Response body of 315: the last minute, hour and day of one key."""
 
     stats_minute: StatisticsFigures = written(StatisticsFigures)
     stats_hour: StatisticsFigures = written(StatisticsFigures)

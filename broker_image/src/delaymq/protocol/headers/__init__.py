@@ -1,7 +1,6 @@
-"""Typed headers: what a request's or response's fields mean, by request code.
+"""Typed headers of requests and responses by request code, one class each, with `from_fields` and `to_fields`.
 
-Here: one class a header, with `from_fields` and `to_fields`; headers without fields have none. Not here: what a
-broker does with them. Invariant: a header in hand has all required fields, in range.
+Headers without fields have no class. Invariant: a header object has all required fields, with values in range.
 """
 
 from delaymq.protocol.headers.admin import (

@@ -1,4 +1,4 @@
-"""Headers of a broker's administration: topics, groups, statistics, connections, access control."""
+"""Headers for administration of a broker: topics, groups, statistics, connections, access control."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ class CreateAccessConfigRequestHeader(Header):
     topic_perms: str | None = None
     group_perms: str | None = None
     require_second_signature: str | None = None
-    """Ours: true, false, or REQUIRED_OF_NEW, which is true for an account that is made and changes no other."""
+    """DelayMQ only: true, false, or REQUIRED_OF_NEW, which sets true for a new account and keeps that of others."""
 
 
 class CreateTopicRequestHeader(Header):
@@ -56,7 +56,7 @@ class DeleteTopicRequestHeader(Header):
 
 
 class GetBrokerAclConfigResponseHeader(Header):
-    """The answer to 52."""
+    """Response to 52."""
 
     version: str
     broker_name: str
@@ -66,7 +66,7 @@ class GetBrokerAclConfigResponseHeader(Header):
 
 
 class GetBrokerConfigResponseHeader(Header):
-    """The answer to 26."""
+    """Response to 26."""
 
     version: str
 
@@ -119,7 +119,7 @@ class QueryConsumeQueueRequestHeader(Header):
 
 
 class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
-    """Request 53. RocketMQ's tools leave the path out when nobody states one."""
+    """Request 53. RocketMQ's tools omit the path if none is given."""
 
     global_white_addrs: str
     acl_file_full_path: str | None = None

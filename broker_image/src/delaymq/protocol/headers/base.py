@@ -1,7 +1,7 @@
-"""What every header class can do: read itself from a command's fields and write itself into them.
+"""Base class of headers, which converts from and to the fields of a command.
 
-A class declares its fields with their types; names follow the wire's by rule (`queue_id` ↔ `queueId`) unless a field
-states its own. Fields that a class does not know are ignored, as RocketMQ's readers do.
+A class declares its fields with their types. Their names on the wire follow a rule (`queue_id` ↔ `queueId`) unless a
+field states another. Unknown fields are ignored, as in RocketMQ.
 """
 
 import functools
@@ -15,7 +15,7 @@ from delaymq.protocol.errors import RequestError
 from delaymq.protocol.integers import Int32, Int64
 
 SHOWN_CHARACTERS: Final = 64
-"""How much of a bad value a remark repeats; a peer must not choose the size of our logs and answers."""
+"""Length of an invalid value in a remark, so that a peer does not determine the size of logs and responses."""
 
 
 class Header(msgspec.Struct, rename="camel", gc=False):
@@ -23,7 +23,7 @@ class Header(msgspec.Struct, rename="camel", gc=False):
 
     @classmethod
     def from_fields(cls, fields: dict[str, str]) -> Self:
-        """Raises RequestError for a required field that is missing and a value that does not fit its type."""
+        """Convert fields. RequestError if a required field is missing or a value has another type."""
         try:
             return convert(fields, cls, strict=False)
         except msgspec.ValidationError as error:
@@ -31,11 +31,11 @@ class Header(msgspec.Struct, rename="camel", gc=False):
 
     @classmethod
     def field_names(cls) -> frozenset[str]:
-        """The names of all fields on the wire."""
+        """Return the names of all fields on the wire."""
         return frozenset(name for _, name in _names(cls))
 
     def to_fields(self) -> dict[str, str]:
-        """All fields that have a value, as the strings of the wire."""
+        """Return all fields that have a value, as strings."""
         fields: dict[str, str] = {}
         for attribute, name in _names(type(self)):
             value = getattr(self, attribute)
@@ -60,7 +60,7 @@ def _problem(header: type[Header], fields: dict[str, str], error: msgspec.Valida
         value = fields.get(each.encode_name)
         if value is None:
             if each.required:
-                return f"the request misses field {each.encode_name}"
+                return f"the request lacks field {each.encode_name}"
             continue
         try:
             convert(value, each.type, strict=False)

@@ -15,7 +15,7 @@ class QueryConsumerOffsetRequestHeader(Header):
 
 
 class QueryConsumerOffsetResponseHeader(Header):
-    """The answer to 14."""
+    """Response to 14."""
 
     offset: Int64
 
@@ -37,7 +37,7 @@ class GetMaxOffsetRequestHeader(Header):
 
 
 class GetMaxOffsetResponseHeader(Header):
-    """The answer to 30."""
+    """Response to 30."""
 
     offset: Int64
 
@@ -50,7 +50,7 @@ class GetMinOffsetRequestHeader(Header):
 
 
 class GetMinOffsetResponseHeader(Header):
-    """The answer to 31."""
+    """Response to 31."""
 
     offset: Int64
 
@@ -64,7 +64,7 @@ class SearchOffsetRequestHeader(Header):
 
 
 class SearchOffsetResponseHeader(Header):
-    """The answer to 29."""
+    """Response to 29."""
 
     offset: Int64
 
@@ -77,7 +77,7 @@ class GetEarliestMsgStoretimeRequestHeader(Header):
 
 
 class GetEarliestMsgStoretimeResponseHeader(Header):
-    """The answer to 32."""
+    """Response to 32."""
 
     timestamp: Int64
 

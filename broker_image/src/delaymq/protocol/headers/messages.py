@@ -1,4 +1,4 @@
-"""Headers of what carries messages: sends, pulls, queries by id and key, send-backs, transactions, replies."""
+"""Headers of sends, pulls, queries by id and key, send-backs, transactions and replies."""
 
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from delaymq.protocol.integers import Int32, Int64
 
 
 class SendMessageRequestHeader(Header):
-    """Request 10, 324, and by its subclass with one-letter names 310, 320, 325."""
+    """Request 10, 324; its subclass with one-letter names is for 310, 320, 325."""
 
     producer_group: str
     topic: str
@@ -28,7 +28,7 @@ class SendMessageRequestHeader(Header):
     broker_name: str | None = None
 
 
-# Each send repeats these names, so the second version of the header shortens them.
+# Each send repeats these names, so version 2 of the header shortens them.
 V2_NAMES: Final[dict[str, str]] = {
     "producer_group": "a",
     "topic": "b",
@@ -55,7 +55,7 @@ def _with_names(header: type[Header], names: dict[str, str]) -> Any:
     return msgspec.defstruct(header.__name__ + "V2", fields, bases=(header,), module=__name__, rename=names, gc=False)
 
 
-# Declared again only for the names: code that takes the one takes the other.
+# A subclass with other names on the wire: code that accepts one accepts the other.
 SendMessageRequestHeaderV2: Final[type[SendMessageRequestHeader]] = _with_names(SendMessageRequestHeader, V2_NAMES)
 
 _SEND_V2_CODES: Final = frozenset(
@@ -64,13 +64,13 @@ _SEND_V2_CODES: Final = frozenset(
 
 
 def send_request_header(code: int, fields: dict[str, str]) -> SendMessageRequestHeader:
-    """The header of a send in whichever version `code` has. Raises RequestError as `from_fields` does."""
+    """Return the header of a send in the version of `code`. RequestError as in `from_fields`."""
     header = SendMessageRequestHeaderV2 if code in _SEND_V2_CODES else SendMessageRequestHeader
     return header.from_fields(fields)
 
 
 class SendMessageResponseHeader(Header):
-    """The answer to 10, 310, 320, 324, 325. For a batch `msg_id` has all ids, by commas."""
+    """Response to 10, 310, 320, 324, 325. For a batch, `msg_id` contains all ids, separated by commas."""
 
     msg_id: str
     queue_id: Int32
@@ -78,7 +78,7 @@ class SendMessageResponseHeader(Header):
     transaction_id: str | None = None
 
     def to_fields(self) -> dict[str, str]:
-        # By hand, since every send ends here.
+        # Handwritten, since each send uses it.
         fields = {"msgId": self.msg_id, "queueId": str(self.queue_id), "queueOffset": str(self.queue_offset)}
         if self.transaction_id is not None:
             fields["transactionId"] = self.transaction_id
@@ -102,7 +102,7 @@ class PullMessageRequestHeader(Header):
 
 
 class PullMessageResponseHeader(Header):
-    """The answer to 11."""
+    """Response to 11."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -110,7 +110,7 @@ class PullMessageResponseHeader(Header):
     max_offset: Int64
 
     def to_fields(self) -> dict[str, str]:
-        # By hand, since every pull ends here.
+        # Handwritten, since each pull uses it.
         return {
             "suggestWhichBrokerId": str(self.suggest_which_broker_id),
             "nextBeginOffset": str(self.next_begin_offset),
@@ -130,7 +130,7 @@ class QueryMessageRequestHeader(Header):
 
 
 class QueryMessageResponseHeader(Header):
-    """The answer to 12."""
+    """Response to 12."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64

@@ -1,4 +1,4 @@
-"""Headers that the NameServer serves: registrations, routes, write permission, key-value settings."""
+"""Headers of a NameServer: registrations, routes, write permission, key-value settings."""
 
 from delaymq.protocol.headers.base import Header
 from delaymq.protocol.integers import Int32, Int64
@@ -15,11 +15,11 @@ class RegisterBrokerRequestHeader(Header):
     compressed: bool | None = None
     body_crc32: Int32 | None = None
     epoch: Int64 | None = None
-    """Ours: rises with each promotion of a replica; believed of a signed registration only."""
+    """DelayMQ only: rises with each promotion of a replica; used only in signed registrations."""
 
 
 class RegisterBrokerResponseHeader(Header):
-    """The answer to 103."""
+    """Response to 103."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -51,7 +51,7 @@ class QueryDataVersionRequestHeader(Header):
 
 
 class QueryDataVersionResponseHeader(Header):
-    """The answer to 322."""
+    """Response to 322."""
 
     changed: bool
 
@@ -63,7 +63,7 @@ class WipeWritePermOfBrokerRequestHeader(Header):
 
 
 class WipeWritePermOfBrokerResponseHeader(Header):
-    """The answer to 205."""
+    """Response to 205."""
 
     wipe_topic_count: Int32
 
@@ -75,7 +75,7 @@ class AddWritePermOfBrokerRequestHeader(Header):
 
 
 class AddWritePermOfBrokerResponseHeader(Header):
-    """The answer to 327."""
+    """Response to 327."""
 
     add_topic_count: Int32
 
@@ -96,7 +96,7 @@ class GetKVConfigRequestHeader(Header):
 
 
 class GetKVConfigResponseHeader(Header):
-    """The answer to 101."""
+    """Response to 101."""
 
     value: str | None = None
 
