@@ -32,7 +32,7 @@ LEDGER_PATH = Path(__file__).with_name("ledger.toml")
 RECORDS_PATH = Path(__file__).resolve().parent.parent / "build" / "ledger"
 
 PR_SET_CHILD_SUBREAPER = 36
-# What a command leaves behind ends by itself within seconds; a daemon that does not is no reason to wait forever.
+# Processes that a command leaves behind exit within seconds; a daemon that does not must not block forever.
 REAP_TIMEOUT_S = 60.0
 REFERENCE_ROUNDS = 3
 REFERENCE_KEYS = 200_000
@@ -40,7 +40,7 @@ REFERENCE_KEYS = 200_000
 
 @dataclass(frozen=True)
 class Record:
-    """One run of a suite; times in seconds, ``began_s`` since 1970, ``reference_s`` of the fixed work beside it.
+    """One run of a suite; times in seconds, ``began_s`` since 1970, ``reference_s`` of the fixed work in the same run.
 
     ``stolen`` is the share of this machine's processor time that its host gave to others (steal time, proc(5)).
     """
@@ -124,7 +124,7 @@ def problems(ledger: Ledger, records: Sequence[Record]) -> list[str]:
 
 
 def table(ledger: Ledger, records: Sequence[Record]) -> str:
-    """The records as text, one line a suite, with the allowed processor time beside the used one."""
+    """Return the records as text, one line per suite, with used and allowed processor time."""
     rows = [("suite", "wall min", "processor min", "ledger", "allowed", "machine", "stolen")]
     for record in records:
         line = ledger.lines.get(record.suite)
@@ -146,7 +146,7 @@ def table(ledger: Ledger, records: Sequence[Record]) -> str:
 
 
 def _covered_s(records: Sequence[Record]) -> float:
-    """Seconds in which any suite ran: some run beside each other."""
+    """Seconds in which any suite ran: some run concurrently."""
     covered_s, until_s = 0.0, 0.0
     for each in sorted(records, key=lambda record: record.began_s):
         end_s = each.began_s + each.wall_s

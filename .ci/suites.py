@@ -1,4 +1,4 @@
-"""Fails when a suite or a test module was left out, or a test was skipped: a green run says that everything ran."""
+"""Fail when a suite or a test module did not run, or a test was skipped: a green run means that everything ran."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def half_frames(port: int) -> None:
 
 
 def pulls_unread(port: int) -> None:
-    """Connections ask for messages again and again and read nothing."""
+    """Connections repeatedly request messages and never read the responses."""
     fields = {"consumerGroup": "G", "topic": "Big", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32"}
     fields |= {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*"}
     fields |= {"subVersion": "0", "expressionType": "TAG"}

@@ -1,4 +1,4 @@
-"""Many consumers of one broker: what a held pull costs, an arrival, a message for all, and all coming back at once.
+"""Many consumers of one broker: costs of held pulls, arrivals, a message to all, and a simultaneous reconnect.
 
     PYTHONPATH=e2e .venv/bin/python bench/fan_out.py [consumers]
 
@@ -56,7 +56,7 @@ class Consumer:
 
 
 class FanOut:
-    """The measurements, one after the other."""
+    """The measurements, run sequentially."""
 
     def __init__(self, cluster: OurCluster, count: int) -> None:
         self._cluster = cluster
@@ -68,10 +68,10 @@ class FanOut:
         async with self._connections(1) as (producer,):
             await self._make_topic(producer)
             async with self._timed("connecting"), self._connections(self._count) as consumers:
-                async with self._timed("heartbeats of one group, all at once"):
+                async with self._timed("heartbeats of one group, all concurrently"):
                     await asyncio.gather(*(each.heartbeat(GROUP) for each in consumers))
                 told = sum(len(each.told) for each in consumers)
-                print(f"{'':44}{told:10,} times a member was told that the group changed")
+                print(f"{'':44}{told:10,} notifications of members about changes of the group")
                 await self._hold("held pulls", consumers, GROUP)
                 async with self._timed("a message for each of them"):
                     await self._send_each(producer, consumers)

@@ -2,7 +2,7 @@
 
     PYTHONPATH=broker_image/testing .venv/bin/python bench/group_members.py [MEMBERS] [QUEUES]
 
-All join, ask for each other whenever they are told of a change, as clients do, and leave; with virtual time and no
+All join, query each other whenever they are notified of a change, as clients do, and leave; with virtual time and no
 sockets, so that only the broker's own work is measured. Prints times in ms of one thread, counts, and memory.
 """
 
@@ -100,7 +100,7 @@ def main(members: int, queues: int) -> None:
         body = LockRequest(client_id="10.0.0.2@1", consumer_group=GROUP, mq_set=wanted).encode()
         began = time.perf_counter()
         harness.answer(RequestCode.LOCK_BATCH_MQ, body=body)
-        print(f"{queues} queues locked at once: {(time.perf_counter() - began) * 1000:.1f} ms")
+        print(f"{queues} queues locked by one request: {(time.perf_counter() - began) * 1000:.1f} ms")
         for queue_id in range(queues):
             harness.broker.offsets.commit(TOPIC, GROUP, queue_id, 1)
         turns = []

@@ -1,8 +1,8 @@
 """What one hostile client costs an honest one: `python bench/hostile.py [--seconds 60] [--only NAME …]`.
 
 A broker with access control has one processor to itself. On the other one are the hostile client, with an account of
-its own, and the honest one (hostile_honest.py), which goes before it: each attack runs beside it for a time at full
-speed. After each the broker is started anew over the same store. Prints a table and writes it to bench/results/.
+its own, and the honest one (hostile_honest.py), which has priority: during each attack it runs for a time at full
+speed. After each the broker is restarted over the same store. Prints a table and writes it to bench/results/.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ports:
 
 
 class Broker:
-    """A broker process of ours on one processor, and the most that it ever had of anything."""
+    """A DelayMQ broker process pinned to one processor, with the peak of each of its resources."""
 
     def __init__(self, folder: Path, host: str, processor: int) -> None:
         self.folder = folder
@@ -120,7 +120,7 @@ class Broker:
                 self.peak["descriptors"] = max(self.peak["descriptors"], len(os.listdir(f"/proc/{pid}/fd")))
 
     def stop(self) -> bool:
-        """Whether it ended by itself, and in time."""
+        """Whether the broker exited on SIGTERM, within the time limit."""
         self._watching.set()
         if self._watcher.is_alive():
             self._watcher.join()
@@ -172,7 +172,7 @@ def attack(name: str, world: World, processor: int, seconds: float, connections:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One attack beside the honest client, and a start afterwards."""
+    """One attack concurrent with the honest client, followed by a restart."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         with broker(folder, options) as one:
@@ -219,7 +219,7 @@ COLUMNS = [
     "attack",
     "frames",
     "accepted",
-    "cut off",
+    "disconnected",
     "honest errors",
     "send p50, ms",
     "p99",

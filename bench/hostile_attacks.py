@@ -60,7 +60,7 @@ class World:
         return self.frame(11, [(name, str(value)) for name, value in (pairs | named).items()])
 
     def ask(self, frame: bytes) -> tuple[int, dict[str, str], bytes]:
-        """Code, fields and body of one answer, over a connection of its own; a busy broker is asked again."""
+        """Return code, fields and body of one response, over a separate connection; a busy broker is retried."""
         for _ in range(100):
             with socket.create_connection((self.host, self.port), timeout=30) as peer:
                 peer.sendall(frame)
@@ -190,7 +190,7 @@ def denied_dead_letters(world: World) -> Frames:
 
 
 def held_pulls(world: World) -> Frames:
-    """7: pulls that wait, without end, and a message for all of them now and then."""
+    """7: held pulls without end, and occasionally a message for all of them."""
     world.ask(world.send("Orders", b"x"))
     waiting = world.pull("Orders", "readers", wait_ms=60_000)
     waking = world.send("Orders", b"x")

@@ -23,7 +23,7 @@ class Peer:
 
 
 def run(world: World, attack: Attack, seconds: float, connections: int) -> tuple[int, int, int]:
-    """Keeps `connections` busy for a time; frames that went out, answers with code 0, connections that were cut off."""
+    """Keep `connections` busy for a time; return frames sent, responses with code 0, and connections lost."""
     frames = attack(world)
     port = world.namesrv_port if attack is stolen_names else world.port
     selector = selectors.DefaultSelector()

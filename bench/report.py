@@ -19,7 +19,7 @@ REAL = "real"
 
 @dataclass
 class Line:
-    """One row of the table: contender → pair → value; what failed or did not run is not there."""
+    """One row of the table: contender → pair → value; failed and missing runs are omitted."""
 
     row: Row
     values: dict[str, dict[int, float]] = field(default_factory=dict)

@@ -213,7 +213,7 @@ def filtered(options: Options, contender: Contender, load: LoadProgram) -> Itera
 
 
 def transactions(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
-    """Half messages that are committed at once; measured until the last committed message is in its topic."""
+    """Half messages that are committed immediately; measured until the last committed message is in its topic."""
     with Subject(contender, load) as subject:
         subject.start()
         for threads in TRANSACTION_THREADS:
@@ -291,7 +291,7 @@ def recovery(options: Options, contender: Contender, load: LoadProgram) -> Itera
 
 
 def clients(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
-    """Our asyncio client (``ours``) and RocketMQ's Java client (``real``), each on a broker of ours of its own."""
+    """DelayMQ's asyncio client (``ours``) and RocketMQ's Java client (``real``), each on a separate DelayMQ broker."""
     with ExitStack() as stack:
         if contender.kind == "ours":
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="delaymq-bench-client-")))

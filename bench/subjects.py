@@ -26,7 +26,7 @@ SETTINGS: Mapping[str, str] = {
     "flushDiskType": "ASYNC_FLUSH",
     "brokerFastFailureEnable": "true",
 }
-# RocketMQ's start script asks for 8 GiB, touched at once; a quarter of that is plenty here and not touched before use.
+# RocketMQ's start script requests 8 GiB, pre-touched; a quarter is plenty here and not touched before use.
 REAL_JVM_OPTIONS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=4g")
 SEND_TIMEOUT_MS = 3000
 FIRST_SEND_TIMEOUT_MS = 1000
@@ -56,9 +56,9 @@ class Contender:
     label: str
     kind: Kind
     python: str = ""
-    """Of ours: path of the interpreter."""
+    """DelayMQ only: path of the interpreter."""
     interpreter: str = ""
-    """Of ours: its name and build."""
+    """DelayMQ only: the interpreter's name and build."""
 
 
 def contenders(pythons: Sequence[str], against: str) -> list[Contender]:

@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes too long for every change; runs with --long")
-    config.addinivalue_line("markers", "one_in(share): one of so many parameters each time, by the seed")
+    config.addinivalue_line("markers", "one_in(share): one in `share` parameters each time, by the seed")
     config.addinivalue_line("markers", "ours_only: a promise that the real broker does not make")
 
 
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         unwanted.add("long")
     if config.getoption("--against") == "real":
         unwanted.add("ours_only")
-    # Deselected, not skipped: nothing is missing here that the run was asked for.
+    # Deselected, not skipped: the run did not request these tests.
     dropped = [item for item in items if any(item.get_closest_marker(name) for name in unwanted)]
     config.hook.pytest_deselected(items=dropped)
     items[:] = [item for item in items if item not in dropped]

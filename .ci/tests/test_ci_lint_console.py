@@ -22,7 +22,7 @@ chmod 755 node_modules/.bin/biome
 
 @pytest.fixture
 def fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with a line for each run of npm; node and npm are the only programs beside the system's."""
+    """A file with a line for each run of npm; node and npm are the only programs besides the system's."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, text in (("npm", NPM), ("node", "#!/bin/sh\n")):

@@ -19,7 +19,7 @@ chmod 755 "$2"
 
 @pytest.fixture
 def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with a line for each build; Go is the only program beside the system's."""
+    """A file with a line for each build; Go is the only program besides the system's."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/go").write_text(GO)
     (tmp_path / "bin/go").chmod(0o755)

@@ -5,7 +5,7 @@ import signal
 from delaymq_testing import repetitions
 from hypothesis import settings
 
-# A machine that others use as well may stand still in the middle of any example: that is no failure.
+# A shared machine may stall in the middle of any example: that is no failure.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 

@@ -25,7 +25,7 @@ def main() -> int:
     commands.add_parser("images", help="build the product's images and print their tags")
     creating = commands.add_parser("create", help="create a cluster and print how to use it")
     creating.add_argument("name")
-    creating.add_argument("--workers", type=int, default=0, help="nodes beside the control plane (0)")
+    creating.add_argument("--workers", type=int, default=0, help="nodes in addition to the control plane (0)")
     creating.add_argument("--load", action="store_true", help="also build the images and load them")
     deleting = commands.add_parser("delete", help="delete a cluster")
     deleting.add_argument("name")
@@ -35,7 +35,7 @@ def main() -> int:
     cleaning = commands.add_parser("clean", help="remove what is built and not of this checkout, and Go's caches")
     cleaning.add_argument("--all", action="store_true", help="remove the whole cache, after down")
     arguments = parser.parse_args()
-    # Who waits for another run is to see it at once, through a pipe too.
+    # Output that concerns a concurrent run must appear immediately, through a pipe too.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -69,7 +69,7 @@ def _up(arguments: argparse.Namespace) -> None:
 
 
 def _say(text: str) -> None:
-    """Beside what a shell may take over: `eval "$(python -m cluster create demo)"`."""
+    """Print in addition the variables for a shell: `eval "$(python -m cluster create demo)"`."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -119,7 +119,7 @@ def content_digest(path: Path, *, leave_out: tuple[str, ...] = ()) -> bytes:
 def locked(
     path: Path, log: Log, *, what: str, timeout_s: float = LOCK_TIMEOUT_S, shared: bool = False
 ) -> AbstractContextManager[None]:
-    """Hold a lock file; who has to wait says so once. Raises ClusterError when it takes longer than ``timeout_s``."""
+    """Hold a lock file; a process that has to wait logs it once. Raises ClusterError after ``timeout_s``."""
     return locks.locked(path, log, what=what, timeout_s=timeout_s, error=ClusterError, shared=shared)
 
 

@@ -27,7 +27,7 @@ ORDINARY = (
     programs.SPARK_OPERATOR,
     node_image.NODE_IMAGE,
 )
-# debootstrap uses one processor, so they are made beside the others.
+# debootstrap uses one processor, so they are made concurrently with the others.
 DEBIAN_ROOTS = (
     debian.NODE_ROOT,
     debian.PYTHON_RUNTIME,

@@ -20,7 +20,7 @@ Log = Callable[[str], None]
 # Enough to see why a build failed, not so much that the reason drowns.
 SHOWN_CHARS = 4000
 
-# Of jobs beside each other: the process groups of their programs, and whether all of them are to end.
+# Of concurrent jobs: the process groups of their programs, and whether all of them are to end.
 _groups: set[int] = set()
 _ending = threading.Event()
 
@@ -35,7 +35,7 @@ def run(
     check: bool = True,
     cleans_up: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, its output captured; ``environment`` replaces the whole of ours.
+    """Run a program to its end, its output captured; ``environment`` replaces this process's environment.
 
     One that ``cleans_up`` is run also when another job of ``beside`` has failed.
 

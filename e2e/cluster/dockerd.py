@@ -136,7 +136,7 @@ def _own() -> Daemon:
 
 
 def _answers() -> bool:
-    # The folder of root's daemon is closed to other users; for them none of ours answers.
+    # The folder of root's daemon is closed to other users; for them no daemon of these tests responds.
     return os.path.exists(SOCKET_PATH) and bool(
         output_of(["docker", "-H", f"unix://{SOCKET_PATH}", "version", "-f", "{{.Server.Version}}"])
     )
@@ -237,7 +237,7 @@ def _remove_remains(log: Log) -> None:
 
 
 def _daemon_pid() -> int | None:
-    """The daemon's process, if the one with that number is a dockerd of ours."""
+    """The daemon's process, if the process with that id is a dockerd that these tests started."""
     try:
         pid = int(PID_PATH.read_text())
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -255,7 +255,7 @@ def _end_orphans() -> None:
             groups = Path(f"/proc/{pid}/cgroup").read_text()
         except (OSError, ValueError):
             continue
-        # The number may be somebody else's by now.
+        # The process id may have been reused by now.
         if pid_file.parent.name in groups:
             machine.end_process(pid, timeout_s=0)
     for pid in machine.processes_with(str(EXEC_ROOT_PATH)):

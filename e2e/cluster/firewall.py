@@ -37,7 +37,7 @@ def snapshot() -> list[str]:
 
 
 def guard() -> None:
-    """A packet from the nodes' bridge may go to that bridge only, so that a pod can reach nothing but the cluster."""
+    """A packet from the nodes' bridge may go to that bridge only, so that pods reach the cluster alone."""
     for program in PROGRAMS:
         command = [program, "-w"]
         if run([*command, "-N", GUARD], timeout_s=TIMEOUT_S, check=False).returncode != 0:

@@ -2,7 +2,7 @@
 
 Tags come from the content of the sources: what is unchanged is not built again. The build stage reaches the package
 registry by this machine's own pip settings and certificates, which are put into the image that the build stage starts
-from; the image that is tested is made from another one and knows nothing of them.
+from; the tested image is built from another one and does not contain them.
 """
 
 import ast
@@ -29,7 +29,7 @@ CLIENT_PATH = REPOSITORY_PATH / "e2e" / "kind_client"
 JAVA_SOURCES_PATH = REPOSITORY_PATH / "bench" / "java"
 TAG_PREFIX = "e2e-"
 
-# What the Dockerfile takes by itself, where a registry can be reached.
+# What the Dockerfile downloads automatically where a registry can be reached.
 PYTHON_IMAGE = "python:3.11-slim-bookworm"
 JAVA_IMAGE = "eclipse-temurin:17-jre"
 

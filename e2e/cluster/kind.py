@@ -48,7 +48,7 @@ FOREIGN_OPTIONS = re.compile(
 
 
 class Output(str):
-    """What a program printed on standard output; the rest beside it."""
+    """What a program printed on standard output; standard error is separate."""
 
     stderr: str
     exit_code: int
@@ -122,7 +122,7 @@ class Cluster:
         self._log(f"{self.kind_name}: deleted in {time.monotonic() - started:.1f} s")
 
     def release(self) -> None:
-        """Let go of the cluster without deleting it: another run may `attach` to it."""
+        """Release the cluster without deleting it: another run may `attach` to it."""
         self.expander.stop()
         self._lock.close()
 
@@ -209,7 +209,7 @@ class Cluster:
         return _output(done.stdout, done.stderr, done.returncode)
 
     def node_stop(self, node: str, *, kill: bool = True) -> None:
-        """Lose a node: at once as by a power cut, or with ``kill`` false as by a shutdown."""
+        """Lose a node: abruptly as by a power cut, or with ``kill`` false as by a shutdown."""
         self._check_node(node)
         self._addresses[node] = self.node_address(node)
         words = ["kill", node] if kill else ["stop", "-t", "20", node]

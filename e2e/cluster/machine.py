@@ -32,7 +32,7 @@ SYSCTLS = (
 # Every node's systemd, containerd and kubelet take some; 128, a usual default, ends at the second node.
 INOTIFY_INSTANCES = 1024
 # Linux gives each session of processes as much processor time as the group of all containers together. A server of a
-# test is a session of its own, a whole cluster is none: beside other tests it starves without more shares.
+# test is one session, a whole cluster is none: under other tests' load it starves without more shares.
 CONTAINERS_CPU_PATH = Path("/sys/fs/cgroup/cpu/docker")
 CONTAINERS_CPU_SHARES = 2 * 1024
 
@@ -49,7 +49,7 @@ class Before:
 
 
 def remember() -> Before:
-    """Write down the machine as it is, unless an earlier run's memory is still there: that one is older and right."""
+    """Write down the machine's state, unless an earlier run's file still exists: that one is older and right."""
     if before := recall():
         return before
     before = Before(
@@ -91,7 +91,7 @@ def prepare(before: Before) -> None:
 
 
 def put_back(before: Before, log: Log) -> None:
-    """Undo it all; says what could not be undone. Nothing of ours may be running any more."""
+    """Undo everything; return what could not be undone. No process of a cluster may be running any more."""
     # The kernel takes its time with the network of a container that was killed.
     listed = run(["ip", "-o", "link", "show", "master", firewall.BRIDGE], timeout_s=10, check=False).stdout
     ports = [line.split(": ")[1].partition("@")[0] for line in listed.splitlines()]
@@ -124,13 +124,13 @@ def _mounts_below(folder: Path) -> list[str]:
 
 
 def thaw() -> None:
-    """Let go of frozen containers: a node killed while runc set one up leaves it so, and it cannot be ended."""
+    """Thaw frozen containers: a node killed while runc set one up leaves it frozen, and it cannot be stopped."""
     for state in Path("/sys/fs/cgroup/freezer/docker").glob("**/freezer.state"):
         try:
             if state.read_text().strip() != "THAWED":
                 state.write_text("THAWED")
         except OSError:
-            continue  # it ended by itself meanwhile
+            continue  # it ended meanwhile
 
 
 def remove_control_groups() -> None:
@@ -144,7 +144,7 @@ def remove_control_groups() -> None:
 
 
 def end_process(pid: int, *, timeout_s: float) -> bool:
-    """SIGTERM, and SIGKILL when it has not ended in time; whether it ended by itself."""
+    """SIGTERM, and SIGKILL when it has not ended in time; return whether SIGTERM sufficed."""
     for sent, patience_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, 10.0)):
         try:
             os.kill(pid, sent)

@@ -55,7 +55,7 @@ def test_without_a_namespace_all_are_meant_and_nodes_have_none() -> None:
 
 
 class FakeApiServer(BaseHTTPRequestHandler):
-    """Answers of paths; what was asked."""
+    """Responses by path, and the requests received."""
 
     groups: ClassVar[list[Any]] = []
     answers: ClassVar[dict[str, Any]] = {}

@@ -74,7 +74,7 @@ sys.stdin.read()
 
 
 class Machine:
-    """A machine with nothing but fake programs of Debian, and root's rights."""
+    """A machine with only fake programs of Debian, and root's rights."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -125,7 +125,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.fixture
 def holding(machine: Machine) -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
-    """Holds one of apt's locks until somebody says that they wait."""
+    """Hold one of apt's locks until another process reports that it waits."""
     started: list[subprocess.Popen[str]] = []
 
     def release() -> None:

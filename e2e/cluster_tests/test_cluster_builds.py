@@ -1,4 +1,4 @@
-"""Builds at the same time, and builds after one that was cut off."""
+"""Concurrent builds, and builds after an interrupted one."""
 
 import errno
 import os
@@ -280,7 +280,7 @@ def test_java_libraries_that_another_run_downloads_are_waited_for_and_not_downlo
 
 
 def said_by_the_second(call: Callable[[Log], object], entered: threading.Event, go_on: threading.Event) -> list[str]:
-    """What the second of two calls at once logs; its first line lets the first one, which has ``entered``, go on."""
+    """The log of the second of two concurrent calls; its first line releases the first one, which has ``entered``."""
     first = threading.Thread(target=lambda: call(quiet))
     first.start()
     assert entered.wait(LIMIT_S)
@@ -376,7 +376,7 @@ def test_who_installs_docker_does_not_hold_up_those_that_start_or_stop_it(
         dockerd.up(quiet)
 
 
-# Builds after one that was cut off.
+# Builds after an interrupted one.
 
 
 def test_a_killed_build_resumes_from_its_finished_parts_with_gos_caches_and_without_its_programs(

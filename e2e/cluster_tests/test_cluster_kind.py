@@ -19,7 +19,7 @@ def run_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def unmade(run_path: Path) -> Cluster:
-    """An object for a cluster that is not there: only refusals can be seen with it."""
+    """An object for a cluster that does not exist: only rejections can be tested with it."""
     with (run_path / "lock").open("w") as lock:
         return Cluster("one", Daemon({"PATH": "/nonexistent"}, own=False), [], lambda _: None, lock)
 
@@ -44,7 +44,7 @@ def test_every_cluster_has_the_prefix_and_a_kubeconfig_of_its_own_outside_the_ho
     [
         ("get", "pods", "--context", "production"),
         ("get", "pods", "--context=production"),
-        ("--kubeconfig=/home/somebody/.kube/config", "get", "pods"),
+        ("--kubeconfig=/home/user/.kube/config", "get", "pods"),
         ("get", "pods", "-s", "https://elsewhere"),
         ("get", "pods", "--server=https://elsewhere"),
     ],

@@ -72,7 +72,7 @@ def cluster(new_cluster: NewCluster) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def strict_cluster(new_cluster: NewCluster) -> Iterator[Cluster]:
-    """Creates no topic by itself, and no group; its messages count as no longer in memory."""
+    """Creates no topic automatically, and no group; its messages count as no longer in memory."""
     settings = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
     with new_cluster(**settings, accessMessageInMemoryMaxRatio="0") as cluster:
         yield cluster

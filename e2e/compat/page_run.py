@@ -55,7 +55,7 @@ def steps_of(page: Path) -> list[Step]:
 
 
 def without_widths(text: str) -> str:
-    """Without the padding of tables, which follows from what stands in them."""
+    """Without the padding of tables, which depends on their content."""
     return "\n".join(re.sub(r" {2,}", "  ", re.sub("─+", "─", line)).strip() for line in text.strip().splitlines())
 
 

@@ -19,7 +19,7 @@ from delaymq.client import (
 from harness.brokers import Cluster
 
 LIMIT_S = 240.0
-"""Of a scenario; below the tests' own limit, so that what was waited for is told."""
+"""Timeout of a scenario; below the tests' own limit, so that a failure names what was waited for."""
 POLL_S = 0.02
 HELD_MS = 10_000
 FROM_FIRST = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, local_retry_ms=200)

@@ -1,5 +1,5 @@
 """A soak of the Python client: consumers of all kinds under load, members that come and go, a broker that is stopped
-and killed again and again. Run as `python python_soak.py --seconds 600`; prints its figures as one JSON object.
+and killed repeatedly. Run as `python python_soak.py --seconds 600`; prints its figures as one JSON object.
 """
 
 import argparse

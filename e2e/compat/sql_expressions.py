@@ -28,7 +28,7 @@ def text_of(value: str) -> str:
 
 
 class Expressions:
-    """Writes expressions: mostly by the grammar, now and then with a fault."""
+    """Generates expressions: mostly by the grammar, occasionally with a fault."""
 
     def __init__(self, random_: random.Random, *, fault_ratio: float) -> None:
         self._random = random_
@@ -41,7 +41,7 @@ class Expressions:
             self._spoil(words)
         text = ""
         for word in words:
-            # Blanks may be left out next to signs only; elsewhere words would grow together.
+            # Blanks may be omitted next to signs only; elsewhere words would run together.
             text += word + (self._random.choice(BLANKS) if self._random.random() < 0.2 else " ")
         return text
 

@@ -152,7 +152,7 @@ def test_pulls_and_offsets_are_those_of_the_account(clients: Workbench) -> None:
     ("credentials", "said"),
     [
         (None, "No accessKey is configured"),
-        ({"accessKey": "somebody", "secretKey": "12345678"}, "No acl config for somebody"),
+        ({"accessKey": "unknown", "secretKey": "12345678"}, "No acl config for unknown"),
         ({"accessKey": "application", "secretKey": "87654321"}, "Check signature failed for accessKey=application"),
     ],
 )

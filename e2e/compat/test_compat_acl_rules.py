@@ -1,4 +1,4 @@
-"""Access control while it changes: rules files, the folder beside, mqadmin and the Python administrator."""
+"""Access control while it changes: rules files, their folder, mqadmin and the Python administrator."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,7 +64,7 @@ def bench(changing: Cluster, new_workbench: Callable[..., Workbench]) -> Workben
 
 
 def put(path: Path, text: str) -> None:
-    """As an administrator does it: beside, then into place."""
+    """Write a file as an administrator does: under another name, then renamed."""
     path.parent.mkdir(exist_ok=True)
     beside = path.with_name("new.tmp")
     beside.write_text(text)
@@ -182,7 +182,7 @@ def test_the_python_administrator_changes_rules(changing: Cluster, bench: Workbe
 
 
 def test_mqadmin_sets_the_white_list(driver: Driver, changing: Cluster, bench: Workbench, against: str) -> None:
-    # The last one of this broker: RocketMQ's goes on with addresses of a list that the file had not when it started.
+    # The last test of this broker: RocketMQ's keeps addresses of a list that the file lacked when the broker started.
     where = ("-b", changing.broker_address, "-p", str(changing.rules_path))
     unsigned = bench.new_producer(credentials=None, retries=0)
 

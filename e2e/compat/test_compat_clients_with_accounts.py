@@ -124,7 +124,7 @@ def test_a_message_is_found_by_its_keys_and_ids(side: Side) -> None:
     ("account", "said"),
     [
         (None, "No accessKey is configured"),
-        ({"accessKey": "somebody", "secretKey": "12345678"}, "No acl config for somebody"),
+        ({"accessKey": "unknown", "secretKey": "12345678"}, "No acl config for unknown"),
         ({**APP, "secretKey": "87654321"}, "Check signature failed for accessKey=application"),
     ],
 )

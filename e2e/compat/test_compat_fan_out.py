@@ -30,7 +30,7 @@ HELD_MS = 100_000
 AT_ONCE = 50
 """Connections that are opened, or messages that are sent, side by side."""
 TOLD_AT_ONCE, TELL_INTERVAL_S = 16, 0.2
-"""Up to so many members are told of each change at once, more of them in such intervals."""
+"""Number of members notified of each change immediately; further ones follow in such intervals."""
 HELD_LIMIT_KIB = 32
 """Of memory for a held pull; it is a tenth of that, the rest is the allocator's play."""
 
@@ -136,7 +136,7 @@ class FanOut:
             await self._all(member.pull(group, topic) for member in members)
             before_kib = self._memory_kib()
             held = [asyncio.create_task(member.pull(group, topic, wait_ms=HELD_MS)) for member in members]
-            # Each is answered on its connection after what was asked before, so then the broker holds the pull.
+            # A connection's requests are answered in order, so now the broker holds the pull.
             await self._all(member.allocate(group) for member in members)
             assert not any(pull.done() for pull in held)
             self._held_kib = (self._memory_kib() - before_kib) / MEMBERS
@@ -173,7 +173,7 @@ class FanOut:
 
     @asynccontextmanager
     async def _joined(self) -> AsyncIterator[None]:
-        """With all members, of whom most have heard of others."""
+        """With all members, most of which have been notified of others."""
         members, port = self._members, self._cluster.listen_port
         began = time.monotonic()
         try:

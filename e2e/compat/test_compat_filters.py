@@ -231,7 +231,7 @@ def test_without_the_setting_a_consumer_is_told_that_there_are_no_expressions(cl
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_expressions_mean_what_rocketmq_makes_of_them(driver: Driver, seed: int) -> None:
-    """RocketMQ's own parser and evaluator are asked, whichever broker the other tests are for."""
+    """RocketMQ's own parser and evaluator decide, whichever broker the other tests use."""
     writer = Expressions(random.Random(seed), fault_ratio=0.3)
     cases = [
         {"expression": writer.expression(), "properties": [writer.message() for _ in range(6)]}

@@ -158,7 +158,7 @@ def test_more_sends_than_may_wait_are_refused_as_an_overload(
 
 @pytest.fixture
 def held_disk(against: str, tmp_path: Path) -> Iterator[tuple[Cluster, Path]]:
-    """A broker whose disk stands still while files are there (held_disk.py)."""
+    """A broker whose disk blocks while certain files exist (held_disk.py)."""
     folder = tmp_path / "hold"
     folder.mkdir()
     launcher = (sys.executable, str(Path(__file__).with_name("held_disk.py")), str(folder))
@@ -252,5 +252,5 @@ def test_a_consumer_stops_pulling_at_its_own_limits(clients: Workbench) -> None:
 
     wait_for(lambda: kept() > 1000, "the consumer does not read on to its limit")
     time.sleep(1.0)
-    # A pull is asked for while at most 1,000 are kept, and brings at most 32.
+    # A pull is sent while at most 1,000 are kept, and returns at most 32.
     assert 1000 < kept() <= 1032

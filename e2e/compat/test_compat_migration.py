@@ -1,4 +1,4 @@
-"""The ways of docs/migration.md from RocketMQ to ours and back, beside moving a store (test_compat_store.py)."""
+"""The steps of docs/migration.md from RocketMQ to DelayMQ and back; test_compat_store.py tests moving a store."""
 
 import json
 import re

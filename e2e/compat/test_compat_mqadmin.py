@@ -1,6 +1,6 @@
 """mqadmin against our broker prints what it prints against the real one.
 
-golden/ holds the real broker's normalised output. To write it anew:
+golden/ holds the real broker's normalised output. To write it again:
 ``pytest e2e/compat/test_compat_mqadmin.py --against real --write-golden``.
 """
 

@@ -105,7 +105,7 @@ def _fill(clients: Workbench) -> dict[str, str]:
     clients.stop(reader)
     deadline = time.monotonic() + 60
     while len(clients.admin.consumed(GROUP)) < QUEUES:
-        assert time.monotonic() < deadline, "the group's offsets are not there"
+        assert time.monotonic() < deadline, "the group has no offsets yet"
         time.sleep(0.1)
     return {"broker": clients.broker_address}
 

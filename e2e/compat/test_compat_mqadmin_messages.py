@@ -92,7 +92,7 @@ def _fill(clients: Workbench) -> dict[str, str]:
 
 
 def _wait_until_read(clients: Workbench) -> None:
-    """Whether a group has consumed a message is told by its offsets, which a member stores in its own time."""
+    """Whether a group has consumed a message follows from its offsets, which a member stores at intervals."""
     deadline = time.monotonic() + 60
     while True:
         consumed: dict[tuple[str, int], tuple[int, int]] = {}

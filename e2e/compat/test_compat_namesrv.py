@@ -80,7 +80,7 @@ def test_which_topics_are_ordered_is_the_name_servers_to_say(place: Place) -> No
     both.wait_for_route(topic, queues=4)
     both.admin.ask("updateNameServerConfig", {"orderMessageEnable": "true"}, None)
     both.admin.ask("createOrUpdateOrderConf", topic, "broker-a:2", True)
-    # A broker hears of it with the answer to its next registration, as when a topic is made.
+    # A broker receives it with the response to its next registration, as when a topic is created.
     both.admin.update_topic(both.name("Another"), broker=place.broker.address)
     until(lambda: topics_of(both.admin, place.broker)[topic]["order"], f"the broker's {topic} is ordered")
     assert both.admin.route(topic)["orderTopicConf"] == "broker-a:2"

@@ -12,7 +12,7 @@ from harness.raw_member import RawMember
 
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 OFFLINE = 206
-# A Java member that is told to go on elsewhere lets 10 s pass before it does.
+# A Java member that receives a reset waits 10 s before it applies it.
 RESET_TIMEOUT_S = 60.0
 COMMIT_TIMEOUT_S = 60.0
 
@@ -33,7 +33,7 @@ def wait_committed(clients: Workbench, topic: str, group: str, expected: dict[in
 
 
 def consumed(clients: Workbench, topic: str, group: str, *, queues: int, rounds: int) -> PushConsumer:
-    """A member that has consumed so many messages of each queue, and whose offsets the broker has."""
+    """A member that has consumed `count` messages of each queue, and whose offsets the broker has."""
     consumer = clients.push(topic, group=group, **FIRST)
     for number in range(rounds):
         for queue_id in range(queues):

@@ -117,7 +117,7 @@ def test_a_lite_pull_consumer_polls_seeks_and_commits(clients: Workbench) -> Non
     for i in range(8):
         clients.producer.send(topic, f"{i}")
     consumer = clients.lite_pull(topic, group=group, assign=[0])
-    # What a pull under way brings after a seek is handed over all the same: the seek waits until none brings anything.
+    # Messages of a pull in flight during a seek are delivered nevertheless: wait until no pull returns any.
     assert [m.body for m in consumer.poll_until(8)] == [b"%d" % i for i in range(8)]
     consumer.seek(topic, 0, 5)
     assert [m.body for m in consumer.poll_until(3)] == [b"5", b"6", b"7"]

@@ -106,7 +106,7 @@ def test_an_orderly_consumer_sees_each_queue_in_order_even_over_failures(clients
     for queue_id in range(2):
         in_queue = [m for m in messages if m.queue_id == queue_id]
         assert [int(m.body) for m in _accepted(in_queue, 2)] == list(range(queue_id, 10, 2))
-        # A failed message holds up its queue: each is seen three times in a row.
+        # A failed message holds up its queue: each is seen three times in succession.
         assert [int(m.body) for m in in_queue] == [i for i in range(queue_id, 10, 2) for _ in range(3)]
 
 

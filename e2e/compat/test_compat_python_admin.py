@@ -27,7 +27,7 @@ from delaymq.client import (
 from delaymq.message.names import retry_topic
 from harness.brokers import Cluster
 
-# Every request is an assertion here: on a loaded machine a broker may stand still for more than the usual 3 s.
+# Every request is an assertion here: on a loaded machine a broker may stall for more than the usual 3 s.
 PATIENT_MS = 30_000
 POLL_S = 0.05
 PATIENT = ClientOptions(request_timeout_ms=PATIENT_MS, connect_timeout_ms=PATIENT_MS)

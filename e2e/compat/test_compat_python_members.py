@@ -39,7 +39,7 @@ def test_the_state_of_a_python_member_is_shown_like_that_of_a_java_one(cluster: 
         consumer = subscribed(client, group, topic, handle, replace(FROM_FIRST, concurrency=7))
         async with Producer(client) as producer, consumer:
             await until(lambda: len(_of(consumer, topic)) == 1)
-            # Until it has let go of the queue that is ours now, both would get its messages.
+            # Until it has released the queue that is now assigned to the other member, both would get its messages.
             while len(await asyncio.to_thread(_queue_lines_of, clients, group, java.client_id, topic)) != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             (queue,) = _of(consumer, topic)
@@ -128,7 +128,7 @@ def test_a_python_member_consumes_a_message_that_it_is_told_to(cluster: Cluster,
             assert got.bodies[3:] == [b"good", b"later", b"failing"]
             again = got.messages[3]
             assert (again.topic, again.keys, again.queue_offset) == (topic, ("good",), 0)
-            # Beside the queues: nothing was retried, committed or counted.
+            # Apart from the queues' progress: nothing was retried, committed or counted.
             assert consumer.stats() == before
 
     run(cluster, scenario)

@@ -1,4 +1,4 @@
-"""The programs of docs/client.md run as they stand there, twice in a row, on either broker with its default levels."""
+"""The programs of docs/client.md run unchanged, twice in succession, on either broker with its default levels."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 ADDRESS = "127.0.0.1:9876"
 LIMIT_S = 60.0
 VARYING = re.compile(r"\b[0-9A-F]{32}\b|(?<!['\d])\d+")
-"""Ids and numbers, but for those in bodies, which are in quotes."""
+"""Ids and numbers, except those in bodies, which are in quotes."""
 
 
 @pytest.fixture(scope="module")

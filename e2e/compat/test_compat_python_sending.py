@@ -206,7 +206,7 @@ def test_sends_go_on_after_the_broker_was_killed(new_cluster: NewCluster) -> Non
                 with pytest.raises(SendError):
                     await producer.send(Message(topic=topic, body=b"meanwhile"), timeout_ms=1_000)
                 await asyncio.to_thread(cluster.start)
-                # The only broker is isolated: it is tried all the same.
+                # The only broker is isolated: it is tried nevertheless.
                 while len(acknowledged) < 5:
                     try:
                         acknowledged.append((await producer.send(Message(topic=topic, body=b"after"))).message_id)

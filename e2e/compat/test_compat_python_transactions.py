@@ -39,7 +39,7 @@ def java(checking_cluster: Cluster, new_workbench: Callable[[Cluster], Workbench
 
 
 class Told:
-    """A listener that says what it was told to, a state or an error a message."""
+    """A listener with scripted results, a state or an error per message."""
 
     def __init__(self, **states: LocalState | Exception) -> None:
         self.states = states

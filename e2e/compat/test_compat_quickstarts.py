@@ -1,4 +1,4 @@
-"""README and the quick starts, followed word by word and twice in a row, against brokers with default settings.
+"""README and the quick starts, followed to the letter and twice in succession, against brokers with default settings.
 
 Their ports are free here, where the network has only loopback.
 """
@@ -13,7 +13,7 @@ from compat.page_run import PageRun, pattern_of, steps_of
 from harness import java
 from harness.brokers import HOME_PATH
 
-# The pages start brokers of ours themselves, whatever --against says.
+# The pages start DelayMQ brokers themselves, whatever --against selects.
 pytestmark = pytest.mark.ours_only
 
 ROOT = Path(__file__).resolve().parents[2]

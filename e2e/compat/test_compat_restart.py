@@ -30,7 +30,7 @@ NewWorkbench = Callable[[Cluster], Workbench]
 
 
 def send_until_accepted(producer: Producer, topic: str, body: str, *, until: float) -> None:
-    """Try again and again, each try with a body of its own: one that got no answer may have been stored."""
+    """Retry until it succeeds, each time with a different body: an unanswered one may have been stored."""
     attempt = 0
     while True:
         try:

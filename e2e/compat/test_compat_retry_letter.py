@@ -172,7 +172,7 @@ def test_dead_letters_are_kept_whatever_their_topic_permits_and_shown_when_it_ma
     reader = clients.pull(group=clients.group())
     with pytest.raises(ClientError) as refused:
         reader.pull(topic, 0, 0)
-    # The client says so itself when the route has no queue to read, else the broker does.
+    # The client itself reports it when the route has no queue to read, else the broker does.
     assert refused.value.code in (NO_PERMISSION, None)
     clients.admin.update_topic(topic, broker=clients.broker_address, queues=1, permission=6)
     (dead,) = dead_letters(clients, group, clients.pull(group=clients.group()), 1)

@@ -1,4 +1,4 @@
-"""Java clients that were told not to shorten header names (sendSmartMsg=false): codes 10 and 324."""
+"""Java clients configured not to shorten header names (sendSmartMsg=false): codes 10 and 324."""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -24,7 +24,7 @@ SENDS_AWAY = {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
 HURRIED: dict[str, Any] = {"pollNamesrvMs": 1_000, "heartbeatMs": 1_000}
 
 
-@pytest.mark.timeout(300)  # four programs start, one after the other
+@pytest.mark.timeout(300)  # four programs start, one at a time
 def test_a_consumer_that_is_behind_reads_at_the_slave_until_that_has_no_more_or_is_gone(
     against: str, driver: Driver
 ) -> None:
@@ -68,7 +68,7 @@ def slave_of(master: BrokerNode, namesrv: NameServerNode) -> BrokerNode:
     config = {**SENDS_AWAY, "brokerId": "1", "brokerRole": "SLAVE", "haMasterAddress": f"{HOST}:{ports.free_port()}"}
     config |= {"longPollingEnable": "false", "shortPollingTimeMills": "200"}
     slave = BrokerNode("real", [namesrv.address], config=config)
-    # Its lists of topics and groups too, which slaves fetch only every 10 s. Now and then it replaces a file meanwhile.
+    # Its lists of topics and groups too, which slaves fetch only every 10 s, and a file may be replaced meanwhile.
     copy = partial(shutil.copytree, master.store_path, slave.store_path, dirs_exist_ok=True)
     until(copy, "a copy of the master's store")
     return slave

@@ -39,7 +39,7 @@ def our_namesrv(folder: Path, port: int, keys: dict[str, str]) -> ServerProcess:
 
 
 class OurNameServer:
-    """Beside the real broker, in RealNameServer's place."""
+    """Runs with the real broker, in RealNameServer's place."""
 
     def __init__(self, folder: Path, port: int, keys: dict[str, str]) -> None:
         self.process = our_namesrv(folder, port, keys)

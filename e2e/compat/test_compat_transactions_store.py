@@ -10,7 +10,7 @@ from harness.brokers import Cluster, OurCluster, RealCluster
 from harness.clients import TransactionProducer, Workbench
 from harness.driver import Received
 
-# Each writes with one and goes on with the other, whatever --against says; run once, with ours.
+# Each test writes with one broker and continues with the other, whatever --against selects; run once, with DelayMQ's.
 pytestmark = pytest.mark.ours_only
 
 CONFIG = {
@@ -81,7 +81,7 @@ def check(clients: Workbench, expected: list[str]) -> None:
 
 
 def wait_until_asked_about(clients: Workbench) -> None:
-    """The real broker stores each open half message anew when it asks, though nobody is there."""
+    """The real broker stores each open half message again for a check, even without a producer."""
     before = clients.admin.offsets(HALF_TOPIC, 0)["max"]
     wait_for(lambda: clients.admin.offsets(HALF_TOPIC, 0)["max"] >= before + 12)
 

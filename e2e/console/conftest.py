@@ -1,4 +1,4 @@
-"""A broker with messages, and a browser that may ask nothing but it."""
+"""A broker with messages, and a browser that may send requests only to it."""
 
 import contextlib
 import os

@@ -48,7 +48,7 @@ def run(namesrv_address: str, scenario: Callable[[Client], Awaitable[T]]) -> T:
 
 
 async def send(client: Client, *messages: Message, delay: str | None = None) -> list[SendResult]:
-    """Sends one after the other, so that they stand in this order."""
+    """Sends messages one at a time, to fix their order."""
     async with Producer(client, "shop-front") as producer:
         return [await producer.send(message, delay=delay) for message in messages]
 

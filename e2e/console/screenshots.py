@@ -1,4 +1,4 @@
-"""Makes the pictures in docs/images/console-*.png anew, from a broker with a small shop's messages.
+"""Generates the pictures in docs/images/console-*.png, from a broker with a small shop's messages.
 
     make screenshots
 

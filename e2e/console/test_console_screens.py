@@ -171,7 +171,7 @@ def test_what_is_not_there_is_said_in_a_sentence(filled: OurCluster, open_page: 
 
 
 def with_topics(cluster: OurCluster, count: int) -> OurCluster:
-    """The same broker with so many topics more, written into its file while it is down."""
+    """The same broker with `count` more topics, written into its file while it is down."""
     cluster.stop()
     path = cluster.store_path / "config" / "topics.json"
     table: dict[str, Any] = {"dataVersion": {"counter": 1, "timestamp": 1}, "topicConfigTable": {}}

@@ -12,7 +12,7 @@ from harness.commitlog import BadLogError, Record, delayed_messages, delays_ms
 
 @dataclass(frozen=True, kw_only=True)
 class Attempts:
-    """What the producers were told: unique keys with their level."""
+    """Acknowledgements to producers: unique keys with their level."""
 
     acknowledged: Mapping[str, int]
     failed: Mapping[str, int]
@@ -77,7 +77,7 @@ def read_attempts(path: Path) -> Attempts:
 
 
 def judge(*, store_path: Path, level_table: str, topic: str, attempts: Attempts, read_keys: Counter[str]) -> Verdict:
-    """Compare what producers were told with the log and with ``read_keys``, what a new group read of ``topic``.
+    """Compare the responses to producers with the log and with ``read_keys``, what a new group read of ``topic``.
 
     Raises BadLogError if the log itself makes no sense.
     """

@@ -1,7 +1,7 @@
 """Start ``delaymq`` so that it kills itself at a named point: ``python kill_points.py NAME:N ARGUMENTS OF delaymq``.
 
 The N-th time that the point is reached the process gets SIGKILL, as from outside. The points are laid over the
-broker's own functions from here; the broker knows nothing of them. A function that is gone is an error at once.
+broker's own functions from here; the broker does not depend on them. A missing function is an immediate error.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def segment_roll(reached: Reached) -> None:
 
 
 def config_rename(reached: Reached) -> None:
-    """A config file's new content is written beside it, the old one already is the backup."""
+    """A config file's new content is written to a temporary file, the old one already is the backup."""
     from delaymq.store.disk.files import Files
 
     rename = _function(Files, "rename")
@@ -109,7 +109,7 @@ def op_marked(reached: Reached) -> None:
 
 
 def checked(reached: Reached) -> None:
-    """A producer was asked about its transaction."""
+    """A check was sent to a producer."""
     from delaymq.broker.transactions.producers import Producers
 
     _after(Producers, "put_to", reached)

@@ -110,7 +110,7 @@ def run_with(
             load.call("forget", namesrv=address)
         cluster.stop()
         read_keys = Counter(line.split(" ")[0] for line in read_path.read_text().splitlines())
-        # Those that made the topic are nobody's attempts. One whose send failed may be stored all the same.
+        # Those that made the topic belong to no attempt. One whose send failed may be stored nevertheless.
         read_keys -= Counter(first["keys"])
         return judge(
             store_path=cluster.store_path, level_table=LEVEL_TABLE, topic=TOPIC,

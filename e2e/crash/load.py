@@ -104,7 +104,7 @@ class LoadProgram:
         return self.start(command, **options).result(timeout_s)
 
     def close(self) -> None:
-        """End the program; it is killed if it does not end by itself."""
+        """Stop the program; it is killed if it does not exit on request."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:

@@ -42,7 +42,7 @@ class RetryVerdict:
 
 
 def judge_retries(store_path: Path, level_table: str, told: Told, allowed_loss_s: float) -> RetryVerdict:
-    """Compare what the consumer was told with the log of a broker that has stopped."""
+    """Compare the responses to the consumer with the log of a broker that has stopped."""
     retries: Counter[str] = Counter()
     dead: Counter[str] = Counter()
     for record in records(store_path):

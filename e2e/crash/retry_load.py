@@ -37,7 +37,7 @@ class Stored:
 
 @dataclass
 class Told:
-    """What the consumer was told; times are monotonic seconds."""
+    """Responses to the consumer; times are monotonic seconds."""
 
     messages: list[Stored] = field(default_factory=list)
     acknowledged: set[str] = field(default_factory=set)
@@ -108,7 +108,7 @@ class RetryLoad(threading.Thread):
             self.told.acknowledged.add(message.key)
 
     async def _commit(self, ending: asyncio.Event) -> None:
-        """Until the end, but not before a broker that went away was looked at again."""
+        """Until the end, but not before a broker that went away was read again."""
         connection = await self._connect()
         next_offsets = dict.fromkeys(range(QUEUES), 1)
         while not ending.is_set():

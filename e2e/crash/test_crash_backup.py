@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """A broker that was backed up under load, killed and thrown away; its log is kept to compare with."""
+    """A broker that was backed up under load, killed and discarded; its log is kept for comparison."""
 
     log: Path
     backup: Path
@@ -149,7 +149,7 @@ def pending(cluster: OurCluster) -> int:
 
 
 def run_to_the_end(cluster: OurCluster, left: int) -> None:
-    """Waits until only so many are pending, then stops the broker."""
+    """Waits until only `count` messages are pending, then stops the broker."""
     give_up_at = time.monotonic() + LIMIT_S
     while pending(cluster) > left:
         assert time.monotonic() < give_up_at, "delayed messages still wait"

@@ -24,7 +24,7 @@ class TransactionVerdict:
     twice: tuple[str, ...]
     """In their topic more than once."""
     wrongly_seen: tuple[str, ...]
-    """Rolled back, or unknown, and in their topic all the same."""
+    """Rolled back, or unknown, and in their topic nevertheless."""
     read_otherwise: tuple[str, ...]
     """What a consumer reads is not what the log has."""
     unsettled: tuple[str, ...]
@@ -45,7 +45,7 @@ class TransactionVerdict:
 
 
 def judge_transactions(store_path: Path, told: Told, read_keys: Counter[str]) -> TransactionVerdict:
-    """Holds the log and what was read against what the producers were told."""
+    """Compare the log and the read messages with the responses to the producers."""
     halves: dict[str, int] = {}
     copies: Counter[str] = Counter()
     marked = set()

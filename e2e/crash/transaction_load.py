@@ -41,12 +41,12 @@ class Told:
 
 
 def is_committed(key: str) -> bool:
-    """The fate of a transaction: it is the same whenever it is asked for."""
+    """The fate of a transaction: the same each time."""
     return int(key[1:]) % 3 != 0
 
 
 def is_told(key: str) -> bool:
-    """Whether its producer tells the fate by itself; else it waits to be asked."""
+    """Whether its producer sends the fate itself; otherwise it waits for a check."""
     return int(key[1:]) % 4 != 0
 
 

@@ -3,7 +3,7 @@
 - ``java``: RocketMQ's libraries from Maven, kept in a cache, and compiled Java sources.
 - ``caching``: the folder of that cache, and of what clusters need.
 - ``locks``: lock files between the runs on one machine.
-- ``apt``: Debian packages, installed beside other processes that use apt-get.
+- ``apt``: Debian packages, installed while other processes may use apt-get.
 - ``isolation``: a network namespace with loopback only; the real broker binds all interfaces, so it runs nowhere else.
 - ``isolated``: ``python -m harness.isolated -- COMMAND`` runs a command in such a namespace.
 - ``processes``: a server process with a log file, a bounded start and stop, and kill -9.

@@ -1,4 +1,4 @@
-"""Debian packages, installed by apt-get beside other processes that use it, or unpacked without being installed.
+"""Debian packages, installed by apt-get while other processes may use it, or unpacked without being installed.
 
 apt-get can wait for dpkg's locks only; it fails at once when another process holds those of the package lists or of the
 archives. All of them are waited for here, and a line says who holds them.
@@ -52,7 +52,7 @@ def possible() -> bool:
 def install(missing: Callable[[], Sequence[str]], *, error: type[Exception], log: locks.Log = locks.say) -> None:
     """Install the packages that ``missing`` names, asked once no other run installs any.
 
-    Raises ``error`` when a lock is held for longer than HELD_TIMEOUT_S; at once when apt-get fails for another reason.
+    Raises ``error`` when a lock is held for longer than HELD_TIMEOUT_S; immediately when apt-get fails otherwise.
     """
     what = "another run that installs packages"
     with locks.locked(LOCK_PATH, log, what=what, timeout_s=INSTALL_TIMEOUT_S, error=error):
@@ -60,7 +60,7 @@ def install(missing: Callable[[], Sequence[str]], *, error: type[Exception], log
         if not packages:
             return
         log(f"installing {' '.join(packages)}")
-        # A mirror that fails beside the one that is needed must not end it here: the installation tells.
+        # A failing mirror that is not needed must not end it here: the installation shows what is missing.
         updated = _apt_get(["update", "-q"], error, log)
         installed = _apt_get(["install", "-y", "-q", "--no-install-recommends", *packages], error, log)
     if installed.returncode != 0:

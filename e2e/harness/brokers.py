@@ -1,7 +1,7 @@
 """A NameServer and a broker to test against: the real ones or ours, behind one interface.
 
 Both take RocketMQ's configuration keys. Names, ports and paths are the harness's; small files by default, because the
-real broker allocates its gigabyte segments at once. The real programs start only in an isolated network.
+real broker allocates its gigabyte segments immediately. The real programs start only in an isolated network.
 """
 
 import shutil
@@ -33,7 +33,7 @@ SMALL_FILES: Mapping[str, str] = {
     "maxHashSlotNum": "5000",
     "maxIndexNum": "20000",
 }
-# Machines that run tests stand still for seconds now and then; only tests of flow control want to hear of it.
+# Test machines occasionally stall for seconds; only tests of flow control should notice.
 PATIENT: Mapping[str, str] = {"brokerFastFailureEnable": "false"}
 SMALL_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 HOME_PATH = Path(__file__).resolve().parent / "rocketmq_home"

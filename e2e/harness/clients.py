@@ -151,7 +151,7 @@ class Replier(Client):
 
 
 class TransactionProducer(Client):
-    """A producer whose listener answers by a script: see Transactions.java; `inbox` has what it was asked about."""
+    """A producer with a scripted listener: see Transactions.java; `inbox` has the checks that it received."""
 
     def __init__(self, driver: Driver, name: str, **fields: Any) -> None:
         self.inbox = driver.inbox(name)
@@ -402,7 +402,7 @@ class Workbench:
         client.stop()
 
     def close(self) -> None:
-        """Stop all clients at once: each takes its time to say goodbye."""
+        """Stop all clients concurrently: each takes its time to shut down."""
         stopping = [client.driver.submit("stop", client=client.name) for client in self._clients]
         self._clients.clear()
         for future in stopping:

@@ -152,9 +152,9 @@ def missing_programs() -> list[str]:
 
 
 def _made_once(entry: Path, make: Callable[[Path], None]) -> Path:
-    """``entry``, made by ``make`` in a folder beside it and renamed: an interrupted run leaves none that is half done.
+    """``entry``, made by ``make`` in a temporary folder and renamed: an interrupted run leaves no partial one.
 
-    One lock for all entries: two Mavens at once would write into the same repository below the home folder.
+    One lock for all entries: two concurrent Mavens would write into the same repository below the home folder.
     """
     if entry.is_dir():
         return entry

@@ -66,7 +66,7 @@ def take(path: Path, *, shared: bool = False) -> IO[str] | None:
 
 
 def _is_still(path: Path, lock: IO[str]) -> bool:
-    """Whether the path names the locked file: whoever opens the path of a removed one locks another file."""
+    """Whether the path names the locked file: a process that opens the path of a removed one locks another file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(lock.fileno()))
     except FileNotFoundError:

@@ -153,7 +153,7 @@ def running(lines: list[str]) -> list[str]:
 
 
 def resets(lines: list[str]) -> list[str]:
-    """The time that was asked for is the test's; queues come in the order of a hash table."""
+    """The requested time is the test's; queues come in the order of a hash table."""
     return sorted(re.sub(r"\[\d{13}\]", "[TIME]", line) for line in lines)
 
 

@@ -17,7 +17,7 @@ SHARES = 8
 """Test processes that run at the same time and never choose the same port."""
 ATTEMPTS = 500
 _given: set[int] = set()
-# Not the seed of the tests: two runs beside each other may have the same.
+# Not the seed of the tests: two concurrent runs may have the same.
 _random = random.SystemRandom()
 
 

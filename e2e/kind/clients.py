@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CLIENT_POD = "client"
 JAVA_POD = "java-client"
 PROGRAMS = "/opt/e2e_client"
-# A program that is told to end by itself gets this much longer before its end counts as missing.
+# A program that is asked to stop gets this much longer before its exit counts as missing.
 END_GRACE_S = 20.0
 JAVA_OPTIONS = ("-Xms64m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Drocketmq.client.logLevel=WARN")
 
@@ -79,7 +79,7 @@ class Program:
             reader.join(END_GRACE_S)
         ends = self.lines("end")
         assert code == 0, f"{self.what} failed with exit code {code}: {self.complaint()}"
-        assert ends, f"{self.what} was cut off: {self.complaint()}"
+        assert ends, f"{self.what} was interrupted: {self.complaint()}"
         return ends[-1][0]
 
     def sends(self) -> list[Sent]:
@@ -98,7 +98,7 @@ class Program:
         return "".join(self._errors[-20:]).strip() or "nothing on standard error"
 
     def close(self) -> None:
-        """Let go of it; nothing is waited for but the local process."""
+        """Release it; only the local process is waited for."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -125,7 +125,7 @@ class ClientPod:
         self._programs: list[Program] = []
 
     def start(self, program: str, *, name_servers: str, at_most_s: float = 120.0, **options: object) -> Program:
-        """Begin a program; ``run_id=1`` becomes ``--run-id 1``, a value ``None`` is left out."""
+        """Start a program; ``run_id=1`` becomes ``--run-id 1``, a value ``None`` is omitted."""
         words = [f"{PROGRAMS}/{program}.py", "--until-stdin-closes"]
         words += ["--name-servers", name_servers, "--at-most-s", str(at_most_s)]
         words += _flags(options)
@@ -138,7 +138,7 @@ class ClientPod:
         return self._run([*words, question, *arguments], f"ask {question}", timeout_s).result()
 
     def produce(self, *, topic: str, name_servers: str, run: str = "m", **options: Any) -> Program:
-        """A producer that is connected: the first message may be on its way."""
+        """A producer that is connected: the first message may be in flight."""
         program = self.start("produce", topic=topic, run=run, name_servers=name_servers, **options)
         program.wait_lines("ready", timeout_s=60)
         return program
@@ -180,7 +180,7 @@ class JavaClient:
         return self._program.start("send", acks="/tmp/acks", **options)
 
     def stop_sending(self) -> None:
-        """What is on its way is answered, and the ``send`` comes to its end."""
+        """Wait until pending sends are answered and ``send`` ends."""
         self._program.call("stop")
 
     def first_send(self, **options: Any) -> Any:

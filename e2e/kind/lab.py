@@ -22,7 +22,7 @@ OPERATOR_NAMESPACE = "delaymq-system"
 RELEASE = "delaymq"
 OPERATOR_TIMEOUT_S = 90.0
 JAVA_IMAGE_TIMEOUT_S = 120.0
-# 900 MB, beside the first tests.
+# 900 MB, built during the first tests.
 SPARK_IMAGES_TIMEOUT_S = 240.0
 
 
@@ -168,7 +168,7 @@ class Operator:
         return deployment
 
     def pods(self) -> list[dict[str, Any]]:
-        """The operator's pods that are not on their way out."""
+        """The operator's pods that are not terminating."""
         selector = ",".join(f"{k}={v}" for k, v in self.deployment()["spec"]["selector"]["matchLabels"].items())
         pods: list[dict[str, Any]] = self.cluster.get("pods", namespace=self.namespace, selector=selector)["items"]
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]

@@ -29,7 +29,7 @@ def namespace(name: str, *, restricted: bool = True) -> Manifest:
 def broker(
     name: str = "demo", *, config: dict[str, str] | None = None, annotations: Any = None, **spec: Any
 ) -> Manifest:
-    """A Broker; ``spec`` goes over the defaults here, ``config`` beside the small sizes and the patience."""
+    """A Broker; ``spec`` overrides the defaults here, ``config`` is added to the small sizes and the patience."""
     metadata: Manifest = {"name": name}
     if annotations:
         metadata["annotations"] = annotations

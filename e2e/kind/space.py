@@ -1,4 +1,4 @@
-"""A namespace of one test, under Pod Security `restricted`, with what is asked about Brokers in it."""
+"""A namespace of one test, under Pod Security `restricted`, with queries about Brokers in it."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Space:
     # kubectl, here.
 
     def kubectl_command(self, *arguments: str) -> list[str]:
-        """The command line, for what runs on beside the test."""
+        """The command line, for what runs concurrently with the test."""
         return [*self.cluster.kubectl_command(), "-n", self.name, *arguments]
 
     def kubectl(self, *arguments: str, **options: Any) -> Any:
         return self.cluster.kubectl("-n", self.name, *arguments, **options)
 
     def apply(self, *manifests: Manifest) -> None:
-        """As a user's `kubectl apply` does it, all at once."""
+        """Apply all objects in one call, as a user's `kubectl apply` does."""
         placed = [{**each, "metadata": {"namespace": self.name, **each["metadata"]}} for each in manifests]
         self.cluster.apply({"apiVersion": "v1", "kind": "List", "items": placed})
 
@@ -118,7 +118,7 @@ class Space:
         return wait_until(what, ask, timeout_s=timeout_s)
 
     def condition(self, kind: str, name: str, type_: str) -> Manifest:
-        """A condition, or {} when it is not there."""
+        """A condition, or {} when it is missing."""
         return condition(self.get(kind, name), type_)
 
     def wait_condition(

@@ -29,7 +29,7 @@ class SparkOperator:
     def install(self) -> None:
         self.lab.wait_spark_images()
         cluster = self.lab.cluster
-        # Of a namespace that is on its way out nothing would stay.
+        # In a terminating namespace nothing would stay.
         cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout_s=120)
         cluster.apply(objects.namespace(NAMESPACE))
         repository, _, tag = self.lab.images["spark-operator"].rpartition(":")
@@ -90,7 +90,7 @@ def report_of(space: Space, config_map: str) -> str:
 
 
 def left_by_analytics(space: Space, broker: str) -> dict[str, list[str]]:
-    """Kind → names of what analytics have in the namespace, whoever made it: operator, Spark operator or Spark."""
+    """Kind → names of analytics' objects in the namespace, made by the operator, Spark operator or Spark."""
     found = {}
     for kind in (APPLICATION, "pods", "configmaps", "services", "serviceaccounts", "rolebindings", "networkpolicies"):
         names = [each["metadata"]["name"] for each in space.list(kind)]

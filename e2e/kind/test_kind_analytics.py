@@ -27,8 +27,8 @@ BROKER = "broker.delaymq.io"
 READY = "AnalyticsReady"
 SHOWN_PATH = REPORTS_PATH / "kubectl"
 LEVELS = f"0,{objects.LEVEL_OF['1s']},{objects.LEVEL_OF['30m']}"
-"""Taken in turn: a third goes at once, a third after a second, a third waits."""
-# A run takes 30 s on two free cores and four times as long beside other work; a scheduled one begins within a minute.
+"""Taken in turn: a third of the messages go immediately, a third after a second, a third stay pending."""
+# A run takes 30 s on two free cores and four times as long under load; a scheduled one begins within a minute.
 RUN_TIMEOUT_S = 300.0
 DEADLINE_S = 120
 
@@ -242,7 +242,7 @@ def state_of(broker: Manifest) -> str | None:
 
 
 def wait_run(space: Space, *, messages: int) -> Manifest:
-    """The Broker once a run has found so many messages; AssertionError as soon as one failed."""
+    """The Broker once a run has found `count` messages; AssertionError as soon as one failed."""
 
     def ended(broker: Manifest) -> bool:
         status = broker["status"].get("analytics", {})
@@ -288,7 +288,7 @@ def assert_equals_the_store(space: Space, broker: Manifest, *, pending: int, del
 
 
 def assert_published(space: Space, application: str, topics: dict[str, int]) -> None:
-    """The report can be read by whoever gets it out of the ConfigMap."""
+    """The report can be read from the ConfigMap."""
     summary = summary_of(space, application)
     assert {each["topic"]: each["messages"] for each in summary["compaction"]["topics"]} == topics
     assert summary["brokerName"] == "demo-0"
@@ -314,7 +314,7 @@ def keep_what_kubectl_shows(space: Space, application: str) -> None:
 
 
 def files_of_claim(lab: Lab, space: Space, claim: str) -> list[str]:
-    """The files in a volume, seen from a pod of its own beside the drivers."""
+    """The files in a volume, seen from a pod other than the drivers."""
     pod = objects.client_pod("reader", lab.images["broker"])
     pod["spec"] |= {"nodeSelector": {"kubernetes.io/hostname": lab.spark_node}, "restartPolicy": "Never"}
     container = pod["spec"]["containers"][0]

@@ -41,7 +41,7 @@ def test_a_chart_and_one_broker_bring_the_first_delayed_message(
     verdict.assert_clean()
     note(apply_to_ready_s=ready_s, install_to_ready_s=operator.installed_in_s, **verdict.figures())
     assert "PGO and LTO" in space.kubectl("logs", "demo-broker-0-0").stdout, "the image's interpreter is not optimised"
-    # Messages that wait, for the documents; a change of the spec has them told at once.
+    # Pending messages, for the documents; a change of the spec has them reported immediately.
     space.client.produce(
         topic="orders", name_servers=name_servers, run="later", count=120, rate=200, levels=objects.LEVEL_OF["30m"]
     ).result()

@@ -27,7 +27,7 @@ class LostNodes:
         self._cluster.node_stop(node)
 
     def write_off(self, node: str) -> None:
-        """What an administrator says of a node that is off: its pods may be made anew elsewhere."""
+        """What an administrator does about a node that is off: its pods may then be recreated elsewhere."""
         self._cluster.kubectl("taint", "node", node, OUT_OF_SERVICE, "--overwrite")
 
     def give_back(self, node: str) -> None:

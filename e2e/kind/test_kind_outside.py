@@ -78,7 +78,7 @@ def test_ports_that_are_taken_and_addresses_that_do_not_come_are_told_in_a_condi
     space.patch(BROKER, "demo", {"spec": {"external": None}})
     space.patch(BROKER, "demo", {"spec": {"external": {"type": "LoadBalancer"}}})
     said["pending"] = space.wait_condition(BROKER, "demo", "Degraded", reason="AddressPending")["message"]
-    assert space.pod_uids() == before, "pods were restarted for an address that is not there"
+    assert space.pod_uids() == before, "pods were restarted for an address that does not exist"
     space.patch(BROKER, "demo", {"spec": {"external": None}})
     broker = space.wait_broker_ready()
     assert condition(broker, "Degraded")["status"] == "False"

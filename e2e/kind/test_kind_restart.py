@@ -31,7 +31,7 @@ def demo(lab: Lab, operator: Operator) -> Iterator[Space]:
 
 
 def _pending_thousands(space: Space, topic: str) -> Program:
-    """Thousands are acknowledged and wait, and more are on their way, each sent once only."""
+    """Thousands are acknowledged and pending, and more are in flight, each sent only once."""
     space.apply(objects.topic(topic, queues=4))
     space.wait_condition("topic.delaymq.io", topic, "Ready", reason="InEveryGroup")
     producer = space.client.produce(
@@ -44,7 +44,7 @@ def _pending_thousands(space: Space, topic: str) -> Program:
 def _pod_away(
     space: Space, topic: str, take_away: Callable[[], None], note: Callable[..., None], **more: object
 ) -> None:
-    """Send, take the broker away, and judge: nothing lost, twice, early; what fell due meanwhile comes at once."""
+    """Send, take the broker away, and judge: nothing lost, duplicated or early; overdue messages come immediately."""
     producer = _pending_thousands(space, topic)
     before = space.pod(POD)
     sent_ms = int(time.time() * 1000)

@@ -1,4 +1,4 @@
-"""More groups and fewer: topics follow, and no group goes while it holds something that somebody waits for."""
+"""Scaling out and in: topics follow, and no group is removed while it holds pending messages."""
 
 import time
 from collections.abc import Callable

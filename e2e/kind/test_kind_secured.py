@@ -64,7 +64,7 @@ def test_a_broker_with_accounts_and_a_certificate_is_served_to_who_has_them(
     assert "No accessKey is configured" in _refusal(space)
     assert "No acl config for later-account" in _refusal(space, **LATER)
     assert "not trusted" in _refusal(space, **ACCOUNT, **TLS | {"tls_ca": _stranger(space, tmp_path)})
-    # Both Secrets change at once.
+    # Both Secrets change together.
     before_renewal = _shown_certificate(space)
     began = time.monotonic()
     space.apply(
@@ -184,7 +184,7 @@ def _send_and_receive(space: Space, run: str, options: dict[str, str]) -> list[S
 
 
 def _refusal(space: Space, *, broker: str = NAME, **options: Any) -> str:
-    """What a client is told that is refused; AssertionError if it is served."""
+    """The remark to a rejected client; AssertionError if it is served."""
     with pytest.raises(AssertionError, match="ask stats failed") as refused:
         space.client.ask("stats", "orders", name_servers=space.name_servers(broker), **options)
     return str(refused.value)

@@ -74,5 +74,5 @@ def test_a_topic_lets_go_of_a_broker_that_is_gone_and_volumes_go_where_asked_for
     began = time.monotonic()
     space.kubectl("delete", TOPIC, "orders", "--timeout=30s")
     note(gone_after_s=time.monotonic() - began)
-    # As it was asked for; without deleteClaim volumes stay (test_kind_storage.py).
+    # As requested; without deleteClaim volumes stay (test_kind_storage.py).
     wait_until("the volume is gone with its Broker", lambda: space.find("pvc", claim) is None, timeout_s=60)

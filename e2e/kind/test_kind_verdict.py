@@ -1,4 +1,4 @@
-"""The judge of these tests itself: what is lost, twice or early is told, and no cluster is needed to see that."""
+"""Tests of these tests' judge: it reports lost, duplicated and early messages; no cluster is needed."""
 
 import pytest
 from kind.verdict import Logged, Sent, Verdict, judge, longest_gap_s

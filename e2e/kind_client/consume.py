@@ -52,7 +52,7 @@ async def run(options: argparse.Namespace) -> None:
         consume_from=ConsumeFrom.FIRST, rebalance_interval_ms=2_000, commit_interval_ms=1_000
     )
     deadline = time.monotonic() + options.at_most_s
-    # Routes are asked for often: tests make topics and groups while this runs.
+    # Routes are fetched often: tests create topics and groups while this runs.
     async with Client(options.name_servers, client_options(options, route_interval_ms=2_000)) as client:
         consumer = PushConsumer(client, options.group, handle, consumer_options)
         consumer.subscribe(options.topic)

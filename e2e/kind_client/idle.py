@@ -1,4 +1,4 @@
-"""Does nothing until it is told to end: the process of a pod that tests run the other programs in."""
+"""Does nothing until it is stopped: the process of a pod in which tests run the other programs."""
 
 import signal
 import sys

@@ -23,7 +23,7 @@ from delaymq.client import ClientOptions, Credentials, TlsOptions
 
 
 def say(*words: object) -> None:
-    """One line at once: whoever reads it may act on it."""
+    """Write one line and flush it: a reader may act on it immediately."""
     sys.stdout.write(json.dumps(words, separators=(",", ":")) + "\n")
     sys.stdout.flush()
 
@@ -33,7 +33,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--name-servers", required=True, help="host:port, several joined by ;")
     made.add_argument("--at-most-s", type=float, default=120.0)
-    made.add_argument("--until-stdin-closes", action="store_true", help="end cleanly when whoever started it lets go")
+    made.add_argument("--until-stdin-closes", action="store_true", help="end cleanly when standard input closes")
     made.add_argument("--access-key", help="sign requests by this account")
     made.add_argument("--secret-key", default="")
     made.add_argument("--tls-ca", type=Path, help="connect with TLS to servers whose certificate this issuer signed")
@@ -49,7 +49,7 @@ def client_options(options: argparse.Namespace, **more: Any) -> ClientOptions:
 
 
 def ended_event(options: argparse.Namespace) -> asyncio.Event:
-    """Set by SIGTERM or SIGINT, and by the end of standard input where it was asked for."""
+    """Set by SIGTERM or SIGINT, and by the end of standard input if configured."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):

@@ -29,7 +29,7 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--rate", type=float, default=200.0, help="messages a second")
     made.add_argument("--levels", type=integers, default=[0], help="delay levels, taken in turn; 0: not delayed")
     made.add_argument("--retries", type=int, default=2)
-    # RocketMQ's 3 s are less than a machine that others use stands still now and then.
+    # RocketMQ's default of 3 s is shorter than occasional stalls of a shared machine.
     made.add_argument("--timeout-ms", type=int, default=15_000)
     made.add_argument("--body-bytes", type=int, default=0, help="pad the body to this size")
     made.add_argument("--route-interval-ms", type=int, default=30_000)

@@ -88,7 +88,7 @@ class Usage:
 
     tasks: int
     descriptors: int
-    """But for those of the store's files, of which there are sometimes one more and sometimes one less."""
+    """Except those of the store's files, whose number varies by one."""
     deleted: int
     """Descriptors of files that are gone: a segment that was deleted is to be let go."""
     anonymous_kib: int
@@ -117,7 +117,7 @@ class Figures:
 
 
 class Local:
-    """Local transactions that are rolled back, or whose end is told only when the broker asks."""
+    """Local transactions that are rolled back, or whose end is sent only in response to a check."""
 
     async def execute(self, message: HalfMessage, arg: object) -> LocalState:
         return arg if isinstance(arg, LocalState) else LocalState.COMMIT
@@ -249,7 +249,7 @@ class Soak:
             await asyncio.sleep(1)
 
     def _make_old(self, newest: int) -> None:
-        """All but so many of the newest segments look old, so that the broker's own pass deletes them."""
+        """Make all but the newest `count` segments look old, so that the broker's retention deletes them."""
         for path in self._segments()[:-newest]:
             then = path.stat().st_mtime
             if time.time() - then < AGE_S:
@@ -261,7 +261,7 @@ class Soak:
             await asyncio.sleep(1)
 
     async def load(self, messages: int) -> None:
-        """Sends so many more, with consumers that stay and others that come and go, until all were received."""
+        """Send `count` more, with consumers that stay and others that come and go, until all were received."""
         self._wanted = self.acknowledged + messages
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(Client(self.cluster.namesrv_address, PATIENT))

@@ -55,7 +55,7 @@ class Connections:
 
 
 async def connected(cluster: OurCluster, idle: int, active: int, memory_kib: Callable[[], int]) -> Connections:
-    """The figures of so many connections at a time."""
+    """The figures for each number of connections."""
     received = 0
 
     async def handle(message: ReceivedMessage) -> None:

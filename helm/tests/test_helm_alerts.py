@@ -31,12 +31,12 @@ STALE = Correction(level=1, from_offset=90, to_offset=100, reason="stale")
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the healthy scene, and which alert says so."""
+    """A change of the healthy scene, and the alert that must fire."""
 
     alert: str
     happens: Callable[[Scene], Scene]
     labels: Mapping[str, str] = field(default_factory=lambda: BROKER)
-    """Of the alert, but for its name and severity."""
+    """The alert's rule without its name and severity."""
     case: str = ""
 
     @property
@@ -72,7 +72,7 @@ def operated(
 
 
 def lose_broker_pod(world: FakeWorld, **status: Any) -> None:
-    """The broker's pod is made anew and stays as `status` says."""
+    """The broker's pod is recreated and keeps `status`."""
     place = ("Pod", NAMESPACE, POD["pod"])
     world.kube.objects.pop(place)
     world.kube.unready.add(POD["pod"])

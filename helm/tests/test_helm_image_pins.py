@@ -11,7 +11,7 @@ IMAGES = ["broker", "operator", "spark-image", "build"]
 
 
 def names(requirements: list[str]) -> set[str]:
-    """`aiohttp>=3.11` → `aiohttp`; our own distributions are left out."""
+    """`aiohttp>=3.11` → `aiohttp`; this project's own distributions are omitted."""
     found = {re.split(r"[\[<>=~! ]", requirement)[0] for requirement in requirements}
     return found - {"delaymq"}
 

@@ -1,4 +1,4 @@
-"""When the process is better started anew: only while it stands still."""
+"""When the process should be restarted: only while its loop is blocked."""
 
 from __future__ import annotations
 

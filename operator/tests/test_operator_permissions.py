@@ -39,7 +39,7 @@ def made_kinds() -> set[str]:
     return found - {"Broker", "Pod", "PersistentVolumeClaim"} - MADE_ELSEWHERE
 
 
-# Calls whose kind is not written beside them: (file, verb) → kinds. A new one has to be entered here.
+# Calls whose kind is not written next to them: (file, verb) → kinds. A new one has to be entered here.
 BY_VARIABLE: dict[tuple[str, str], set[str]] = {
     ("delay_level_config.py", "get"): {"DelayLevelConfig"},
     ("delay_level_config.py", "patch"): {"DelayLevelConfig/status"},
@@ -87,7 +87,7 @@ def permission(kind: str, verb: str) -> Permission:
 
 def needed() -> set[Permission]:
     found = {permission(kind, verb) for kind in WATCHED_KINDS for verb in ("list", "watch")}
-    # kopf's finalizers and annotations of what has to be let go of.
+    # kopf's finalizers and annotations of objects that have to be released.
     found |= {permission(kind, "patch") for kind in ("Topic", "DelayLevelConfig")}
     found |= {permission("Event", verb) for verb in ("create", "patch")}
     found |= {permission("Lease", verb) for verb in ("get", "create", "update")}

@@ -33,7 +33,7 @@ def segment_of(work: Workload, number: int) -> Path:
 
 
 def analyse(work: Workload, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, Any], str]:
-    """Exit code, summary and what was told."""
+    """Exit code, summary and standard error."""
     arguments = ["traffic", "--store", str(work.path), "--as-of", str(work.now_ms), "--json", *more]
     code = run(arguments)
     told = capsys.readouterr()
@@ -58,7 +58,7 @@ def tear(work: Workload) -> tuple[Path, int]:
 
 
 def put_directory_in_its_place(work: Workload) -> tuple[Path, int]:
-    """Cannot be read by whoever it is."""
+    """Unreadable for every user."""
     file = segment_of(work, 1)
     file.unlink()
     file.mkdir()
@@ -73,7 +73,7 @@ def delete(work: Workload) -> tuple[Path, int]:
 
 
 def put_foreign_file_beside(work: Workload) -> tuple[Path, int]:
-    """Somebody kept notes."""
+    """A user kept notes."""
     file = work.path / "commitlog/notes.txt"
     file.write_text("not a segment")
     return file, 0
@@ -94,7 +94,7 @@ def leave_a_restore_half_done(work: Workload) -> tuple[Path, int]:
 
 
 def garble_offsets(work: Workload) -> tuple[Path, int]:
-    """A table beside the log, without a backup."""
+    """A table in the log's folder, without a backup."""
     file = work.path / "config/consumerOffset.json"
     file.with_name("consumerOffset.json.bak").unlink(missing_ok=True)
     file.write_text("{offsetTable")

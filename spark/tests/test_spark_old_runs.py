@@ -1,4 +1,4 @@
-"""Older runs beside a run's own go, the newest stay, and nothing else is touched."""
+"""Older runs next to a run's own are deleted, the newest stay, and nothing else is touched."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def names(folder: Path) -> set[str]:
 def test_the_newest_runs_of_a_group_stay(tmp_path: Path) -> None:
     for number in (3, 1, 4, 2):
         run_of(tmp_path, f"orders-analytics-0-{number}", number)
-    # A clock that went back: the run that has just ended is the newest all the same.
+    # A clock that went back: the run that has just ended is the newest nevertheless.
     out = run_of(tmp_path, "orders-analytics-0-d1f", 0)
     removed = remove_old_runs(out, 3)
     assert [path.name for path in removed] == ["orders-analytics-0-2", "orders-analytics-0-1"]

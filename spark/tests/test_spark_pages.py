@@ -1,4 +1,4 @@
-"""The pages on analytics: `delaymq-spark` takes their commands, and their programs run twice in a row."""
+"""The pages on analytics: `delaymq-spark` accepts their commands, and their programs run twice in succession."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ COUNT = 40
 
 
 def blocks(page: str, language: str) -> str:
-    """The page's blocks of a language, one after the other."""
+    """The page's blocks of a language, in order."""
     return "".join(re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE))
 
 

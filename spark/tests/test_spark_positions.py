@@ -1,4 +1,4 @@
-"""What stands beside the log: the real broker's tables, damaged ones, and the ranges of queues."""
+"""Files next to the log: the real broker's tables, damaged ones, and the ranges of queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results into a ConfigMap: the very request, what is waited for, what is told when it does not work."""
+"""Results into a ConfigMap: the exact request, the waiting, the errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page by itself: whatever a summary holds, it is drawn, it says so, it is small and loads nothing."""
+"""The report page: whatever a summary holds, the page shows it, is small and loads nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Checked(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Closed by itself."""
+        """Accept self-closing tags, which need no end tag."""
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in VOID and (not self.open or self.open.pop() != tag):

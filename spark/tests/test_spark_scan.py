@@ -1,4 +1,4 @@
-"""The data source's rows and skipped parts are those of the broker's own reader, whatever stands in the log."""
+"""The data source's rows and skipped parts are those of the broker's own reader, whatever the log contains."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def assert_same_as_reader(path: Path, split_bytes: int = 1 << 27) -> int:
     assert all(each.offset == int(Path(each.file).name) + each.position for each in told)
     tails = [(each.offset, each.lost_bytes) for each in told if each.at_end]
     assert [tail for tail in tails if tail[0] == end] == ([(end, torn)] if torn else [])
-    # The reader stops there; what stands in a later file without being a record is worth telling too.
+    # The reader stops there; bytes in a later file that are not a record are worth reporting too.
     assert all(offset >= end for offset, _ in tails)
     return len(rows)
 

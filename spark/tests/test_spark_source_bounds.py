@@ -51,7 +51,7 @@ def read(path: Path, columns: str) -> Iterator[pa.RecordBatch]:
 
 
 def peak_bytes(path: Path, columns: str) -> tuple[int, int]:
-    """The most that a read of all held at once, in Python, numpy and Arrow; and the rows."""
+    """The peak memory of reading everything, in Python, numpy and Arrow; and the rows."""
     rows, arrow = 0, 0
     before = pa.total_allocated_bytes()
     tracemalloc.start()

@@ -96,7 +96,7 @@ def test_filters_that_spark_hands_over_leave_out_segments_too(store: Path) -> No
 
 
 def test_what_is_damaged_behind_the_time_is_not_taken_for_the_logs_end(store: Path, tmp_path: Path) -> None:
-    """The last segment that is read ends with damage, and the ones behind it are left out."""
+    """The last segment that is read ends with damage, and the ones behind it are omitted."""
     copy = shutil.copytree(store, tmp_path / "copy")
     segments = sorted((copy / "commitlog").iterdir())
     data = bytearray(segments[1].read_bytes())

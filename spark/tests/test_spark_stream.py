@@ -218,7 +218,7 @@ def damage_first(broker: Broker) -> None:
 
 
 def make_unreadable(broker: Broker) -> None:
-    """A folder stands in the file's place."""
+    """A folder is in the file's place."""
     file = sorted((broker.path / "commitlog").iterdir())[1]
     file.unlink()
     file.mkdir()

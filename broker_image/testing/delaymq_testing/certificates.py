@@ -42,7 +42,7 @@ class Authority:
         self.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, *, days: float = 30, password: str = "", file: str = "") -> Pair:
-        """A certificate for a name, or an address, that ends in so many days; files `file`.crt and .key."""
+        """Create a certificate for a name or address that expires in `days` days: files `file`.crt and .key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         made = (
@@ -57,7 +57,7 @@ class Authority:
 
 
 def write_pair(pair: Pair, certificate: bytes, key: bytes) -> None:
-    """Each file whole, one after the other, as a tool that renews certificates does."""
+    """Replace each file atomically, one at a time, as a tool that renews certificates does."""
     for path, data in ((pair.certificate, certificate), (pair.key, key)):
         path.with_suffix(".new").write_bytes(data)
         path.with_suffix(".new").replace(path)

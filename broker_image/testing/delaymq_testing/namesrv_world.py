@@ -85,7 +85,7 @@ class BrokerPeer:
     """Access key and secret key with which it signs."""
     host: str = "10.0.0.9"
     more: dict[str, str] = field(default_factory=dict)
-    """Fields of its registrations beside the usual ones."""
+    """Fields of its registrations in addition to the usual ones."""
 
     def __post_init__(self) -> None:
         self.address = self.address or f"10.0.0.{sum(self.name.encode()) % 250}:10911"

@@ -18,7 +18,7 @@ from delaymq_testing.broker.harness import broker_config
 
 HOST = "127.0.0.1"
 BOUND_S = 60
-# A machine that others use stands still longer than the 3 s that are usual.
+# A shared machine may stall for longer than the usual 3 s.
 CONNECT_TIMEOUT_MS = 20_000
 BROKER_FIELDS = {"listen_port": 0, "http_port": 0, "auto_create_topic_enable": True}
 

@@ -34,7 +34,7 @@ def test_a_new_group_costs_the_same_however_many_there_are(monkeypatch: pytest.M
             return super().__getitem__(name)
 
         def items(self) -> NoReturn:
-            raise AssertionError("every group is looked at")
+            raise AssertionError("every group is visited")
 
     kept = activity.GroupActivity(0)
     kept._seen_ms = Table(a=5, b=5, c=5)

@@ -59,7 +59,7 @@ def members(harness: Harness, group: str = "readers") -> list[str]:
 
 
 def told(session: FakeSession) -> int:
-    """How often the session was told of a change since the last question."""
+    """Number of notifications of the session since the last call."""
     for command in session.notified:
         assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
         assert command.fields == {"consumerGroup": "readers"}
@@ -107,7 +107,7 @@ def test_members_of_a_large_group_are_notified_once_for_several_changes(harness:
         told(session)
     clients.notify_members(10)
     assert sum(map(told, sessions)) == 10
-    # One who leaves meanwhile is not told any more, the others hear of it in the next round.
+    # A member that leaves meanwhile is not notified any more; the others are notified in the next round.
     harness.broker.session_closed(sessions.pop())
     clients.notify_members(1_000)
     clients.notify_members(1_000)

@@ -20,7 +20,7 @@ MODULES = re.compile(r"`(test_compat_\w+)`(?:, `(test_compat_\w+)`)*\Z")
 NOTHING = "—"
 
 NOT_PROVEN_YET: set[int] = set()
-"""Served in full, but no test with RocketMQ's own programs says so; it may only shrink."""
+"""Served in full, but not proved by a test with RocketMQ's own programs; this list may only shrink."""
 
 
 class Row(NamedTuple):

@@ -11,7 +11,7 @@ LEASE_MS = 30_000
 
 
 def registered(harness: Harness) -> dict[str, int]:
-    """Permissions by topic, as NameServers are told them."""
+    """Permissions by topic, as registered with NameServers."""
     body = RegisterBody.decode_request(harness.broker.register_body(), compressed=False)
     return {name: topic.perm for name, topic in body.topic_config_serialize_wrapper.topic_config_table.items()}
 

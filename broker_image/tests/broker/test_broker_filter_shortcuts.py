@@ -106,7 +106,7 @@ def assert_same(harness: Harness, wanted: Filter) -> None:
         assert all_seen(harness, wanted, limit) == all_seen(harness, in_full, limit)
         for offset in (0, 1, 50, 119):
             quick, thorough = seen(harness, wanted, offset, limit), seen(harness, in_full, offset, limit)
-            # Beside what is handed out a quick one may know of more messages that do not match.
+            # In addition to the messages that it returns, a shortcut may find more that do not match.
             assert quick.next_offset >= thorough.next_offset
             assert quick._replace(next_offset=0, behind_bytes=0) == thorough._replace(next_offset=0, behind_bytes=0)
 

@@ -64,7 +64,7 @@ def test_no_more_topics_than_the_limit_are_made_and_a_part_is_kept_for_groups_an
     assert "is reserved for administrators:" in str(heartbeat("g38").remark)
     assert [create(f"A{number}").code for number in (38, 39)] == [ResponseCode.SUCCESS] * 2
     assert "already has 40 topics: delete some" in str(create("A40").remark)
-    # A dead letter of a delivery finds room all the same.
+    # A dead letter is stored nevertheless.
     harness.broker.delivery.on_dead_letter("%DLQ%SCHEDULE_CONSUMER")
     assert len(table) == 41
 

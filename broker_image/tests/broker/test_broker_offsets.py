@@ -326,5 +326,5 @@ def test_the_least_offset_of_all_groups_is_returned_by_queue(harness: Harness) -
     assert corrections(harness, "ahead", "behind,nobody") == {0: 6, 1: 4}
     assert corrections(harness, "behind", "behind") == {0: 2**63 - 1, 1: 4}
     assert corrections(harness, "nobody", "ahead,middle,behind") == {}
-    # Groups that were left out keep their offsets.
+    # Groups that were omitted keep their offsets.
     assert harness.broker.offsets.get("Orders", "behind", 0) == 3

@@ -186,7 +186,7 @@ def test_a_pull_with_a_deferred_filter_is_retried_and_loses_no_message(open_harn
     harness.send(properties={"wanted": "1"})
     for number in range(20_000, 20_003):
         sql_pull(harness, largest(number))
-    # It is no error: clients pull again at the same offset, at once.
+    # This is not an error: clients pull again at the same offset, immediately.
     answer = response_of(sql_pull(harness, "wanted = 1 AND late = 0 OR wanted = 1"))
     assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "0")
     assert answer.fields["maxOffset"] == "1"

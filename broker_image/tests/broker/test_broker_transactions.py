@@ -245,7 +245,7 @@ def test_properties_that_leave_no_room_for_the_commit_are_refused_at_once(harnes
             fitting += 1
             half = Half("", int(answer.fields["queueOffset"]), int(answer.fields["msgId"][16:], 16))
             harness.connect()
-            harness.next_round()  # the copy also says how often was asked
+            harness.next_round()  # the copy also states the number of checks
             assert harness.commit(half).code == 0
         else:
             assert answer.code == 13

@@ -24,7 +24,7 @@ def harness(open_transacting: Open) -> Transacting:
 
 
 def asked(session: FakeSession) -> list[str]:
-    """The unique keys that a producer was asked about, in order."""
+    """The unique keys of a producer's checks, in order."""
     return [command.fields["msgId"] for command in session.notified]
 
 
@@ -325,7 +325,7 @@ def test_a_given_up_transaction_can_be_checked_again(open_transacting: Open, res
     if restart:
         harness.kill()
     assert harness.pending == 1
-    assert resume(harness, offset_message_id(copy.store_host, copy.physical_offset)).code == 0  # it is asked about
+    assert resume(harness, offset_message_id(copy.store_host, copy.physical_offset)).code == 0  # checks resume
     assert harness.pending == 1
     assert harness.commit(half).code == 1
     session = harness.connect()

@@ -30,7 +30,7 @@ class CrashError(Exception):
 
 
 class Model:
-    """What producers decided about each half message, and a broker that is told so again and again."""
+    """Decisions of producers about each half message, and a broker that receives them repeatedly."""
 
     def __init__(self, harness: Transacting) -> None:
         self.harness = harness

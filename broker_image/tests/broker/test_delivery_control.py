@@ -15,7 +15,7 @@ from delaymq_testing.broker.delivery_harness import START_MS, Bench
 
 
 def overdue_bench(count: int = 10) -> Bench:
-    """So many messages of two levels that are overdue, and one that is not."""
+    """`count` messages of two levels that are overdue, and one that is not."""
     bench = Bench("1s 2s 60s")
     for number in range(count):
         bench.now_ms += 10

@@ -134,12 +134,12 @@ def test_failing_messages_do_not_delay_others() -> None:
     for number in range(count):
         bench.send(f"bad{number}", 1, topic="bad")
     bench.send("behind them", 1)
-    bench.send("beside them", 2)
+    bench.send("next to them", 2)
     bench.store.refuse = lambda message: RuntimeError("this one cannot be") if message.topic == "bad" else None
     bench.now_ms += 1_000
     assert bench.hand_over(2 * count) == ["behind them"]
     bench.now_ms += 4_000
-    assert bench.hand_over(64) == ["beside them"]
+    assert bench.hand_over(64) == ["next to them"]
     bench.store.refuse = lambda message: None
     bench.now_ms += 60_000
     assert sorted(bench.hand_over(2 * count)) == sorted(f"bad{number}" for number in range(count))

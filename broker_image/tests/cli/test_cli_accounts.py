@@ -21,7 +21,7 @@ accounts:
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     path = tmp_path_factory.mktemp("broker")
     broker = Standalone(path)
-    (path / "plain_acl.yml").write_text(RULES)  # beside the file of -c
+    (path / "plain_acl.yml").write_text(RULES)  # in the folder of the file of -c
     broker.config_path.write_text(f"{SMALL}aclEnable=true\n")
     with broker.running():
         yield broker

@@ -152,7 +152,7 @@ def test_an_unreachable_broker_of_a_route_is_named(tmp_path: Path) -> None:
         with broker.config_path.open("a") as file:
             file.write(f"namesrvAddr=127.0.0.1:{own_port}\n")
         with broker.running() as process:
-            # Until the broker has found the NameServer, which starts beside it.
+            # Until the broker has found the NameServer, which starts concurrently.
             told = ("send", "Route", "x", "--namesrv", f"127.0.0.1:{own_port}")
             assert any(called(*told).code == 0 for _ in range(60))
             process.kill()

@@ -126,7 +126,7 @@ def test_contexts_are_set_used_shown_and_forgotten(environment: dict[str, str]) 
     ]  # fmt: skip
     assert "* " in called("context", "list", environment=environment).out
     assert called("context", "use", "prod", environment=environment).code == 0
-    # Its token's file is missing: that is told, not passed over.
+    # Its token's file is missing: that is reported, not ignored.
     assert "cannot read the token file /t" in called("context", "show", environment=environment).err
     assert json.loads(called("context", "show", "prod", "--json", environment=environment).out)["current"]
     assert called("context", "delete", "prod", environment=environment).code == 2

@@ -13,7 +13,7 @@ BOUND_S = 20.0
 
 
 def wait_for_reader(path: Path) -> int:
-    """A descriptor for writing, as soon as somebody waits to read."""
+    """A descriptor for writing, as soon as a reader waits."""
     give_up_at = time.monotonic() + BOUND_S
     while True:
         try:

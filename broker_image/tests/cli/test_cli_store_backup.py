@@ -157,10 +157,10 @@ def test_restore_and_clone_report_open_transactions(tmp_path: Path) -> None:
     assert restore(tmp_path / "b", tmp_path / "again")["openTransactions"] == 3
     in_words = called("store", "restore", str(tmp_path / "b"), str(tmp_path / "other"))
     assert "3 transactions are open" in in_words.out
-    # What consumers' offsets tell of transactions is left out with them.
+    # The transactions' consumer offsets are omitted with them.
     words = ("store", "clone", store, str(tmp_path / "clone"), "--offsets", "drop", "--json")
     assert json.loads(called(*words).out)["openTransactions"] == 3
-    # The broker that is started there goes on with as many.
+    # The broker that is started there has the same number.
     config = replace(transacting.config, store_path_root_dir=str(tmp_path / "again"))
     broker = opening.open_broker(config, transacting.clock)
     assert broker.transactions.totals().pending == 3

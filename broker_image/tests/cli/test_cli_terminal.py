@@ -70,7 +70,7 @@ def test_on_a_narrow_terminal_long_text_gives_way_and_ids_do_not() -> None:
     shown = text_of(tables.table(("id", "how"), [(message_id, "word " * 20)], left=2, elastic=1), width=60)
     assert message_id in shown
     assert shown.count("word") == 20
-    assert "left out" not in shown
+    assert "hidden columns" not in shown
 
 
 COLUMNS = ("topic", "kind", "last stored", "messages", "")

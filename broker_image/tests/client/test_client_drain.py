@@ -100,7 +100,7 @@ def test_a_send_that_is_refused_goes_to_the_other_broker_without_a_new_route(tmp
             Producer(client, options=ProducerOptions(retries=1)) as producer,
         ):
             await client.route("T")
-            brokers["a"].broker.drain.take(DrainMode.REFUSE, LEASE_MS, 0)  # no NameServer is told
+            brokers["a"].broker.drain.take(DrainMode.REFUSE, LEASE_MS, 0)  # no NameServer is notified
             for _ in range(20):
                 message = Message(topic="T", body=b"x")
                 result = await (producer.send_batch([message]) if batch else producer.send(message))

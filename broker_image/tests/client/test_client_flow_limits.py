@@ -14,7 +14,7 @@ QUICK = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=2
 
 
 class FirstHangs:
-    """A handler that never ends with the first message before it may, and at once with all others."""
+    """A handler that blocks on the first message until released, and returns immediately for all others."""
 
     def __init__(self, *, others_too: bool) -> None:
         self.may_end = asyncio.Event()

@@ -50,7 +50,7 @@ async def consuming(
 
 
 async def polled(consumer: LitePullConsumer, count: int) -> list[ReceivedMessage]:
-    """Exactly so many messages, whatever the polls bring at a time."""
+    """Poll until exactly `count` messages have arrived, whatever the size of each poll."""
     messages: list[ReceivedMessage] = []
     while len(messages) < count:
         messages += await consumer.poll(max_messages=count - len(messages))
@@ -144,7 +144,7 @@ def test_iteration_ends_when_the_consumer_is_closed() -> None:
 
             async def iterate() -> None:
                 async for message in consumer:
-                    seen.append(message.body)  # noqa: PERF401 - what was seen is looked at meanwhile
+                    seen.append(message.body)  # noqa: PERF401 - other code reads what was seen meanwhile
 
             task = asyncio.ensure_future(iterate())
             await until(lambda: len(seen) == 1)

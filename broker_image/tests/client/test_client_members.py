@@ -30,7 +30,7 @@ QUEUE = MessageQueue("broker-a", 0, "T")
 
 
 async def info_of(broker: FakeBroker, group: str = "G", stacks: str = "false") -> ConsumerRunningInfo:
-    fields = {"consumerGroup": group, "clientId": "whoever", "jstackEnable": stacks}
+    fields = {"consumerGroup": group, "clientId": "unknown", "jstackEnable": stacks}
     answer = await broker.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return ConsumerRunningInfo.decode(answer.body)

@@ -202,6 +202,6 @@ def test_an_ordered_handler_sees_how_often_a_message_was_tried() -> None:
             await until(lambda: broker.committed == 1)
         assert times == [0, 1, 2]
         [back] = broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)
-        assert back.fields["maxReconsumeTimes"] == "0"  # at once to the dead letters
+        assert back.fields["maxReconsumeTimes"] == "0"  # immediately to the dead-letter queue
 
     run(scenario)

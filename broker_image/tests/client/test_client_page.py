@@ -56,7 +56,7 @@ def written(page: str) -> str:
 def test_the_page_has_the_options_as_they_are() -> None:
     page = PAGE.read_text()
     assert set(SECTION.findall(page)) == {name for name in vars(options) if name.endswith("Options")}
-    assert page == written(page), f"write the tables anew: python {Path(__file__).name}"
+    assert page == written(page), f"write the tables again: python {Path(__file__).name}"
 
 
 def test_the_numbers_in_the_page_are_the_codes() -> None:

@@ -26,7 +26,7 @@ QUESTION = Message(topic="T", body=b"?")
 
 
 def pushed(correlation_id: str) -> dict[str, str]:
-    """The fields of a reply on its way to who asked."""
+    """The fields of a reply that the broker forwards to the requester."""
     properties = format_properties({"CORRELATION_ID": correlation_id, "UNIQ_KEY": "R1", "MSG_TYPE": "reply"})
     return {
         "producerGroup": "g", "topic": "C_REPLY_TOPIC", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
@@ -153,7 +153,7 @@ def test_an_unreadable_reply_is_rejected_without_effect() -> None:
             for bad in ({}, fields | {"queueId": "x"}, fields | {"storeTimestamp": "1" * 99}):
                 answer = await broker.ask(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, bad)
                 assert answer.code == ResponseCode.SYSTEM_ERROR
-            # A body that is said to be compressed and is not comes as it is.
+            # A body that claims to be compressed and is not arrives unchanged.
             await broker.ask(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields | {"sysFlag": "1"}, b"plain")
             assert (await asking).body == b"plain"
 

@@ -34,7 +34,7 @@ from delaymq_testing.client.fake_peer import FakeBroker, FakeNameServer, run, ru
 MESSAGE = Message(topic="T", body=b"hello")
 LATENCIES_MS = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
 PAUSES_MS = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
-# On a machine that stands still for a second only failures count.
+# On a machine that stalls for a second, only failures count.
 ONLY_FAILURES = ProducerOptions(latency_faults=True, fault_latencies_ms=(29_000,), fault_pauses_ms=(600_000,))
 
 
@@ -85,7 +85,7 @@ def test_queue_selection_skips_faulty_brokers_and_falls_back_to_the_least_faulty
     assert chosen == {"b0", "b2"}
     seen.answered("b0", 700, 0)
     seen.answered("b2", 1_500, 0)
-    # b1 failed, but fast: it would be the fastest of the three, so only the one to avoid is left out.
+    # b1 failed, but fast: it would be the fastest of the three, so only the isolated one is avoided.
     assert rounds.choose(all_queues, "b1", seen, 1).broker_name == "b0"
 
 
@@ -415,7 +415,7 @@ def test_a_body_that_compression_would_not_shorten_travels_as_it_is() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         noise = zlib.compress(b"".join(number.to_bytes(4, "big") for number in range(20_000)), 9)
-        large = b"abc" * 100_000  # large enough to be compressed beside the loop
+        large = b"abc" * 100_000  # large enough to be compressed outside the loop
         async with running(broker) as (client, _), Producer(client) as producer:
             await producer.send(Message(topic="T", body=noise[:5_000]))
             await producer.send(Message(topic="T", body=large))

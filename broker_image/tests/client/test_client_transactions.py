@@ -71,7 +71,7 @@ class HalfBroker(FakeBroker):
 
     @property
     def told(self) -> list[dict[str, str]]:
-        """What it was told of transactions."""
+        """Ends of transactions that the broker received."""
         return [command.fields for command in self.asked(RequestCode.END_TRANSACTION)]
 
     def check(self, offset: int, *, group: str = "G", body: bytes | None = None) -> None:
@@ -213,7 +213,7 @@ def test_checks_are_bounded_and_the_same_one_does_not_run_twice() -> None:
                 broker.check(offset)
             broker.check(5_000, group="another")
             broker.check(6_000, body=b"no record")
-            # Whoever answers this has read all that came before it.
+            # A peer that responds to this has read everything before it.
             assert (
                 await broker.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "x", "clientId": "y"})
             ).code
@@ -221,7 +221,7 @@ def test_checks_are_bounded_and_the_same_one_does_not_run_twice() -> None:
             listener.go_on.set()
             await until(lambda: len(broker.told) == 4)
             assert {each["commitLogOffset"] for each in broker.told[1:]} == {"1000", "2000", "3000"}
-            # There is room again, also for one that was asked about before.
+            # There is capacity again, also for a transaction that was checked before.
             broker.check(1_000)
             await until(lambda: len(broker.told) == 5)
 

@@ -127,7 +127,7 @@ def test_the_file_behind_a_link_is_written_and_keeps_its_mode(tmp_path: Path) ->
 def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("a=1\n")
-    (tmp_path / ".broker.conf.new").mkdir()  # nothing can be made under this name, whoever runs the test
+    (tmp_path / ".broker.conf.new").mkdir()  # nothing can be created under this name, not even by root
     with pytest.raises(OSError, match=r"broker\.conf\.new"):
         rewrite(path, {"a": "2"})
     assert path.read_text() == "a=1\n"

@@ -89,7 +89,7 @@ def test_dledger_is_refused_key_by_key(number: int) -> None:
 def test_a_file_as_tutorials_write_it_works_and_old_keys_are_named() -> None:
     resolved = resolve(BrokerConfig, file_layer(FILES / "people.conf")[0])
     assert resolved.config.name_servers == (("rocketmq-nameserver1", 9876), ("rocketmq-nameserver2", 9876))
-    # Misspelt since RocketMQ 3, left aside by RocketMQ 4.9 too; it does not say so.
+    # Misspelt since RocketMQ 3, ignored by RocketMQ 4.9 too, without a message.
     assert {"mapedFileSizeCommitLog", "checkTransactionMessageEnable", "abortFile"} <= resolved.left_aside.keys()
     assert resolved.config.mapped_file_size_commit_log == 1 << 30
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(120 + FUZZ_INPUTS // 100)
 
 
 class Honest:
-    """A broker that registers in time, and now and then over another connection."""
+    """A broker that registers in time, occasionally over another connection."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self.world = world

@@ -36,7 +36,7 @@ class Honest:
         return answer
 
     def work(self) -> None:
-        """A sign of life now and then with a topic more; the route is what was registered."""
+        """Occasionally register with one more topic; the route must equal the registration."""
         self.registered += 1
         queues = 1 + self.registered // 10
         # Others ask for Orders, and delete it.

@@ -278,7 +278,7 @@ def test_a_dead_letter_goes_to_its_group_again_once(tmp_path: Path, flush: str, 
         async with asked(tmp_path, flush_disk_type=flush) as api:
             dead = await dead_letter(api, **properties)
             body = {"messages": [{"offsetMessageId": dead}]}
-            # Of two at once only one is sent.
+            # Of two concurrent requests only one is sent.
             answers = await asyncio.gather(*(api.post("deadletters/readers/resend", body) for _ in range(2)))
             assert sorted(len(answer["resent"]) for answer in answers) == [0, 1]
             failed = next(answer["failed"] for answer in answers if answer["failed"])

@@ -94,7 +94,7 @@ def test_with_rules_only_the_signing_broker_can_register_its_name(tmp_path: Path
             Signer("a wrong secret").sign(wrong, "first-account")
             assert "Check signature failed" in str((await peer.request(wrong)).remark)
             assert await addresses_of(server.namesrv) == before
-            # A new account counts for the next registration, and a moved broker with it at once.
+            # A new account counts for the next registration, and with it a moved broker immediately.
             write_account(rules, account, "second-account", "second-secret")
             loaded = server.namesrv.namesrv.rules
             assert loaded is not None

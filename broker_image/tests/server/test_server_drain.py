@@ -16,7 +16,7 @@ from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone, un
 async def ask(
     port: int | None, path: str, *, method: str = "GET", body: object = None, data: bytes | None = None
 ) -> tuple[int, Any]:
-    """Status and JSON body; `body` is sent as JSON, `data` as it is."""
+    """Status and JSON body; `body` is sent as JSON, `data` unchanged."""
     data = data if body is None else json.dumps(body).encode()
     async with (
         aiohttp.ClientSession() as session,

@@ -280,7 +280,7 @@ def test_the_disk_is_busy_while_sends_wait_for_a_flush_and_until_one_succeeds() 
         assert asked_at + 7.0 <= busy_at < math.inf
         world.log.may_end.set()
         await world.until(lambda: flushing.failures == 1)
-        # A failed sync does not begin the time anew.
+        # A failed sync does not restart the interval.
         assert flushing.busy_at == busy_at
         await world.until(lambda: number in world.answers)
         await world.until(lambda: flushing.busy_at == math.inf)

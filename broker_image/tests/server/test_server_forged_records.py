@@ -181,7 +181,7 @@ def test_real_records_are_found_until_their_topic_is_deleted(tmp_path: Path, mon
             for _ in range(2):  # also when a topic of that name counts from 0 again
                 answers = [await peer.connection.request(by_offset(server, 33, offset)) for offset in offsets[:2]]
                 assert [answer.code for answer in answers] == [1, 1]
-                await peer.send("Orders", b"anew")
+                await peer.send("Orders", b"again")
 
     run(scenario)
 

@@ -26,7 +26,7 @@ from delaymq_testing.running_server import HOST, BrokerPeer, run, send_command, 
 FRAMES = FUZZ_INPUTS // 2
 HTTP_REQUESTS = FUZZ_INPUTS // 10
 A_BURST = 40
-"""Frames that one connection writes at once."""
+"""Number of frames that one connection writes together."""
 LAST_OPAQUE = 987_654_321
 TOKEN = "t0ken-for-tests"
 SECRET = b"for the honest only"
@@ -122,7 +122,7 @@ def http_request(chance: random.Random) -> bytes:
 
 
 async def http(port: int, data: bytes) -> None:
-    """The answer is a refusal or a success that somebody wrote, or none at all."""
+    """Check that the response is an intended error or a success, or missing."""
     reader, writer = await asyncio.open_connection(HOST, port)
     answer = b""
     with contextlib.suppress(ConnectionError):

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.timeout(300 + FUZZ_INPUTS // 100)
 
 
 class Wire:
-    """A connection that is opened anew when the broker ends it; each has a number of its own."""
+    """A connection that reconnects when the broker closes it; each has a distinct number."""
 
     numbers = itertools.count()
 

@@ -112,7 +112,7 @@ def test_one_connection_states_so_much_in_all_its_heartbeats_together(tmp_path: 
             assert "(limit: 4194304): divide its groups" in said[-1]
             assert set(clients.consumers) == {f"g{number}" for number in range(taken)}
             assert 0 < clients.stated_bytes <= 4 * MIB
-            # Stated anew, in place of what was stated before.
+            # A new statement replaces the earlier one.
             assert await refusal(peer, heartbeat("c", ("g0", topics(900)))) == ""
             peer.connection.close()
             await until(lambda: not clients.consumers)

@@ -107,7 +107,7 @@ def batch(topic: str, **properties: str) -> Command:
 
 
 def hand_over(server: Standalone) -> None:
-    """What waits is due at once."""
+    """Make all pending messages due immediately."""
     server.broker.broker.hand_over(server.broker.broker.now_ms() + 1_000, 100)
 
 

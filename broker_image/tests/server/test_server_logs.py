@@ -177,7 +177,7 @@ def test_a_throttled_log_keeps_fields_and_counts_suppressed_lines(caplog: pytest
 
 
 class Pipe:
-    """A log whose reader reads when it is told to."""
+    """A log whose reader reads on demand."""
 
     def __init__(self) -> None:
         self.reading, self.writing = os.pipe()
@@ -245,7 +245,7 @@ def test_suppressed_lines_are_reported_even_without_further_logging(pipe: Pipe) 
     give_up = threading.Timer(BOUND_S, os.close, [pipe.writing])  # then the loop ends, and with it the test
     give_up.start()
     with open(pipe.reading, encoding="utf-8") as file:
-        lines = [file.readline() for _ in range(BURST_LINES)]  # as many, and no more, are taken at once
+        lines = [file.readline() for _ in range(BURST_LINES)]  # the size of a burst, and no more
         owed = 0
         for line in file:
             told = re.search(r'event="(\d+) lines of this logger were suppressed"', line)

@@ -143,7 +143,7 @@ def test_ten_thousand_topics_and_groups_have_a_bounded_number_of_series(tmp_path
                 broker.groups.table[f"G{number}"] = SubscriptionGroupConfig(f"G{number}")
                 broker.offsets.table[f"{name}@G{number}"] = dict.fromkeys(range(8), 0)
             slices = await _turns_during(scrape(server.broker.http_port))
-            # The walks give way: a scrape that held the loop would leave it a handful of turns.
+            # The walks yield: a scrape that blocked the loop would leave it only a few iterations.
             assert slices > 20
             text = await scrape(server.broker.http_port)
             found = values(text)
@@ -162,7 +162,7 @@ def test_ten_thousand_topics_and_groups_have_a_bounded_number_of_series(tmp_path
             assert sum(buckets) == TOPICS
             groups = {labels for each, labels in found if each == "delaymq_group_lag_messages"}
             assert len(groups) == 200
-            # Who has a series keeps it, whoever comes or is busier.
+            # A name keeps its series even when busier names come.
             kept = {labels for each, labels in found if each == "delaymq_messages_stored_total"}
             broker.stats.put_batch("A-new-one", [1] * 10**4)
             again = values(await scrape(server.broker.http_port))

@@ -39,7 +39,7 @@ def test_a_store_and_a_backup_are_served_and_stay_as_they_are(tmp_path: Path) ->
             await until(lambda: held.overdue(now_ms()) == 1)
             path = Path(server.broker.broker.store.path)
         Backup(FolderSource(str(path)), str(tmp_path / "backup"), program="t", now_ms=now_ms).run()
-        os.unlink(path / "delaymq/delivery.json")  # nothing but the read-only start holds back what is overdue
+        os.unlink(path / "delaymq/delivery.json")  # only the read-only start holds back overdue messages
         for folder in (path, tmp_path / "backup"):
             before = content_of(folder)
             await look_at(tmp_path, folder)

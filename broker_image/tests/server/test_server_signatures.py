@@ -58,7 +58,7 @@ class Peer(BrokerPeer):
         return command
 
     async def said(self, code: int, fields: dict[str, str], body: bytes = b"") -> str:
-        """What the broker says to a request as it is; empty when it serves it."""
+        """The broker's remark on an unchanged request; empty when it serves it."""
         answer = await self.connection.request(request_command(code, dict(fields), body))
         return str(answer.remark) if answer.code else ""
 

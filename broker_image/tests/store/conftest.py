@@ -19,7 +19,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def open_store(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., MessageStore]]:
-    """Opens the store in `tmp_path`/store, with options and observers as asked; lets go of all at the end."""
+    """Opens the store in `tmp_path`/store, with the given options and observers; closes all at the end."""
     opened: list[MessageStore] = []
 
     def open_one(path: Path | None = None, **keywords: object) -> MessageStore:

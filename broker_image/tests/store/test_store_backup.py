@@ -115,7 +115,7 @@ def test_a_copy_made_of_links_stays_a_backup_of_its_own(open_store: Open, tmp_pa
 
 
 class Breaking(FolderSource):
-    """A source that is gone after so many reads."""
+    """A source that disappears after `reads` reads."""
 
     def __init__(self, path: Path, reads: int) -> None:
         super().__init__(str(path))
@@ -179,7 +179,7 @@ def test_a_damaged_manifest_is_reported_and_repaired_by_the_next_backup(open_sto
 
 
 class SmallDisk(Files):
-    """Takes so many bytes and no more."""
+    """A disk that takes `room` bytes and no more."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -460,7 +460,7 @@ def test_a_store_opened_read_only_is_the_same_byte_for_byte_afterwards(
     store.abandon()
     with (tmp_path / "store/commitlog" / max(os.listdir(tmp_path / "store/commitlog"))).open("r+b") as file:
         file.seek(-100, os.SEEK_END)
-        file.write(b"torn")  # what a start cuts off
+        file.write(b"torn")  # a start truncates this
     for path in (tmp_path / "store", tmp_path / "backup"):
         before = {each: (each.stat().st_mtime_ns, each.read_bytes()) for each in path.rglob("*") if each.is_file()}
         read_only_config = MessageStore.open_read_only(path, store.options, now_ms=clock, levels=DelayLevels.parse())

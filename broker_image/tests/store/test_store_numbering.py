@@ -38,7 +38,7 @@ class Log:
         return self
 
     def lose(self, count: int) -> Log:
-        """A filler in the place of so many records."""
+        """A filler in the place of `count` records."""
         at = BEGINNING + len(self.records) * SIZE
         filler = Head(at, SIZE * count, 0, 0, 0, TRANSACTION_ROLLBACK, 0, 0, 0, 0, b"x", b"")
         self.records += [filler] * count
@@ -99,9 +99,9 @@ TRUE_NUMBERS = {
     "a hole cost all but the last": Log().lose(4).put(4),
     "more are missing than a hole explains, and later records agree": Log().put(0, 1).put(40, 41, 42),
     "another source confirms a jump": Log().put(0, 1).put(40).confirm(2, True),
-    "the topic was made anew": Log().put(*range(50)).put(0, 1, 2, 3, 4),
-    "the topic was made anew twice": Log().put(*range(9)).put(*range(8)).put(*range(7)),
-    "the topic was made anew, and its queue's file says so": Log().put(*range(50)).put(0).confirm(50, True),
+    "the topic was recreated": Log().put(*range(50)).put(0, 1, 2, 3, 4),
+    "the topic was recreated twice": Log().put(*range(9)).put(*range(8)).put(*range(7)),
+    "the topic was recreated, and its queue's file confirms it": Log().put(*range(50)).put(0).confirm(50, True),
     "the topic is known to be deleted": Log(deleted={"A": BEGINNING + 5 * SIZE}).put(0, 1, 2, 3, 4).put(0, 1),
     "half messages between": Log().put(0, 1).put(0, 0, sys_flag=TRANSACTION_PREPARED).put(2),
     "queues side by side": Log().put(0).put(0, queue_id=1).put(1).put(0, queue="B").put(1, queue_id=1).put(2),
@@ -129,7 +129,7 @@ DAMAGED_NUMBERS = {
     "two neighbours": (Log().put(0, 1, 2 + 32, 3 + 512, 4, 5), {2: a(2), 3: a(3)}),
     "two neighbours by the same bit": (Log().put(0, 1, 2 + 32, 3 + 32, 4, 5, 6), {2: a(2), 3: a(3)}),
     "two at the end": (Log().put(0, 1, 2 + 32, 3 + 512), {2: a(2), 3: a(3)}),
-    "beside a hole": (Log().put(0, 1).lose(1).put(3 + 128).put(4, 5), {3: a(2)}),
+    "next to a hole": (Log().put(0, 1).lose(1).put(3 + 128).put(4, 5), {3: a(2)}),
 }
 
 

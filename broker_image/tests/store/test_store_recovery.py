@@ -194,7 +194,7 @@ def test_random_small_files_never_keep_a_store_from_opening(stopped: Path, open_
 
 
 def test_stale_bytes_behind_the_end_do_not_rise_again(stopped: Path, open_store: Open) -> None:
-    """The real broker leaves what it cut off: an old record there stands where a new one may end."""
+    """The real broker leaves what it truncates: an old record there may begin where a new one ends."""
     reader = StoreReader(stopped)
     segment = reader.segments()[-1]
     last = list(reader.records())[-1]

@@ -152,7 +152,7 @@ def test_expired_handshakes_are_dropped_in_batches(row: Row) -> None:
 
 
 def test_a_client_starts_within_one_round_of_all_networks(row: Row) -> None:
-    """They come anew whenever one of theirs was ended; a turn is one that begins, and takes STUCK_S at most."""
+    """Peers reconnect whenever one of their handshakes is ended; a handshake that begins takes STUCK_S at most."""
     hostile = [f"10.1.0.{number}" for number in range(20)]
     for address in hostile:
         row.come(address, 500)

@@ -41,7 +41,7 @@ MACHINES: dict[str, tuple[Machine[Any, Any], type[Enum], type[Enum]]] = {
 
 
 class World:
-    """A connection whose requests are long if the test says so."""
+    """A connection whose requests are long if the test sets it."""
 
     def __init__(self) -> None:
         self.handled: list[int] = []

@@ -128,7 +128,7 @@ def test_stalled_handshakes_do_not_block_others(
 def test_stalled_handshakes_of_one_address_do_not_delay_other_addresses(
     run: Run, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing gives way here but what must: what one address may not have is there for others at once."""
+    """Only excess handshakes are evicted here: what one address may not have is immediately available to others."""
     monkeypatch.setattr(row_module, "MAX_HANDSHAKES", 8)
     monkeypatch.setattr(row_module, "MAX_PER_NETWORK", 6)
     for module, name in (

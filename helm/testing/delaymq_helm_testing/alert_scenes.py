@@ -70,7 +70,7 @@ class Scene:
         )
 
     def with_operator(self, world: FakeWorld, *others: Mapping[str, object]) -> Scene:
-        """The operator looks after this world."""
+        """The operator manages this world."""
         text = operator_metrics(world, *others)
         brokers = self.without(OPERATOR)
         return Scene(brokers.series | scraped(text, OPERATOR, at_s=0.0), brokers.families | families_of(text))
@@ -156,7 +156,7 @@ class Active:
 
 
 def operator_metrics(world: FakeWorld, *others: Mapping[str, object]) -> str:
-    """/metrics of an operator that sees a world and `others` beside it."""
+    """/metrics of an operator that sees a world and `others` in addition."""
     cache = WatchCache(lambda kind, before, after: None)
     for (kind, _, _), body in world.kube.objects.items():
         cache.put(kind, body)

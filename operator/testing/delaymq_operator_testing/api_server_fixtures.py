@@ -31,7 +31,7 @@ def kubernetes_programs() -> Programs:
 
 @pytest.fixture(scope="session")
 def api_server(kubernetes_programs: Programs) -> Iterator[ApiServer]:
-    """A Kubernetes API with our CRDs in which nothing happens by itself."""
+    """A Kubernetes API with the project's CRDs in which nothing happens automatically."""
     with ApiServer(kubernetes_programs) as server:
         yield server
 

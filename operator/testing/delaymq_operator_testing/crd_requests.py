@@ -69,7 +69,7 @@ def check_change(
 
 
 def not_kept(asked: Any, got: Any, path: str = "spec") -> list[str]:
-    """What was asked for and was not kept."""
+    """What was requested and was not kept."""
     if isinstance(asked, dict) and isinstance(got, dict):
         return [gap for key, value in asked.items() for gap in not_kept(value, got.get(key), f"{path}.{key}")]
     return [] if asked == got else [path]

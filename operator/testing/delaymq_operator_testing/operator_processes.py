@@ -126,7 +126,7 @@ def grant(
 
 
 def grant_lasting(server: ApiServer, to: str) -> None:
-    """The same of what it may do in all namespaces, though it looks after some."""
+    """The same permissions in all namespaces, although the operator watches only some."""
     _grant(server, "", "Cluster", f"delaymq-operator-finalizers-{to}", to, ("lasting",), "")
 
 

@@ -1,6 +1,6 @@
 """The operator's program with reconcilers that are easily watched: for each Broker a ConfigMap, an Event and a status.
 
-Everything around them is the real one. A Topic is let go of when its Broker has no annotation `test/hold`.
+Everything around them is the real one. A Topic is released when its Broker has no annotation `test/hold`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def release_topic(key: Key, world: ReconcileContext) -> Waiting | None:
 
 
 async def release_levels(key: Key, world: ReconcileContext) -> Waiting | None:
-    """At once."""
+    """Immediately."""
     print("RELEASE", key, flush=True)
     return None
 

@@ -20,7 +20,7 @@ PAUSE_S = 0.05
 
 
 class Clock:
-    """Time by which leases end: it goes when the test says so, however slow the machine is."""
+    """The clock of leases: only the test advances it, however slow the machine is."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0

@@ -96,7 +96,7 @@ def test_the_loop_goes_on_while_every_request_waits_for_a_stalled_server(tmp_pat
 
         async with asyncio.timeout(BOUND_S), an_api_server(tmp_path, stalled, timeout_s=2 * BOUND_S) as kube:
             asking = [asyncio.create_task(kube.get("Pod", "ns", f"p{n}")) for n in range(12)]
-            await until(lambda: stalled_at_once == THREADS)  # a loop that stands still comes to nobody
+            await until(lambda: stalled_at_once == THREADS)  # a blocked loop would never get here
             assert not any(each.done() for each in asking)
             end.set()
             outcomes = await asyncio.gather(*asking, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The kubectl commands of README and of the quick start that an API server answers alone, each page twice in a row.
+"""Commands of README and of the quick start that an API server alone can answer, each page twice in succession.
 
 What needs pods, an operator or the node's images is typed by nobody here: e2e/kind has clusters for that.
 """

@@ -1,4 +1,4 @@
-"""Each watched namespace is served by itself: one that must not be listed stops no other, and may come back."""
+"""Each watched namespace is independent: one that must not be listed stops no other, and may come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access control of a Broker: by which account brokers are asked, and what is said without one."""
+"""Access control of a Broker: the account for requests to brokers, and the condition without one."""
 
 import asyncio
 import base64
@@ -99,7 +99,7 @@ def test_a_broker_without_an_account_for_the_operator_says_so_until_there_is_one
     world.run(lambda: world.reason("Degraded") == "AccountMissing")
     message = world.condition("Degraded")["message"]
     assert "Secret rules has no accessKey and secretKey" in message
-    world.run()  # It works but for that.
+    world.run()  # Everything else works.
     put_secret(world.kube, **RULES, accessKey="operators", secretKey="operators-secret")
     world.run(lambda: world.settled and world.condition("Degraded")["status"] == "False")
 

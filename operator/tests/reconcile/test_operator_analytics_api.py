@@ -154,7 +154,7 @@ def install_spark(cluster: Cluster) -> None:
                 cluster.all("SparkApplication")
                 cluster.has_spark = True
         except (ApiError, ValueError):
-            # Of a group that it does not know yet the API server says so without JSON.
+            # For a group that it does not know yet the API server responds without JSON.
             time.sleep(PAUSE_S)
 
 
@@ -221,7 +221,7 @@ def test_a_scheduled_run_comes_by_itself_and_all_goes_with_the_broker(cluster: C
     install_spark(cluster)
     create(cluster, schedule="* * * * *")
     until(cluster, operator, lambda: "lastScheduleTime" in cluster.told())
-    # No other minute's: it would take the place of the one that is looked at.
+    # No other minute's run: it would take the place of the one under test.
     cluster.server.merge(cluster.path("Broker", "demo"), {"spec": {"analytics": {"schedule": "0 0 1 1 *"}}})
     until(cluster, operator, lambda: cluster.told().get("state") == "Succeeded")
     told = cluster.told()

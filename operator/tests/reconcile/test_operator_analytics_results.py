@@ -1,4 +1,4 @@
-"""What is told of a run that ended: its figures, what was skipped, or why there are none."""
+"""The status of a finished run: its figures, what was skipped, or why there are none."""
 
 import pytest
 from delaymq_operator_testing.fakes.spark import RESULT

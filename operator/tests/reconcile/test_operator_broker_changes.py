@@ -1,4 +1,4 @@
-"""A Broker is made, and changed while it runs: objects, bad specs, Secrets, and what is told of it."""
+"""A Broker is created, and changed while it runs: objects, invalid specs, Secrets, and the status."""
 
 import asyncio
 import copy
@@ -56,7 +56,7 @@ def test_others_get_a_turn_between_the_objects_of_a_large_broker() -> None:
 
 
 def edited(world: FakeWorld, **fields: Any) -> None:
-    """As somebody with `kubectl edit --subresource=status`, or a writer that knows only what was."""
+    """As a user with `kubectl edit --subresource=status`, or a writer that knows only what was."""
     body = copy.deepcopy(world.broker)
     body["status"] |= fields
     body["status"]["conditions"] = [
@@ -138,7 +138,7 @@ def test_drift_is_repaired_without_a_restart(world: FakeWorld) -> None:
     world.kube.put(service)
     world.kube.remove("ConfigMap", NAMESPACE, "demo-broker-conf")
     stateful_set = copy.deepcopy(world.existing("StatefulSet", "demo-broker-0"))
-    stateful_set["spec"]["template"]["spec"]["containers"][0]["image"] = "somebody:else"
+    stateful_set["spec"]["template"]["spec"]["containers"][0]["image"] = "another:image"
     world.kube.put(stateful_set)
     assert restarts(world, lambda: None) == []
     assert world.existing("Service", "demo-namesrv")["spec"]["ports"][0]["port"] == 9876

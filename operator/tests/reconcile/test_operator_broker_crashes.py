@@ -41,7 +41,7 @@ def scale_out(world: FakeWorld) -> list[str]:
 
 
 def holds_of(world: FakeWorld, change: Callable[[FakeWorld], object]) -> None:
-    """What must be so in the end, beside being settled."""
+    """What must hold in the end, in addition to being settled."""
     size = world.broker["spec"]["size"]
     assert len([name for name in world.names("Pod") if "broker" in name]) == size
     assert len(world.names("StatefulSet")) == size + 1

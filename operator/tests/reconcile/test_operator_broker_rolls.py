@@ -290,9 +290,9 @@ def test_a_pod_that_somebody_else_replaced_meanwhile_is_not_restarted_in_place_o
     world.run(lambda: ("refuse", "demo-broker-0-0") in world.brokers.calls)
     world.kube.requests.clear()
     pod = copy.deepcopy(world.existing("Pod", "demo-broker-0-0"))
-    pod["metadata"]["uid"] = "somebody-made-it"
+    pod["metadata"]["uid"] = "another-uid"
     world.kube.objects["Pod", NAMESPACE, "demo-broker-0-0"] = pod
     world.now_ms += 5_000
-    world.brokers.running["demo-broker-0-0"].pod_uid = "somebody-made-it"
+    world.brokers.running["demo-broker-0-0"].pod_uid = "another-uid"
     world.reconcile()
     assert ("delete", "Pod", "demo-broker-0-0") not in world.kube.requests

@@ -1,4 +1,4 @@
-"""Pods that cannot be created, hang, or never become ready: Degraded says so in time, with the last Warning event."""
+"""Pods that cannot be created, hang, or never become ready: Degraded reports it in time, with the last Warning."""
 
 from dataclasses import replace
 from typing import Any

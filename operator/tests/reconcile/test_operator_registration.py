@@ -1,4 +1,4 @@
-"""The accounts of registrations: made, mounted, changed, and never a reason for a broker to be cut off."""
+"""The accounts of registrations: created, mounted, changed, and never a reason to disconnect a broker."""
 
 import base64
 from typing import Any

@@ -139,7 +139,7 @@ def test_whom_writes_move_away_from_already_is_next_even_if_another_comes_before
 @pytest.mark.parametrize(
     "other",
     [None, group(1, of=info(decommissioned=True), unit={"surplus": True})],
-    ids=["alone", "the other is on its way out"],
+    ids=["alone", "the other is terminating"],
 )
 def test_a_broker_is_restarted_at_once_when_nobody_else_takes_writes(other: Unit | None) -> None:
     units = [group(0, OLD, of=info("none")), *([other] if other is not None else [])]

@@ -1,4 +1,4 @@
-"""Secrets that a Broker names and that are not there, or lack something: what is said, what is left alone, recovery."""
+"""Secrets that a Broker names and that are missing or incomplete: conditions, unchanged objects, recovery."""
 
 import base64
 from collections.abc import Collection

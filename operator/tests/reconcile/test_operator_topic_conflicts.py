@@ -1,4 +1,4 @@
-"""Two Topics for one topic: the older has it, the younger says so and inherits; what a deletion deletes."""
+"""Two Topics for one topic: the older owns it, the younger reports that and inherits; effects of a deletion."""
 
 import asyncio
 from typing import Any
@@ -157,7 +157,7 @@ def test_two_topics_that_swap_names_keep_their_messages() -> None:
     world = TopicWorld(groups=1)
     first, second = world.add_topic("a", topicName="x", queues=1), world.add_topic("b", topicName="y", queues=2)
     settle(world, first, second)
-    # topicName cannot be changed: the swap is two new resources beside the old ones, which then go.
+    # topicName cannot be changed: the swap creates two new resources and then deletes the old ones.
     third, fourth = world.add_topic("c", topicName="y", queues=3), world.add_topic("d", topicName="x", queues=4)
     settle(world, third, fourth)
     assert world.condition(third)[1] == world.condition(fourth)[1] == "Conflict"
@@ -357,7 +357,7 @@ def test_a_topic_of_a_broker_by_another_name_stays_its_own() -> None:
     world = TopicWorld(groups=1)
     old = world.add_topic("orders")
     settle(world, old)
-    # A Broker cannot be renamed: it is deleted, and made anew by another name.
+    # A Broker cannot be renamed: it is deleted, and recreated under another name.
     world.kill_broker()
     world.add_broker("renamed", groups=1)
     settle(world, old)

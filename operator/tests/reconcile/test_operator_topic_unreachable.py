@@ -1,4 +1,4 @@
-"""A Topic whose Broker restarts, is made anew, does not answer or refuses: the status tells what was seen."""
+"""A Topic whose Broker restarts, is recreated, does not respond or rejects: the status reports what was observed."""
 
 from delaymq_operator_testing.trees import copied
 from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld

@@ -1,4 +1,4 @@
-"""A wrong size or storage class is told of with its name, and can be corrected without the loss of a message."""
+"""A wrong size or storage class is reported by name, and can be corrected without losing a message."""
 
 from typing import Any, NoReturn
 
@@ -149,7 +149,7 @@ def test_storage_that_has_given_up_is_told_of() -> None:
 
 
 def without_class(name: str | None, **storage: Any) -> FakeWorld:
-    """A Broker whose claim names a class that is not there."""
+    """A Broker whose claim names a class that does not exist."""
     world = FakeWorld()
     world.kube.missing_classes.add(name)
     world.create(size=1, storage={} if name is None else {"storageClassName": name} | storage)

@@ -1,4 +1,4 @@
-"""A store with a past: old segments deleted, damage filled, a topic made anew, a check-back that went on."""
+"""A store with a past: old segments deleted, damage filled, a topic recreated, checks that continued."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def aged_workload(path: Path, *, seed: int = 1) -> Workload:
 
 
 class _Life:
-    """The parts of the store's life; each leaves the reasons of what it wrote right, but for the noise's."""
+    """The parts of the store's life; each leaves the reasons of what it wrote right, except for the noise's."""
 
     def __init__(self, work: Workload, chance: random.Random) -> None:
         self.work = work

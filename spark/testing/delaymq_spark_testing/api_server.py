@@ -1,4 +1,4 @@
-"""An API server of one request: it answers as it is told, over TLS, and keeps what it was sent."""
+"""An API server of one request: it returns a scripted response, over TLS, and records the request."""
 
 from __future__ import annotations
 

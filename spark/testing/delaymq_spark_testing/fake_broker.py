@@ -1,4 +1,4 @@
-"""Stands in for a broker's HTTP where a real one does not misbehave on command."""
+"""Replaces a broker's HTTP API where a real one does not misbehave on command."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def send_json(handler: Handler, content: Any, status: int = 200) -> None:
 
 
 def send_range(handler: Handler, missing: int = 0, store_id: str = "one", shift: int = 0) -> None:
-    """The range that is asked for; `missing` bytes of it never come."""
+    """The requested range; `missing` bytes of it never come."""
     name = handler.path.rpartition("/")[2]
     start, _, last = handler.headers["Range"].removeprefix("bytes=").partition("-")
     descriptor = os.open(f"{handler.server.reader.path}/commitlog/{name}", os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""The stages of a job one after the other, without Spark: its shuffles are lists here."""
+"""The stages of a job, run sequentially without Spark: its shuffles are lists here."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 _WAIT_LIMIT_S = 240
-# Spark gives a stream's Python process ten seconds to come up, which no setting changes: too few beside other work.
+# Spark gives a stream's Python process ten seconds to start, which no setting changes: too few under load.
 _LATE_PROCESS = "Python worker failed to connect back"
 _STARTS = 15
 
@@ -19,7 +19,7 @@ def begun(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     """A query that `start` began; started again, from its checkpoint, when its Python process was late."""
     for _ in range(_STARTS - 1):
         query = start()
-        # One that ends says so before it counts as ended.
+        # A query that ends logs it before it counts as ended.
         while query.isActive and query.status["message"].startswith(("Initializing", "Terminated")):
             time.sleep(0.05)
         if query.isActive or _LATE_PROCESS not in str(query.exception()):

@@ -41,7 +41,7 @@ class Written:
 
 
 class Workload:
-    """Writes a store record by record, as a broker of ours (marks) or of RocketMQ's (none) would."""
+    """Writes a store record by record, as a DelayMQ broker (marks) or RocketMQ's (none) would."""
 
     def __init__(self, path: Path, *, segment_bytes: int = 16_384, marks: bool = True) -> None:
         self.path = path

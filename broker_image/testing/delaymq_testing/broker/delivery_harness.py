@@ -1,4 +1,4 @@
-"""A broker's delay half on a store in memory, with a clock that stands still: what scenarios and tests drive."""
+"""A broker's delivery on a store in memory with a stopped clock, driven by scenarios and tests."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Bench:
         return handed_over
 
     def copies(self) -> list[Record]:
-        """Records outside the schedule topic, marks alone left out."""
+        """Records outside the schedule topic, without marks."""
         return [record for record in self.store.records() if record.topic not in (SCHEDULE_TOPIC, MARKS_TOPIC)]
 
     def delivered(self) -> list[str]:

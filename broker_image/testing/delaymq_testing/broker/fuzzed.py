@@ -1,4 +1,4 @@
-"""A broker without sockets that hostile frames are given to, and an honest client beside them."""
+"""A broker without sockets that receives hostile frames, and an honest client that uses it concurrently."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from delaymq_testing.hostile.requests import HostileRequests
 from delaymq_testing.repetitions import SEED
 
 A_ROUND = 10_000
-"""Frames to one broker, which is then started anew: a log must not grow without end."""
+"""Frames to one broker, which is then restarted with an empty store: a log must not grow without end."""
 HONEST_EVERY = 100
 SECRET = b"for the honest only"
 HONEST_CLIENT = "honest-client"
@@ -68,14 +68,14 @@ class Honest:
         return answer
 
     def join(self) -> None:
-        """Says that it lives, as a member of its group; the broker may ask it nothing but to look at its group."""
+        """Send a heartbeat as a member of its group; the broker may only request a rebalance in return."""
         body = f'{{"clientID":"{HONEST_CLIENT}","consumerDataSet":[{{"groupName":"honest","subscriptionDataSet":'
         self.ask(34, body=(body + '[{"topic":"Honest","subString":"*","subVersion":1}]}]}').encode())
         assert {command.code for command in self.session.notified} <= {40}
         self.session.notified.clear()
 
     def work(self) -> None:
-        """Sends a message at once and one later, reads the newest ones, commits."""
+        """Send an immediate and a delayed message, read the newest ones, and commit."""
         self.join()
         self.sent.append(SECRET + b" %d" % len(self.sent))
         fields = {"a": "honest"}
@@ -93,7 +93,7 @@ class Honest:
         assert self._read("Honest", offset) == self.sent[offset:]
 
     def check_delayed(self) -> None:
-        """Each delayed message came once, and none is left out."""
+        """Check that each delayed message came once, and that none is missing."""
         self.harness.clock.advance(5_000)
         while self.harness.broker.hand_over(self.harness.clock(), 1_000):
             self.harness.flush()

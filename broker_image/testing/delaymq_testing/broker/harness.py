@@ -37,7 +37,7 @@ class Clock:
 
 
 class FakeSession:
-    """A client's connection; what it is told is kept in `notified`."""
+    """A client's connection; notifications from the broker are kept in `notified`."""
 
     def __init__(self, port: int = 50_000, address: str = "10.0.0.2") -> None:
         self.id = next(_ids)
@@ -64,7 +64,7 @@ class FakeSession:
 
 
 def broker_config(path: Path, **changes: Any) -> BrokerConfig:
-    """A configuration with small files; a test machine that stands still refuses nothing for it."""
+    """A configuration with small files; a stalled test machine causes no rejections."""
     settings: dict[str, Any] = {
         "broker_fast_failure_enable": False,
         "store_path_root_dir": str(path / "store"),
@@ -114,7 +114,7 @@ class Harness:
         return self.broker.handle(session or self.session, command)
 
     def answer(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", **extra: Any) -> Response:
-        """An answer that must come at once, or when a file is written."""
+        """A response that must come immediately, or once a file is written."""
         result = made(self.broker, code, self.ask(code, fields, body, **extra))
         assert isinstance(result, Response), result
         return result
@@ -171,7 +171,7 @@ def send_fields(topic: str, properties: dict[str, str] | None = None) -> dict[st
 
 
 def records_of(data: bytes) -> list[Record]:
-    """Records one after the other, as pulls and queries answer them."""
+    """Split a body of consecutive records, as pulls and queries return them."""
     records = []
     at = 0
     while at < len(data):

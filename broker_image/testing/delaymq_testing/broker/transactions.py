@@ -31,7 +31,7 @@ class Half:
 
     @classmethod
     def of_check(cls, command: Command) -> Half:
-        """The half message that a producer is asked about."""
+        """The half message of a check."""
         fields = command.fields
         return cls(fields["msgId"], int(fields["tranStateTableOffset"]), int(fields["commitLogOffset"]))
 
@@ -85,13 +85,13 @@ class Transacting(Harness):
         return self.ask(RequestCode.END_TRANSACTION, header | fields)
 
     def commit(self, half: Half, **fields: Any) -> Response:
-        """A commit whose answer must come at once."""
+        """A commit whose response must come immediately."""
         answer = self.end(half, COMMIT, **fields)
         assert isinstance(answer, Response), answer
         return answer
 
     def roll_back(self, half: Half, **fields: Any) -> Response:
-        """A rollback whose answer must come at once."""
+        """A rollback whose response must come immediately."""
         answer = self.end(half, ROLLBACK, **fields)
         assert isinstance(answer, Response), answer
         return answer

@@ -1,4 +1,4 @@
-"""A NameServer and brokers in the test's own loop, on loopback sockets: they keep what they were asked and answer as
+"""A NameServer and brokers in the test's own loop, on loopback sockets: they record requests and respond as
 scripted. Queues hold real records; nothing else is like a broker.
 """
 

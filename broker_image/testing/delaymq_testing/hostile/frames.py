@@ -109,7 +109,7 @@ def batch_entry(body: bytes, properties: bytes = b"", flag: int = 0) -> bytes:
 
 
 def frames_of(data: bytes) -> list[tuple[int, int, dict[str, str], bytes]]:
-    """Opaque, code, fields and body of answers with JSON headers; half a frame at the end is left out."""
+    """Opaque, code, fields and body of responses with JSON headers; a partial frame at the end is omitted."""
     found = []
     at = 0
     while at + 8 <= len(data):

@@ -25,7 +25,7 @@ _LEAVES: Sequence[Any] = [
     *(None, True, -1, 0, 2**31, 2**63 - 1, 2**63, -1e300, "", "x" * 300, "é\u0000\u2028", "\ud83d", [], {}),
 ]
 A_STORY_IN = 30
-"""One of so many requests begins a story."""
+"""One in this number of requests begins a story."""
 _FLAGS = (ONEWAY, ONEWAY, ONEWAY, RESPONSE, 4, 2**31 - 1, 0)
 _ODD_CHARACTERS = (1, 2, 10, 48, 65, 233, 0x20AC, 0x1F600)
 
@@ -69,7 +69,7 @@ class HostileRequests:
         """Whether the last frame's lengths are right."""
 
     def request(self) -> tuple[int, Pairs, bytes]:
-        """Code, fields and body; now and then of the next step of a story, of which each builds on those before."""
+        """Code, fields and body; occasionally of the next step of a story, whose steps build on each other."""
         if self._stories and not self._steps and not self.random.randrange(A_STORY_IN):
             self._steps = list(self.random.choice(self._stories))
         self.names_stored = False
@@ -192,7 +192,7 @@ class HostileRequests:
         return body
 
     def _changed(self, tree: Any) -> Any:
-        """The tree with one node changed: replaced, left out, repeated, nested, or under another name."""
+        """The tree with one node changed: replaced, omitted, repeated, nested, or under another name."""
         if isinstance(tree, dict) and tree and self.random.randrange(8):
             key = self.random.choice(list(tree))
             surprise = self.random.randrange(8)

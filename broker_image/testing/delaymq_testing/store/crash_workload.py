@@ -21,7 +21,7 @@ OPTIONS = replace(SMALL, sync_flush=True, commit_log_file_bytes=24_576, index_sl
 
 @dataclass
 class History:
-    """What a producer was told, with the call after which it was."""
+    """A response that a producer received, with the number of the call after which it came."""
 
     acknowledged: list[tuple[int, str, int]] = field(default_factory=list)
     """Call, unique id, physical offset."""

@@ -296,7 +296,7 @@ def look(path: Path, owners: dict[int, str], since_ms: int) -> Outcome:
 def _owner(record: Found, owners: dict[int, str], since_ms: int) -> str:
     """The message that a record is about: by its place, by the record that it was made of, or by what it says.
 
-    Where the log's damaged tail was cut, a record stored since `since_ms` may stand in the place of another.
+    Where the log's damaged tail was cut, a record stored since `since_ms` may have replaced another.
     """
     if record.at in owners and record.stored_ms < since_ms:
         return owners[record.at]

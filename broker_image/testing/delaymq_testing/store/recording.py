@@ -127,7 +127,7 @@ class RecordingFiles(Files):
         file.synced.append((self._call(), len(file.changes)))
 
     def sync_filesystem(self, folder: str) -> bool:
-        return False  # so that each file is synced, and what is left out shows
+        return False  # so that each file is synced, and an omitted sync shows
 
     def sync_folder(self, path: str) -> None:
         os.stat(path)
@@ -169,7 +169,7 @@ class QuietFiles(Files):
         os.fstat(descriptor)
 
     def sync_filesystem(self, folder: str) -> bool:
-        return False  # so that each file is synced, and what is left out shows
+        return False  # so that each file is synced, and an omitted sync shows
 
     def sync_folder(self, path: str) -> None:
         os.stat(path)
@@ -181,7 +181,7 @@ class QuietFiles(Files):
 def after_crashes(
     recording: RecordingFiles, *, seed: int, states: int, folder: Path, check: Callable[[Path, int], Found]
 ) -> list[Found]:
-    """What `check` finds of each of so many states, given its folder and the call after which the machine stopped."""
+    """Return the findings of `check` for `states` states, given the folder and the call after which the machine stopped."""
     crashes, chance = CrashStates(recording), random.Random(seed)
     found: list[Found] = []
     for number in range(states):
@@ -218,7 +218,7 @@ class CrashStates:
                     file.write(self._content(self._recording.files[number], call, chance, keep))
 
     def _names(self, call: int, chance: random.Random, keep: float) -> tuple[set[str], dict[str, int]]:
-        """Folders and files that are there. Each folder lags behind by itself, in the order of its changes."""
+        """The existing folders and files. Each folder lags behind independently, in the order of its changes."""
         changes = [change for change in self._recording.name_changes if change.call <= call]
         horizon: dict[str, int] = {}
         for folder in {change.folder for change in changes}:

@@ -1,4 +1,4 @@
-"""A server that takes TLS beside plain connections, and what its peers do."""
+"""A server that accepts both TLS and plaintext connections, and the behaviour of its peers."""
 
 import asyncio
 import socket

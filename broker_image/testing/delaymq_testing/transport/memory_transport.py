@@ -95,7 +95,7 @@ class MemoryTransport(asyncio.Transport):
             rest = rest[count:]
 
     def take(self) -> None:
-        """The peer reads all that it was sent, and what follows at once."""
+        """Let the peer read all pending bytes, and all later ones immediately."""
         self.taking = True
         self.unsent = 0
         if self._is_paused:

@@ -40,7 +40,7 @@ def account(chance: random.Random) -> dict[str, Any]:
 
 
 def changed(chance: random.Random, tree: Any) -> Any:
-    """The tree with one node replaced, repeated, renamed, nested or left out; secrets stay where they are."""
+    """The tree with one node replaced, repeated, renamed, nested or omitted; secrets keep their places."""
     if isinstance(tree, dict) and tree and chance.randrange(6):
         key = chance.choice([key for key in tree if key != "secretKey"] or list(tree))
         match chance.randrange(8):

@@ -13,7 +13,7 @@ from delaymq_testing.broker.harness import FakeSession, Harness, send_fields
 
 
 def changed(guarded: Guarded, text: str) -> None:
-    beside = guarded.path.with_name("beside.tmp")
+    beside = guarded.path.with_name("new.tmp")
     beside.write_text(text)
     beside.rename(guarded.path)
     guarded.reload()

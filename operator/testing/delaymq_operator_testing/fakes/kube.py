@@ -39,7 +39,7 @@ class FakeKube:
     events: list[tuple[str, str, str]] = field(default_factory=list)
     can_grow: bool = True
     missing_classes: set[str | None] = field(default_factory=set)
-    """Storage classes that are not there: their claims stay unbound; None: there is no default class."""
+    """Storage classes that do not exist: their claims stay unbound; None: there is no default class."""
     largest: str = ""
     """Volumes do not become larger than this, whatever claims ask for; empty: as large as anybody likes."""
     unready: set[str] = field(default_factory=set)
@@ -152,7 +152,7 @@ class FakeKube:
     # What tests do.
 
     def put(self, body: Manifest) -> Manifest:
-        """An object as somebody else makes or changes it; the generation counts changes of the spec."""
+        """An object as another client makes or changes it; the generation counts changes of the spec."""
         metadata = body["metadata"]
         return self._store((body["kind"], metadata["namespace"], metadata["name"]), copied(body))
 

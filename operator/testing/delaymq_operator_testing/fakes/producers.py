@@ -30,7 +30,7 @@ class FakeProducer:
 
 @dataclass
 class FakeProducers:
-    """`count` producers that send `rate` messages each, every so many ticks, instead of the brokers' own traffic."""
+    """`count` producers that send `rate` messages each, every few ticks, instead of the brokers' own traffic."""
 
     world: FakeWorld
     count: int = 3

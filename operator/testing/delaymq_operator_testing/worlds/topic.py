@@ -248,7 +248,7 @@ class TopicWorld:
             self.start_group(number, name)
 
     def start_group(self, number: int, broker: str = "demo") -> None:
-        """A pod with an address, a broker behind it, and the Broker's status says so."""
+        """A pod with an address and a broker behind it, as the Broker's status states."""
         host = self.host(number, broker)
         self.brokers.topics_by_host.setdefault(
             host, {topic: TopicConfig(topic=topic, read_queues=8, write_queues=8) for topic in OWN_TOPICS}
