@@ -33,7 +33,7 @@ def wait_committed(clients: Workbench, topic: str, group: str, expected: dict[in
 
 
 def consumed(clients: Workbench, topic: str, group: str, *, queues: int, rounds: int) -> PushConsumer:
-    """A member that has consumed `count` messages of each queue, and whose offsets the broker has."""
+    """A member that has consumed `rounds` messages of each queue, and whose offsets the broker has."""
     consumer = clients.push(topic, group=group, **FIRST)
     for number in range(rounds):
         for queue_id in range(queues):

@@ -21,7 +21,7 @@ FIRST = LitePullOptions(consume_from=ConsumeFrom.FIRST)
 
 
 async def filled(client: Client, topic: str, number: int, *, queues: int = 1) -> None:
-    """A topic with `count` numbered messages, sent to its queues in rotation."""
+    """A topic with `number` numbered messages, sent to its queues in rotation."""
     await Admin(client).create_topic(topic, queues=queues)
     async with Producer(client) as producer:
         for each in range(number):
@@ -29,7 +29,7 @@ async def filled(client: Client, topic: str, number: int, *, queues: int = 1) ->
 
 
 async def polled(consumer: LitePullConsumer, number: int) -> list[ReceivedMessage]:
-    """Poll until exactly `count` messages have arrived, whatever the size of each poll."""
+    """Poll until exactly `number` messages have arrived, whatever the size of each poll."""
     messages: list[ReceivedMessage] = []
     while len(messages) < number:
         messages += await consumer.poll(max_messages=number - len(messages))

@@ -153,7 +153,7 @@ def _traces(
 
 
 def _shown(clients: Workbench, message_id: str, ends: int) -> str:
-    """What mqadmin shows of a message that was consumed `times` times."""
+    """What mqadmin shows of a message that was consumed `ends` times."""
 
     def look() -> str | None:
         try:

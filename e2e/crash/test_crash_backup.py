@@ -149,7 +149,7 @@ def pending(cluster: OurCluster) -> int:
 
 
 def run_to_the_end(cluster: OurCluster, left: int) -> None:
-    """Waits until only `count` messages are pending, then stops the broker."""
+    """Waits until only `left` messages are pending, then stops the broker."""
     give_up_at = time.monotonic() + LIMIT_S
     while pending(cluster) > left:
         assert time.monotonic() < give_up_at, "delayed messages still wait"

@@ -242,7 +242,7 @@ def state_of(broker: Manifest) -> str | None:
 
 
 def wait_run(space: Space, *, messages: int) -> Manifest:
-    """The Broker once a run has found `count` messages; AssertionError as soon as one failed."""
+    """The Broker once a run has found `messages` messages; AssertionError as soon as one failed."""
 
     def ended(broker: Manifest) -> bool:
         status = broker["status"].get("analytics", {})

@@ -249,7 +249,7 @@ class Soak:
             await asyncio.sleep(1)
 
     def _make_old(self, newest: int) -> None:
-        """Make all but the newest `count` segments look old, so that the broker's retention deletes them."""
+        """Make all but the `newest` newest segments look old, so that the broker's retention deletes them."""
         for path in self._segments()[:-newest]:
             then = path.stat().st_mtime
             if time.time() - then < AGE_S:
@@ -261,7 +261,7 @@ class Soak:
             await asyncio.sleep(1)
 
     async def load(self, messages: int) -> None:
-        """Send `count` more, with consumers that stay and others that come and go, until all were received."""
+        """Send `messages` more, with consumers that stay and others that come and go, until all were received."""
         self._wanted = self.acknowledged + messages
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(Client(self.cluster.namesrv_address, PATIENT))

@@ -181,7 +181,7 @@ class QuietFiles(Files):
 def after_crashes(
     recording: RecordingFiles, *, seed: int, states: int, folder: Path, check: Callable[[Path, int], Found]
 ) -> list[Found]:
-    """Return the findings of `check` for `states` states, given the folder and the call after which the machine stopped."""
+    """Return the findings of `check` in `states` states, given the folder and the call at which the machine stopped."""
     crashes, chance = CrashStates(recording), random.Random(seed)
     found: list[Found] = []
     for number in range(states):
