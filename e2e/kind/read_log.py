@@ -7,7 +7,6 @@
 Arguments: the store's folder, the topic, the delay level table.
 """
 
-# ruff: noqa: F821 - the names come from the source that precedes this one
 import json
 import sys
 from pathlib import Path
