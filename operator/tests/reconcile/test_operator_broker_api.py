@@ -181,7 +181,8 @@ def test_a_size_that_the_storage_cannot_reach_is_set_back_but_not_below_the_volu
 
 def requests_of(world: ApiWorld) -> tuple[str, ...]:
     """What claim and StatefulSet ask for."""
-    claim, made = world.existing("PersistentVolumeClaim", CLAIM), world.existing("StatefulSet", "demo-broker-0")
+    claim = world.existing("PersistentVolumeClaim", CLAIM)
+    made = world.get("StatefulSet", "demo-broker-0")
     specs = [claim["spec"], made["spec"]["volumeClaimTemplates"][0]["spec"] if made else None]
     return tuple(spec["resources"]["requests"]["storage"] if spec else "" for spec in specs)
 
