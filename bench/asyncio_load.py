@@ -1,7 +1,8 @@
-"""The load program of bench/java, with our asyncio client in RocketMQ's place: the same commands over the same lines.
+"""Load program equivalent to bench/java, with DelayMQ's asyncio client in place of RocketMQ's: the same commands in
+the same format.
 
-Input: `id command name=value …`; output: one JSON object a line. What is a thread there is a task here.
-Options: `--uvloop` runs on uvloop instead of asyncio's own loop.
+Input: `id command name=value …`; output: one JSON object per line. Threads there are tasks here. `--uvloop` uses
+uvloop instead of asyncio's event loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one hostile client costs an honest one: `python bench/hostile.py [--seconds 60] [--only NAME …]`.
+"""Effect of a hostile client on an honest one: `python bench/hostile.py [--seconds 60] [--only NAME …]`.
 
 A broker with access control has one processor to itself. On the other one are the hostile client, with an account of
 its own, and the honest one (hostile_honest.py), which has priority: during each attack it runs for a time at full

@@ -1,7 +1,7 @@
-"""What one hostile client does, an attack each, at full speed. Frames are made byte by byte.
+"""Attacks of a hostile client at full speed, with frames built byte by byte.
 
 Each attack is an endless sequence of frames for the connections that hostile_run.py keeps busy. It gets a `World`
-(addresses, rules) and may ask something on a connection of its own first.
+(addresses, rules) and can first send requests on a separate connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keeps the hostile client's connections busy with an attack's frames."""
+"""Runs an attack: keeps the hostile client's connections busy with its frames."""
 
 from __future__ import annotations
 

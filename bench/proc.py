@@ -1,4 +1,4 @@
-"""What /proc tells about a process: processor time, memory, when it was started."""
+"""Data of a process from /proc: processor time, memory, start time."""
 
 from __future__ import annotations
 

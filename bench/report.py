@@ -1,4 +1,4 @@
-"""Medians and ratios of what was measured, as a table for the terminal, Markdown and JSON."""
+"""Medians and ratios of the measurements, as a table for the terminal, Markdown and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of the table: what is measured, in which unit, and which direction is better."""
+"""Rows of the table: measured quantity, unit, and which direction is better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ours and the real RocketMQ broker side by side; README.md says what is measured how, and how to run it."""
+"""DelayMQ and RocketMQ's broker side by side; README.md documents the measurements and how to run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to a broker. A scenario is a generator that yields after every row, so that two brokers take turns."""
+"""Benchmark scenarios. A scenario is a generator that yields after every row, so that two brokers take turns."""
 
 from __future__ import annotations
 

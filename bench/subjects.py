@@ -1,4 +1,4 @@
-"""The two brokers under measurement, with one set of settings."""
+"""The two measured brokers, with the same settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and JVM options with which both brokers, and RocketMQ's client, speak TLS and nothing else."""
+"""Keys and JVM options with which both brokers and RocketMQ's client use TLS only."""
 
 from __future__ import annotations
 

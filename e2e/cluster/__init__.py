@@ -1,4 +1,4 @@
-"""Real Kubernetes clusters for tests, by kind, also on a machine that reaches no image registry.
+"""Real Kubernetes clusters for tests, created by kind, even on a machine without access to an image registry.
 
 `Cluster.create` is all that a test needs; `why_not` says in a sentence where that cannot be. See README.md.
 """

@@ -1,4 +1,4 @@
-"""``PYTHONPATH=e2e python -m cluster <what>``: the same as the tests do, by hand."""
+"""``PYTHONPATH=e2e python -m cluster <what>``: the steps of the tests, run manually."""
 
 import argparse
 import io

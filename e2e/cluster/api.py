@@ -1,4 +1,4 @@
-"""Objects of a cluster, read from its API server by this process: kubectl costs a fifth of a processor second a time.
+"""Objects of a cluster, read directly from its API server: each kubectl call takes a fifth of a processor second.
 
 Kinds are named as for kubectl: plural, singular or short, with or without their group.
 """

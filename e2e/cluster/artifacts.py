@@ -1,4 +1,4 @@
-"""Things that are expensive to make, each made once and kept under a name that is a hash of what it was made from.
+"""Cache of expensive artifacts, each built once and stored under a hash of its inputs.
 
 An artifact is a folder. It is made in a draft folder and renamed, so an interrupted run leaves none that is half
 done; a lock file keeps two runs from making the same one. A changed input gives another name, and only what depends on

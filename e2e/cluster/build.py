@@ -1,4 +1,4 @@
-"""Building everything that clusters need on this machine, and keeping the cache to what is of use."""
+"""Builds of everything that clusters require on this machine, and cleanup of the cache."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Running programs: always with a limit in time, and with an error that shows what the program said.
+"""Execution of programs, always with a time limit, and with errors that contain the program's output.
 
 ``beside`` does several jobs at once; when one fails, or this process is to end, the programs of the others end too.
 """

@@ -1,4 +1,4 @@
-"""A Docker daemon as this package uses it: the machine's, or one that `dockerd` started."""
+"""Docker daemon used by this package: the machine's, or one started by `dockerd`."""
 
 import os
 import subprocess

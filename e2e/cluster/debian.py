@@ -1,4 +1,4 @@
-"""Small Debian roots made with debootstrap, and the images that are one: no image registry is needed.
+"""Small Debian root file systems created with debootstrap, and images containing one: no image registry is required.
 
 They hold what the suite named when they were made, without later security updates: for tests, not for production.
 """

@@ -1,4 +1,4 @@
-"""A Docker daemon of our own, for machines where none answers; as root on Linux.
+"""A private Docker daemon for machines without a running one; requires root on Linux.
 
 It has its own data, socket and containerd, no default bridge, and one network (``kind``) whose packets cannot leave
 the machine. `down` puts everything back, also what a killed run left behind. Whoever uses the daemon holds a lease (a

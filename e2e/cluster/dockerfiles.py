@@ -1,4 +1,4 @@
-"""Which files of the repository an image is made from, read from its Dockerfile: unchanged ones need no build."""
+"""Repository files on which an image depends, read from its Dockerfile: unchanged ones require no build."""
 
 import hashlib
 import re

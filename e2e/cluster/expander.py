@@ -1,4 +1,4 @@
-"""A stand-in for the part of a storage driver that makes volumes larger.
+"""Substitute for the part of a storage driver that expands volumes.
 
 local-path-provisioner makes volumes of folders and cannot grow them: a folder has no size. This does what the resizer
 of a real driver does in the API when a claim asks for more: the volume's capacity first, then the claim's. Everything

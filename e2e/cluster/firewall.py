@@ -1,4 +1,4 @@
-"""The chains of iptables: nothing from the cluster's bridge leaves the machine, and what Docker adds goes again.
+"""Iptables chains: no packet from the cluster's bridge leaves the machine, and chains added by Docker are removed.
 
 Only what names our bridge, our chain or Docker's chains is ever removed, and only if it was not there before.
 """

@@ -1,4 +1,4 @@
-"""The product's images, built from the repository's Dockerfile, and those of the programs that tests run in a cluster.
+"""The product's images, built from the repository's Dockerfile, and images of programs that tests run in a cluster.
 
 Tags come from the content of the sources: what is unchanged is not built again. The build stage reaches the package
 registry by this machine's own pip settings and certificates, which are put into the image that the build stage starts

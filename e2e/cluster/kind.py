@@ -1,4 +1,4 @@
-"""Clusters for tests, made and used by the real kind, kubectl and helm.
+"""Test clusters, created and used with the real kind, kubectl and helm.
 
 A cluster has a name with PREFIX and a kubeconfig of its own below the cache; no other cluster and no other kubeconfig
 is ever read or written.

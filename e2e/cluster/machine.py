@@ -1,4 +1,5 @@
-"""What a daemon and its nodes change on the machine itself, remembered before it is changed and put back afterwards.
+"""Changes that a daemon and its nodes make on the machine itself, recorded before they are made and reverted
+afterwards.
 
 The memory is a file in DAEMON_RUN_PATH, so a run that was killed is tidied up by the next one.
 """

@@ -1,4 +1,4 @@
-"""Which node image and which programs a cluster is made with on this machine, and whether it can be made at all.
+"""Selection of the node image and programs of a cluster on this machine, and whether one can be created at all.
 
 Where Docker answers and kind's own node image is there or can be pulled, that one is used; else the one built here.
 DELAYMQ_E2E_NODE_IMAGE decides otherwise: ``built`` for the one built here, or the name of any node image.

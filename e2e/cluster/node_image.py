@@ -1,5 +1,5 @@
-"""The node image for kind where kind's own cannot be pulled: Debian with systemd, Kubernetes as one program, and every
-image that kubeadm asks for already unpacked in containerd's store.
+"""Node image for kind if kind's own cannot be pulled: Debian with systemd, Kubernetes as a single program, and all
+images that kubeadm requires, already unpacked in containerd's store.
 
 kind and kubeadm are the real ones; only what they start comes from here.
 """

@@ -1,4 +1,4 @@
-"""Where everything lies.
+"""Paths of caches and of the daemon.
 
 ``cache`` (``$DELAYMQ_CACHE`` or ``~/.cache/delaymq``, then ``cluster/``) is safe to delete while nothing runs. The
 daemon's own folder is fixed: a machine has one set of firewall chains, so it can have one such daemon.

@@ -1,4 +1,4 @@
-"""What a machine must have for clusters, and getting what can be got without asking: Debian packages, as root."""
+"""Requirements of clusters on a machine, and installation of missing Debian packages (as root)."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Accounts of the tests of access control, and clients that have them."""
+"""Accounts for access control tests, and clients that use them."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Which broker to test, and the clients to test it with.
+"""Selection of the broker under test, and of its clients.
 
 ``--against ours|real`` (or DELAYMQ_AGAINST; see ../conftest.py) chooses. Everything runs in a network namespace that
 has only loopback.

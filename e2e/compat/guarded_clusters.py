@@ -1,4 +1,4 @@
-"""A NameServer and a broker with rules, plain or over TLS, and RocketMQ's clients of 4.9 and 5.3 for them.
+"""A NameServer and a broker with access control, plaintext or TLS, and RocketMQ 4.9 and 5.3 clients for them.
 
 Everything runs on one machine, so that administrators' requests of plain connections are from "the same machine", which
 `aclAdminNeedsTls` permits.

@@ -1,4 +1,4 @@
-"""Start ``delaymq`` on a disk that a test can hold: ``python held_disk.py FOLDER ARGUMENTS OF delaymq``.
+"""Start ``delaymq`` on a disk that a test can block: ``python held_disk.py FOLDER ARGUMENTS OF delaymq``.
 
 While FOLDER/sync exists, syncs of the log wait; while FOLDER/write exists, a write to the log does, and with it the
 event loop, as when the kernel has to get a page first. Both are laid over the store's own functions from here.

@@ -1,4 +1,4 @@
-"""Follows a page of docs/ as a reader does: saves its programs, types its commands, compares what they print.
+"""Executes a page of docs/ as a reader would: saves its programs, runs its commands, compares their output.
 
 A fenced block below a line that ends with the name of a file in backticks and a colon is saved under that name. `sh`
 blocks are run in order; a `text` block after one is what they print. Comments that readers do not see say what differs:

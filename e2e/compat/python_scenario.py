@@ -1,4 +1,4 @@
-"""What the tests of the Python client share: scenarios within a limit, handlers that keep what they get, waits."""
+"""Helpers for tests of the Python client: scenarios with a time limit, recording handlers, waits."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What a soak keeps: which messages a broker acknowledged, how often each was handled, and what the process took.
+"""Records of a soak test: acknowledged messages, number of deliveries of each, and resource usage of the process.
 
 Of fixed size from the start on, so that a growth of memory is the client's.
 """

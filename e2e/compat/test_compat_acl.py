@@ -1,4 +1,4 @@
-"""Access control: RocketMQ's clients and tools with accounts of a plain_acl.yml, and without, against either broker."""
+"""Access control: RocketMQ's clients and tools with and without accounts of a plain_acl.yml, with either broker."""
 
 import base64
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The calls that RocketMQ's dashboard and Prometheus exporter make through Java's administration API.
+"""Calls of RocketMQ's dashboard and Prometheus exporter through Java's administration API.
 
 Which they are is known from the public sources of rocketmq-dashboard 1.0.0 and rocketmq-exporter; their jars are not on
 Maven Central. golden/calls holds what the real broker's side of each answers, normalised.

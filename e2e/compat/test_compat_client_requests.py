@@ -1,4 +1,4 @@
-"""What operators have members of a group say or do: RocketMQ's administrator asks, its consumers answer."""
+"""Requests from operators to group members: RocketMQ's administrator sends them, its consumers respond."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

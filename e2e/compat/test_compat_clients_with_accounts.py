@@ -1,4 +1,4 @@
-"""RocketMQ's clients and tools of 4.9 and 5.3 at brokers and NameServers with rules, plain and over TLS."""
+"""RocketMQ 4.9 and 5.3 clients and tools with brokers and NameServers that use access control, plaintext and TLS."""
 
 # ruff: noqa: F811 - fixtures are imported and then taken by name
 

@@ -1,4 +1,4 @@
-"""Bodies that RocketMQ's producer compressed, by each of its ways: the broker keeps and passes them on as they are."""
+"""Bodies compressed by RocketMQ's producer, in each of its ways: the broker stores and delivers them unchanged."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""RocketMQ's keys are those of its own classes; mqadmin changes settings of our broker as it does of the real one."""
+"""RocketMQ's configuration keys match its classes; mqadmin changes DelayMQ's settings in the same way as RocketMQ's."""
 
 import re
 import subprocess

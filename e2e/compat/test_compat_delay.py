@@ -1,4 +1,4 @@
-"""Delayed messages through RocketMQ's own client: never early, once, and with all that they were sent with."""
+"""Delayed messages with RocketMQ's client: never early, exactly once, and unchanged."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""RocketMQ's producers while one of two of our brokers is withdrawn, refuses, stops and starts: no send fails.
+"""RocketMQ's producers while one of two DelayMQ brokers withdraws, rejects sends, stops and starts: no send fails.
 
 With our NameServer and the real one, which keeps what a broker registered under a version that it knows.
 """

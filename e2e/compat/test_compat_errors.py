@@ -1,4 +1,4 @@
-"""What is refused, and with which code: the numbers that programs built on RocketMQ's clients look at."""
+"""Rejected requests and their response codes, on which programs based on RocketMQ's clients depend."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Consumers that filter by properties with SQL92: RocketMQ's own, against a broker that lets them."""
+"""Consumers that filter by properties with SQL92: RocketMQ's clients and a broker with filtering enabled."""
 
 import json
 import random

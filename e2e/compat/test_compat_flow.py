@@ -1,4 +1,4 @@
-"""Flow control as RocketMQ's clients meet it: code 2 with the remark that operators know, and nothing stored."""
+"""Flow control for RocketMQ's clients: code 2 with the remark familiar to operators, and nothing stored."""
 
 import re
 import signal

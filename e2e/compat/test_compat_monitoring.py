@@ -1,4 +1,4 @@
-"""mqadmin startMonitoring: a monitor that looks in rounds at all groups, for as long as its process runs."""
+"""mqadmin startMonitoring: periodic monitoring of all groups while its process runs."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,8 @@
-"""mqadmin against our broker prints what it prints against the real one.
+"""mqadmin prints the same with DelayMQ as with RocketMQ's broker.
 
-golden/ holds the real broker's normalised output. To write it again:
-``pytest e2e/compat/test_compat_mqadmin.py --against real --write-golden``.
+golden/ contains the normalised output with RocketMQ's broker. Update it again:
+``pytest
+e2e/compat/test_compat_mqadmin.py --against real --write-golden``.
 """
 
 import time

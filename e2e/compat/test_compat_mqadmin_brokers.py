@@ -1,4 +1,4 @@
-"""mqadmin's commands for brokers: configuration, cleaning, statistics, exports, and how long sends take."""
+"""mqadmin's commands for brokers: configuration, cleaning, statistics, exports, and send latency."""
 
 import time
 from collections.abc import Callable, Iterator

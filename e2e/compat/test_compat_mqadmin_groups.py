@@ -1,4 +1,4 @@
-"""mqadmin's commands for groups: their settings, members, progress, and setting them elsewhere."""
+"""mqadmin's commands for groups: settings, members, progress, and offset resets."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""mqadmin's commands for messages: to send, read, print and find them, and their traces."""
+"""mqadmin's commands for messages: sending, reading, printing, searching, and traces."""
 
 import time
 from collections.abc import Callable, Iterator

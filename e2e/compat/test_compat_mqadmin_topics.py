@@ -1,4 +1,4 @@
-"""mqadmin's commands for topics and for the order of their queues print what they print against the real broker."""
+"""mqadmin's commands for topics and order settings print the same as with RocketMQ's broker."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,6 +1,6 @@
-"""NameServers and brokers of both kinds together: whichever side is ours, RocketMQ's is on the other.
+"""NameServers and brokers of both kinds combined: if one side is DelayMQ, the other is RocketMQ.
 
-Against the real broker both sides are RocketMQ's.
+With ``--against real``, both sides are RocketMQ.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""How brokers register: compressed, only when something changed, as a slave, from a new address.
+"""Broker registration: compressed, only after changes, as a slave, from a new address.
 
-NameServers and brokers of both kinds: whichever side is ours, RocketMQ's is on the other.
+NameServers and brokers of both kinds are combined: if one side is DelayMQ, the other is RocketMQ.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Where groups go on: reset by time, cloned and compared offsets, broadcast and lite pull, many members."""
+"""Offsets of groups: reset by time, cloned and compared offsets, broadcasting and lite pull, many members."""
 
 import time
 from collections import Counter

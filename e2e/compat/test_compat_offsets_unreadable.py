@@ -1,4 +1,4 @@
-"""RocketMQ's consumers wait while the broker cannot read the offsets, and keep their place."""
+"""RocketMQ's consumers wait while the broker cannot read the offsets, and keep their positions."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What administrators allow and forbid: a group's consumption, broadcasting, and a whole broker's reads and writes."""
+"""Permissions set by administrators: a group's consumption, broadcasting, and a broker's reads and writes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing

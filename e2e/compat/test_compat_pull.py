@@ -1,4 +1,4 @@
-"""RocketMQ's pull consumers: what each pull answers, how long it waits, and offsets kept by the broker."""
+"""RocketMQ's pull consumers: responses to pulls, waiting times, and offsets stored by the broker."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What bounds a pull: messages far behind, groups that are closed, and brokers without long polling."""
+"""Limits of pulls: messages far behind, disabled groups, and brokers without long polling."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""RocketMQ's push consumer: who gets what, in which order, from where, and where it goes on."""
+"""RocketMQ's push consumer: distribution, order, start positions, and resumption."""
 
 import time
 from collections.abc import Callable

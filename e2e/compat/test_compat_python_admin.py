@@ -1,4 +1,4 @@
-"""The Python client's Admin against either broker: groups, resets, messages by time and the newest, deletions."""
+"""The Python client's Admin with either broker: groups, resets, messages by time, newest messages, deletions."""
 
 import asyncio
 import contextlib

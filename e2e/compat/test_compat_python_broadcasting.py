@@ -1,4 +1,4 @@
-"""Broadcasting Python consumers against either broker, and their file of offsets, which is RocketMQ's own."""
+"""Broadcasting Python consumers with either broker, and their offset file in RocketMQ's format."""
 
 import asyncio
 from collections import Counter

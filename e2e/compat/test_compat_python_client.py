@@ -1,4 +1,4 @@
-"""The Python client against either broker: what it sends arrives, once, with all that belongs to it."""
+"""The Python client with either broker: messages arrive exactly once, and complete."""
 
 import asyncio
 from collections import Counter

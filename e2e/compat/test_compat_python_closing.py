@@ -1,4 +1,4 @@
-"""What Python clients leave behind when they are closed: nothing."""
+"""Closed Python clients leave nothing behind."""
 
 import asyncio
 import os

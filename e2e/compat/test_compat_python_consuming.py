@@ -1,4 +1,4 @@
-"""Python consumers against either broker: what a group gets, how its members share it, and where it goes on."""
+"""Python consumers with either broker: received messages, rebalancing, and resumption."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Python consumers against either broker: messages that fail or take too long, alone and in batches."""
+"""Python consumers with either broker: messages that fail or time out, alone and in batches."""
 
 import asyncio
 from collections import Counter

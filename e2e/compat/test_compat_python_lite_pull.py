@@ -1,4 +1,6 @@
-"""Polling with the Python client on either broker: shares, seeks, pauses, commits, and what comes after a crash."""
+"""Polling with the Python client on either broker: rebalancing, seeks, pauses, commits, and redelivery after a
+crash.
+"""
 
 import asyncio
 from collections import Counter

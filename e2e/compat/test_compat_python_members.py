@@ -1,4 +1,4 @@
-"""Members of a group that are Python programs answer RocketMQ's tools as Java ones do, through either broker."""
+"""Python group members respond to RocketMQ's tools like Java members, with either broker."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""One group with RocketMQ's own Java client and ours as members, on either broker."""
+"""A group with both RocketMQ's Java client and DelayMQ's Python client as members, on either broker."""
 
 import asyncio
 from dataclasses import replace

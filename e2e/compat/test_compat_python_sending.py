@@ -1,4 +1,4 @@
-"""What the Python client sends, on either broker: order by key, any number of batches, limits, a broker that dies."""
+"""Sending with the Python client on either broker: order by key, any number of batches, limits, a broker failure."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Soaks of the Python client (python_soak.py) in a process of their own: nothing is lost, nothing is left behind."""
+"""Soak tests of the Python client (python_soak.py) in a separate process: nothing is lost or left behind."""
 
 import json
 import subprocess

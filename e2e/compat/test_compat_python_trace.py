@@ -1,4 +1,4 @@
-"""Message trace of the Python client, read by RocketMQ's own client and mqadmin, on either broker."""
+"""Message traces of the Python client, read by RocketMQ's client and mqadmin, on either broker."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Transactions of the Python client, seen by RocketMQ's Java consumers and asked about by either broker."""
+"""Transactions of the Python client, received by RocketMQ's Java consumers and checked by either broker."""
 
 import asyncio
 import time

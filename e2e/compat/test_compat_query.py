@@ -1,4 +1,4 @@
-"""Finding messages and offsets: by id, by key, by time."""
+"""Queries for messages and offsets: by ID, by key, by time."""
 
 import time
 

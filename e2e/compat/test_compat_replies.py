@@ -1,4 +1,6 @@
-"""Requests and replies between RocketMQ's Java client and ours, in all four combinations, on either broker."""
+"""Requests and replies between RocketMQ's Java client and DelayMQ's Python client, in all four combinations, on
+either broker.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""A restart of our broker does not cost RocketMQ's clients half a minute, with our NameServer or the real one.
+"""A restart of DelayMQ does not delay RocketMQ's clients by half a minute, with either NameServer.
 
 The clients have their own default intervals (routes and heartbeats every 30 s): what makes them quick is the broker.
 """

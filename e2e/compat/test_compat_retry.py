@@ -1,4 +1,4 @@
-"""Failed messages: sent back, retried through the delay levels, and at the end put with the dead letters."""
+"""Failed messages: sent back, retried through the delay levels, and finally moved to the dead-letter queue."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Retries and dead letters in each of their ways: sent back, sent by the consumer itself, orderly, across a restart."""
+"""Retries and dead letters in all variants: sent back, sent by the consumer itself, ordered, across a restart."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""RocketMQ's producer: every way to send, and what a consumer then finds."""
+"""RocketMQ's producer: every kind of send, and the messages that a consumer receives."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Consumers that are behind are sent to a slave, and come back when it has no more for them or is gone.
+"""Lagging consumers are directed to a slave, and return when it has no further messages or is gone.
 
 The slave is RocketMQ's own, with a copy of the master's store: what the master takes afterwards it does not have.
 """

@@ -1,4 +1,4 @@
-"""What was sent is what was stored and what groups got: RocketMQ's statistics, asked by its administrator."""
+"""RocketMQ's statistics, requested by its administrator, match the sent, stored and received messages."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A store moves between the real broker and ours: what waits in it is delivered by the other, and nothing twice."""
+"""A store moves between RocketMQ's broker and DelayMQ: pending messages are delivered by the other, and none twice."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""TLS on the ports of plain connections: RocketMQ's clients and tools on the other side."""
+"""TLS on the ports of plaintext connections, with RocketMQ's clients and tools."""
 
 # ruff: noqa: F811 - fixtures are imported and then taken by name
 

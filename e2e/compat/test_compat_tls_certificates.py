@@ -1,4 +1,4 @@
-"""Clients that must show certificates, and servers whose certificate changes, with RocketMQ on the other side."""
+"""Required client certificates, and changed server certificates, with RocketMQ on the other side."""
 
 # ruff: noqa: F811 - fixtures are imported and then taken by name
 

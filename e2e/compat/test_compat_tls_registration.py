@@ -1,4 +1,4 @@
-"""Our broker at RocketMQ's NameServer and RocketMQ's broker at ours, over TLS."""
+"""DelayMQ's broker with RocketMQ's NameServer, and RocketMQ's broker with DelayMQ's, over TLS."""
 
 # ruff: noqa: F811 - fixtures are imported and then taken by name
 

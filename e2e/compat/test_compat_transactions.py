@@ -1,4 +1,4 @@
-"""Transactions of RocketMQ's Java producer: commit, rollback, check-back, giving up, and asking again."""
+"""Transactions of RocketMQ's Java producer: commit, rollback, checks, giving up, and repeated checks."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A store moves between the real broker and ours in the middle of transactions: each still has its fate, once."""
+"""A store moves between RocketMQ's broker and DelayMQ during transactions: each keeps its outcome, exactly once."""
 
 import time
 from collections import Counter

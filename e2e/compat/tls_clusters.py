@@ -1,4 +1,4 @@
-"""NameServers and brokers with TLS, and JVMs whose clients connect with it; fixtures are taken by name.
+"""NameServers and brokers with TLS, and JVMs whose clients connect to them, as fixtures.
 
 The servers' keys come from a tls.properties as RocketMQ reads it; its JVMs get the rest as system properties.
 """

@@ -1,4 +1,4 @@
-"""The machine's Chromium, driven by playwright; installed where that needs nobody's leave."""
+"""The machine's Chromium, controlled by playwright; installed automatically if no permission is required."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What the console's tests and pictures show: made with the client, as programs would."""
+"""Content of the console's tests and screenshots, created with the client, as programs would."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The page and its broker: a token, a broker that goes and comes back, screens that are left, an empty store."""
+"""Connection of the page to its broker: a token, an unavailable broker, closed screens, an empty store."""
 
 import gzip
 import urllib.error

@@ -1,4 +1,4 @@
-"""Dead letters that a person gives to their group again."""
+"""Dead letters that a user resends to their group."""
 
 from console.conftest import OpenPage
 from console.content import consume, kill_letters, run, send

@@ -1,4 +1,4 @@
-"""The live picture of what waits, and how late what came was."""
+"""Live display of pending messages and of delivery lateness."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The search for a message, its life, and messages that would rather be programs."""
+"""Message search, message history, and messages that contain code."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What is installed has the page in it."""
+"""The installed package contains the page."""
 
 import subprocess
 import sys

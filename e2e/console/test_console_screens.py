@@ -1,4 +1,4 @@
-"""Overview, topics and groups, as a person reads them; every screen narrow, wide, light and dark."""
+"""Overview, topics and groups as users see them; every screen narrow, wide, light and dark."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A page of the console that is watched: what it logs, what it asks for, and whether all its controls have names."""
+"""A monitored page of the console: log messages, requests, and names of all controls."""
 
 from pathlib import Path
 from typing import Any

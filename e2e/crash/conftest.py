@@ -1,4 +1,4 @@
-"""One load program for all runs, in a network that has only loopback."""
+"""A load program shared by all runs, in a network with loopback only."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Ways for a broker under load to crash and to come back: what a test runs while the load goes on."""
+"""Kinds of crashes and restarts of a broker under load."""
 
 import random
 import time

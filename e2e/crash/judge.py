@@ -1,4 +1,4 @@
-"""What a crash did to delayed messages, told by the log and by a group that read every queue afterwards."""
+"""Effects of a crash on delayed messages, according to the log and to a group that read every queue afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run: producers send delayed messages, the broker is killed among them and started again, everything is counted.
+"""A run: producers send delayed messages, the broker is killed and restarted meanwhile, and everything is counted.
 
 ``python -m crash.kill_run --against ours|real --seed N`` does one by hand (in an isolated network).
 """

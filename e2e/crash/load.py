@@ -1,4 +1,4 @@
-"""The load program of bench/java: a JVM with RocketMQ's own client that sends and receives by command.
+"""Interface to the load program of bench/java: a JVM with RocketMQ's client that sends and receives on command.
 
 Commands run side by side in it; each answers once. The program ends when its input closes, so also with this process.
 """

@@ -1,4 +1,4 @@
-"""What a crash did to messages that were sent back and to committed offsets, told by the log and by the broker."""
+"""Effects of a crash on messages that were sent back and on committed offsets, according to the log and the broker."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A consumer's part of a crash: it sends messages back and commits offsets, one request after the other, and notes
-what it was told. It speaks the protocol itself, so that nothing is ever asked twice behind its back."""
+"""Consumer during a crash: it sends messages back and commits offsets sequentially, and records the responses.
+
+It implements the protocol itself, so that no request is ever repeated implicitly.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backup under load is restored after the broker was lost: what it names is there, once, and delivered once."""
+"""A backup made under load is restored after the loss of a broker: its messages exist once and are delivered once."""
 
 import asyncio
 import json

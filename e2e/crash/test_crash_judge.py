@@ -1,4 +1,4 @@
-"""The judge finds every kind of breach in logs written by hand, and nothing in a sound one."""
+"""The judge finds every kind of violation in synthetic logs, and none in a correct one."""
 
 import struct
 import zlib

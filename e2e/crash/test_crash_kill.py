@@ -1,4 +1,4 @@
-"""Killed at any instant: nothing lost, nothing early, nothing handed over twice; the real broker as control."""
+"""Kills at any instant: nothing is lost, early or delivered twice; RocketMQ's broker serves as a control."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Killed while consumers send messages back and commit: each comes again, or is a dead letter, exactly once."""
+"""Kills while consumers send messages back and commit: each is redelivered, or becomes a dead letter, exactly once."""
 
 import shutil
 import time

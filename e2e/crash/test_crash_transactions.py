@@ -1,4 +1,4 @@
-"""Killed among transactions: nothing acknowledged is lost, the committed is there once, the rolled back never."""
+"""Kills during transactions: nothing acknowledged is lost, committed messages exist once, rolled back ones never."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""What a store says about the transactions of a run: from its log, and from what a fresh consumer group reads."""
+"""Outcome of a run's transactions, according to the store's log and to a new consumer group."""
 
 from __future__ import annotations
 

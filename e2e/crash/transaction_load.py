@@ -1,5 +1,8 @@
-"""Producers of transactions in a crash: each sends half messages, tells most fates, forgets some, answers what it is
-asked. It speaks the protocol itself, so that nothing is ever sent twice behind its back."""
+"""Transactional producers during a crash: each sends half messages, reports most outcomes, omits some, and responds
+to checks.
+
+It implements the protocol itself, so that no request is ever repeated implicitly.
+"""
 
 from __future__ import annotations
 

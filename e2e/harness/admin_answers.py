@@ -1,4 +1,4 @@
-"""Answers of RocketMQ's administration API without what differs from run to run; everything else is compared."""
+"""Responses of RocketMQ's administration API without run-specific values; everything else is compared."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Debian packages, installed by apt-get while other processes may use it, or unpacked without being installed.
+"""Debian packages, installed by apt-get while other processes may use it, or unpacked without installation.
 
 apt-get can wait for dpkg's locks only; it fails at once when another process holds those of the package lists or of the
 archives. All of them are waited for here, and a line says who holds them.

@@ -1,4 +1,4 @@
-"""A NameServer and a broker to test against: the real ones or ours, behind one interface.
+"""A NameServer and a broker under test, RocketMQ's or DelayMQ's, with a common interface.
 
 Both take RocketMQ's configuration keys. Names, ports and paths are the harness's; small files by default, because the
 real broker allocates its gigabyte segments immediately. The real programs start only in an isolated network.

@@ -1,4 +1,4 @@
-"""Where everything is kept that is expensive to make."""
+"""Location of the cache of expensive artifacts."""
 
 import os
 from pathlib import Path

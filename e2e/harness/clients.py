@@ -1,4 +1,4 @@
-"""RocketMQ's clients as objects: what a test says in one line, sent to the driver."""
+"""RocketMQ's clients as objects, controlled through the driver."""
 
 import base64
 import contextlib

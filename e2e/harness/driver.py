@@ -1,4 +1,4 @@
-"""A JVM with RocketMQ's own clients, commanded by JSON lines (see compat/java/src/delaymq/driver/Main.java).
+"""A JVM with RocketMQ's clients, controlled by JSON lines (see compat/java/src/delaymq/driver/Main.java).
 
 One serves a whole test session: starting a JVM takes longer than most tests. Commands run side by side in it.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong below the tests, apart from what they test."""
+"""Errors of the harness, as opposed to failures of the tested programs."""
 
 
 class HarnessError(Exception):

@@ -1,4 +1,4 @@
-"""``python -m harness.isolated -- COMMAND ...``: run a command in a network namespace that has only loopback.
+"""``python -m harness.isolated -- COMMAND ...``: run a command in a network namespace with loopback only.
 
 The class paths are fetched first, while Maven can reach its repository. Exit code 75 when there can be no namespace.
 """

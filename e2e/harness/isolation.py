@@ -1,4 +1,4 @@
-"""A network namespace with loopback only, for this process and what it starts.
+"""A network namespace with loopback only, for this process and its children.
 
 The real broker and NameServer bind all interfaces whatever they are told; inside such a namespace nobody else can
 reach them and they can reach nobody. Root gets one directly, other users through a user namespace of their own.

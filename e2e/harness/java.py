@@ -1,4 +1,4 @@
-"""RocketMQ's libraries and compiled Java sources, both kept in a cache folder.
+"""RocketMQ's libraries and compiled Java sources, both stored in a cache directory.
 
 The cache is ``$DELAYMQ_CACHE`` or ``~/.cache/delaymq``; each entry's name is a hash of what it was made from, so
 nothing in it ever goes stale. Maven runs with the machine's own settings and only when an entry is missing; one run at

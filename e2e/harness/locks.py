@@ -1,4 +1,4 @@
-"""Lock files between the runs on one machine. A lock ends with the process that holds it, however that ends."""
+"""Lock files for concurrent runs on a machine. A lock ends with the process that holds it, however it ends."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Lists of mqadmin commands, and the golden files with what the real broker's side of them prints.
+"""Lists of mqadmin commands, and golden files with their output with RocketMQ's broker.
 
 A golden folder holds one file a command, normalised (mqadmin_output.py). To write them anew:
 ``pytest e2e/compat/test_compat_mqadmin_x.py --against real --write-golden``.

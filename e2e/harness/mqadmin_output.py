@@ -1,4 +1,4 @@
-"""mqadmin's output without what differs from run to run: times, ports, ids, measured numbers, delaymq's own properties.
+"""mqadmin's output without run-specific values: times, ports, IDs, measurements, DelayMQ's own properties.
 
 Everything else stays and is compared: names, counts, offsets, sizes, versions, permissions, order of messages.
 """

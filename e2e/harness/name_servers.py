@@ -1,4 +1,4 @@
-"""NameServers and brokers of either kind in any combination: each is one process, told where the others are."""
+"""NameServers and brokers of either kind in any combination, each a process with the others' addresses."""
 
 import shutil
 import sys

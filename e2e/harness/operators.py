@@ -1,4 +1,4 @@
-"""What operators ask of groups, their members and the broker's counters, by RocketMQ's administrator's client."""
+"""Operators' requests about groups, members and broker counters, sent by RocketMQ's administration client."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Free ports on loopback.
+"""Selection of free ports on loopback.
 
 They lie below those that the kernel gives to outgoing connections, so none is taken between the choice and the
 server's start. No port is given twice: who asked first may not have bound it yet.

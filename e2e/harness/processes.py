@@ -1,4 +1,4 @@
-"""A server as a child process: output to a log file, a limit on start and stop, an end with its parent."""
+"""Servers as child processes: log files, time limits for start and stop, termination with the parent."""
 
 import ctypes
 import os

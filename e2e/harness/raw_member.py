@@ -1,4 +1,6 @@
-"""A member of a consumer group that speaks the protocol by hand, for what no client does: silence, and nonsense."""
+"""A group member that implements the protocol itself, for behaviour that no client has: silence and malformed
+responses.
+"""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""A forwarder between a peer and a server that notes which request codes go by: proof of what a peer asks."""
+"""A proxy between a peer and a server that records request codes."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""What every suite here does before its first test."""
+"""Setup shared by all suites before their first test."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Waiting for what happens in its own time, but not forever."""
+"""Waiting for asynchronous events, with a limit."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is kept of a test that failed: objects, descriptions, events and logs, in build/reports/kind/<test>/."""
+"""Data stored for a failed test: objects, descriptions, events and logs, in build/reports/kind/<test>/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests measured: printed, and kept as build/reports/kind-figures.json for the documents."""
+"""Measurements of the tests: printed, and stored in build/reports/kind-figures.json for the documentation."""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""What all tests share: one kind cluster of several nodes, the images in it, and the operator by its chart."""
+"""Environment shared by all tests: a kind cluster of several nodes, the images in it, and the operator from its
+chart.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects that tests apply, as dicts; small in everything, for many of them share two cores."""
+"""Objects applied by tests, as dicts; all are small, since many of them share two cores."""
 
 from __future__ import annotations
 

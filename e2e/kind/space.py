@@ -1,4 +1,4 @@
-"""A namespace of one test, under Pod Security `restricted`, with queries about Brokers in it."""
+"""A test's namespace with Pod Security `restricted`, with queries about Brokers in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubeflow's Spark operator by its own chart, and what a Broker's analytics left in its namespace."""
+"""Kubeflow's Spark operator, installed from its chart, and objects that a Broker's analytics left in its namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Analytics of a Broker's store on the real Spark operator: what was sent is what the status says; and what fails."""
+"""Analytics of a Broker's store with the real Spark operator: the status matches the sent messages; failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator costs: memory and API requests with 1 and with 50 Brokers at rest, and how fast it gets there."""
+"""Cost of the operator: memory and API requests with 1 and with 50 idle Brokers, and the time to settle."""
 
 import re
 import time

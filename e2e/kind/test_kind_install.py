@@ -1,4 +1,4 @@
-"""The first minutes of a user: install the chart, apply a Broker, get a delayed message; what kubectl shows then."""
+"""A user's first minutes: install the chart, apply a Broker, receive a delayed message; and kubectl's output."""
 
 import time
 from collections.abc import Callable

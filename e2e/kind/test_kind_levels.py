@@ -1,4 +1,4 @@
-"""Delay levels: changed while messages wait, shared by Brokers, kept while used."""
+"""Delay levels: changed while messages are pending, shared by Brokers, kept while in use."""
 
 import time
 from collections.abc import Callable

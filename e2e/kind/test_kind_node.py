@@ -1,4 +1,4 @@
-"""A node is lost and comes back: what has no data of its own moves, brokers wait for their volume's node."""
+"""Loss and return of a node: stateless pods move, brokers wait for their volume's node."""
 
 import time
 from collections.abc import Callable, Iterator

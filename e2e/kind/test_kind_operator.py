@@ -1,4 +1,4 @@
-"""The operator itself: killed at work, upgraded, its objects changed by others, its resources' definitions upgraded."""
+"""The operator itself: killed, upgraded, with objects changed by others and upgraded CRDs."""
 
 import json
 import time

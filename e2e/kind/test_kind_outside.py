@@ -1,4 +1,4 @@
-"""Clients outside the cluster, on the machine that the nodes run on: Python's and RocketMQ's own."""
+"""External clients on the nodes' host: DelayMQ's Python client and RocketMQ's."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Who reaches which port of a Broker, tried from pods: the page's matrix where the network enforces policies.
+"""Access to the ports of a Broker, tried from pods: the documented matrix if the network enforces policies.
 
 The networks of the clusters made here enforce none. That is no reason to skip: the test finds out which of the two it
 is, notes it, and then expects the matrix, or that everybody reaches everything.

@@ -1,4 +1,4 @@
-"""What a user sees who applies something that cannot be, and how a mistake that only the broker can see ends well."""
+"""Rejected resources as users see them, and recovery from a mistake that only the broker can detect."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A broker whose pod or process is taken away while thousands of messages wait for their time."""
+"""Loss of a broker's pod or process while thousands of messages are pending."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A change that needs restarts, with two groups: clients of both languages do not notice."""
+"""Rolling restart of two groups, unnoticed by Python and Java clients."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""Accounts and certificates from Secrets: what is missing is said, who has none is refused, changes restart nothing."""
+"""Accounts and certificates from Secrets: missing ones are reported, clients without one rejected, changes restart
+nothing.
+"""
 
 import base64
 import ssl

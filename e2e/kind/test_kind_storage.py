@@ -1,4 +1,4 @@
-"""Volumes: they grow under a Broker, and outlive it."""
+"""Volumes: they grow while a Broker runs, and outlive it."""
 
 import time
 from collections.abc import Callable

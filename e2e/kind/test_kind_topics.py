@@ -1,4 +1,4 @@
-"""Topics as resources: made in every group, changed, in conflict, deleted or kept, and after their Broker."""
+"""Topics as resources: created in every group, changed, in conflict, deleted or retained, and after their Broker."""
 
 import time
 from collections.abc import Callable

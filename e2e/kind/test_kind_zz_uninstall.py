@@ -1,4 +1,6 @@
-"""Operators that come and go: one with rights in its own namespace only, and none. Last, for others need theirs."""
+"""Installation and removal of operators, including one limited to its own namespace. Runs last, since other tests
+need theirs.
+"""
 
 import time
 from collections.abc import Callable, Iterator

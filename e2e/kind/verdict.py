@@ -1,4 +1,4 @@
-"""What became of the messages of one topic: told by the brokers' logs and by what producers were answered.
+"""Outcome of a topic's messages, according to the brokers' logs and the responses to producers.
 
 Lateness = the copy's store time − the due time. Twice = more copies in a log than records that wait for them there.
 A message that a producer sent again after a lost answer may be stored twice; that is counted apart.

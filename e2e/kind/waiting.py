@@ -1,4 +1,6 @@
-"""Waiting with an end: every wait of these tests goes through here and says what it saw last when it fails."""
+"""Waiting with a time limit: every wait of these tests uses this module, which reports the last observation on
+failure.
+"""
 
 import time
 from collections.abc import Callable

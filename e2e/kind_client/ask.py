@@ -1,4 +1,4 @@
-"""One question of an administrator, answered by one line: a message by its id, a topic's route, its queues' ends."""
+"""An administrator's query with a one-line result: a message by its ID, a topic's route, its queues' offsets."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""A member of a consumer group that prints each message as it arrives; a fresh group reads from the beginning.
+"""A group member that prints each message as it arrives; a new group reads from the beginning.
 
 It ends when `--count` different messages have arrived and none more for `--quiet-s`, at `--at-most-s`, or by SIGTERM.
 """

@@ -1,4 +1,4 @@
-"""Does nothing until it is stopped: the process of a pod in which tests run the other programs."""
+"""Waits until it is stopped: the process of a pod in which tests run other programs."""
 
 import signal
 import sys

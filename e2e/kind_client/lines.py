@@ -1,4 +1,5 @@
-"""What the programs here print: one JSON array a line, its first word says what it is; times are ms since 1970.
+"""Output format of these programs: one JSON array per line, whose first element is its type; times are ms since
+1970.
 
     ["ready"]                                                          connected, the first message may come
     ["sent", key, level, began_ms, ended_ms, offset_message_id, broker]  acknowledged

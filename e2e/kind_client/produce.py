@@ -1,4 +1,4 @@
-"""Sends delayed messages at a steady rate and prints what became of each.
+"""Sends delayed messages at a constant rate and prints the outcome of each.
 
 Every message has a key of its own, RUN-0 to RUN-n, in its KEYS and as its body, so that it is known again in the
 broker's log and by consumers even if its send failed. `--retries 0`: each message is sent once only.

@@ -1,5 +1,7 @@
-"""A soak of the broker: mixed load while segments of the log are rolled and deleted and consumers come and go, then
-many connections. Run as `python broker_soak.py --messages 3000000`; prints its figures as one JSON object.
+"""Soak test of the broker: mixed load while log segments are rolled and deleted and consumers join and leave, then
+many connections.
+
+Run it as `python broker_soak.py --messages 3000000`; it prints its figures as a JSON object.
 """
 
 from __future__ import annotations

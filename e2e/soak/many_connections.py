@@ -1,4 +1,4 @@
-"""What many connections cost a broker: some that only heartbeat and hold a pull, some that send and consume."""
+"""Cost of many connections to a broker: some only send heartbeats and hold a pull, others send and consume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Soaks of the broker (broker_soak.py) in a process of their own: segments come and go, and nothing is left behind."""
+"""Soak tests of the broker (broker_soak.py) in a separate process: segments are rolled and deleted, and nothing is
+left behind.
+"""
 
 import json
 import subprocess

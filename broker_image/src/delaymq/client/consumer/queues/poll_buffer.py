@@ -73,7 +73,7 @@ class PollBuffer:
         return {reader for reader, _ in taken}
 
     def take(self, max_messages: int) -> list[ReceivedMessage]:
-        """Return up to `count` messages: those of the first queue in turn, then of the next, each in order."""
+        """Return up to `max_messages` messages: those of the first queue in turn, then of the next, each in order."""
         messages: list[ReceivedMessage] = []
         for reader in [each for each in self._ready if each.queue not in self.paused]:
             ready = self._ready.pop(reader)

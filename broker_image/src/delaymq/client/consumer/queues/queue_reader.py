@@ -1,4 +1,4 @@
-"""One queue that a push consumer was given: pulls it, holds what is not handled yet, and says what may be committed."""
+"""Reader of an assigned queue: pulls messages, tracks unfinished ones, and determines the offset to commit."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _logger = logging.getLogger(__name__)
 
 
 class QueueReader:
-    """Runs until it is dropped. `hand_over` gets each message; whoever handles it calls `finish`.
+    """Reads a queue until it is dropped. `hand_over` receives each message, whose handler then calls `finish`.
 
-    `is_held` may say that nothing is pulled now, for a reason of the owner's; `wake` lets it be asked again.
-    `start_at` goes before the offset that the group has stored.
+    `is_held` may pause pulling for a reason of the owner; `wake` triggers another check. `start_at` takes precedence
+    over the stored offset of the group.
     """
 
     def __init__(
