@@ -20,7 +20,7 @@ CLIENT_PROPERTIES = ("PROP_CONSUMEORDERLY", "PROP_CONSUME_TYPE", "PROP_CLIENT_VE
 
 
 def normalised(answer: Any) -> list[str]:
-    """Lines of sorted JSON, with placeholders as in mqadmin's output."""
+    """Return lines of sorted JSON, with placeholders as in mqadmin's output."""
     text = json.dumps(_plain(answer), indent=1, sort_keys=True)
     return output.common(text)
 
@@ -45,7 +45,7 @@ def _of_map(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _comes_and_goes(key: str) -> bool:
-    """What only ours has, and producers that clients have inside or that other tests of the session left."""
+    """Remove values that only DelayMQ has, and internal producers of clients or producers left by other tests."""
     return key.startswith(("__DMQ_", output.OF_ROCKETMQ_5, "CLIENT_INNER_PRODUCER", "producers-"))
 
 

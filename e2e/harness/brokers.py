@@ -77,15 +77,15 @@ class Cluster(ABC):
     @property
     @abstractmethod
     def broker(self) -> ServerProcess:
-        """The process that holds the store."""
+        """The process that uses the store."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start what does not run and wait until clients can use it."""
+        """Start processes that are not running, and wait until clients can use them."""
 
     @abstractmethod
     def close(self) -> None:
-        """End everything without ceremony and remove the own folder."""
+        """Kill all processes and remove the private directory."""
 
     def stop(self) -> None:
         """Stop the broker cleanly (SIGTERM); HarnessError if it hangs or fails."""
@@ -127,7 +127,7 @@ class Cluster(ABC):
 
 
 class RealNameServer:
-    """RocketMQ's own NameServer, for the real cluster or for our broker."""
+    """RocketMQ's NameServer, for RocketMQ's cluster or for DelayMQ's broker."""
 
     def __init__(self, base_path: Path, port: int, *, jvm_options: Sequence[str] = SMALL_HEAP) -> None:
         _require_isolation()
@@ -144,7 +144,7 @@ class RealNameServer:
 
 
 class RealCluster(Cluster):
-    """RocketMQ's own NameServer and broker; ``jvm_options`` replace the small heap."""
+    """RocketMQ's NameServer and broker; ``jvm_options`` replace the small heap."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class OurCluster(Cluster):
         self._broker.wait_until(self.is_ready, timeout_s=START_TIMEOUT_S)
 
     def is_ready(self) -> bool:
-        """Whether ``/readyz`` answers 200."""
+        """Return whether ``/readyz`` responds with 200."""
         try:
             with urllib.request.urlopen(f"http://{self.http_address}/readyz", timeout=HTTP_TIMEOUT_S) as answer:
                 return bool(answer.status == 200)
@@ -253,13 +253,15 @@ class OurCluster(Cluster):
 
 
 def write_properties(path: Path, values: Mapping[str, str]) -> Path:
-    """A Java properties file (values here need no escapes)."""
+    """Write a Java properties file (values here need no escaping)."""
     path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
     return path
 
 
 def _directories(base_path: Path, home_path: Path = HOME_PATH) -> list[str]:
-    """Keep what the programs write to a user's home (NameServer's KV file, JVM crash files) in the own folder."""
+    """Keep files that the programs write to a user's home (NameServer's KV file, JVM crash files) in the private
+    directory.
+    """
     return [f"-Drocketmq.home.dir={home_path}", f"-Duser.home={base_path}", f"-XX:ErrorFile={base_path}/jvm-crash.log"]
 
 

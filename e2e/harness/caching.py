@@ -5,6 +5,6 @@ from pathlib import Path
 
 
 def cache_root() -> Path:
-    """``$DELAYMQ_CACHE`` or ``~/.cache/delaymq``; safe to delete while nothing runs."""
+    """Return ``$DELAYMQ_CACHE`` or ``~/.cache/delaymq``, which may be deleted while nothing runs."""
     configured = os.environ.get("DELAYMQ_CACHE")
     return Path(configured) if configured else Path.home() / ".cache" / "delaymq"

@@ -30,12 +30,12 @@ _INT64 = struct.Struct(">q")
 
 
 class BadLogError(Exception):
-    """The log holds something that is neither a record nor its end."""
+    """The log contains data that is neither a record nor its end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """One message of the log; times are milliseconds since 1970."""
+    """A message in the log; times are milliseconds since 1970."""
 
     physical_offset: int
     size: int
@@ -57,17 +57,17 @@ class Record:
 
     @property
     def is_scheduled(self) -> bool:
-        """Waits in the schedule topic (its copy under the real topic is another record)."""
+        """Whether it is in the schedule topic (its copy in the real topic is another record)."""
         return self.topic == SCHEDULE_TOPIC
 
     @property
     def is_copy(self) -> bool:
-        """What the broker handed over of a delayed message."""
+        """Whether it is the delivered copy of a delayed message."""
         return not self.is_scheduled and "REAL_TOPIC" in self.properties and self.properties.get("DELAY", "0") != "0"
 
 
 def properties_of(raw: bytes) -> dict[str, str]:
-    """`name \\x01 value` joined by `\\x02`; the later of two equal names wins, empty values count as absent."""
+    r"""Parse `name \x01 value` joined by `\x02`; the last of equal names is used, empty values count as absent."""
     found: dict[str, str] = {}
     for pair in raw.decode("utf-8").split("\x02"):
         name, separator, value = pair.partition("\x01")
@@ -82,9 +82,10 @@ def _segments(store: Path) -> list[tuple[int, Path]]:
 
 
 def records(store: Path, *, with_bodies: bool = False, first_segment: int = 0) -> Iterator[Record]:
-    """Every record from the oldest segment, or from the one that begins at ``first_segment``, to the log's end.
+    """Yield every record from the oldest segment, or from the one that starts at ``first_segment``, to the log's
+    end.
 
-    Raises BadLogError when a later segment holds records although an earlier one ends too soon.
+    Raises BadLogError if a later segment contains records although an earlier one ends too soon.
     """
     ended_at: int | None = None
     for base, path in _segments(store):
@@ -111,7 +112,7 @@ def records(store: Path, *, with_bodies: bool = False, first_segment: int = 0) -
 
 
 def log_end(store: Path) -> int:
-    """The physical offset behind the last valid record; only the last segment with data is read."""
+    """Return the physical offset after the last valid record; only the last segment with data is read."""
     end = first_segment = 0
     for base, path in _segments(store):
         with path.open("rb") as file:
@@ -123,7 +124,7 @@ def log_end(store: Path) -> int:
 
 
 def _record(data: mmap.mmap, position: int, base: int, with_body: bool) -> Record | None:
-    """The record at `position`, or None if what stands there is not a whole record (the log's end)."""
+    """Return the record at `position`, or None if there is no complete record (the log's end)."""
     if position + _HEAD.size > len(data):
         return None
     size, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms = _HEAD.unpack_from(data, position)
@@ -156,15 +157,15 @@ def _record(data: mmap.mmap, position: int, base: int, with_body: bool) -> Recor
 
 
 def delays_ms(table: str) -> list[int]:
-    """The delays of a messageDelayLevel table; level n stands at n - 1."""
+    """Return the delays of a messageDelayLevel table; level n is at index n - 1."""
     units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
     return [int(word[:-1]) * units[word[-1]] for word in table.split()]
 
 
 def due_ms(record: Record, level_delays_ms: list[int]) -> int:
-    """When a record of the schedule topic is due.
+    """Return the due time of a record in the schedule topic.
 
-    `__DMQ_DUE` = `due_ms:queueId:queueOffset` counts on the record that it names only; else store time + level.
+    `__DMQ_DUE` = `due_ms:queueId:queueOffset` applies only to the record that it names; otherwise store time + level.
     """
     words = record.properties.get("__DMQ_DUE", "").split(":")
     if len(words) == 3 and [int(word) for word in words[1:]] == [record.queue_id, record.queue_offset]:
@@ -175,7 +176,7 @@ def due_ms(record: Record, level_delays_ms: list[int]) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delayed:
-    """One delayed message: its record in the schedule topic and what was handed over of it."""
+    """A delayed message: its record in the schedule topic and its delivered copies."""
 
     scheduled: Record
     due_ms: int
@@ -183,9 +184,9 @@ class Delayed:
 
 
 def delayed_messages(store: Path, table: str, *, real_topic: str | None = None) -> dict[str, list[Delayed]]:
-    """Delayed messages by unique key: normally one for each key, several if a producer sent it again.
+    """Return delayed messages by unique key: normally one per key, several if a producer repeated the send.
 
-    With several, copies are dealt out in log order, and any surplus stays with the last.
+    In that case, copies are assigned in log order, and any surplus belongs to the last one.
     """
     level_delays_ms = delays_ms(table)
     scheduled: dict[str, list[Record]] = {}
@@ -214,7 +215,7 @@ def delayed_messages(store: Path, table: str, *, real_topic: str | None = None) 
 
 
 def lateness_ms(store: Path, table: str, *, real_topic: str | None = None) -> list[int]:
-    """The first copy's store time minus the due time of every message that was handed over, sorted."""
+    """Return the store time of the first copy minus the due time for each delivered message, sorted."""
     return sorted(
         message.copies[0].stored_ms - message.due_ms
         for messages in delayed_messages(store, table, real_topic=real_topic).values()

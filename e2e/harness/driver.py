@@ -31,7 +31,7 @@ JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLeve
 
 
 class ClientError(Exception):
-    """What a RocketMQ client threw; ``code`` is the broker's response code, or the client's own, or None."""
+    """Exception of a RocketMQ client; ``code`` is the broker's response code, the client's own, or None."""
 
     def __init__(self, kind: str, message: str, code: int | None, remark: str) -> None:
         super().__init__(f"{kind} {code}: {message}")
@@ -42,7 +42,7 @@ class ClientError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Received:
-    """A message as a client got it; times in ms."""
+    """A message as received by a client; times in ms."""
 
     topic: str
     tags: str | None
@@ -86,7 +86,7 @@ class Received:
 
 
 class Inbox:
-    """The messages that arrived at one push consumer, in order of arrival."""
+    """The messages received by a push consumer, in order of arrival."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -103,7 +103,7 @@ class Inbox:
             return list(self._messages)
 
     def wait_for(self, is_enough: Callable[[list[Received]], bool], *, timeout_s: float) -> list[Received]:
-        """All messages once they are enough; AssertionError with what did arrive when they never are."""
+        """Wait until the messages suffice and return them; AssertionError with those received otherwise."""
         with self._changed:
             if not self._changed.wait_for(lambda: is_enough(self._messages), timeout_s):
                 bodies = [message.body[:40] for message in self._messages]
@@ -111,16 +111,16 @@ class Inbox:
             return list(self._messages)
 
     def wait_count(self, count: int, *, timeout_s: float = 60.0) -> list[Received]:
-        """All messages once ``count`` have arrived."""
+        """Wait for ``count`` messages and return all of them."""
         return self.wait_for(lambda messages: len(messages) >= count, timeout_s=timeout_s)
 
 
 class Driver:
-    """The JVM; a context manager. Clients are addressed by the name they were started with."""
+    """The JVM, as a context manager. Clients are identified by the name under which they were started."""
 
     def __init__(self, *, jvm_options: Sequence[str] = JVM_OPTIONS, profile: java.ClientProfile = "client") -> None:
         self.home_path = Path(tempfile.mkdtemp(prefix="delaymq-driver-"))
-        """What its clients take for the user's home."""
+        """Home directory for its clients."""
         self.log_path = self.home_path / "driver.log"
         options = [
             *jvm_options,
@@ -153,7 +153,7 @@ class Driver:
         self.close()
 
     def close(self) -> None:
-        """End the JVM; it holds nothing worth a clean stop."""
+        """Kill the JVM, which has no state to save."""
         process = self._process
         if process is not None:
             assert process.stdin is not None
@@ -167,7 +167,7 @@ class Driver:
         shutil.rmtree(self.home_path, ignore_errors=True)
 
     def submit(self, operation: str, **fields: Any) -> "Future[Any]":
-        """Send a command; its answer comes with the future, as does ClientError."""
+        """Send a command; the future returns its response or raises ClientError."""
         process = self._process
         if process is None or process.stdin is None:
             raise HarnessError("the client JVM does not run")
@@ -181,22 +181,22 @@ class Driver:
         return future
 
     def call(self, operation: str, **fields: Any) -> Any:
-        """Run a command and return its answer; ClientError is what the client threw."""
+        """Run a command and return its response; ClientError for an exception of the client."""
         return self.result(self.submit(operation, **fields), operation)
 
     def result(self, future: "Future[Any]", what: str = "a command") -> Any:
-        """Wait for a submitted command, not forever."""
+        """Wait for a submitted command, with a time limit."""
         try:
             return future.result(COMMAND_TIMEOUT_S)
         except FutureTimeoutError as e:
             raise HarnessError(f"no answer to {what} within {COMMAND_TIMEOUT_S:g} s\n{self.log_tail()}") from e
 
     def inbox(self, client: str) -> Inbox:
-        """Where the messages of a push consumer go; ask before it starts."""
+        """Return the inbox of a push consumer; create it before the consumer starts."""
         return self._inboxes.setdefault(client, Inbox(client))
 
     def mqadmin(self, *arguments: str) -> str:
-        """What an mqadmin command printed; HarnessError if it only complained."""
+        """Return the output of an mqadmin command; HarnessError if it only printed an error."""
         answer = self.call("mqadmin", arguments=list(arguments))
         output, errors = str(answer["output"]), str(answer["errors"])
         if not output.strip() and "Exception" in errors:

@@ -2,8 +2,8 @@
 
 
 class HarnessError(Exception):
-    """A program that a test needs did not start, stop or answer; the message says which and quotes its log."""
+    """A required program did not start, stop or respond; the message names it and quotes its log."""
 
 
 class IsolationError(HarnessError):
-    """This process cannot get a network namespace of its own; the message says how to allow it."""
+    """This process cannot create a network namespace; the message explains how to permit it."""

@@ -13,7 +13,7 @@ EXIT_NOT_POSSIBLE = 75
 
 
 def main(arguments: list[str]) -> int:
-    """Replace this process by the command; returns only if that is not possible."""
+    """Replace this process with the command; return only on failure."""
     command = arguments[1:] if arguments[:1] == ["--"] else arguments
     if not command:
         print("usage: python -m harness.isolated -- COMMAND ...", file=sys.stderr)

@@ -26,7 +26,9 @@ assert INTERFACE_REQUEST.size == ADDRESS_REQUEST.size == 40
 
 
 def is_isolated() -> bool:
-    """Whether loopback is up and no other interface is (a new namespace may hold tunnel devices that are down)."""
+    """Return whether loopback is up and no other interface is (a new namespace can contain tunnel devices that are
+    down).
+    """
     up = {name for _, name in socket.if_nameindex() if _flags(name) & IFF_UP}
     return up == {"lo"}
 
@@ -66,7 +68,7 @@ def add_address(address: str) -> None:
 
 
 def _map_own_user(user_id: int, group_id: int) -> None:
-    """Keep the same user and group inside, so that files look as before."""
+    """Map the user and group to themselves, so that file ownership is unchanged."""
     process = Path("/proc/self")
     with contextlib.suppress(FileNotFoundError):
         (process / "setgroups").write_text("deny")

@@ -52,7 +52,7 @@ ADD_OPENS = tuple(
 
 
 def cache_path() -> Path:
-    """The folder of everything that is expensive to make; safe to delete at any time."""
+    """Return the directory of expensive artifacts, which may be deleted at any time."""
     return cache_root() / "java"
 
 
@@ -91,12 +91,14 @@ def compiled(class_path: str, *, sources_path: Path = SOURCES_PATH) -> Path:
 
 
 def class_path(profile: Profile, *folders: Path) -> str:
-    """The class path of a profile, after the given folders."""
+    """Return the class path of a profile, preceded by the given directories."""
     return os.pathsep.join([*map(str, folders), f"{libraries(profile)}{os.sep}*"])
 
 
 def client_class_path(*, sources_path: Path = SOURCES_PATH) -> str:
-    """Client, tools and the compiled sources of a folder (by default the driver's)."""
+    """Return the class path of the client, the tools and the compiled sources of a directory (by default the
+    driver's).
+    """
     return class_path("client", compiled(class_path("client"), sources_path=sources_path))
 
 
@@ -120,7 +122,7 @@ def driver_class_path(profile: ClientProfile = "client") -> str:
 
 
 def command(class_path: str, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-    """The command line of a Java program; ``options`` are the JVM's (heap, properties)."""
+    """Return the command line of a Java program; ``options`` are those of the JVM (heap, properties)."""
     return ["java", *ADD_OPENS, *options, "-cp", class_path, main_class, *arguments]
 
 

@@ -15,7 +15,7 @@ PAUSE_S = 0.2
 
 
 def say(text: str) -> None:
-    """The ordinary log: standard output may belong to a command that runs afterwards."""
+    """Log to stderr, since standard output may belong to a command that runs afterwards."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -48,7 +48,7 @@ def locked(
 
 
 def take(path: Path, *, shared: bool = False) -> IO[str] | None:
-    """The lock file, locked until it is closed; None when another run holds the lock."""
+    """Return the lock file, locked until it is closed; None if another run holds the lock."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("a")
@@ -66,7 +66,9 @@ def take(path: Path, *, shared: bool = False) -> IO[str] | None:
 
 
 def _is_still(path: Path, lock: IO[str]) -> bool:
-    """Whether the path names the locked file: a process that opens the path of a removed one locks another file."""
+    """Return whether the path still refers to the locked file: a process that opens the path of a removed one would lock another
+    file.
+    """
     try:
         return os.path.samestat(path.stat(), os.fstat(lock.fileno()))
     except FileNotFoundError:

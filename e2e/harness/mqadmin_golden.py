@@ -56,13 +56,13 @@ def printed(
 
 
 def make_topic(clients: Workbench, topic: str, queues: int) -> None:
-    """A topic as an operator makes it, which clients know."""
+    """Create a topic as an operator would, and wait until clients can find it."""
     clients.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", str(queues), "-w", str(queues))
     clients.wait_for_route(topic, queues=queues)
 
 
 def play(clients: Workbench, cases: Iterable[Case], scene: dict[str, str]) -> dict[str, list[str]]:
-    """What each command printed, normalised, one after the other: later ones may see what earlier ones changed."""
+    """Run commands sequentially and return their normalised output: later ones can depend on earlier ones."""
     return {case.name: _run(clients, case, scene) for case in cases}
 
 
@@ -87,7 +87,7 @@ def _run(clients: Workbench, case: Case, scene: dict[str, str]) -> list[str]:
 def compare(
     request: pytest.FixtureRequest, against: str, folder: str, name: str, printed: dict[str, list[str]]
 ) -> None:
-    """That a command printed what its golden file says; with --write-golden the file is written first."""
+    """Assert that a command's output matches its golden file; with --write-golden, write the file first."""
     golden_path = GOLDEN_PATH / folder / f"{name}.txt"
     if request.config.getoption("--write-golden"):
         assert against == "real", "golden files come from the real broker: add --against real"
@@ -99,5 +99,5 @@ def compare(
 
 
 def files(folder: str) -> set[str]:
-    """The names of a folder's golden files."""
+    """Return the names of a directory's golden files."""
     return {path.stem for path in (GOLDEN_PATH / folder).glob("*.txt")}

@@ -26,7 +26,7 @@ OURS = (sys.executable, "-m", "delaymq")
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """Who is what in a test; the one that is not tested is RocketMQ's."""
+    """Implementations of both sides of a test; the side that is not tested is RocketMQ's."""
 
     broker: Kind
     namesrv: Kind
@@ -39,7 +39,7 @@ class Sides:
 
 
 class Node:
-    """One program with a folder and a port of its own; a context manager that starts and ends it."""
+    """A program with its own directory and port, as a context manager that starts and ends it."""
 
     def __init__(self, kind: Kind, role: str, port: int) -> None:
         self.kind = kind
@@ -51,7 +51,7 @@ class Node:
         self.process = ServerProcess(f"{kind} {role}", command, self.base_path / "log.txt", environment={})
 
     def start(self) -> None:
-        """Starts it and waits until it says that it serves."""
+        """Start it and wait until it reports that it serves."""
         seen_bytes = self.process.log_size_bytes()
         self.process.start()
         self.process.wait_until(
@@ -59,7 +59,7 @@ class Node:
         )
 
     def kill(self) -> None:
-        """Ends it as a crash does."""
+        """Kill it, as a crash would."""
         self.process.kill()
 
     def __enter__(self) -> Self:
@@ -123,5 +123,5 @@ class BrokerNode(Node):
 
     @property
     def ha_address(self) -> str:
-        """Where its slaves would ask for its log."""
+        """Replication address for its slaves."""
         return f"{HOST}:{self.port + 1}"

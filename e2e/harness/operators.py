@@ -8,7 +8,7 @@ from harness.clients import Workbench
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What was counted in one window."""
+    """Counts of a time window."""
 
     sum: int
     tps: float
@@ -17,7 +17,7 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """The figures of one name and key."""
+    """Statistics of a name and key."""
 
     minute: Figures
     hour: Figures
@@ -25,12 +25,12 @@ class Statistics:
 
     @property
     def sum(self) -> int:
-        """Everything within a day; windows that RocketMQ's broker has not looked at yet are 0."""
+        """Sum over a day; windows that RocketMQ's broker has not sampled yet are 0."""
         return self.day.sum or self.hour.sum or self.minute.sum
 
 
 class Operators:
-    """Questions of one workbench's administrator. What the broker refuses raises ClientError."""
+    """Requests of a workbench's administrator. Rejections by the broker raise ClientError."""
 
     def __init__(self, clients: Workbench) -> None:
         self._clients = clients
@@ -43,25 +43,25 @@ class Operators:
         return info
 
     def consume_directly(self, group: str, member: str, message_id: str, *, topic: str | None = None) -> dict[str, Any]:
-        """By offset message id, or by unique id when the topic is given."""
+        """Identify the message by offset message ID, or by unique ID if the topic is given."""
         fields = {"messageId": message_id} if topic is None else {"messageId": message_id, "topic": topic}
         result: dict[str, Any] = self.ask("consumeDirectly", group=group, member=member, **fields)
         return result
 
     def status(self, topic: str, group: str, *, member: str = "") -> dict[str, dict[int, int]]:
-        """Client id → queue id → offset."""
+        """Return client ID → queue ID → offset."""
         answer = self.ask("status", topic=topic, group=group, member=member)
         return {client_id: _by_queue(offsets) for client_id, offsets in answer.items()}
 
     def reset(self, topic: str, group: str, timestamp_ms: int, *, force: bool, cpp: bool = False) -> dict[int, int]:
-        """Queue id → offset at which the members go on."""
+        """Return queue ID → offset at which members continue."""
         return _by_queue(self.ask("reset", topic=topic, group=group, timestamp=timestamp_ms, force=force, cpp=cpp))
 
     def clone(self, source: str, destination: str, topic: str, *, offline: bool = False) -> None:
         self.ask("cloneOffsets", source=source, destination=destination, topic=topic, offline=offline)
 
     def corrections(self, topic: str, group: str, *, left_out: list[str] | None = None) -> dict[int, int]:
-        """Queue id → least offset of all groups."""
+        """Return queue ID → minimum offset of all groups."""
         return _by_queue(self.ask("corrections", topic=topic, group=group, leftOut=left_out or []))
 
     def statistics(self, name: str, key: str) -> Statistics:
@@ -72,7 +72,7 @@ class Operators:
         return float(self.ask("consumeTps", topic=topic, group=group))
 
     def time_spans(self, topic: str, group: str) -> dict[int, dict[str, int]]:
-        """Queue id → `min`, `max`, `consumed`, `delay`, all in ms."""
+        """Return queue ID → `min`, `max`, `consumed`, `delay`, all in ms."""
         return {int(queue_id): span for queue_id, span in self.ask("timeSpans", topic=topic, group=group).items()}
 
     def consume_queue(

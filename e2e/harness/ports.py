@@ -14,7 +14,7 @@ from harness.errors import HarnessError
 # Above the default ports of RocketMQ, below net.ipv4.ip_local_port_range (32768 by default).
 FIRST, END = 12_000, 32_000
 SHARES = 8
-"""Test processes that run at the same time and never choose the same port."""
+"""Number of concurrent test processes that never choose the same port."""
 ATTEMPTS = 500
 _given: set[int] = set()
 # Not the seed of the tests: two concurrent runs may have the same.
@@ -22,12 +22,12 @@ _random = random.SystemRandom()
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a free port."""
     return _free_ports([0])
 
 
 def free_broker_port() -> int:
-    """A port that is free together with port − 2 (fast remoting) and port + 1 (replication)."""
+    """Return a port that is free together with port − 2 (fast remoting) and port + 1 (replication)."""
     return _free_ports([-2, 0, 1])
 
 

@@ -84,7 +84,7 @@ class ServerProcess:
         return code
 
     def kill(self) -> None:
-        """SIGKILL, as a crash; returns when the kernel has taken it away. No error if it is not running."""
+        """Send SIGKILL, as in a crash, and wait for the process to end. No error if it is not running."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -98,7 +98,7 @@ class ServerProcess:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def log_since(self, offset_bytes: int) -> str:
-        """What was logged after a size seen before."""
+        """Return the log after a previously observed size."""
         if not self.log_path.exists():
             return ""
         with self.log_path.open("rb") as log:
@@ -106,7 +106,7 @@ class ServerProcess:
             return log.read().decode(errors="replace")
 
     def log_tail(self) -> str:
-        """The end of its output, for error messages."""
+        """Return the end of its output, for error messages."""
         tail = self.log_since(max(0, self.log_size_bytes() - LOG_TAIL_BYTES))
         return f"--- end of {self.log_path} ---\n{tail}"
 

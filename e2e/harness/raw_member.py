@@ -31,7 +31,7 @@ class RawMember:
         host, _, port = broker_address.rpartition(":")
         self.client_id = client_id
         self.asked: list[Command] = []
-        """Requests of the broker that wait for a response."""
+        """Requests of the broker that are waiting for a response."""
         self._answer = answer
         self._joined = threading.Event()
         self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
@@ -60,7 +60,7 @@ class RawMember:
         self.leave()
 
     def leave(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._reader.join(TIMEOUT_S)
@@ -68,7 +68,7 @@ class RawMember:
         self._socket.close()
 
     def wait_asked(self, count: int = 1) -> None:
-        """Until the broker has asked so often."""
+        """Wait until the broker has sent this number of requests."""
         deadline = time.monotonic() + TIMEOUT_S
         while len(self.asked) < count:
             if time.monotonic() > deadline:

@@ -11,7 +11,7 @@ RESPONSE_FLAG = 1
 
 
 class RecordingProxy:
-    """Listens on a port of its own; a context manager. ``requests`` are (code, ext fields) in order."""
+    """A proxy on its own port, as a context manager. ``requests`` are (code, ext fields) in order."""
 
     def __init__(self, target_port: int, *, host: str = "127.0.0.1") -> None:
         self._target = (host, target_port)
@@ -32,7 +32,7 @@ class RecordingProxy:
             each.close()
 
     def codes(self) -> list[int]:
-        """The codes of all requests so far."""
+        """Return the codes of all requests so far."""
         return [code for code, _ in list(self.requests)]
 
     def _accept(self) -> None:

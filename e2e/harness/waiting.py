@@ -13,7 +13,9 @@ FoundT = TypeVar("FoundT")
 
 
 def until(happens: Callable[[], FoundT], what: str) -> FoundT:
-    """Return what ``happens`` returns once it is true; a client's error, or a missing file, counts as not yet."""
+    """Return what ``happens`` returns a true value and return it; a client's error or a missing file, counts as not
+    yet.
+    """
     deadline = time.monotonic() + WAIT_S
     while True:
         try:

@@ -59,7 +59,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def operator(lab: Lab) -> Operator:
-    """The operator, cluster-wide; tests that change it put it back."""
+    """Provide the operator, cluster-wide; tests that change it restore it."""
     made = Operator(lab)
     if KEEP:
         _forget_former_run(lab, made)
@@ -79,7 +79,7 @@ def _forget_former_run(lab: Lab, operator: Operator) -> None:
 
 @pytest.fixture
 def spaces(lab: Lab, operator: Operator) -> Iterator[Callable[..., Space]]:
-    """Makes namespaces that go with the test."""
+    """Create namespaces that are deleted after the test."""
     made: list[Space] = []
 
     def make(about: str, **options: Any) -> Space:
@@ -93,7 +93,7 @@ def spaces(lab: Lab, operator: Operator) -> Iterator[Callable[..., Space]]:
 
 @pytest.fixture
 def spare(lab: Lab, operator: Operator) -> Iterator[Callable[[], Space]]:
-    """Takes namespaces with a Broker and a Topic that are ready already; they go with the test."""
+    """Provide namespaces with a ready Broker and Topic, which are deleted after the test."""
     taken: list[Space] = []
 
     def take() -> Space:
@@ -112,7 +112,7 @@ def all_figures() -> Figures:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest, all_figures: Figures) -> Callable[..., None]:
-    """`note(lost=0, gap_s=1.2)`: keeps what the test measured."""
+    """Record measurements of the test: `note(lost=0, gap_s=1.2)`."""
     test = request.node.name
     all_figures.begin(test)
     return lambda **values: all_figures.note(test, **values)
@@ -120,7 +120,7 @@ def note(request: pytest.FixtureRequest, all_figures: Figures) -> Callable[..., 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Evidence is taken before the fixtures remove it."""
+    """Collect evidence before the fixtures delete it."""
     report = yield
     lab = getattr(item, "funcargs", {}).get("lab")
     if report.failed and call.when in ("setup", "call") and isinstance(lab, Lab):

@@ -20,7 +20,7 @@ OPERATOR_LABEL = "app.kubernetes.io/name=delaymq-operator"
 
 
 def collect(cluster: Cluster, test: str, namespaces: Iterable[str], operator_namespaces: Iterable[str]) -> Path:
-    """Everything that tells why, as far as it can be had within AT_MOST_S; the folder."""
+    """Collect evidence within AT_MOST_S and return its directory."""
     folder = EVIDENCE_PATH / re.sub(r"[^\w.-]+", "_", test)[:100]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

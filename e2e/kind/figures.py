@@ -21,14 +21,14 @@ class Figures:
             self._tests = json.loads(path.read_text()).get("tests", {})
 
     def note(self, test: str, **values: object) -> None:
-        """Adds values to a test's; floats are rounded to what a reader needs."""
+        """Add values to a test's; floats are rounded."""
         rounded = {name: round(value, 2) if isinstance(value, float) else value for name, value in values.items()}
         self._tests.setdefault(test, {}).update(rounded)
         print(f"{test}: " + ", ".join(f"{name} {value}" for name, value in rounded.items()))
         self.save()
 
     def begin(self, test: str) -> None:
-        """Forgets what an earlier run of the test measured."""
+        """Delete values of an earlier run of the test."""
         self._tests.pop(test, None)
 
     def save(self) -> None:
@@ -42,7 +42,7 @@ class Figures:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value below which ``percent`` of the values lie; 0 for none."""
+    """Return the value below which ``percent`` of the values lie; 0 for no values."""
     if not values:
         return 0
     ordered = sorted(values)

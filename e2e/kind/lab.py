@@ -29,7 +29,7 @@ SPARK_IMAGES_TIMEOUT_S = 240.0
 
 
 class Lab:
-    """The cluster with its images; namespaces for tests."""
+    """The cluster with its images, and namespaces for tests."""
 
     def __init__(self, cluster: Cluster, images: Mapping[str, str]) -> None:
         self.cluster = cluster
@@ -41,7 +41,9 @@ class Lab:
         self._spark: Future[None] | None = None
 
     def load_images(self, beside: Executor) -> None:
-        """Each node gets what runs on it; Spark and RocketMQ's client, which few tests need, come while others run."""
+        """Load each node's images; those of Spark and RocketMQ's client, used by few tests, are loaded in the
+        background.
+        """
         workers = self.workers
         others = [node for node in self.cluster.nodes() if node not in workers]
         load = self.cluster.load_images
@@ -55,18 +57,18 @@ class Lab:
         self._java_client = beside.submit(load, self.images["java-client"], nodes=others)
 
     def java_client_image(self) -> str:
-        """The image of RocketMQ's client, once it is loaded."""
+        """Wait for the image of RocketMQ's client and return it."""
         assert self._java_client is not None, "load_images comes first"
         self._java_client.result(JAVA_IMAGE_TIMEOUT_S)
         return self.images["java-client"]
 
     def wait_spark_images(self) -> None:
-        """Until Spark and the Spark operator can run on ``spark_node``."""
+        """Wait until Spark and the Spark operator can run on ``spark_node``."""
         assert self._spark is not None, "load_images comes first"
         self._spark.result(SPARK_IMAGES_TIMEOUT_S)
 
     def space(self, about: str, *, client: bool = True, restricted: bool = True) -> Space:
-        """A new namespace, named after what it is for."""
+        """Create a namespace, named after its purpose."""
         name = f"{about}-{next(self._numbers)}-{int(time.time()) % 100_000}"
         made = Space(self.cluster, name, self.images)
         made.make(restricted=restricted, client=client)
@@ -74,9 +76,9 @@ class Lab:
         return made
 
     def spare(self) -> Space:
-        """A namespace with the Broker `demo`, its Topic `orders` of 4 queues and a client, all ready.
+        """Return a namespace with the Broker `demo`, its Topic `orders` of 4 queues and a client, all ready.
 
-        The next one is begun here, so that it gets ready while the caller's test goes on.
+        The next one is prepared in the background during the caller's test.
         """
         if not self._spares:
             self._begin_spare()
@@ -97,7 +99,7 @@ class Lab:
         space.remove()
 
     def retag(self, tag: str, new_tag: str) -> None:
-        """Give an image of the workers another name there."""
+        """Tag an image on the workers with another name."""
         for node in self.workers:
             names = [f"docker.io/{name}" for name in (tag, new_tag)]
             self.cluster.node_exec(node, "ctr", "-n", "k8s.io", "images", "tag", "--force", *names)
@@ -114,7 +116,7 @@ class Lab:
 
 
 class Operator:
-    """One release of the chart."""
+    """A release of the chart."""
 
     def __init__(self, lab: Lab, *, release: str = RELEASE, namespace: str = OPERATOR_NAMESPACE) -> None:
         self.lab = lab
@@ -124,9 +126,9 @@ class Operator:
         self.installed_in_s = 0.0
 
     def values(self, *, tag_suffix: str = "", **more: Any) -> dict[str, Any]:
-        """The values of the tests: images that are in the nodes already, and shorter times than people need.
+        """Return the tests' values: images already on the nodes, and shorter times than in production.
 
-        With ``tag_suffix`` a tag of Spark is named that no node has.
+        With ``tag_suffix``, the Spark tag refers to an image that no node has.
         """
         images = {}
         for name in ("operator", "broker", "spark"):
@@ -141,7 +143,7 @@ class Operator:
         }
 
     def install(self, *extra: str, **more: Any) -> None:
-        """`helm install`; ``installed_in_s`` until the operator is ready."""
+        """Run `helm install`; ``installed_in_s`` is the time until the operator is ready."""
         self.cluster.apply(objects.namespace(self.namespace))
         began = time.monotonic()
         self._helm("install", *extra, **more)
@@ -149,14 +151,14 @@ class Operator:
         self.installed_in_s = time.monotonic() - began
 
     def upgrade(self, *extra: str, **more: Any) -> float:
-        """`helm upgrade`; seconds until the new operator is the only one."""
+        """Run `helm upgrade`; return the seconds until only the new operator is left."""
         began = time.monotonic()
         self._helm("upgrade", "--reset-values", *extra, **more)
         self.wait_ready()
         return time.monotonic() - began
 
     def upgrade_definitions(self) -> None:
-        """By the command that the chart's notes and docs name."""
+        """Upgrade the CRDs with the command in the chart's notes and the documentation."""
         shown = self.cluster.helm("show", "crds", str(CHART_PATH))
         self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=str(shown))
 
@@ -170,13 +172,13 @@ class Operator:
         return deployment
 
     def pods(self) -> list[dict[str, Any]]:
-        """The operator's pods that are not terminating."""
+        """Return the operator's pods that are not terminating."""
         selector = ",".join(f"{k}={v}" for k, v in self.deployment()["spec"]["selector"]["matchLabels"].items())
         pods: list[dict[str, Any]] = self.cluster.get("pods", namespace=self.namespace, selector=selector)["items"]
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def wait_ready(self, *, timeout_s: float = OPERATOR_TIMEOUT_S) -> None:
-        """All replicas are of the newest generation and ready."""
+        """Wait until all replicas are of the newest generation and ready."""
 
         def ask() -> bool:
             found = self.deployment()
@@ -190,7 +192,7 @@ class Operator:
         wait_until(f"the operator of {self.namespace} is ready", ask, timeout_s=timeout_s)
 
     def metrics(self) -> str:
-        """The text of /metrics of the (only) pod, by the API server's proxy."""
+        """Return /metrics of the (only) pod, through the API server's proxy."""
         pod = self.pods()[0]["metadata"]["name"]
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics"
         return str(self.cluster.kubectl("get", "--raw", path).stdout)
