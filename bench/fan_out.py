@@ -1,4 +1,4 @@
-"""Many consumers of one broker: costs of held pulls, arrivals, messages to all consumers, and a simultaneous reconnect.
+"""Many consumers of one broker: costs of held pulls, arrivals, a message to all, and a simultaneous reconnect.
 
     PYTHONPATH=e2e .venv/bin/python bench/fan_out.py [consumers]
 

@@ -1,4 +1,4 @@
-"""Honest client during an attack: sends and pulls at a fixed rate, and checks what known reads.
+"""The honest client during an attack: sends and pulls at a fixed rate, and checks what it reads.
 
 `python bench/hostile_honest.py HOST PORT NAMESRV_PORT SECONDS RATE` connects, prints `ready`, waits for a line, works,
 and prints a line of JSON. A latency is measured from the time at which a request was due, so that a stalled broker is

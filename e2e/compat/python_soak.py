@@ -1,7 +1,5 @@
-"""Soak test of the Python client: all kinds of consumers under load, members that join and leave, and a broker that
-is repeatedly repeatedly.
-
-Run it as `python python_soak.py --seconds 600`; it prints its figures as a JSON object.
+"""A soak of the Python client: consumers of all kinds under load, members that come and go, a broker that is stopped
+and killed repeatedly. Run as `python python_soak.py --seconds 600`; prints its figures as one JSON object.
 """
 
 import argparse

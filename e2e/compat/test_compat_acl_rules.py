@@ -1,4 +1,4 @@
-"""Changes of access control: account files, their folder, mqadmin and the Python administrator."""
+"""Access control while it changes: rules files, their folder, mqadmin and the Python administrator."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

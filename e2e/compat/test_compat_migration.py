@@ -1,4 +1,4 @@
-"""Migration steps of docs/migration.md between RocketMQ to DelayMQ and back; test_compat_store.py tests moving a store."""
+"""The steps of docs/migration.md from RocketMQ to DelayMQ and back; test_compat_store.py tests moving a store."""
 
 import json
 import re

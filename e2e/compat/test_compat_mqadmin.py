@@ -1,8 +1,7 @@
-"""mqadmin prints the same with DelayMQ as with RocketMQ's broker.
+"""mqadmin against our broker prints what it prints against the real one.
 
-golden/ contains the normalised output with RocketMQ's broker. Update it again:
-``pytest
-e2e/compat/test_compat_mqadmin.py --against real --write-golden``.
+golden/ holds the real broker's normalised output. To write it again:
+``pytest e2e/compat/test_compat_mqadmin.py --against real --write-golden``.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The programs in docs/client.md run unchanged, twice in succession, on either broker with its default levels."""
+"""The programs of docs/client.md run unchanged, twice in succession, on either broker with its default levels."""
 
 import re
 import subprocess

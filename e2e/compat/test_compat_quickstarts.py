@@ -1,4 +1,4 @@
-"""README and the quick starts, executed to the letter and twice in succession, with brokers that have default settings.
+"""README and the quick starts, followed to the letter and twice in succession, against brokers with default settings.
 
 Their ports are free here, where the network has only loopback.
 """

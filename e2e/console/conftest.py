@@ -1,4 +1,4 @@
-"""A broker with messages, and a browser that can send requests only to that broker only."""
+"""A broker with messages, and a browser that may send requests only to it."""
 
 import contextlib
 import os

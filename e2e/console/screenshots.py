@@ -1,4 +1,4 @@
-"""Generates the screenshots docs/images/console-*.png, from a broker with a small shop's messages.
+"""Generates the pictures in docs/images/console-*.png, from a broker with a small shop's messages.
 
     make screenshots
 

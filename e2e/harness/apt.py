@@ -1,4 +1,4 @@
-"""Debian packages, installed by apt-get while other processes may use it, or unpacked without installation.
+"""Debian packages, installed by apt-get while other processes may use it, or unpacked without being installed.
 
 apt-get can wait for dpkg's locks only; it fails at once when another process holds those of the package lists or of the
 archives. All of them are waited for here, and a line says who holds them.
@@ -19,9 +19,7 @@ from pathlib import Path
 from harness import locks
 
 LOCK_PATH = Path("/run/delaymq-e2e-apt.lock")
-"""Lock held by the run that installs packages. A machine has one set of packages, so all checkouts and caches share
-it.
-"""
+"""Held by the run that installs. A machine has one set of packages, so it is the same for all checkouts and caches."""
 
 # A first download takes a minute; a mirror that does not answer must not hang a build.
 PROGRAM_TIMEOUT_S = 900.0
@@ -47,7 +45,7 @@ INTERRUPTED = "dpkg was interrupted, you must manually run 'dpkg --configure -a'
 
 
 def possible() -> bool:
-    """Return whether packages can be installed without permission: as root on Debian."""
+    """Whether packages can be installed without anybody's leave: as root on Debian."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
@@ -120,7 +118,7 @@ def _apt_get(arguments: Sequence[str], error: type[Exception], log: locks.Log) -
 
 
 def _past_locks(command: Sequence[str], error: type[Exception], log: locks.Log) -> "subprocess.CompletedProcess[str]":
-    """Run a program, and repeat it while it fails because another process holds a lock."""
+    """Run a program, again for as long as it fails because another process holds a lock."""
     deadline = time.monotonic() + HELD_TIMEOUT_S
     waiting_for = ""
     while True:
@@ -137,7 +135,7 @@ def _past_locks(command: Sequence[str], error: type[Exception], log: locks.Log) 
 
 
 def _holder(output: str) -> str | None:
-    """Return the holder of a lock and the lock; None if the output mentions no held lock."""
+    """Who holds which lock; None when the output speaks of no lock that is held."""
     for pattern in HELD:
         if (found := pattern.search(output)) is None:
             continue

@@ -1,4 +1,4 @@
-"""RocketMQ's clients as objects, controlled through the driver."""
+"""RocketMQ's clients as objects: what a test says in one line, sent to the driver."""
 
 import base64
 import contextlib
@@ -22,7 +22,7 @@ _names = itertools.count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """Result of a send as returned to the producer."""
+    """A send's result as the producer saw it."""
 
     status: str
     message_id: str
@@ -49,7 +49,7 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class Pulled:
-    """Result of a pull."""
+    """What one pull answered."""
 
     status: str
     next_begin_offset: int
@@ -71,7 +71,7 @@ class Pulled:
 
 
 def message(topic: str, body: str | bytes | int, **fields: Any) -> dict[str, Any]:
-    """Return a message to send; an int body is a length in bytes. Fields: tags, keys, flag, delayLevel, properties."""
+    """A message to send; an int body is a length in bytes. Fields: tags, keys, flag, delayLevel, properties."""
     if isinstance(body, int):
         return {"topic": topic, "bodySize": body, **fields}
     raw = body.encode() if isinstance(body, str) else body
@@ -79,7 +79,7 @@ def message(topic: str, body: str | bytes | int, **fields: Any) -> dict[str, Any
 
 
 class Client:
-    """A started client; its name identifies it in the driver."""
+    """A started client; its name addresses it in the driver."""
 
     def __init__(self, driver: Driver, kind: str, name: str, **fields: Any) -> None:
         self.driver = driver
@@ -98,7 +98,7 @@ ClientT = TypeVar("ClientT", bound=Client)
 
 class Producer(Client):
     def send(self, topic: str, body: str | bytes | int, *, queue_id: int | None = None, **fields: Any) -> Sent:
-        """Send and wait for the broker's response."""
+        """Send and wait for the broker's answer."""
         return Sent.from_json(self.driver.result(self.submit(topic, body, queue_id=queue_id, **fields), "a send"))
 
     def submit(
@@ -111,7 +111,7 @@ class Producer(Client):
         order_key: str | None = None,
         **fields: Any,
     ) -> "Future[Any]":
-        """Send without waiting, by any of the producer's methods."""
+        """Send without waiting, by any of the producer's ways."""
         request: dict[str, Any] = {"mode": mode, "message": message(topic, body, **fields)}
         if queue_id is not None:
             request["queueId"] = queue_id
@@ -132,7 +132,7 @@ class Producer(Client):
         return sorted(queue["queueId"] for queue in self.call("producer.queues", topic=topic))
 
     def request(self, topic: str, body: str | bytes | int, *, timeout_ms: int, **fields: Any) -> Received:
-        """Send a request and wait for the reply; `callback=True` uses a callback."""
+        """Ask and wait for the reply; `callback=True` asks by a callback."""
         callback = fields.pop("callback", False)
         request = {"message": message(topic, body, **fields), "timeoutMs": timeout_ms, "callback": callback}
         return Received.from_json(self.call("request.request", **request))
@@ -146,13 +146,12 @@ class Replier(Client):
         super().__init__(driver, "replier", name, **fields)
 
     def outcomes(self) -> list[dict[str, Any]]:
-        """Return the outcomes of its replies: `status` and IDs, or `error`."""
+        """How its replies ended so far: `status` and ids, or `error`."""
         return list(self.call("replier.outcomes"))
 
 
 class TransactionProducer(Client):
-    """A producer with a scripted listener: see Transactions.java; `inbox` contains the checks that it received.
-    """
+    """A producer with a scripted listener: see Transactions.java; `inbox` has the checks that it received."""
 
     def __init__(self, driver: Driver, name: str, **fields: Any) -> None:
         self.inbox = driver.inbox(name)
@@ -160,15 +159,15 @@ class TransactionProducer(Client):
         super().__init__(driver, "transactions", name, **fields)
 
     def send(self, topic: str, body: str, script: str, **fields: Any) -> Sent:
-        """Send a message whose local transaction and checks respond by `script`: C, R, U or X each."""
+        """A message whose local transaction and checks answer by `script`: C, R, U or X each."""
         return Sent.from_json(self.call("transactions.send", message=message(topic, body, **fields), script=script))
 
     def prepare(self, topic: str, body: str, script: str = "U", **fields: Any) -> Sent:
-        """Send a half message that is never completed, with its delay level."""
+        """A half message that nobody ends; a delay level stays with it."""
         return Sent.from_json(self.call("transactions.prepare", message=message(topic, body, **fields), script=script))
 
     def end(self, half: Sent, state: int, *, broker: str, **changes: Any) -> tuple[int, str | None]:
-        """Complete a transaction; return the code and remark of the response."""
+        """Code and remark with which the end of a transaction is answered."""
         request = {
             "group": self.group,
             "queueOffset": half.queue_offset,
@@ -187,7 +186,7 @@ class PushConsumer(Client):
         super().__init__(driver, "push", name, **fields)
 
     def pulls(self, topic: str) -> list[tuple[str, int]]:
-        """Return address and offset of each pull by a consumer that was started with `recordPulls=True`."""
+        """Address and offset of each pull so far, of a consumer that was started with `recordPulls=True`."""
         return [(pull["address"], pull["offset"]) for pull in self.call("push.pulls") if pull["topic"] == topic]
 
 
@@ -203,7 +202,7 @@ class PullConsumer(Client):
         sql: bool = False,
         max_count: int = 32,
     ) -> "Future[Any]":
-        """Start a pull (``wait``: long polling); `Pulled.from_json` interprets the result."""
+        """Start a pull (``wait``: a long poll); `Pulled.from_json` of the result tells what it answered."""
         fields = {"topic": topic, "queueId": queue_id, "offset": offset, "maxCount": max_count, "sql": sql}
         return self.driver.submit("pull.pull", client=self.name, wait=wait, expression=expression, **fields)
 
@@ -211,7 +210,7 @@ class PullConsumer(Client):
         return Pulled.from_json(self.driver.result(self.submit(topic, queue_id, offset, **options), "a pull"))
 
     def next_broker_id(self, topic: str, queue_id: int) -> int:
-        """Return the broker suggested for the next pull of a queue by the last response."""
+        """Which broker the next pull of a queue is meant for: what the last answer suggested."""
         return int(self.call("pull.next", topic=topic, queueId=queue_id))
 
     def committed(self, topic: str, queue_id: int) -> int:
@@ -227,7 +226,7 @@ class PullConsumer(Client):
 
 class LitePullConsumer(Client):
     def poll_until(self, count: int, *, timeout_s: float = 60.0) -> list[Received]:
-        """Poll until ``count`` messages have arrived; AssertionError on timeout."""
+        """Poll until ``count`` messages have come; AssertionError if they never do."""
         deadline = time.monotonic() + timeout_s
         got: list[Received] = []
         while len(got) < count:
@@ -248,19 +247,19 @@ class LitePullConsumer(Client):
 
 class AdminClient(Client):
     def view(self, message_id: str, *, topic: str | None = None) -> Received:
-        """View a message by offset message ID, or by unique ID if the topic is given."""
+        """By offset message id, or by unique id when the topic is given."""
         fields = {"messageId": message_id} if topic is None else {"messageId": message_id, "topic": topic}
         return Received.from_json(self.call("admin.viewMessage", **fields))
 
     def query(self, topic: str, key: str, *, max_count: int = 32) -> list[Received]:
-        """Query by key without time limits; ClientError if there is no message."""
+        """By key over all time; ClientError when there are none."""
         now_ms = int(time.time() * 1000)
         fields = {"maxCount": max_count, "beginMs": 0, "endMs": now_ms + 60_000}
         answer = self.call("admin.queryMessage", topic=topic, key=key, **fields)
         return [Received.from_json(found) for found in answer["messages"]]
 
     def offsets(self, topic: str, queue_id: int) -> dict[str, int]:
-        """Return ``min``, ``max`` and ``earliestStoreTimestamp`` of a queue."""
+        """``min``, ``max`` and ``earliestStoreTimestamp`` of a queue."""
         answer: dict[str, int] = self.call("admin.offsets", topic=topic, queueId=queue_id)
         return answer
 
@@ -274,28 +273,24 @@ class AdminClient(Client):
         self.call("admin.createTopic", topic=topic, key=key, queues=queues)
 
     def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Return the result of any method of DefaultMQAdminExt (see AdminCalls.java); ``api``: of the underlying
-        API.
-        """
+        """What any method of DefaultMQAdminExt answers (see AdminCalls.java); ``api``: of the API below it."""
         return self.call("admin.call", method=method, arguments=list(arguments), **options)
 
     def route(self, topic: str) -> dict[str, Any]:
-        """Return a topic's route; ClientError 17 if there is none."""
+        """A topic's route; ClientError 17 when there is none."""
         return dict(self.ask("examineTopicRouteInfo", topic))
 
     def consumers(self, group: str) -> list[str]:
-        """Return the client IDs of a group's members."""
+        """The client ids of a group's members."""
         return sorted(self.call("admin.consumers", group=group))
 
     def member_offsets(self, topic: str, group: str, **member: str) -> list[tuple[str, int, int]]:
-        """Return offsets reported by members: (client ID, queue ID, offset); `member` is the client ID of one of
-        them.
-        """
+        """What members say themselves: (client id, queue id, offset); `member` is the client id of one of them."""
         lines = self.call("members.offsets", topic=topic, group=group, **member)
         return sorted((line["clientId"], line["queueId"], line["offset"]) for line in lines)
 
     def consumed(self, group: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return (topic, queue ID) → (consumer's offset, broker's offset)."""
+        """(topic, queue id) → (consumer's offset, broker's offset)."""
         return {
             (queue["topic"], queue["queueId"]): (queue["consumerOffset"], queue["brokerOffset"])
             for queue in self.call("admin.consumeStats", group=group)
@@ -303,7 +298,7 @@ class AdminClient(Client):
 
 
 class Workbench:
-    """Clients, topics and groups of a test, with unique names; clients stop at its end."""
+    """The clients, topics and groups of one test; names are its own, and clients stop with it."""
 
     def __init__(
         self,
@@ -330,7 +325,7 @@ class Workbench:
 
     @property
     def producer(self) -> Producer:
-        """Start a producer with the client's defaults."""
+        """A producer with the client's own defaults."""
         if self._producer is None:
             self._producer = self.new_producer()
         return self._producer
@@ -350,7 +345,7 @@ class Workbench:
         return self._kept(PushConsumer(self.driver, name, group=group, subscriptions=subscriptions, **fields))
 
     def traces(self, body: bytes) -> list[dict[str, Any]]:
-        """Return the traces that RocketMQ's client decodes from a message of the trace topic."""
+        """What RocketMQ's client reads in a message of the trace topic."""
         return list(self.driver.call("traces.decode", body=base64.b64encode(body).decode()))
 
     def replier(self, topic: str, *, group: str, prefix: str = "re: ", **options: Any) -> Replier:
@@ -366,7 +361,7 @@ class Workbench:
         return self._kept(LitePullConsumer(self.driver, "litePull", self.name("lite-pull"), group=group, **fields))
 
     def topic(self, *, queues: int = 4, permission: int = READ_WRITE) -> str:
-        """Create a topic that is registered with the NameServer."""
+        """A new topic that the NameServer knows."""
         topic = self.name("Topic")
         self.admin.update_topic(topic, broker=self.broker_address, queues=queues, permission=permission)
         if permission == READ_WRITE:
@@ -374,7 +369,7 @@ class Workbench:
         return topic
 
     def wait_for_route(self, topic: str, *, queues: int | None = None) -> None:
-        """Wait until a new topic is registered, which brokers do asynchronously."""
+        """Brokers tell the NameServer about a new topic in their own time."""
         deadline = time.monotonic() + ROUTE_TIMEOUT_S
         while True:
             with contextlib.suppress(ClientError):
@@ -386,11 +381,8 @@ class Workbench:
             time.sleep(0.05)
 
     def group(self, *, retry_topic: bool = False) -> str:
-        """Return a new group.
-
-        Its retry topic is created by the first member's heartbeat, too late for that member to find it before its
-        next refresh (up to 30 s); ``retry_topic`` creates it beforehand.
-        """
+        """A new group. Its retry topic is created by its first member's heartbeat, too late for that member to find
+        it before its next look (up to 30 s); ``retry_topic`` creates it beforehand."""
         group = self.name("group")
         if retry_topic:
             self.admin.update_topic(f"%RETRY%{group}", broker=self.broker_address, queues=1)
@@ -398,19 +390,19 @@ class Workbench:
         return group
 
     def name(self, prefix: str) -> str:
-        """Return a name that is unique in this session."""
+        """A name that nothing else in this session has."""
         return f"{prefix}-{next(_names)}"
 
     def mqadmin(self, *arguments: str) -> str:
         return self.driver.mqadmin(*arguments, "-n", self.namesrv_address)
 
     def stop(self, client: Client) -> None:
-        """Stop a client before the end of the test."""
+        """Stop one client before the test's end."""
         self._clients.remove(client)
         client.stop()
 
     def close(self) -> None:
-        """Stop all clients concurrently: each takes time to shut down."""
+        """Stop all clients concurrently: each takes its time to shut down."""
         stopping = [client.driver.submit("stop", client=client.name) for client in self._clients]
         self._clients.clear()
         for future in stopping:

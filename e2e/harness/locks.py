@@ -1,4 +1,4 @@
-"""Lock files for concurrent runs on a machine. A lock ends with the process that holds it, however it ends."""
+"""Lock files between the runs on one machine. A lock ends with the process that holds it, however that ends."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ PAUSE_S = 0.2
 
 
 def say(text: str) -> None:
-    """Log to stderr, since standard output may belong to a command that runs afterwards."""
+    """The ordinary log: standard output may belong to a command that runs afterwards."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -48,7 +48,7 @@ def locked(
 
 
 def take(path: Path, *, shared: bool = False) -> IO[str] | None:
-    """Return the lock file, locked until it is closed; None if another run holds the lock."""
+    """The lock file, locked until it is closed; None when another run holds the lock."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("a")
@@ -66,9 +66,7 @@ def take(path: Path, *, shared: bool = False) -> IO[str] | None:
 
 
 def _is_still(path: Path, lock: IO[str]) -> bool:
-    """Return whether the path still refers to the locked file: a process that opens the path of a removed one would lock another
-    file.
-    """
+    """Whether the path names the locked file: a process that opens the path of a removed one locks another file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(lock.fileno()))
     except FileNotFoundError:

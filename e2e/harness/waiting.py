@@ -1,4 +1,4 @@
-"""Waiting for asynchronous events, with a limit."""
+"""Waiting for what happens in its own time, but not forever."""
 
 import time
 from collections.abc import Callable
@@ -13,9 +13,7 @@ FoundT = TypeVar("FoundT")
 
 
 def until(happens: Callable[[], FoundT], what: str) -> FoundT:
-    """Return what ``happens`` returns a true value and return it; a client's error or a missing file, counts as not
-    yet.
-    """
+    """Return what ``happens`` returns once it is true; a client's error, or a missing file, counts as not yet."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:

@@ -30,7 +30,7 @@ JAVA_OPTIONS = ("-Xms64m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLeve
 
 
 class Program:
-    """A running program and its output."""
+    """One running program and what it has printed."""
 
     def __init__(self, command: list[str], what: str, at_most_s: float) -> None:
         self.what = what
@@ -46,11 +46,11 @@ class Program:
             reader.start()
 
     def lines(self, kind: str) -> list[list[Any]]:
-        """Return the lines so far whose first word is ``kind``, without that word."""
+        """The lines so far whose first word is ``kind``, without that word."""
         return [line[1:] for line in list(self._lines) if line[0] == kind]
 
     def wait_lines(self, kind: str, count: int = 1, *, timeout_s: float = 30.0) -> list[list[Any]]:
-        """Wait for ``count`` lines of a kind and return them; AssertionError with the program's error if it ended."""
+        """The lines of a kind once they are ``count``; AssertionError with the program's complaint if it ended."""
 
         def enough() -> list[list[Any]] | None:
             ended = self._process.poll() is not None
@@ -63,13 +63,13 @@ class Program:
         return wait_until(f"{count} lines {kind} of {self.what}", enough, timeout_s=timeout_s, every_s=0.05)
 
     def stop(self) -> Any:
-        """Stop it; return the contents of its last line."""
+        """Let it come to its end now; what its last line says."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return self.result()
 
     def result(self) -> Any:
-        """Wait for the program to end; return the contents of its last line."""
+        """Wait for the program's own end; what its last line says."""
         try:
             code = self._process.wait(self._at_most_s + END_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -83,7 +83,7 @@ class Program:
         return ends[-1][0]
 
     def sends(self) -> list[Sent]:
-        """Return the results of a producer's sends so far."""
+        """What a producer was answered so far."""
         sent = [
             Sent(key=key, level=level, began_ms=began, ended_ms=ended, message_id=message_id, broker=broker)
             for key, level, began, ended, message_id, broker in self.lines("sent")
@@ -117,7 +117,7 @@ class Program:
 
 
 class ClientPod:
-    """The pod in which programs run; created by `Space`, ready before use."""
+    """The pod in a namespace that programs run in; made by `Space`, ready before it is used."""
 
     def __init__(self, space: Space, name: str = CLIENT_POD) -> None:
         self._space = space
@@ -132,13 +132,13 @@ class ClientPod:
         return self._run(words, f"{program} in {self._space.name}", at_most_s)
 
     def ask(self, question: str, *arguments: str, name_servers: str, timeout_s: float = 20.0, **options: object) -> Any:
-        """Return a result of ask.py."""
+        """One answer of ask.py."""
         words = [f"{PROGRAMS}/ask.py", "--name-servers", name_servers, "--at-most-s", str(timeout_s)]
         words += _flags(options)
         return self._run([*words, question, *arguments], f"ask {question}", timeout_s).result()
 
     def produce(self, *, topic: str, name_servers: str, run: str = "m", **options: Any) -> Program:
-        """Start a producer and wait until in flight."""
+        """A producer that is connected: the first message may be in flight."""
         program = self.start("produce", topic=topic, run=run, name_servers=name_servers, **options)
         program.wait_lines("ready", timeout_s=60)
         return program
@@ -165,7 +165,7 @@ def _flags(options: Mapping[str, object]) -> list[str]:
 
 
 class JavaClient:
-    """RocketMQ's client in a pod, run by the benchmark's load program; a context manager."""
+    """RocketMQ's own client in a pod, by the benchmark's load program; a context manager."""
 
     def __init__(self, space: Space, folder: Path, *, name: str = JAVA_POD) -> None:
         self._space = space
@@ -176,7 +176,7 @@ class JavaClient:
         self._program = LoadProgram(folder, command=command)
 
     def send(self, **options: object) -> Any:
-        """Start a send (see bench/java Sending); its acknowledgements are stored in the pod."""
+        """Begin a send (see bench/java Sending); its acknowledgements are kept in the pod."""
         return self._program.start("send", acks="/tmp/acks", **options)
 
     def stop_sending(self) -> None:
@@ -187,12 +187,12 @@ class JavaClient:
         return self._program.call("first-send", **options)
 
     def drain(self, **options: Any) -> list[str]:
-        """Return the unique keys that a new group reads from every queue."""
+        """The unique keys that a new group reads of every queue."""
         self._program.call("drain", out="/tmp/read", **options)
         return [line.split(" ")[0] for line in self._file("/tmp/read").splitlines()]
 
     def attempts(self) -> list[Sent]:
-        """Return acknowledged and failed sends of the last ``send``, by unique key."""
+        """Acknowledged and failed sends of the last ``send``, by unique key."""
         sends = []
         for line in self._file("/tmp/acks").splitlines():
             outcome, key, level, detail = [*line.split(" "), ""][:4]

@@ -1,6 +1,4 @@
-"""Environment shared by all tests: a kind cluster of several nodes, the images in it, and the operator from its
-chart.
-"""
+"""What all tests share: one kind cluster of several nodes, the images in it, and the operator by its chart."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ SPARK_IMAGES_TIMEOUT_S = 240.0
 
 
 class Lab:
-    """The cluster with its images, and namespaces for tests."""
+    """The cluster with its images; namespaces for tests."""
 
     def __init__(self, cluster: Cluster, images: Mapping[str, str]) -> None:
         self.cluster = cluster
@@ -41,9 +39,7 @@ class Lab:
         self._spark: Future[None] | None = None
 
     def load_images(self, beside: Executor) -> None:
-        """Load each node's images; those of Spark and RocketMQ's client, used by few tests, are loaded in the
-        background.
-        """
+        """Each node gets what runs on it; Spark and RocketMQ's client, which few tests need, come while others run."""
         workers = self.workers
         others = [node for node in self.cluster.nodes() if node not in workers]
         load = self.cluster.load_images
@@ -57,18 +53,18 @@ class Lab:
         self._java_client = beside.submit(load, self.images["java-client"], nodes=others)
 
     def java_client_image(self) -> str:
-        """Wait for the image of RocketMQ's client and return it."""
+        """The image of RocketMQ's client, once it is loaded."""
         assert self._java_client is not None, "load_images comes first"
         self._java_client.result(JAVA_IMAGE_TIMEOUT_S)
         return self.images["java-client"]
 
     def wait_spark_images(self) -> None:
-        """Wait until Spark and the Spark operator can run on ``spark_node``."""
+        """Until Spark and the Spark operator can run on ``spark_node``."""
         assert self._spark is not None, "load_images comes first"
         self._spark.result(SPARK_IMAGES_TIMEOUT_S)
 
     def space(self, about: str, *, client: bool = True, restricted: bool = True) -> Space:
-        """Create a namespace, named after its purpose."""
+        """A new namespace, named after what it is for."""
         name = f"{about}-{next(self._numbers)}-{int(time.time()) % 100_000}"
         made = Space(self.cluster, name, self.images)
         made.make(restricted=restricted, client=client)
@@ -76,9 +72,9 @@ class Lab:
         return made
 
     def spare(self) -> Space:
-        """Return a namespace with the Broker `demo`, its Topic `orders` of 4 queues and a client, all ready.
+        """A namespace with the Broker `demo`, its Topic `orders` of 4 queues and a client, all ready.
 
-        The next one is prepared in the background during the caller's test.
+        The next one is begun here, so that it gets ready while the caller's test goes on.
         """
         if not self._spares:
             self._begin_spare()
@@ -99,7 +95,7 @@ class Lab:
         space.remove()
 
     def retag(self, tag: str, new_tag: str) -> None:
-        """Tag an image on the workers with another name."""
+        """Give an image of the workers another name there."""
         for node in self.workers:
             names = [f"docker.io/{name}" for name in (tag, new_tag)]
             self.cluster.node_exec(node, "ctr", "-n", "k8s.io", "images", "tag", "--force", *names)
@@ -116,7 +112,7 @@ class Lab:
 
 
 class Operator:
-    """A release of the chart."""
+    """One release of the chart."""
 
     def __init__(self, lab: Lab, *, release: str = RELEASE, namespace: str = OPERATOR_NAMESPACE) -> None:
         self.lab = lab
@@ -126,9 +122,9 @@ class Operator:
         self.installed_in_s = 0.0
 
     def values(self, *, tag_suffix: str = "", **more: Any) -> dict[str, Any]:
-        """Return the tests' values: images already on the nodes, and shorter times than in production.
+        """The values of the tests: images that are in the nodes already, and shorter times than people need.
 
-        With ``tag_suffix``, the Spark tag refers to an image that no node has.
+        With ``tag_suffix`` a tag of Spark is named that no node has.
         """
         images = {}
         for name in ("operator", "broker", "spark"):
@@ -143,7 +139,7 @@ class Operator:
         }
 
     def install(self, *extra: str, **more: Any) -> None:
-        """Run `helm install`; ``installed_in_s`` is the time until the operator is ready."""
+        """`helm install`; ``installed_in_s`` until the operator is ready."""
         self.cluster.apply(objects.namespace(self.namespace))
         began = time.monotonic()
         self._helm("install", *extra, **more)
@@ -151,14 +147,14 @@ class Operator:
         self.installed_in_s = time.monotonic() - began
 
     def upgrade(self, *extra: str, **more: Any) -> float:
-        """Run `helm upgrade`; return the seconds until only the new operator is left."""
+        """`helm upgrade`; seconds until the new operator is the only one."""
         began = time.monotonic()
         self._helm("upgrade", "--reset-values", *extra, **more)
         self.wait_ready()
         return time.monotonic() - began
 
     def upgrade_definitions(self) -> None:
-        """Upgrade the CRDs with the command in the chart's notes and the documentation."""
+        """By the command that the chart's notes and docs name."""
         shown = self.cluster.helm("show", "crds", str(CHART_PATH))
         self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=str(shown))
 
@@ -172,13 +168,13 @@ class Operator:
         return deployment
 
     def pods(self) -> list[dict[str, Any]]:
-        """Return the operator's pods that are not terminating."""
+        """The operator's pods that are not terminating."""
         selector = ",".join(f"{k}={v}" for k, v in self.deployment()["spec"]["selector"]["matchLabels"].items())
         pods: list[dict[str, Any]] = self.cluster.get("pods", namespace=self.namespace, selector=selector)["items"]
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def wait_ready(self, *, timeout_s: float = OPERATOR_TIMEOUT_S) -> None:
-        """Wait until all replicas are of the newest generation and ready."""
+        """All replicas are of the newest generation and ready."""
 
         def ask() -> bool:
             found = self.deployment()
@@ -192,7 +188,7 @@ class Operator:
         wait_until(f"the operator of {self.namespace} is ready", ask, timeout_s=timeout_s)
 
     def metrics(self) -> str:
-        """Return /metrics of the (only) pod, through the API server's proxy."""
+        """The text of /metrics of the (only) pod, by the API server's proxy."""
         pod = self.pods()[0]["metadata"]["name"]
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics"
         return str(self.cluster.kubectl("get", "--raw", path).stdout)

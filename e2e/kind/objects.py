@@ -1,4 +1,4 @@
-"""Objects applied by tests, as dicts; all are small, since many of them share two cores."""
+"""The objects that tests apply, as dicts; small in everything, for many of them share two cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Manifest = dict[str, Any]
 
 API_VERSION = "delaymq.io/v1alpha1"
 LEVELS_TEXT = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""RocketMQ's levels, used by Brokers without a DelayLevelConfig."""
+"""RocketMQ's levels, in force where a Broker names no DelayLevelConfig."""
 LEVEL_OF = {delay: number for number, delay in enumerate(LEVELS_TEXT.split(), 1)}
 
 # Files of the real size would take 1 GiB of a node's disk for each Broker.
@@ -19,7 +19,7 @@ SMALL_REQUESTS = {"cpu": "10m", "memory": "48Mi"}
 
 
 def namespace(name: str, *, restricted: bool = True) -> Manifest:
-    """Return a namespace that rejects pods that are not `restricted`."""
+    """Pods that are not `restricted` are refused there."""
     labels = {"delaymq.io/e2e": "true"}
     if restricted:
         labels |= {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/warn": "restricted"}
@@ -29,9 +29,7 @@ def namespace(name: str, *, restricted: bool = True) -> Manifest:
 def broker(
     name: str = "demo", *, config: dict[str, str] | None = None, annotations: Any = None, **spec: Any
 ) -> Manifest:
-    """Return a Broker; ``spec`` overrides the defaults here, ``config`` is added to the small sizes and long
-    timeouts.
-    """
+    """A Broker; ``spec`` overrides the defaults here, ``config`` is added to the small sizes and the patience."""
     metadata: Manifest = {"name": name}
     if annotations:
         metadata["annotations"] = annotations
@@ -56,7 +54,7 @@ def levels(name: str, *delays: str, **spec: Any) -> Manifest:
 
 
 def client_pod(name: str, image: str, *, requests: dict[str, str] | None = None) -> Manifest:
-    """Return a pod in which programs run, on the control plane's node, which no test removes."""
+    """A pod to run programs in; on the control plane's node, which no test takes away."""
     container = {
         "name": "client",
         "image": image,

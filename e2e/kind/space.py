@@ -1,4 +1,4 @@
-"""A test's namespace with Pod Security `restricted`, with queries about Brokers in it."""
+"""A namespace of one test, under Pod Security `restricted`, with queries about Brokers in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORE_PATH = "/var/lib/delaymq/store"
 
 
 class Space:
-    """A namespace. Names without another namespace refer to objects in it."""
+    """One namespace. Names without another namespace are in it."""
 
     def __init__(self, cluster: Cluster, name: str, images: Mapping[str, str]) -> None:
         self.cluster = cluster
@@ -38,13 +38,13 @@ class Space:
     # The namespace.
 
     def make(self, *, restricted: bool = True, client: bool = True) -> None:
-        """Create the namespace and its client pod without waiting."""
+        """The namespace and its client pod; nothing is waited for."""
         self.cluster.apply(objects.namespace(self.name, restricted=restricted))
         if client:
             self.apply(objects.client_pod(CLIENT_POD, self.images["e2e-client"]))
 
     def remove(self) -> None:
-        """Delete it in the background, without delaying the next test."""
+        """In the background: the next test does not wait."""
         self.client.close()
         self.cluster.kubectl("delete", "namespace", self.name, "--wait=false", "--ignore-not-found")
 
@@ -54,7 +54,7 @@ class Space:
     # kubectl, here.
 
     def kubectl_command(self, *arguments: str) -> list[str]:
-        """Return the command line, for programs that concurrently with the test."""
+        """The command line, for what runs concurrently with the test."""
         return [*self.cluster.kubectl_command(), "-n", self.name, *arguments]
 
     def kubectl(self, *arguments: str, **options: Any) -> Any:
@@ -70,7 +70,7 @@ class Space:
         return found
 
     def find(self, kind: str, name: str) -> Manifest | None:
-        """Return ``get(...)``, or None if the object does not exist."""
+        """As ``get``, None when there is none."""
         try:
             return self.get(kind, name)
         except NotFoundError:
@@ -81,7 +81,7 @@ class Space:
         return found
 
     def patch(self, kind: str, name: str, patch: Manifest, *, subresource: str | None = None) -> None:
-        """Apply a JSON merge patch."""
+        """A JSON merge patch."""
         more = [f"--subresource={subresource}"] if subresource else []
         self.kubectl("patch", kind, name, "--type=merge", "-p", json.dumps(patch), *more)
 
@@ -97,7 +97,7 @@ class Space:
         return self.get("broker.delaymq.io", name)
 
     def wait_broker_ready(self, name: str = "demo", *, timeout_s: float = READY_TIMEOUT_S) -> Manifest:
-        """Wait until the Broker's latest spec is Ready and nothing is in progress; return the Broker."""
+        """The Broker once the operator says Ready of its newest spec and nothing is in progress any more."""
         return self.wait_broker(
             lambda broker: _is(broker, "Ready", "True") and _is(broker, "Progressing", "False"),
             f"Broker {name} is ready and settled", name=name, timeout_s=timeout_s,
@@ -106,7 +106,7 @@ class Space:
     def wait_broker(
         self, holds: Callable[[Manifest], object], what: str, *, name: str = "demo", timeout_s: float = READY_TIMEOUT_S
     ) -> Manifest:
-        """Wait until ``holds`` for the Broker and its status describes the latest spec; return the Broker."""
+        """The Broker once ``holds``, and its status speaks of the newest spec."""
 
         def ask() -> Manifest:
             broker = self.broker(name)
@@ -118,14 +118,14 @@ class Space:
         return wait_until(what, ask, timeout_s=timeout_s)
 
     def condition(self, kind: str, name: str, type_: str) -> Manifest:
-        """Return a condition, or {} if it is missing."""
+        """A condition, or {} when it is missing."""
         return condition(self.get(kind, name), type_)
 
     def wait_condition(
         self, kind: str, name: str, type_: str, *, reason: str | None = None, status: str | None = None,
         timeout_s: float = 60.0,
     ) -> Manifest:  # fmt: skip
-        """Wait until the condition has this reason or status for the latest spec; return the condition."""
+        """The condition once it has this reason or status and speaks of the newest spec."""
 
         def ask() -> Manifest:
             found = self.get(kind, name)
@@ -139,12 +139,12 @@ class Space:
         return wait_until(f"{kind} {name}: {type_} {status or ''} {reason or ''}", ask, timeout_s=timeout_s)
 
     def name_servers(self, name: str = "demo") -> str:
-        """Return the NameServer addresses for clients in the cluster."""
+        """What clients in the cluster are given."""
         addresses: list[str] = self.broker(name)["status"]["nameServers"]
         return ";".join(addresses)
 
     def broker_ready(self, name: str = "demo", **spec: Any) -> str:
-        """Create a Broker, wait for it and the client pod, and return its NameServers."""
+        """Make a Broker, wait for it and for the client pod; its name servers."""
         self.apply_broker(name, **spec)
         self.wait_broker_ready(name)
         self.wait_client()
@@ -159,7 +159,7 @@ class Space:
         return str(self.pod(name)["status"]["podIP"])
 
     def pod_uids(self, selector: str = "app.kubernetes.io/name=delaymq") -> dict[str, tuple[str, int]]:
-        """Return pod → (uid, restarts), which must not change if nothing may restart."""
+        """Pod → (uid, restarts): what must be unchanged where nothing may restart."""
         return {
             pod["metadata"]["name"]: (
                 pod["metadata"]["uid"],
@@ -169,7 +169,7 @@ class Space:
         }
 
     def wait_pod_ready(self, name: str, *, other_than_uid: str = "", timeout_s: float = 60.0) -> Manifest:
-        """Wait for a ready pod, other than the one with ``other_than_uid``, and return it."""
+        """The pod once it is ready, and not the one with ``other_than_uid``."""
 
         def ask() -> Manifest:
             pod = self.find("pod", name)
@@ -182,11 +182,11 @@ class Space:
         return wait_until(f"pod {name} is ready", ask, timeout_s=timeout_s)
 
     def kill_broker_process(self, pod: str) -> None:
-        """Run kill -9 on the container's process from the node, so that nothing inside can catch it."""
+        """kill -9 of the container's process, from the node: nothing inside can catch it."""
         kill_container_process(self.cluster, self.pod(pod))
 
     def http(self, pod: str, path: str, *, port: int = 8080) -> Any:
-        """Return the response of a broker's HTTP port to a GET with its token."""
+        """What a broker's HTTP port answers to a GET with its token."""
         program = (
             "import json,os,sys,urllib.request as u;"
             "r=u.Request(f'http://127.0.0.1:{sys.argv[1]}{sys.argv[2]}',"
@@ -198,7 +198,7 @@ class Space:
     # What became of messages.
 
     def logged(self, pod: str, topic: str, *, by_unique_key: bool = False) -> builtins.list[Logged]:
-        """Return a topic's records in the log of a broker's pod (by a reader that shares no code with the broker)."""
+        """What the log in a broker's pod holds of a topic (a reader that shares no code with the broker)."""
         source = "\n".join(
             Path(path).read_text() for path in (commitlog.__file__, Path(__file__).parent / "read_log.py")
         )
@@ -224,7 +224,7 @@ class Space:
     def judge(
         self, topic: str, sends: Iterable[Sent], broker: str = "demo", *, groups: int = 1, by_unique_key: bool = False
     ) -> Verdict:
-        """Return the verdict on the current logs of all groups of a Broker."""
+        """The verdict over the logs of all groups of a Broker, as they are now."""
         pods = [f"{broker}-broker-{group}-0" for group in range(groups)]
         return judge(sends, [self.logged(pod, topic, by_unique_key=by_unique_key) for pod in pods])
 
@@ -232,7 +232,7 @@ class Space:
         self, topic: str, sends: Sequence[Sent], broker: str = "demo", *, groups: int = 1, timeout_s: float = 60.0,
         by_unique_key: bool = False,
     ) -> Verdict:  # fmt: skip
-        """Return the verdict once no acknowledged message is missing, or at the time limit."""
+        """The verdict once nothing acknowledged is missing any more, or as it is at the limit."""
         deadline = time.monotonic() + timeout_s
         while True:
             verdict = self.judge(topic, sends, broker, groups=groups, by_unique_key=by_unique_key)
@@ -242,13 +242,13 @@ class Space:
 
 
 def condition(found: Manifest, type_: str) -> Manifest:
-    """Return a condition of an object, or {}."""
+    """A condition of an object, or {}."""
     conditions: list[Manifest] = found.get("status", {}).get("conditions", [])
     return next((each for each in conditions if each["type"] == type_), {})
 
 
 def kill_container_process(cluster: Cluster, pod: Manifest) -> None:
-    """Run kill -9 on a pod's first container, from its node."""
+    """kill -9 of a pod's first container, from its node."""
     container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
     node = pod["spec"]["nodeName"]
     # crictl tells a container's process in its `info`; the pause process and kubelet are not touched.

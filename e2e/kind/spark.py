@@ -1,4 +1,4 @@
-"""Kubeflow's Spark operator, installed from its chart, and objects that a Broker's analytics left in its namespace."""
+"""Kubeflow's Spark operator by its own chart, and what a Broker's analytics left in its namespace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANALYTICS_LABEL = "app.kubernetes.io/component=analytics"
 
 
 class SparkOperator:
-    """A release of its chart, on the node with the images; it watches all namespaces."""
+    """One release of its chart, on the node that has the images; it watches all namespaces."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -46,7 +46,7 @@ class SparkOperator:
         cluster.helm("install", RELEASE, chart, *where, input=json.dumps(values))
 
     def uninstall(self) -> None:
-        """Uninstall it with its CRDs, which Helm leaves; this deletes all applications."""
+        """With its definitions, which Helm leaves: and with them goes every application."""
         cluster = self.lab.cluster
         cluster.helm("uninstall", RELEASE, "-n", NAMESPACE, "--ignore-not-found", "--wait", "--timeout", "60s")
         self.remove_definitions()
@@ -60,7 +60,7 @@ class SparkOperator:
 
 
 def analytics_spec(lab: Lab, **more: Any) -> Manifest:
-    """Return a small spec for the node with the image."""
+    """Small, and where the image is."""
     # Java's second compiler costs more than it gives where every plan runs once, over little: a run takes a third.
     java = "-XX:TieredStopAtLevel=1"
     size = {"coreRequest": "100m", "memory": "512m"}
@@ -80,19 +80,17 @@ def analytics_spec(lab: Lab, **more: Any) -> Manifest:
 
 
 def summary_of(space: Space, config_map: str) -> Any:
-    """Return the summary published by a run."""
+    """The summary that a run published."""
     return json.loads(_unpacked(space, config_map, "summary.json.gz"))
 
 
 def report_of(space: Space, config_map: str) -> str:
-    """Return the page published by a run."""
+    """The page that a run published."""
     return _unpacked(space, config_map, "report.html.gz").decode()
 
 
 def left_by_analytics(space: Space, broker: str) -> dict[str, list[str]]:
-    """Return kind → names of analytics' objects in the namespace, made by the operator, the Spark
-    operator or Spark.
-    """
+    """Kind → names of analytics' objects in the namespace, made by the operator, Spark operator or Spark."""
     found = {}
     for kind in (APPLICATION, "pods", "configmaps", "services", "serviceaccounts", "rolebindings", "networkpolicies"):
         names = [each["metadata"]["name"] for each in space.list(kind)]

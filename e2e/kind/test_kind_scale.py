@@ -1,4 +1,4 @@
-"""Scaling out and in: topics follow, and no group is removed while it contains pending messages."""
+"""Scaling out and in: topics follow, and no group is removed while it holds pending messages."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Waits until it is stopped: the process of a pod in which tests run other programs."""
+"""Does nothing until it is stopped: the process of a pod in which tests run the other programs."""
 
 import signal
 import sys
