@@ -1,6 +1,7 @@
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_a_changed_input_gives_another_artifact_and_changes_those_made_from_it(t
     ],
     ids=["added", "renamed", "executable", "linked"],
 )
-def test_the_digest_of_a_folder_sees_every_kind_of_change(tmp_path: Path, change) -> None:  # type: ignore[no-untyped-def]
+def test_the_digest_of_a_folder_sees_every_kind_of_change(tmp_path: Path, change: Callable[[Path], object]) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "a").write_text("1")

@@ -4,10 +4,11 @@ The servers' keys come from a tls.properties as RocketMQ reads it; its JVMs get 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compat.python_scenario import LIMIT_S
@@ -144,7 +145,9 @@ def workbench(driver: Driver, cluster: Cluster) -> Iterator[Workbench]:
         made.close()
 
 
-def run_python(cluster: Cluster, options: ClientOptions | None, scenario: Callable[[Client], object]) -> None:
+def run_python(
+    cluster: Cluster, options: ClientOptions | None, scenario: Callable[[Client], Coroutine[Any, Any, object]]
+) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(LIMIT_S), Client(cluster.namesrv_address, options) as client:
             await scenario(client)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from cluster import Cluster
@@ -115,5 +116,5 @@ def _node_ready(lab: Lab, node: str) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def _ready(pod: dict) -> bool:  # type: ignore[type-arg]
+def _ready(pod: dict[str, Any]) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))

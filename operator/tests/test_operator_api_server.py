@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def _processes(server: ApiServer) -> list[ServerProcess]:
     return server._processes
 
 
-def _until(server: ApiServer, is_so) -> None:  # type: ignore[no-untyped-def]
+def _until(server: ApiServer, is_so: Callable[[], bool]) -> None:
     _processes(server)[-1].wait_until(is_so, timeout_s=BOUND_S)
 
 

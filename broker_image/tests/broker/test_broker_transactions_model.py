@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from delaymq.message import names
+from delaymq.store.model import Dispatched, NewRecord
 from delaymq_testing.broker.harness import FakeSession
 from delaymq_testing.broker.transactions import COMMIT, ROLLBACK, TOPIC, Half, Transacting
 from hypothesis import HealthCheck, given, settings
@@ -74,10 +75,9 @@ class Model:
         if self.fates[half.key] != "commit":
             return
         store = self.harness.broker.store
-        append, calls = store.append, []
+        append = store.append
 
-        def append_once(message):  # type: ignore[no-untyped-def]
-            calls.append(message)
+        def append_once(message: NewRecord) -> Dispatched:
             if message.topic == names.OP_HALF_TOPIC:
                 raise CrashError
             return append(message)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import zlib
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -28,7 +29,7 @@ from delaymq.client.producer.in_flight import InFlight
 from delaymq.client.sending.batches import batch_body, batched_bytes
 from delaymq.message.properties import parse_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode
-from delaymq.protocol.command import Response
+from delaymq.protocol.command import Command, Response
 from delaymq_testing.client.fake_peer import FakeBroker, FakeNameServer, run, running, until
 
 MESSAGE = Message(topic="T", body=b"hello")
@@ -104,7 +105,9 @@ def test_messages_of_a_key_stay_in_one_queue_also_when_an_attempt_fails() -> Non
         for broker in brokers:
             refusals = iter([ResponseCode.SYSTEM_ERROR])
 
-            def answer(command, broker=broker, refusals=refusals):  # type: ignore[no-untyped-def]
+            def answer(
+                command: Command, broker: FakeBroker = broker, refusals: Iterator[ResponseCode] = refusals
+            ) -> Response | None:
                 code = next(refusals, None)
                 return broker.send_answer(command) if code is None else Response(code, "once")
 

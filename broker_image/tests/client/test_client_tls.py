@@ -1,8 +1,9 @@
 """The client and the commands with TLS, against our own servers."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq.client import (
@@ -35,7 +36,7 @@ def server(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Tl
     return TlsServer(tmp_path_factory.mktemp("server"), authority.issue(HOST), "enforcing")
 
 
-def run(scenario: Callable[[], object]) -> None:
+def run(scenario: Callable[[], Coroutine[Any, Any, object]]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(BOUND_S):
             await scenario()

@@ -16,6 +16,7 @@ from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.server.standalone import Standalone
+from delaymq.store.model import Dispatched, NewRecord
 from delaymq_testing.running_server import BrokerPeer, run, send_command, standalone
 
 GROUP = "G"
@@ -156,7 +157,7 @@ def test_a_forged_origin_that_was_stored_before_is_not_carried_into_a_retry(
             peer = await BrokerPeer.connect(server.broker.port)
             append = broker.store.append
 
-            def as_before(record):  # type: ignore[no-untyped-def]
+            def as_before(record: NewRecord) -> Dispatched:
                 record.properties["RETRY_TOPIC"] = "Payments"
                 return append(record)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import aiohttp
 from delaymq.client import Client, ConsumeFrom, Message, Producer, PushConsumer, PushConsumerOptions, ReceivedMessage
@@ -110,7 +111,7 @@ def broker_metrics() -> tuple[str, str]:
     return texts[0], texts[1]
 
 
-async def work(name_server: str, read: Callable[[], object], texts: list[str]) -> None:
+async def work(name_server: str, read: Callable[[], Coroutine[Any, Any, str]], texts: list[str]) -> None:
     """Twice: sends messages, with and without a delay, and reads the metrics when those that are due were consumed."""
     consumed: asyncio.Queue[bytes] = asyncio.Queue()
 

@@ -192,7 +192,7 @@ def test_a_spoilt_secret_is_made_anew(data: dict[str, str]) -> None:
     world.kube.put(secret | {"data": data})
     world.memory.__init__()
     world.annotate(seen="again")
-    world.run(lambda: "group-0.yml" in world.get("Secret", NAME)["data"])  # type: ignore[index]
+    world.run(lambda: "group-0.yml" in world.existing("Secret", NAME)["data"])
     assert is_known(world, *account(world), "demo-0")
     assert account(world) != first
 

@@ -8,7 +8,7 @@ from delaymq_operator_testing.fakes.producers import FakeProducers
 from delaymq_operator_testing.fakes.world import FakeWorld
 from delaymq_operator_testing.worlds.settled import settled
 
-EDITS = (
+EDITS: tuple[dict[str, Any], ...] = (
     {"flush": "Sync"},
     {"resources": {"limits": {"memory": "1Gi"}}},
     {"podTemplate": {"labels": {"team": "orders"}}},

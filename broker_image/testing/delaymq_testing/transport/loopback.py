@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import uvloop
 from delaymq.protocol.command import Command, Response, encode_response
@@ -19,7 +20,7 @@ HOST = "127.0.0.1"
 BOUND_S = 10
 
 
-def run(scenario: Callable[[], object]) -> None:
+def run(scenario: Callable[[], Coroutine[Any, Any, object]]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(BOUND_S):
             await scenario()
