@@ -62,7 +62,7 @@ class KVSettings:
                 ResponseCode.SYSTEM_ERROR,
                 f"all settings together would exceed {MAX_CHARACTERS} characters: delete some",
             )
-        # As in RocketMQ, a namespace remains when its last key is deleted, but only until the next change.
+        # As in RocketMQ, a namespace remains when its last key is deleted, but only until the next value is set.
         tables = {name: dict(table) for name, table in self._tables.items() if table}
         tables.setdefault(namespace, {})[key] = value
         yield from self._change(tables)

@@ -99,7 +99,7 @@ def _show(out: Console, seen: GroupView) -> None:
         for queue, offset in sorted_progress(seen.progress)
     ]
     if rows:
-        columns = ("topic", "broker", "last consumed stored at", "queue", "offset", "end", "lag")
+        columns = ("topic", "broker", "last consumed (stored)", "queue", "offset", "end", "lag")
         out.print(table(columns, rows, left=3))
 
 

@@ -75,14 +75,14 @@ function tell() {
   } else if (lostAtMs !== null) {
     const since = time(lostAtMs);
     shown.push(
-      h("p", { class: "notice bad", "data-key": "lost" }, "The broker has not responded since ", since, ". The data shown is older. The console retries every few seconds."),
+      h("p", { class: "notice bad", "data-key": "lost" }, "The broker has not responded since ", since, ". The data shown may be out of date. The console retries every few seconds."),
     );
   } else if (restartedAtMs !== null) {
     shown.push(
       h(
         "div",
         { class: "notice good", "data-key": "back" },
-        "The broker was restarted and has been responding since ", time(restartedAtMs), ". Counts since startup restart at 0. ",
+        "The broker was restarted and has been responding since ", time(restartedAtMs), ". Counts since startup have been reset. ",
         h("button", { type: "button", class: "plain", onclick: seenRestart }, "Dismiss"),
       ),
     );
