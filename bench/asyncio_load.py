@@ -34,7 +34,7 @@ from delaymq.client import (
 
 AT_MOST_S = 120.0
 SETTLE_S = 1.0
-"""Until queues are shared out and pulls are held."""
+"""Time until queues are assigned and pulls are held."""
 PAUSE_AFTER_FAILURE_S = 0.02
 _STAMP = struct.Struct(">qqq")  # the run · when it was sent, ns · number in the run
 
@@ -47,7 +47,7 @@ _numbers = itertools.count(1)
 
 
 class Load:
-    """One client and producer for each NameServer, kept until `forget`."""
+    """A client and a producer for each NameServer, kept until `forget`."""
 
     def __init__(self) -> None:
         self._clients: dict[str, tuple[Client, Producer]] = {}
@@ -75,7 +75,7 @@ class Load:
         return await Sending(await self.producer(options), options).run()
 
     async def consume(self, options: Options) -> Result:
-        """Reads `count` messages with a new group; the clock runs from the first to the last of them."""
+        """Read `count` messages with a new group, timed from the first to the last."""
         client, _ = await self._client(options["namesrv"])
         count = int(options["count"])
         received, first, last = 0, 0, 0
@@ -98,7 +98,7 @@ class Load:
         return {"received": received, "elapsed_s": elapsed_s, "rate": count / elapsed_s}
 
     async def latency(self, options: Options) -> Result:
-        """Sends `count` messages at `rate` a second; the time until the handler of this process has each."""
+        """Send `count` messages at `rate` per second; measure the time until this process's handler receives each."""
         client, producer = await self._client(options["namesrv"])
         topic, count, rate = options["topic"], int(options["count"]), float(options["rate"])
         run, skipped, filler = time.monotonic_ns(), count // 10, bytes(76)
@@ -137,7 +137,7 @@ class Load:
 
 
 class Sending:
-    """Sends until `seconds` are over or `count` messages are acknowledged, whichever is given."""
+    """Sends for `seconds`, or until `count` messages are acknowledged."""
 
     def __init__(self, producer: Producer, options: Options) -> None:
         self._producer = producer
@@ -153,7 +153,7 @@ class Sending:
         self._durations_ns: list[int] = []
 
     async def run(self) -> Result:
-        """Rate of acknowledged messages, failures, and what a single send took."""
+        """Return the rate of acknowledged messages, failures, and latencies of single sends."""
         began = time.monotonic_ns()
         deadline = began + int(self._seconds * 1e9)
         await asyncio.gather(*(self._work(deadline) for _ in range(self._tasks)))
@@ -186,13 +186,13 @@ class Sending:
 
 
 def percentiles(durations_ns: list[int]) -> Result:
-    """p50 and p99 in microseconds; 0 without a value."""
+    """Return p50 and p99 in microseconds; 0 without values."""
     ordered = sorted(durations_ns) or [0]
     return {f"p{part}_us": ordered[min(len(ordered) * part // 100, len(ordered) - 1)] / 1e3 for part in (50, 99)}
 
 
 async def serve() -> None:
-    """Answers commands until the input ends."""
+    """Execute commands until the input ends."""
     load = Load()
     commands: dict[str, Callable[[Options], Awaitable[Result]]] = {
         "send": load.send, "consume": load.consume, "latency": load.latency, "forget": load.forget,
@@ -209,7 +209,7 @@ async def serve() -> None:
 
 
 async def answer(number: str, work: Awaitable[Result]) -> None:
-    """Runs one command and writes its reply."""
+    """Run a command and write its response."""
     reply: dict[str, object]
     try:
         reply = {"id": number, "ok": True, "result": await work}
@@ -220,7 +220,7 @@ async def answer(number: str, work: Awaitable[Result]) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Runs on asyncio's loop, or on uvloop."""
+    """Run on asyncio's event loop, or on uvloop."""
     factory = None
     if "--uvloop" in words:
         import uvloop

@@ -33,7 +33,7 @@ SQL = "kind = 'wanted' AND number >= 5"
 
 @dataclass(slots=True)
 class Consumer:
-    """One connection and its pull."""
+    """A connection with its held pull."""
 
     number: int
     connection: RemotingConnection
@@ -136,7 +136,7 @@ class FanOut:
         print(f"{'':44}{grown:10.2f} KiB more for each of them")
 
     async def _settle(self, consumers: list[Consumer]) -> None:
-        """Until the broker has read all that was sent: it answers in order on each connection."""
+        """Wait until the broker has processed all requests: it responds in order on each connection."""
         names = request_command(RequestCode.GET_BROKER_RUNTIME_INFO, {})
         await asyncio.gather(*(each.connection.request(names, LIMIT_S * 1000) for each in consumers[:1]))
         heartbeat = HeartbeatData("10.0.0.1@settle").encode()
@@ -171,7 +171,7 @@ class FanOut:
 
 
 def main(words: list[str]) -> int:
-    """Prints the figures."""
+    """Print the figures."""
     count = int(words[0]) if words else 1_000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, count * 2 + 100), hard), hard))

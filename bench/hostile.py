@@ -45,7 +45,7 @@ NICE = 19
 
 @dataclass(frozen=True)
 class Ports:
-    """Where a broker listens."""
+    """Ports of a broker."""
 
     broker: int
     namesrv: int
@@ -99,7 +99,7 @@ class Broker:
         self._watcher = threading.Thread(target=self._watch)
 
     def wait_until_ready(self) -> float:
-        """Seconds until it was."""
+        """Wait until it is ready; return the seconds that it took."""
         began = time.monotonic()
         while time.monotonic() - began < START_LIMIT_S:
             with contextlib.suppress(OSError):
@@ -137,7 +137,7 @@ class Broker:
 
 @contextlib.contextmanager
 def broker(folder: Path, options: argparse.Namespace) -> Iterator[Broker]:
-    """Started, and stopped at the end."""
+    """Start a broker, and stop it at the end."""
     one = Broker(folder, options.host, options.broker_processor)
     try:
         one.wait_until_ready()
@@ -158,14 +158,14 @@ class Honest:
         self._process.stdout.readline()
 
     def work(self) -> dict[str, Any]:
-        """What it reports in the end."""
+        """Let it work and return its report."""
         output, _ = self._process.communicate("go\n")
         report: dict[str, Any] = json.loads(output) if output else {"errors": {"the honest client ended": 1}}
         return report
 
 
 def attack(name: str, world: World, processor: int, seconds: float, connections: int, told: Any) -> None:
-    """A process of its own: below everybody else on its processor."""
+    """Start the attack in a separate process with the lowest priority on its processor."""
     os.sched_setaffinity(0, {processor})
     os.nice(NICE)
     told.put(run(world, ATTACKS[name], seconds, connections))
@@ -201,7 +201,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def row(found: dict[str, Any]) -> str:
-    """A line of the table."""
+    """Return a row of the table."""
     client, peak = found["honest"], found["peak"]
     errors = sum(client["errors"].values())
     frames, accepted, cut_off = found["frames"]

@@ -31,27 +31,27 @@ LARGEST_BODY = 4 * 1024 * 1024
 
 @dataclass
 class World:
-    """What an attack knows."""
+    """Parameters of an attack."""
 
     host: str
     port: int
     namesrv_port: int
     rules: Path
     accepted: int = 0
-    """Answers with code 0 to what ought to be refused."""
+    """Number of responses with code 0 to requests that should be rejected."""
     notes: list[str] = field(default_factory=list)
 
     def frame(self, code: int, fields: Fields = (), body: bytes = b"", *, key: tuple[str, str] = ORDINARY) -> bytes:
-        """A request, signed as RocketMQ's clients sign."""
+        """Return a request signed as by RocketMQ's clients."""
         return framed(json_header(code, signed(*key, fields, body), 1, 0, language="JAVA", version=407), body)
 
     def send(self, topic: str, body: bytes, properties: str = "", **fields: str) -> bytes:
-        """A send (310)."""
+        """Return a send request (310)."""
         pairs = {"a": "P", "b": topic, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "0", "h": "0", "i": properties}
         return self.frame(310, [*(pairs | fields).items()], body)
 
     def pull(self, topic: str, group: str, queue_id: int = 0, *, wait_ms: int = 0, expression: str = "") -> bytes:
-        """A pull (11) of what comes next; with an expression, by SQL92 from the beginning."""
+        """Return a pull request (11) of the next message; with an expression, by SQL92 from the beginning."""
         offset = 0 if expression else 1 << 40
         pairs = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": offset, "maxMsgNums": 32}
         pairs |= {"sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": wait_ms, "subVersion": 1}
@@ -81,14 +81,14 @@ Attack = Callable[[World], Frames]
 
 
 def nothing(world: World) -> Frames:
-    """Nobody misbehaves."""
+    """Baseline without an attack."""
     while True:
         time.sleep(0.2)
         yield b""
 
 
 def spin(world: World) -> Frames:
-    """A program on the hostile client's processor that never talks to the broker: what sharing it costs."""
+    """Busy loop on the hostile client's processor without requests: the cost of sharing the processor."""
     while True:
         sum(range(10_000))
         yield b""

@@ -28,7 +28,7 @@ PULL |= {"suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "1", "e
 
 
 class Honest:
-    """One client with an account, on a connection for sends and one for pulls."""
+    """A client with an account, a connection for sends and one for pulls."""
 
     def __init__(self, host: str, port: int, namesrv_port: int) -> None:
         self._host = host
@@ -36,15 +36,15 @@ class Honest:
         self._signer = Signer("honest-secret")
         self._tasks: set[asyncio.Task[None]] = set()
         self.first = 0
-        """Messages that were there before."""
+        """Messages that existed before."""
         self.sent = self.stored = self.read = 0
         self._bodies: dict[int, bytes] = {}
-        """What the broker acknowledged, by queue offset."""
+        """Acknowledged bodies, by queue offset."""
         self.latencies_ms: dict[str, list[float]] = {"send": [], "pull": []}
         self.errors: dict[str, int] = {}
 
     async def work(self, seconds: float, rate: int) -> None:
-        """Both kinds of requests, for a time; then waits for the answers."""
+        """Send both kinds of requests for a while, then wait for the responses."""
         port, namesrv_port = self._ports
         self._sending, self._pulling, self._route = [
             await connect(self._host, each, timeout_ms=TIMEOUT_MS) for each in (port, port, namesrv_port)
@@ -136,7 +136,7 @@ class Honest:
             self._error(f"commit: {committed.code} {(committed.remark or '')[:80]}")
 
     def report(self) -> dict[str, Any]:
-        """Counts, errors, and percentiles in ms."""
+        """Return counts, errors, and percentiles in ms."""
         found: dict[str, Any] = {"sent": self.sent - self.first, "stored": self.stored, "errors": self.errors}
         for kind, values in self.latencies_ms.items():
             ordered = sorted(values) or [0.0]

@@ -10,11 +10,11 @@ import time
 from hostile_attacks import Attack, World, stolen_names
 
 MAX_UNSENT = 64
-"""Frames that wait in a connection's buffer before it gets no more."""
+"""Maximum number of unsent frames per connection."""
 
 
 class Peer:
-    """One connection that writes as fast as the broker reads."""
+    """A connection that writes as fast as the broker reads."""
 
     def __init__(self, host: str, port: int) -> None:
         self.socket = socket.create_connection((host, port), timeout=10)

@@ -15,19 +15,19 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def processor_s(pid: int) -> float:
-    """User and system time of all threads so far."""
+    """Return user and system time of all threads so far."""
     fields = _stat_fields(pid)
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def started_ms(pid: int) -> float:
-    """When the process was made, as wall clock in ms (to a clock tick, 10 ms)."""
+    """Return the process's start time as wall clock in ms (with the resolution of a clock tick, 10 ms)."""
     since_boot_s = int(_stat_fields(pid)[19]) / TICKS_PER_S
     return (time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s) * 1000
 
 
 def memory_mib(pid: int, field: str) -> float:
-    """A field of /proc/PID/status in MiB: VmRSS (everything in memory), RssAnon (without files)."""
+    """Return a field of /proc/PID/status in MiB: VmRSS (all resident memory), RssAnon (without files)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == field:

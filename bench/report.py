@@ -25,12 +25,12 @@ class Line:
     values: dict[str, dict[int, float]] = field(default_factory=dict)
 
     def ratios(self, label: str) -> list[float]:
-        """A contender's by the real one's, of each pair that has both."""
+        """Return a contender's values divided by RocketMQ's, for each pair with both."""
         ours, real = self.values.get(label, {}), self.values.get(REAL, {})
         return [ours[pair] / real[pair] for pair in sorted(ours.keys() & real.keys()) if real[pair]]
 
     def cells(self, labels: Sequence[str]) -> list[str]:
-        """As in `head`."""
+        """Return the cells of the columns of `head`."""
         cells = [self.row.title, self.row.unit, *(self._median(label) for label in labels)]
         for label in labels:
             if label != REAL:
@@ -45,7 +45,7 @@ class Line:
 
 
 def head(labels: Sequence[str]) -> list[str]:
-    """The columns of a table of these contenders."""
+    """Return the columns of a table of these contenders."""
     ratios = [cell for label in labels if label != REAL for cell in (f"{label}/{REAL}", "over the pairs")]
     return ["measurement", "unit", *labels, *ratios, "better", "target"]
 

@@ -10,7 +10,7 @@ Better = Literal["higher", "lower"]
 
 @dataclass(frozen=True)
 class Row:
-    """One figure; `group` is what ``--rows`` selects."""
+    """A measured figure; `group` is selected by ``--rows``."""
 
     name: str
     group: str
@@ -22,7 +22,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Sample:
-    """One measurement of a row."""
+    """A measurement of a row."""
 
     row: Row
     value: float

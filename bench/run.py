@@ -61,7 +61,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
 
 
 class Runner:
-    """Lets the brokers take turns: a step of one, the same step of the other, until both are through."""
+    """Alternates between brokers: a step of one, the same step of the other, until both have finished."""
 
     def __init__(self, report: Report, *, alternate: bool) -> None:
         self._report = report
@@ -69,7 +69,7 @@ class Runner:
         self._began = time.monotonic()
 
     def run(self, name: str, pair: int, steps: dict[str, Iterator[list[Sample]]]) -> None:
-        """Run one scenario on all brokers; what fails is noted and the others go on."""
+        """Run a scenario on all brokers; failures are recorded, and the others continue."""
         waiting = list(steps)
         try:
             while waiting:
@@ -87,7 +87,7 @@ class Runner:
                     iterator.close()  # type: ignore[attr-defined]
 
     def _step(self, name: str, pair: int, label: str, iterator: Iterator[list[Sample]]) -> bool:
-        """One step; whether the scenario is over for this broker."""
+        """Run a step; return whether the scenario has finished for this broker."""
         try:
             samples = next(iterator)
         except StopIteration:

@@ -43,7 +43,7 @@ ASYNCIO_LOAD_PATH = Path(__file__).resolve().parent / "asyncio_load.py"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How long and how much; ``quick`` trades precision for time."""
+    """Durations and sizes; ``quick`` trades precision for time."""
 
     groups: frozenset[str]
     sizes: tuple[int, ...]
@@ -60,7 +60,7 @@ class Options:
 
 
 def serving(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
-    """From the first start to memory after load, all on one store."""
+    """Measure from the first start to memory after load, all on one store."""
     with Subject(contender, load) as subject:
         seconds = subject.start_to_first_send_s("First")
         yield [Sample(rows.START, seconds)] if options.wants("start") else []
@@ -95,7 +95,7 @@ def _idle(options: Options, subject: Subject) -> list[Sample]:
 
 
 def _warm_up(options: Options, subject: Subject) -> None:
-    """The real broker and the client run compiled code only after some thousands of messages of each kind."""
+    """Warm up: RocketMQ's broker and client run compiled code only after some thousand messages of each kind."""
     for send_options in SEND_OPTIONS.values():
         subject.send("Warm", seconds=options.scaled(5, 2), size=options.sizes[0], **send_options)
     held = subject.call("held", topic="Warm")["messages"]
@@ -136,12 +136,12 @@ def _latency(options: Options, subject: Subject) -> list[Sample]:
 
 
 def _make_topic(subject: Subject, topic: str) -> None:
-    """A consumer that starts before its topic looks for it only every 30 s, so a send makes it first."""
+    """Create a topic by a send, since a consumer that starts earlier looks for it only every 30 s."""
     subject.call("first-send", topic=topic)
 
 
 def delay(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
-    """Delayed messages at a steady rate; lateness is read out of the log afterwards."""
+    """Measure delayed messages at a constant rate; lateness is read from the log afterwards."""
     with Subject(contender, load, messageDelayLevel=DELAY_TABLE) as subject:
         subject.start()
         warm_count = options.count(10_000, 4_000)
@@ -165,7 +165,7 @@ def delay(options: Options, contender: Contender, load: LoadProgram) -> Iterator
 
 
 def encrypted(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
-    """The sends of 64 threads over TLS, which broker, NameServer and client have instead of plain connections."""
+    """Measure sends of 64 threads over TLS, which broker, NameServer and client use instead of plaintext."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="delaymq-bench-tls-")))
         load = stack.enter_context(LoadProgram(folder, jvm_options=(*JVM_OPTIONS, *CLIENT_OPTIONS)))
@@ -230,7 +230,7 @@ def transactions(options: Options, contender: Contender, load: LoadProgram) -> I
 
 
 def _transact(options: Options, subject: Subject, topic: str, threads: int, seconds: float) -> tuple[int, float]:
-    """How many were committed, and in which time."""
+    """Return the number of commits and the time they took."""
     result = subject.send(topic, mode="transaction", threads=threads, seconds=seconds, size=1024)
     count = int(result["acknowledged"])
     if not topic.startswith("Warm"):
@@ -240,7 +240,7 @@ def _transact(options: Options, subject: Subject, topic: str, threads: int, seco
 
 
 def overdue(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
-    """A broker that was away while its messages came due."""
+    """Measure a broker that was down while its messages became due."""
     count = options.count(50_000, 10_000)
     with Subject(contender, load, messageDelayLevel=OVERDUE_TABLE) as subject:
         subject.start()
@@ -268,7 +268,7 @@ def overdue(options: Options, contender: Contender, load: LoadProgram) -> Iterat
 
 
 def recovery(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
-    """Killed with a million messages, then started without its queues."""
+    """Measure the recovery after a kill with a million messages, without consume queues."""
     count = options.count(1_000_000, 100_000)
     with Subject(contender, load) as subject:
         subject.start()

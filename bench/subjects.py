@@ -35,7 +35,7 @@ ASK_TIMEOUT_S = 60.0
 
 
 def interpreter_of(python: str) -> str:
-    """Name and build of the interpreter at this path, as it says itself; HarnessError if it cannot run our broker."""
+    """Return name and build of the interpreter at this path; HarnessError if it cannot run DelayMQ."""
     try:
         run = subprocess.run(
             [python, "-c", "import delaymq.server.main; from delaymq import interpreter; interpreter.main([])"],
@@ -51,7 +51,7 @@ def interpreter_of(python: str) -> str:
 
 @dataclass(frozen=True)
 class Contender:
-    """One column of the table: the real broker, or ours on one interpreter."""
+    """A column of the table: RocketMQ's broker, or DelayMQ on one interpreter."""
 
     label: str
     kind: Kind
@@ -62,14 +62,16 @@ class Contender:
 
 
 def contenders(pythons: Sequence[str], against: str) -> list[Contender]:
-    """Ours on each interpreter, then the real broker; or those of one kind only. HarnessError as `interpreter_of`."""
+    """Return DelayMQ on each interpreter, then RocketMQ's broker; or one kind only. HarnessError as
+    `interpreter_of`.
+    """
     labels = ["ours"] if len(pythons) == 1 else [f"ours {letter}" for letter in string.ascii_uppercase]
     ours = [Contender(label, "ours", path, interpreter_of(path)) for label, path in zip(labels, pythons, strict=False)]
     return [each for each in (*ours, Contender("real", "real", pythons[0])) if against in ("both", each.kind)]
 
 
 class Subject:
-    """One broker on a fresh store, with the load program that talks to it; a context manager."""
+    """A broker with a new store, and its load program; a context manager."""
 
     def __init__(
         self, contender: Contender, load: LoadProgram, *, tls: ServerKeys | None = None, **settings: str
@@ -106,11 +108,11 @@ class Subject:
         return (acknowledged_ms - proc.started_ms(self.pid)) / 1000
 
     def call(self, command: str, *, timeout_s: float = 300.0, **options: object) -> dict[str, Any]:
-        """A command of the load program against this broker."""
+        """Run a command of the load program against this broker."""
         return self.load.call(command, timeout_s=timeout_s, namesrv=self.cluster.namesrv_address, **options)
 
     def send(self, topic: str, **options: Any) -> dict[str, Any]:
-        """Send; HarnessError if more than one in a hundred sends failed, for then the figures mean nothing."""
+        """Send; HarnessError if more than 1 % of the sends failed, since the figures would be meaningless."""
         result = self.call("send", topic=topic, **{"timeout_ms": SEND_TIMEOUT_MS, **options})
         if result["failed"] * 100 > result["acknowledged"]:
             raise HarnessError(

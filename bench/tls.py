@@ -9,15 +9,15 @@ from delaymq_testing.certificates import Authority
 from harness.brokers import HOST, write_properties
 
 CLIENT_OPTIONS = ("-Dtls.enable=true", "-Dtls.config.file=/none")
-"""RocketMQ's client takes any certificate then."""
+"""JVM options with which RocketMQ's client accepts any certificate."""
 
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """One certificate for both brokers; the files lie in a folder of the caller's."""
+    """A certificate for both brokers, in a directory of the caller."""
 
     path: Path
-    """A tls.properties."""
+    """Path of a tls.properties file."""
 
     @classmethod
     def make(cls, folder: Path) -> ServerKeys:
@@ -34,5 +34,5 @@ class ServerKeys:
         return {"tls.server.mode": "enforcing", "tls.config.file": str(self.path)}
 
     def jvm_options(self) -> tuple[str, ...]:
-        """The same for RocketMQ's servers."""
+        """Return the JVM options of RocketMQ's servers."""
         return tuple(f"-D{key}={value}" for key, value in self.settings().items())

@@ -23,28 +23,28 @@ DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLis
 
 
 class Resource(NamedTuple):
-    """Where the objects of a kind are."""
+    """Location of the objects of a kind."""
 
     path: str
-    """Of the group's version: `/api/v1`."""
+    """Path of the group's version: `/api/v1`."""
     version: str
-    """As objects have it in `apiVersion`."""
+    """Value of `apiVersion` in objects."""
     kind: str
     plural: str
     namespaced: bool
 
     def path_of(self, name: str | None, namespace: str | None) -> str:
-        """Of one object or of all; in one namespace, or with None in all."""
+        """Return the path of one object or of all, in one namespace or (None) in all."""
         words = [self.path, *(["namespaces", namespace] if self.namespaced and namespace else []), self.plural]
         return "/".join([*words, *([name] if name else [])])
 
 
 class NotFoundError(ClusterError):
-    """The API server has no such object."""
+    """The object does not exist."""
 
 
 class ApiReader:
-    """Reads with the rights of a kubeconfig's context. Raises ClusterError with what the API server says."""
+    """Reads with the permissions of a kubeconfig's context. Raises ClusterError with the API server's message."""
 
     def __init__(self, kubeconfig: Path, context: str) -> None:
         self._kubeconfig = kubeconfig
@@ -54,7 +54,7 @@ class ApiReader:
         self._resources: dict[str, Resource] = {}
 
     def get(self, kind: str, name: str | None, namespace: str | None, selector: str | None) -> dict[str, Any]:
-        """An object, or without a name a list of all that ``selector`` fits. NotFoundError when there is none."""
+        """Return an object, or without a name a list of all that match ``selector``. NotFoundError if there is none."""
         resource = self._resource(kind)
         found = self._ask(resource.path_of(name, namespace), selector=selector)
         for item in found.get("items", []):
@@ -98,7 +98,7 @@ class ApiReader:
 
 
 def resources_by_name(groups: list[dict[str, Any]]) -> dict[str, Resource]:
-    """What each name of a resource means; of several the first group's, as for kubectl."""
+    """Return resources by name; of several, the first group's, as in kubectl."""
     found: dict[str, Resource] = {}
     for group in groups:
         group_name = group["metadata"].get("name", "")

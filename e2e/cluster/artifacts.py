@@ -44,7 +44,7 @@ class Artifact:
 
     name: str
     inputs: tuple["str | Path | Artifact", ...]
-    """What the result depends on: text (versions, options), files and folders (their content), other artifacts."""
+    """Inputs: text (versions, options), files and directories (their content), other artifacts."""
     make: Callable[[Path, Log], None]
 
     @cached_property
@@ -68,7 +68,7 @@ class Artifact:
         return self.path.is_dir()
 
     def obtain(self, log: Log = print) -> Path:
-        """The artifact's folder, made now if it is missing. Raises ClusterError when it cannot be made."""
+        """Return the artifact's directory, built if it is missing. Raises ClusterError on failure."""
         if not self.made:
             with building(log), locked(lock_path(self.name), log, what=f"another run that builds {self.name}"):
                 if not self.made:
@@ -132,13 +132,13 @@ def builds_lock_path() -> Path:
 
 
 def building(log: Log) -> AbstractContextManager[None]:
-    """Keep what builds share from being removed for the length of the block."""
+    """Protect files shared by builds from removal during the block."""
     return locked(builds_lock_path(), log, what="another run that removes what builds share", shared=True)
 
 
 @contextmanager
 def nobody_builds() -> Iterator[bool]:
-    """Whether no run builds; if so, builds wait for the end of the block."""
+    """Return whether no run is building; if so, builds wait for the end of the block."""
     lock = locks.take(builds_lock_path())
     if lock is None:
         yield False
@@ -149,7 +149,9 @@ def nobody_builds() -> Iterator[bool]:
 
 @contextmanager
 def scratch_folder(draft: Path) -> Iterator[Path]:
-    """A folder below the draft, for what is not part of the result; it goes with the draft when a build is killed."""
+    """Provide a directory within the draft for temporary files, which is removed with the draft if a build is
+    killed.
+    """
     folder = Path(tempfile.mkdtemp(prefix=".scratch-", dir=draft))
     try:
         yield folder
@@ -160,7 +162,7 @@ def scratch_folder(draft: Path) -> Iterator[Path]:
 
 
 def remove_drafts(name: str) -> None:
-    """Remove what killed builds left; call it with the lock of ``name`` held."""
+    """Remove leftovers of killed builds; requires the lock of ``name``."""
     for draft in artifacts_path().glob(f"{DRAFT}{name}-*"):
         remove_draft(draft)
 
@@ -195,7 +197,7 @@ def remove_at_once(path: Path) -> None:
 
 
 def remove_remains(folder: Path) -> None:
-    """Remove what an interrupted `remove_at_once` left of folders in ``folder``."""
+    """Remove leftovers of an interrupted `remove_at_once` in ``folder``."""
     for remains in folder.glob(f"{REMOVED}*"):
         shutil.rmtree(remains, ignore_errors=True)
 

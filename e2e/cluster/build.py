@@ -76,7 +76,9 @@ def _obtain(parts: Sequence[Artifact], log: Log) -> None:
 
 
 def needed(log: Log = print) -> Sequence[Artifact]:
-    """With a registry only the programs; kind's own node image and public base images serve there."""
+    """Return the required artifacts; with a registry only the programs, since kind's node image and public base
+    images are available.
+    """
     daemon = ordinary()
     image = wanted_image(daemon) if daemon else None
     if daemon and image and daemon.pull(image):

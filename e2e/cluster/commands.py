@@ -100,7 +100,7 @@ def beside(*jobs: Callable[[], None]) -> None:
 
 
 def output_of(arguments: Sequence[str | Path], *, timeout_s: float = 30) -> str | None:
-    """What a program prints, stripped; None when it is missing, fails or takes too long."""
+    """Return a program's stripped output; None if it is missing, fails or times out."""
     try:
         return run(arguments, timeout_s=timeout_s).stdout.strip()
     except ClusterError:

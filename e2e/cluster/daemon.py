@@ -13,7 +13,7 @@ from cluster.errors import ClusterError
 from cluster.paths import DAEMON_RUN_PATH, run_path
 
 OWN_HOST = f"unix://{DAEMON_RUN_PATH}/docker.sock"
-"""What DOCKER_HOST says in the environment of a cluster that our own daemon runs."""
+"""DOCKER_HOST in the environment of a cluster run by the private daemon."""
 LOAD_TIMEOUT_S = 300
 PULL_TIMEOUT_S = 300
 
@@ -24,7 +24,7 @@ class Daemon:
 
     environment: Mapping[str, str]
     own: bool
-    """Started by this package, with its own data: no other user's containers are in it."""
+    """Whether this package started it, with its own data and without other users' containers."""
 
     def docker(
         self, *arguments: str | Path, timeout_s: float = 60, check: bool = True, stdin_text: str | None = None
@@ -41,14 +41,14 @@ class Daemon:
         return self.docker("image", "inspect", "--format", "{{.Id}}", tag, check=False).returncode == 0
 
     def image_key(self, tag: str) -> str | None:
-        """The key of the artifact that an image came from; None when it is missing or from elsewhere."""
+        """Return the key of the artifact from which an image was loaded; None if it is missing or from elsewhere."""
         asked = self.docker(
             "image", "inspect", "-f", f'{{{{index .Config.Labels "{debian.LABEL}"}}}}', tag, check=False
         )
         return asked.stdout.strip() or None if asked.returncode == 0 else None
 
     def load(self, artifact: Artifact, tag: str, log: Log) -> None:
-        """Have the image of an artifact under its tag, building and loading it where needed."""
+        """Ensure an artifact's image with its tag, building and loading it if necessary."""
         if self.image_key(tag) == artifact.key:
             return
         archive = artifact.obtain(log) / "image.tar.zst"
@@ -83,7 +83,7 @@ class Daemon:
             raise ClusterError(f"{tag} cannot be loaded from {archive}: {loaded.stderr.strip()}")
 
     def pull(self, tag: str) -> bool:
-        """Whether the image is there now, pulled from its registry if it was not."""
+        """Ensure an image, pulling it if necessary; return whether it is available."""
         if self.has_image(tag):
             return True
         try:
@@ -93,7 +93,7 @@ class Daemon:
 
 
 def ordinary() -> Daemon | None:
-    """The daemon that plain ``docker`` reaches, if one answers that is not our own."""
+    """Return the daemon used by plain ``docker``, if one responds that is not the private one."""
     if os.environ.get("DOCKER_HOST") == OWN_HOST:
         return None
     if output_of(["docker", "info", "--format", "{{.ServerVersion}}"]):

@@ -2,4 +2,4 @@
 
 
 class ClusterError(Exception):
-    """A cluster, or a part of one, could not be made or used; the message says what was tried and what to do."""
+    """A cluster, or a part of one, could not be created or used; the message states the attempt and what to do."""

@@ -100,7 +100,7 @@ def build(
 
 
 class _Bases:
-    """The images that ours start from: from a registry where there is one, else the small Debians built here."""
+    """Base images: from a registry if available, otherwise the small Debian images built here."""
 
     def __init__(self, daemon: Daemon, log: Log) -> None:
         self._daemon = daemon
@@ -115,7 +115,7 @@ class _Bases:
         return self._image(debian.PYTHON_RUNTIME, PYTHON_IMAGE)
 
     def spark(self) -> str:
-        """With Java where it is built here; the Dockerfile installs it into a base from a registry."""
+        """Return the Spark base image, with Java if it is built here; otherwise the Dockerfile installs it."""
         return self._image(debian.SPARK_RUNTIME, PYTHON_IMAGE)
 
     def java(self) -> str:
@@ -170,7 +170,7 @@ def pip_settings() -> tuple[str, Path | None]:
 
 
 def _client(daemon: Daemon, broker: str, log: Log) -> str:
-    """It stands on the broker's image, which has Python and the package."""
+    """Build the client image, based on the broker's, which has Python and the package."""
     tag = f"delaymq/e2e-client:{TAG_PREFIX}{digest_of(CLIENT_PATH, ['Dockerfile', '*.py'], broker)}"
     if not daemon.has_image(tag):
         build(daemon, tag, CLIENT_PATH, arguments={"BROKER_IMAGE": broker}, log=log)
@@ -207,7 +207,7 @@ def _spark_operator(daemon: Daemon, spark: str, log: Log) -> str:
 
 
 def _remove_former(daemon: Daemon, tag: str) -> None:
-    """Remove the images of earlier sources; one that a container or another run uses stays."""
+    """Remove images of earlier sources, except those in use by a container or another run."""
     repository = tag.rpartition(":")[0]
     listed = daemon.docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"{repository}:{TAG_PREFIX}*").stdout
     former = [name for name in listed.split() if name != tag and not is_held(name)]
@@ -216,13 +216,13 @@ def _remove_former(daemon: Daemon, tag: str) -> None:
 
 
 def hold(tag: str) -> None:
-    """Keep an image until this process ends: a run from another checkout removes what it takes for earlier sources."""
+    """Protect an image until this process ends from runs of other checkouts, which remove images of earlier sources."""
     if (lock := locks.take(_lock_path(tag), shared=True)) is not None:
         _held.append(lock)
 
 
 def is_held(tag: str) -> bool:
-    """Whether a run holds an image."""
+    """Return whether a run protects an image."""
     path = _lock_path(tag)
     if not path.exists():
         return False

@@ -59,7 +59,7 @@ class Output(str):
 
 
 class Cluster:
-    """A running cluster; made by `create`, or found again by `attach`. A context manager that deletes it."""
+    """A running cluster, created by `create` or found by `attach`; a context manager that deletes it."""
 
     def __init__(self, name: str, daemon: Daemon, programs: Sequence[Path], log: Log, lock: IO[str]) -> None:
         self.name = name
@@ -102,7 +102,7 @@ class Cluster:
 
     @classmethod
     def attach(cls, name: str, *, log: Log = print) -> Self | None:
-        """A cluster that a former run left running, None when there is none; raises ClusterError when it is in use."""
+        """Return a cluster left running by a former run; None if there is none. ClusterError if it is in use."""
         if dockerd.current() is None or not kubeconfig_path(name).exists():
             return None
         lock = _take(name)
@@ -136,11 +136,11 @@ class Cluster:
 
     @property
     def expander(self) -> Expander:
-        """Grows volumes of the class ``expandable``; runs from the cluster's creation on."""
+        """Provide the expander of volumes of the class ``expandable``, which runs from the cluster's creation."""
         return self._expander
 
     def kubectl_command(self) -> list[str]:
-        """The beginning of a kubectl command line for this cluster; works in any environment."""
+        """Return the start of a kubectl command line for this cluster, valid in any environment."""
         kubectl = next((folder / "kubectl" for folder in self._programs if (folder / "kubectl").exists()), "kubectl")
         return [str(kubectl), "--kubeconfig", str(self.kubeconfig), "--context", f"kind-{self.kind_name}"]
 
@@ -151,7 +151,7 @@ class Cluster:
         check: bool = True,
         timeout_s: float = 60,
     ) -> Output:
-        """What kubectl prints. Raises ClusterError when it fails (unless ``check`` is false) or takes too long."""
+        """Return kubectl's output. Raises ClusterError if it fails (unless ``check`` is false) or times out."""
         self._refuse_foreign(arguments)
         done = run(
             [*self.kubectl_command(), *arguments],
@@ -182,14 +182,14 @@ class Cluster:
         check: bool = True,
         timeout_s: float = 180,
     ) -> Output:
-        """What helm prints; its own ``--timeout`` should be below ``timeout_s``."""
+        """Return helm's output; its own ``--timeout`` should be below ``timeout_s``."""
         self._refuse_foreign(arguments)
         command = ["helm", "--kubeconfig", str(self.kubeconfig), "--kube-context", f"kind-{self.kind_name}"]
         done = self._run([*command, *arguments], stdin_text=input, check=check, timeout_s=timeout_s)
         return _output(done.stdout, done.stderr, done.returncode)
 
     def load_images(self, *tags: str, nodes: Sequence[str] = ()) -> None:
-        """Give ``nodes``, or all, images that Docker has; pods need ``imagePullPolicy: IfNotPresent`` or ``Never``."""
+        """Load images from Docker into ``nodes``, or all; pods need ``imagePullPolicy: IfNotPresent`` or ``Never``."""
         started = time.monotonic()
         where = ["--nodes", ",".join(nodes)] if nodes else []
         self._run(["kind", "load", "docker-image", "--name", self.kind_name, *where, *tags], timeout_s=LOAD_TIMEOUT_S)
@@ -198,12 +198,12 @@ class Cluster:
     # Its nodes, which are containers of Docker.
 
     def nodes(self) -> list[str]:
-        """The names of all nodes that kind made, stopped ones too."""
+        """Return the names of all nodes created by kind, including stopped ones."""
         asked = self._run(["kind", "get", "nodes", "--name", self.kind_name], timeout_s=60)
         return sorted(name for name in asked.stdout.split() if name.startswith(self.kind_name))
 
     def node_exec(self, node: str, *command: str, check: bool = True, timeout_s: float = 60) -> Output:
-        """What a program prints that runs in a node, as root."""
+        """Run a program in a node as root and return its output."""
         self._check_node(node)
         done = self._daemon.docker("exec", node, *command, check=check, timeout_s=timeout_s)
         return _output(done.stdout, done.stderr, done.returncode)
@@ -240,7 +240,7 @@ class Cluster:
         self._wait_ready(node, timeout_s)
 
     def node_address(self, node: str) -> str:
-        """The node's IPv4 address in the machine's network."""
+        """Return the node's IPv4 address in the machine's network."""
         template = f"{{{{(index .NetworkSettings.Networks {json.dumps(dockerd.NETWORK)}).IPAddress}}}}"
         return self._daemon.docker("inspect", "-f", template, node).stdout.strip()
 
@@ -250,7 +250,7 @@ class Cluster:
         return Path(folder)
 
     def environment(self) -> dict[str, str]:
-        """The environment in which plain ``kind``, ``kubectl`` and ``helm`` mean this cluster."""
+        """Return the environment in which plain ``kind``, ``kubectl`` and ``helm`` use this cluster."""
         path = os.pathsep.join([*map(str, self._programs), self._daemon.environment.get("PATH", os.defpath)])
         return {**self._daemon.environment, "PATH": path, "KUBECONFIG": str(self.kubeconfig)}
 
@@ -295,7 +295,7 @@ class Cluster:
         return self.kind_name in existing(self._run)
 
     def _wait_ready(self, node: str, timeout_s: float) -> None:
-        """Wait for a Ready that was said after this moment, not for one from before the node was lost."""
+        """Wait for a Ready reported after this moment, not from before the node was lost."""
         started = time.time() - 1
         deadline = time.monotonic() + timeout_s
         said = "the API server does not answer"
@@ -325,7 +325,7 @@ class Cluster:
 
 
 def existing(run_command: Callable[..., Any]) -> list[str]:
-    """The clusters of this package that Docker has."""
+    """Return the clusters of this package in Docker."""
     listed = run_command(["kind", "get", "clusters"], timeout_s=60).stdout.split()
     return [name for name in listed if name.startswith(PREFIX)]
 
@@ -339,7 +339,7 @@ def kubeconfig_path(name: str) -> Path:
 
 
 def _take(name: str) -> IO[str]:
-    """Hold the cluster's name; the lock ends with this process."""
+    """Lock the cluster's name until this process ends."""
     path = kubeconfig_path(name).with_suffix(".lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.open("w")
@@ -361,5 +361,5 @@ def _output(stdout: str, stderr: str, exit_code: int) -> Output:
 
 
 def _seconds(timestamp: str) -> int:
-    """`2026-01-31T12:00:00Z` in seconds since 1970."""
+    """Return `2026-01-31T12:00:00Z` in seconds since 1970."""
     return int(time.mktime(time.strptime(timestamp, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone)

@@ -27,16 +27,16 @@ VARYING = (
     r"broker-a, queue \d+, offset \d+",
     r"broker-a, queue \d+",
 )
-"""What is another at each run: times, ids, how long something took, which queue was chosen."""
+"""Values that vary between runs: times, IDs, durations, chosen queues."""
 COUNT = r"\b\d+\b"
-"""What is another when the page is followed once more: how many messages, dead letters and so on there are by then."""
+"""Values that vary when the page is followed twice: counts of messages, dead letters and so on."""
 # A machine that others use may need longer for a program's first send than RocketMQ's 3 s.
 PATIENCE = ("producer.start();", "producer.setSendMsgTimeout(15_000); producer.start();")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One block of a page."""
+    """A block of a page."""
 
     mark: str
     language: str
@@ -45,7 +45,7 @@ class Step:
 
 
 def steps_of(page: Path) -> list[Step]:
-    """The blocks of a page in order."""
+    """Return the blocks of a page in order."""
     found = []
     for match in BLOCK.finditer(page.read_text()):
         mark = re.fullmatch(r"<!-- page: (.*) -->", match["before"])

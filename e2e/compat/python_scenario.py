@@ -29,12 +29,12 @@ _names = count(1)
 
 
 def new_name(kind: str) -> str:
-    """A topic or group that no other test has."""
+    """Return a unique name for a topic or group."""
     return f"Py{kind}{next(_names)}_{time.monotonic_ns() % 1_000_000}"
 
 
 def run(cluster: Cluster, scenario: Callable[[Client], Awaitable[None]], options: ClientOptions | None = None) -> None:
-    """Runs `scenario` with a client of the cluster, within a limit."""
+    """Run `scenario` with a client of the cluster, within a time limit."""
 
     async def with_client() -> None:
         async with asyncio.timeout(LIMIT_S), Client(cluster.namesrv_address, options) as client:
@@ -44,7 +44,7 @@ def run(cluster: Cluster, scenario: Callable[[Client], Awaitable[None]], options
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Waits, within the scenario's limit."""
+    """Wait, within the scenario's time limit."""
     while not is_so():  # noqa: ASYNC110 - what it waits for is no event
         await asyncio.sleep(POLL_S)
 
@@ -52,14 +52,14 @@ async def until(is_so: Callable[[], bool]) -> None:
 def subscribed(
     client: Client, group: str, topic: str, handler: Handler, options: PushConsumerOptions = FROM_FIRST
 ) -> PushConsumer:
-    """A consumer of all messages of one topic, not started."""
+    """Return a consumer of all messages of a topic, not started."""
     consumer = PushConsumer(client, group, handler, options)
     consumer.subscribe(topic)
     return consumer
 
 
 class Collected:
-    """A handler that keeps what it gets."""
+    """A handler that records received messages."""
 
     def __init__(self) -> None:
         self.messages: list[ReceivedMessage] = []
