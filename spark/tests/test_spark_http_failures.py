@@ -308,7 +308,7 @@ def test_a_server_that_trickles_is_given_up(broker: FakeBroker, short_patience: 
 def test_an_answer_without_end_is_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_client, "MAX_RESPONSE_BYTES", 1_000)
     broker.first = lambda handler: send(handler, 200, b" " * 100_000)
-    with pytest.raises(StorePathError, match="more than 1000 bytes"):
+    with pytest.raises(StorePathError, match="the response exceeds 1000 bytes"):
         describe_store(broker.url)
 
 

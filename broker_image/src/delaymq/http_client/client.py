@@ -56,7 +56,7 @@ class HttpClient:
         keeps_connection: bool = False,
         uses_proxy: bool = False,
     ) -> None:
-        """`timeout_s`: of each socket operation. `uses_proxy`: obey http_proxy, https_proxy and no_proxy."""
+        """`timeout_s`: of each socket operation, or a Pace. `uses_proxy`: obey http_proxy, https_proxy and no_proxy."""
         self.url = url
         self._parts = parts = urlsplit(url)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -87,7 +87,7 @@ class HttpClient:
             try:
                 data = response.error_body() if response.status >= 300 else response.body(self._max_answer_bytes)
             except AnswerTooLargeError as error:
-                raise AnswerTooLargeError(f"{self.url} answers {error}") from None
+                raise AnswerTooLargeError(f"the response of {self.url} {error}") from None
         if not self._keeps_connection:
             self.close()
         return Reply(response.status, response.reason, response.headers, data)
@@ -95,7 +95,7 @@ class HttpClient:
     def send(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
     ) -> Response:
-        """Send a request and return the response, whose body is yet to be read. Errors as of `request`."""
+        """Send a request and return the response, whose body has not been read. Errors as in `request`."""
         sent = {**self._headers, **headers}
         if body is not None:
             sent["Content-Type"] = "application/json"

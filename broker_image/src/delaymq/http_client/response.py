@@ -1,4 +1,4 @@
-"""Responses whose bodies are read piece by piece or as a whole, within limits of time and size."""
+"""Responses whose bodies are read in pieces or as a whole, within limits of time and size."""
 
 import http.client
 import socket
@@ -15,11 +15,11 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 class AnswerTooLargeError(Exception):
-    """The body is larger than the caller takes."""
+    """The body exceeds the caller's limit."""
 
 
 class AnswerCutError(OSError):
-    """The connection ended before the body did."""
+    """The connection ended before the end of the body."""
 
 
 class Pace:
@@ -81,7 +81,7 @@ class Response:
 
     @property
     def remaining(self) -> int | None:
-        """Number of bytes yet to come; None if the headers do not say."""
+        """Number of bytes still expected; None if the headers do not state the length."""
         return self._answer.length
 
     def read(self, most: int) -> bytes:
@@ -106,7 +106,7 @@ class Response:
             pieces.append(piece)
             left -= len(piece)
             if left < 0:
-                raise AnswerTooLargeError(f"more than {limit} bytes")
+                raise AnswerTooLargeError(f"exceeds {limit} bytes")
         return b"".join(pieces)
 
     def error_body(self) -> bytes:

@@ -91,7 +91,7 @@ class BrokerClient:
                 pause_s = self._wait(problem, pause_s)
 
     def read_into(self, path: str, position: int, buffer: memoryview, store_id: str | None) -> int:
-        """Fill `buffer` with the bytes of `path` from `position`; return their number. Errors as of `get`."""
+        """Fill `buffer` with the bytes of `path` from `position`; return their number. Errors as in `get`."""
         filled = reached = 0
         patience = self._patience
         patience.renew()
@@ -133,7 +133,7 @@ class BrokerClient:
             try:
                 return response.body(MAX_RESPONSE_BYTES)
             except AnswerTooLargeError as error:
-                raise AnswerError(f"{self.url}: the response has {error}: no broker sends that") from None
+                raise AnswerError(f"{self.url}: the response {error}: no broker sends that much") from None
             except (OSError, http.client.HTTPException) as error:
                 raise _broken(error) from None
 
