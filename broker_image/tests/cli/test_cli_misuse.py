@@ -23,9 +23,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("store restore empty new", "empty holds no finished backup"),
-        ("store restore nothing new", "nothing holds no finished backup"),
-        ("store restore file new", "file holds no finished backup"),
+        ("store restore empty new", "empty contains no finished backup"),
+        ("store restore nothing new", "nothing contains no finished backup"),
+        ("store restore file new", "file contains no finished backup"),
         ("store clone empty new", "empty is not a store"),
         ("store clone store store", "store is not empty"),
         ("store clone store file", "file"),

@@ -5,8 +5,7 @@ reads any such store without writing. Subpackages: `disk` (system calls), `index
 `tools` (verify, inspect). The store does not interpret messages: the broker registers observers of records for delays,
 transactions and groups, and pins that protect records from deletion.
 Invariant: the commit log is authoritative. Queues, the index and the states of observers can always be rebuilt from it,
-and none of them claims more than the log holds on disk. Formats: docs/formats/store.md.
-states more than the log holds on disk. Formats: docs/formats/store.md.
+and none of them claims more than the durable part of the log contains. Formats: docs/formats/store.md.
 
 Import from the modules (`message_store`, `model`, `options`, `errors`, `reader`): this file imports nothing, to keep
 read-only tools light.

@@ -63,7 +63,7 @@ class CommitLog:
         return self.segments[0].base if self.segments else self.end_offset
 
     def start_at(self, end_offset: int) -> None:
-        """Continue at `end_offset`; all before it is on disk. StoreFullError: no space for the next records."""
+        """Continue at `end_offset`; all before it is durable. StoreFullError: no space for the next records."""
         self.end_offset = self.flushed_offset = end_offset
         for each in self.segments:
             if each.base + self.file_bytes > end_offset:
@@ -173,7 +173,7 @@ class CommitLog:
         return self.failure
 
     def flushed_to(self, offset: int) -> None:
-        """Record that everything before `offset` is on disk."""
+        """Record that everything before `offset` is durable."""
         if offset > self.flushed_offset:
             self.flushed_offset = offset
 
@@ -210,11 +210,11 @@ class CommitLog:
 
     @property
     def removable_end(self) -> int:
-        """End of the segments that are on disk and not used by any task."""
+        """End of the segments that are durable and not used by any task."""
         return min([self.flushed_offset, self.segment_base, *self._syncing])
 
     def take_names_unsynced(self) -> bool:
-        """Return whether a segment's name is not yet on disk; the caller must then sync it."""
+        """Return whether a segment's name is not yet durable; the caller must then sync it."""
         unsynced, self._names_unsynced = self._names_unsynced, False
         return unsynced
 

@@ -86,7 +86,7 @@ def _decode_state(data: bytes) -> StoreState:
 
 
 def write_state(files: Files, path: str, state: StoreState) -> None:
-    """Replace state.json; it is on disk when this returns."""
+    """Replace state.json durably."""
     content = {
         "formatVersion": state.format_version,
         "epoch": state.epoch,
@@ -112,7 +112,7 @@ def raised(state: StoreState) -> StoreState:
 
 
 def make_folders(files: Files, path: str) -> None:
-    """Create the store's folders; their names are on disk when this returns."""
+    """Create the store's folders durably."""
     for name in _FOLDERS:
         files.make_folder(f"{path}/{name}")
     files.sync_folder(path)

@@ -170,7 +170,7 @@ class MessageStore:
 
     @property
     def flushed_offset(self) -> int:
-        """Physical offset up to which the log is on disk."""
+        """Physical offset up to which the log is durable."""
         return self._log.flushed_offset
 
     @property
@@ -235,7 +235,7 @@ class MessageStore:
         size = len(data)
         if size > self.options.max_record_bytes and not message.is_copy:
             raise RecordTooLargeError(
-                f"the record has {size} bytes, at most {self.options.max_record_bytes} are allowed: send less"
+                f"the record has {size} bytes, above the limit of {self.options.max_record_bytes}: send less"
             )
         if size + BLANK_BYTES > log.segment_end - physical_offset:
             physical_offset = log.roll(size)
@@ -283,7 +283,7 @@ class MessageStore:
             )
             if size > self.options.max_record_bytes:
                 raise RecordTooLargeError(
-                    f"a record of the batch has {size} bytes, at most {self.options.max_record_bytes} are allowed"
+                    f"a record of the batch has {size} bytes, above the limit of {self.options.max_record_bytes}"
                 )
             total += size
         return total

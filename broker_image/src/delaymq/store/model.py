@@ -90,7 +90,7 @@ class Correction:
     offset: int
     """Byte in that file, or physical offset for the log."""
     detail: str
-    """Description in one sentence."""
+    """Description as a sentence."""
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ class StoreOptions:
     check_crc_on_recover: bool = True
     """Whether recovery checks each body's checksum (checkCRCOnRecover)."""
     sync_flush: bool = False
-    """Whether a record counts as confirmed only when it is on disk (flushDiskType SYNC_FLUSH)."""
+    """Whether a record counts as confirmed only when it is flushed (flushDiskType SYNC_FLUSH)."""
     file_reserved_hours: int = 72
     """Retention time of segments (fileReservedTime)."""
     delete_when: tuple[int, ...] = (4,)

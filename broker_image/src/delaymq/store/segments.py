@@ -110,7 +110,7 @@ class SegmentFolder:
         return True
 
     def create(self, base: int) -> Segment:
-        """Create a zeroed segment whose name is on disk. StoreFullError, SegmentCreateError: retry later.
+        """Create a zeroed segment with a durable name. StoreFullError, SegmentCreateError: retry later.
 
         OSError: the disk failed to store the name, and a later successful sync proves nothing.
         """
@@ -138,7 +138,7 @@ class SegmentFolder:
         self.files.release_folder(self.folder)
 
     def prepare(self, base: int, suffix: str) -> Segment:
-        """Create a zeroed segment on disk, in the store's own folder. StoreFullError, SegmentCreateError."""
+        """Create a durable, zeroed segment in the store's own folder. StoreFullError, SegmentCreateError."""
         path = f"{self.own_folder}/{segment_name(base)}.{suffix}"
         try:
             self.files.unlink(path)

@@ -1,4 +1,4 @@
-"""Admission of TLS handshakes: bounds those under way, and evicts stalled ones so that no network can starve others.
+"""Admission control for TLS handshakes: limits their number and evicts stalled ones, so that no network starves others.
 
 Handshakes are counted by the network of the peer. Networks take turns; within a network, the newest handshake is first,
 because its client is the most likely to be still connected. When there is no capacity, the oldest handshake of the

@@ -2,9 +2,10 @@
 
 A connection is in one state of each of four machines:
 
-- `Phase`: whether and how commands are transferred: plaintext or TLS. While a connection is UPGRADING, the handshake
-  owns the socket: nothing is read, and outgoing data waits in `_pieces`. CLOSING starts with `close` or `abort`, LOST
-  with asyncio's `connection_lost`. An end of the stream is no event: the transport closes itself, and LOST follows.
+- `Phase`: whether commands are transferred, and whether over plaintext or TLS. While a connection is UPGRADING, the
+  handshake owns the socket: nothing is read, and outgoing data waits in `_pieces`. CLOSING starts with `close`
+  or `abort`, LOST with asyncio's `connection_lost`. An end of the stream is not an event: the transport closes itself,
+  and LOST follows.
 - `Intake`: whether requests are handled when they are read, deferred, or no longer accepted.
 - `LongRequest`: whether a request that takes several time slices is running (`finish_in_slices`) or parked until its
   owner has capacity. Once started it runs to its end, even if the connection is lost earlier.
@@ -15,7 +16,7 @@ this state; for the latter, `Machine.after` raises `InvalidTransitionError`. The
 connect the machines:
 
 1. CLOSING and LOST stop the intake: after a close, no more requests of the connection are handled.
-2. A long request defers the requests behind it: unless the intake has stopped, it is DEFERRING while one is running.
+2. A long request defers the requests after it: unless the intake has stopped, it is DEFERRING while one is running.
 3. The transport is read from in exactly the states of `reads`. While UPGRADING, the handshake decides; a closing or
    lost transport is not changed.
 4. A connection waits in the `FairQueue` whenever `wants_turn`, until it has had its slice.

@@ -52,7 +52,7 @@ class BackupResult:
 
 @dataclass(slots=True)
 class _Held:
-    """State of a segment in the folder: number of bytes on disk, and their checksum if all of them can be used."""
+    """State of a segment in the folder: number of durable bytes, and their checksum if all of them can be used."""
 
     file_bytes: int
     sha256: str | None
@@ -357,7 +357,7 @@ def _locked(files: Files, folder: str) -> Iterator[None]:
     descriptor = files.open(f"{folder}/{LOCK}", create=True)
     try:
         if not files.try_lock(descriptor):
-            raise BackupError(f"another backup into {folder} is running: wait until it ends")
+            raise BackupError(f"another backup to {folder} is running: wait until it ends")
         yield
     finally:
         files.close(descriptor)

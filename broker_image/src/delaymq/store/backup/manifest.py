@@ -200,7 +200,7 @@ def read_manifest(files: Files, folder: str) -> Manifest | None:
 
 
 def write_manifest(files: Files, folder: str, manifest: Manifest) -> None:
-    """Replace the manifest; it is on disk when this returns."""
+    """Replace the manifest durably."""
     files.write(f"{folder}/{NAME}.tmp", encode_manifest(manifest))
     files.rename(f"{folder}/{NAME}.tmp", f"{folder}/{NAME}")
     files.sync_folder(folder)

@@ -117,7 +117,7 @@ class Restore:
             files.sync_folder(f"{target}/{folder}".rstrip("/"))
 
     def finish(self) -> None:
-        """Turn the folder into a store; it is on disk when this returns."""
+        """Turn the folder into a store, durably."""
         write_state(self._files, self._target, self._state)
         self._release()
 

@@ -1,6 +1,6 @@
 """Folder delaymq/aside/, to which data is copied before a repair cuts, clears or overwrites it (docs/formats/store.md).
 
-Bytes of the log are on disk before they are overwritten. Data that the log can rebuild (queues, index) is not synced.
+Bytes of the log are flushed before they are overwritten. Data that the log can rebuild (queues, index) is not flushed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class AsideFolder:
         return self._files.zero(descriptor, start, end)
 
     def cut(self, descriptor: int, path: str, file_bytes: int, new_bytes: int) -> None:
-        """Resize a file of `file_bytes`; the bytes that it loses are copied to disk first."""
+        """Resize a file of `file_bytes`; the bytes that it loses are durably copied first."""
         if file_bytes > new_bytes:
             for position, piece in self._files.nonzero_pieces(descriptor, new_bytes, file_bytes):
                 self._keep_piece(path, position, piece.rstrip(b"\0"))

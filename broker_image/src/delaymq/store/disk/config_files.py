@@ -111,7 +111,7 @@ class ConfigFiles:
         _logger.warning("%s: %s", correction.file, correction.detail)
 
     def save(self, name: str, data: bytes, *, max_bytes: int = MAX_FILE_BYTES) -> None:
-        """Replace the file; it is on disk when this returns. OSError: the old file is unchanged."""
+        """Replace the file durably. OSError: the old file is unchanged."""
         if len(data) > max_bytes:
             # The next start would reject the file, and the start after that its backup.
             text = f"{name} would have {len(data)} bytes; the limit is {max_bytes}"
@@ -127,7 +127,7 @@ class ConfigFiles:
         self._damaged.discard(name)
 
     def _copy(self, source: str, target: str) -> None:
-        """Copy a file in pieces, because a large table is in memory once already; it is on disk when this returns."""
+        """Copy a file durably, in pieces because a large table is already in memory once."""
         files = self._files
         read = files.open(source)
         try:

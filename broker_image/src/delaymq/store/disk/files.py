@@ -162,7 +162,7 @@ class Files:
             return file.read()
 
     def write(self, path: str, data: bytes) -> None:
-        """Replace a small file; it is on disk when this returns, but its folder is not synced."""
+        """Replace and flush a small file; its folder is not synced."""
         descriptor = self.open(path, create=True)
         try:
             self.set_size(descriptor, 0)

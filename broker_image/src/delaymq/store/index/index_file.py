@@ -1,6 +1,6 @@
 """Index file: a hash file that maps unique ids and keys to physical offsets (docs/formats/store.md, "Index").
 
-The newest file has its slots in memory and its new entries in a buffer. Entries are on disk before anything that states
+The newest file has its slots in memory and its new entries in a buffer. Entries are flushed before anything that states
 their count. Slots are written occasionally; missing slots are restored from the entries, which contain their hash.
 """
 

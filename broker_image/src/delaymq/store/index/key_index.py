@@ -72,10 +72,10 @@ class KeyIndex:
         self._refused = False
         self._incomplete = False
         self.unsynced_files: list[IndexFile] = []
-        """Full files whose last parts are not yet on disk."""
+        """Full files whose last parts are not yet durable."""
         self.folder_unsynced = False
         self.safe_timestamp_ms = 0
-        """End time of the last full file that is completely on disk: the checkpoint's index timestamp."""
+        """End time of the last full file that is completely durable: the checkpoint's index timestamp."""
         self._skip_below = -1
 
     @property

@@ -266,5 +266,5 @@ class Recovery:
         log.last_crc = end.last_crc
         log.last_store_timestamp_ms = end.last_store_timestamp_ms
         log.start_at(end.offset)
-        # The page cache of a killed process is not on disk yet: the first flush writes it.
+        # The page cache of a killed process is not durable yet: the first flush writes it.
         log.flushed_offset = min(flushed, end.offset)

@@ -12,7 +12,7 @@ CHECKPOINT_BYTES = 4096
 
 
 class Checkpoint(NamedTuple):
-    """Store times in ms up to which files are on disk. RocketMQ's broker starts its replay 3 s before the smaller one
+    """Store times in ms up to which files are durable. RocketMQ's broker starts its replay 3 s before the smaller one
     of the first two, so they must never be too late."""
 
     commit_log_ms: int

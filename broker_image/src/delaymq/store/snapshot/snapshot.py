@@ -1,6 +1,6 @@
 """Snapshot file, from which recovery starts instead of from the oldest record (docs/formats/store.md, "Snapshot").
 
-It describes only data on disk: state is captured on the event loop, then synced in any thread, then written.
+It describes only durable data: state is captured on the event loop, then synced in any thread, then written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks a store (`delaymq store verify`): the log on its own, everything else against the log.
 
-Exit codes: 0: the store is sound, or a broker can rebuild whatever is damaged; 1: damage that loses messages; 2: not a
-store.
+Exit codes: 0, if the store is sound or a broker can rebuild whatever is damaged; 1, if damage loses messages; 2, if it
+is not a store.
 """
 
 from __future__ import annotations
