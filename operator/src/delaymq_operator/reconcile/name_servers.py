@@ -1,7 +1,7 @@
-"""Which NameServers a Broker may name: those of its own namespace, and what the operator's settings list.
+"""NameServers that a Broker may use: those of its own namespace, and those listed in the operator's settings.
 
-Whoever may make Brokers in one namespace could otherwise have brokers registered, and order settings and routes changed
-by the operator, at another tenant's NameServers: network policies let the operator in
+Otherwise, everyone who may create Brokers in one namespace could register brokers, and let the operator change order
+settings and routes, at another tenant's NameServers, since network policies admit the operator
 (docs/decisions/0041-list-external-name-servers.md).
 """
 

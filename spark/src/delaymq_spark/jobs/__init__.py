@@ -1,11 +1,11 @@
-"""What the analyses compute: three stages of tasks over Arrow tables, which Spark runs, and a summary of their sums.
+"""Analyses: three stages of tasks over Arrow tables, run by Spark, and a summary of their sums.
 
 - `columns`, `sums`: tables of records and of sums, packed for the way between tasks
-- `group_progress`: what every reader is done with, by the positions beside the log
+- `group_progress`: progress of every reader, by the positions next to the log
 - `settlements`: which delayed record was delivered, by which copy, and which is pending or lost
-- `compaction`, `plan`: what is dead and why, and what to do about it
-- `delay`: how punctual the delays were
-- `traffic`: what came in
+- `compaction`, `plan`: dead data and its causes, and the compaction plan
+- `delay`: delivery lateness
+- `traffic`: rates, sizes, keys and failures
 - `tasks`: the stages, put together of these; `facts`, `results`: what comes out beside and behind them
 - `summary`: the JSON summary
 - `running`, `pipeline`: Spark, reading, writing, progress: all that is not pure

@@ -1,4 +1,4 @@
-"""The three stages of a job, as functions over tables: what each task does, without Spark.
+"""The three stages of a job as functions over tables, independent of Spark.
 
 1. `classify`: a part of the log is scanned once. Sums of what its records say by themselves; and the records that
    belong together with others (delayed records and their copies, halves and their ends, equal keys).

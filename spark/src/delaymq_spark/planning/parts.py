@@ -140,7 +140,7 @@ class Planner:
         return _parts(info, starts, info.end)
 
     def _remote_starts(self, info: RemoteSegment) -> list[int] | None:
-        """Where records of the segment begin, as its broker says; None when it has deleted the segment."""
+        """Return the positions of records in the segment, from its broker; None if it has deleted the segment."""
         try:
             return record_starts(info, self._split_bytes) if self._may_ask else []
         except FileNotFoundError as error:

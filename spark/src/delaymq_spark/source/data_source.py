@@ -40,7 +40,7 @@ FORMAT: Final = "rocketmq_store"
 def register(spark: SparkSession) -> None:
     """Register the format in a session; unnecessary if `pyspark_rocketmq_store` is on the driver's Python path.
 
-    With a local master, Spark starts its Python processes with the current interpreter, unless PYSPARK_PYTHON or
+    With a machine, master, Spark starts its Python processes with the current interpreter, unless PYSPARK_PYTHON or
     spark.pyspark.python is set: `python3` on the PATH may lack this package.
     """
     context = spark.sparkContext

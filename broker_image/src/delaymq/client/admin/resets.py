@@ -43,10 +43,10 @@ class ResetCalls(AdminCalls):
     """Requests that reset a group's offsets."""
 
     async def reset_offset(self, group: str, topic: str, at_ms: int) -> ResetOutcome:
-        """Has `group` go on in all queues of `topic` with the first message stored at `at_ms` or later.
+        """Reset `group` in all queues of `topic` to the first message stored at `at_ms` or later.
 
-        EARLIEST and LATEST are times too. Members that are there are told by their brokers (222), which take what is
-        nearest to the time; for brokers without a member the offsets are set (15). NoRouteError for an unknown topic.
+        EARLIEST and LATEST are valid times. Brokers notify connected members (222) and use the message nearest to the
+        time; at brokers without members, the offsets are set (15). NoRouteError for an unknown topic.
         """
         problem = group_problem(group)
         if problem is not None:

@@ -25,9 +25,10 @@ class NameServers:
     async def request(self, command: Command, *, unless_all: int | None = None) -> Command:
         """Return the first response with code 0.
 
-        A NameServer never answers a request that it does not know: AnswerTimeoutError. When there are several, none
-        of them gets so long that the next ones could not be asked within the timeout of a send. A refusal with code
-        `unless_all` is believed only when all that answer agree. Errors as Network.ask; ClientError without any.
+        A NameServer does not respond to a request that it does not support: AnswerTimeoutError. With several
+        NameServers, each has a time limit that lets the others be queried within the timeout of a send. A rejection
+        with code `unless_all` is returned only if all that respond agree. Errors as Network.ask; ClientError without
+        NameServers.
         """
         last: ClientError | None = None
         refused: RefusedError | None = None

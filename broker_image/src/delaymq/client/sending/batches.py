@@ -43,8 +43,8 @@ def split_batches(
     """Yield batches for `Producer.send_batch`, limited in bytes and messages, each of one topic and one
     `wait_stored`.
 
-    Messages of a topic keep their order; only the batches that are not full yet are held in memory. A message above
-    `max_bytes` gets a batch of its own. IllegalMessageError for what cannot be in a batch, such as a delay.
+    Messages of a topic keep their order; only incomplete batches are held in memory. A message above `max_bytes` gets
+    its own batch. IllegalMessageError for a message that cannot be in a batch, such as a delayed one.
     """
     if max_bytes <= 0 or max_messages <= 0:
         raise ValueError("max_bytes and max_messages must be more than 0")

@@ -21,10 +21,11 @@ _WAY_OUT = "To keep it, set spec.deletionPolicy to Retain."
 
 
 async def release_topic(key: Key, ctx: ReconcileContext) -> Waiting | None:
-    """Deletes what a Topic under deletion owns; None when it may go. KubeError when the API server does not answer.
+    """Delete what a Topic that is being deleted owns; return None if its finalizer may be removed. KubeError if the
+    API server does not respond.
 
-    Nothing is deleted for a Topic that never owned the name, that shall leave it (Retain), that another Topic inherits,
-    or whose Broker is gone. What decides about messages is read from the API server, not from the cache.
+    Nothing is deleted for a Topic that never owned the name, that retains it (Retain), that another Topic inherits,
+    or whose Broker was deleted. Data that decides about messages is read from the API server, not from the cache.
     """
     body = await ctx.kube.get(*key)
     if body is None:

@@ -1,9 +1,9 @@
-"""Analytics of a Broker's stores: when a run is due, the SparkApplications of it, what came of them.
+"""Analytics of a Broker's stores: due runs, their SparkApplications, and their results.
 
-`step` is the step of a pass. `schedule`, `application_state`, `results`, `retention` and `reporting` decide and request
-nothing; `track`, `start`, `finish` and `cleanup` make the requests.
+`step` is the step of a pass. `schedule`, `application_state`, `results`, `retention` and `reporting` decide and send
+no requests; `track`, `start`, `finish` and `cleanup` send them.
 
-A run is written into the status before anything is made for it, and names follow from the status. So an operator that
-is killed at any instant is replaced by one that goes on with the same run: an application that is there already is
-taken as it is. Nothing here changes Ready or Degraded, and none of its failures ends a pass.
+A run is recorded in the status before any object is created for it, and names are derived from the status. An
+operator that replaces a killed one therefore continues the same run, and uses existing applications unchanged.
+Nothing here changes Ready or Degraded, and no failure here ends a pass.
 """

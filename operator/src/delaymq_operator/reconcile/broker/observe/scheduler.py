@@ -19,11 +19,11 @@ _MAX_NAMED = 5
 
 
 def judge(before: GroupStatus | None, seen: SeenOffsets | None, info: About, now_ms: int) -> ResumedStatus:
-    """What this start of the broker resumed with; for a start that was judged already, what was said then.
+    """Return the state with which the broker resumed; for a start that was already judged, the previous verdict.
 
-    Positions only ever rise. So one that is lower than it was seen to be went back: what lies between is handed over
-    again, or was lost. What the broker put right itself is Corrected: after a kill its file is behind what the log
-    proves, and the log counts.
+    Offsets only increase. An offset lower than observed before went back: messages in between are delivered again, or
+    were lost. An offset that the broker fixed itself is Corrected: after a kill, its file is behind the log, which is
+    authoritative.
     """
     if before is not None and before.resumed is not None and before.resumed.boot_id == info.boot_id:
         return before.resumed

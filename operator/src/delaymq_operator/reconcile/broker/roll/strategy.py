@@ -1,8 +1,8 @@
-"""Which pod is restarted next, and what comes before: a pure decision from what is seen.
+"""Restart strategy: the next pod to restart and the steps before, a pure decision from the observed state.
 
-One pod at a time. NameServers come before brokers; a change to the only one is tried out first. What is down already is
-replaced first and at once; what works is only touched while all else works. A pod that fails on its new revision stops
-everything until somebody helps.
+One pod restarts at a time. NameServers come before brokers; a change to the only NameServer is tested first. Pods
+that are already down are replaced first and immediately; a working pod is restarted only while all others work. A pod
+that fails with its new revision stops the rollout until a user intervenes.
 """
 
 from __future__ import annotations
