@@ -99,7 +99,7 @@ def test_when_the_reader_of_a_pipe_goes_no_message_is_lost(standalone: Standalon
 def test_a_delay_that_the_broker_does_not_have_is_refused_with_its_list(standalone: Standalone) -> None:
     done = called("send", "Plants", "x", "--delay", "3s", environment=standalone.environment)
     assert done.code == 2
-    assert "it has: 1s 2s 5s" in done.err
+    assert "its levels are: 1s 2s 5s" in done.err
 
 
 def test_the_status_shows_pending_messages(standalone: Standalone) -> None:

@@ -250,4 +250,4 @@ def test_the_cluster_view_shows_unreachable_servers(ask: Ask, standalone: Standa
     assert "broker-a" in ask("cluster", "show").out
     with_dead = ask("cluster", "show", "--namesrv", f"{standalone.environment['DELAYMQ_NAMESRV']};127.0.0.1:1")
     assert with_dead.code == 1
-    assert "NameServer 127.0.0.1:1: no answer" in with_dead.out
+    assert "NameServer 127.0.0.1:1: no response" in with_dead.out
