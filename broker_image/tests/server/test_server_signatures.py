@@ -312,7 +312,7 @@ def test_our_client_signs_for_its_connection_and_makes_administrators_that_requi
             assert required == {"operators": False, "careful1": True, "application": False, "newcomer": True}
             wrong = ClientOptions(credentials=Credentials("careful1", "wrong-secret"))
             async with Client(None, wrong) as client:
-                with pytest.raises(AccessDeniedError, match="secret key is not the one"):
+                with pytest.raises(AccessDeniedError, match="secret key does not match"):
                     await Admin(client).delete_account(address, "newcomer")
 
     run(scenario)
