@@ -380,7 +380,7 @@ def test_looking_on_by_a_condition_needs_no_group_and_leaves_none(ask: Ask, tmp_
         wrong = there("receive", "Watched", "--sql", "price >", "--tail", "4")
         assert (wrong.code, "line 1, column 8" in wrong.err) == (1, True)
         following = subprocess.Popen(
-            [sys.executable, "-m", "delaymq", *words, "20", "--follow", "--count", "4", "--json"],
+            [sys.executable, "-m", "delaymq", *wanted, "20", "--follow", "--count", "4", "--json"],
             env={**os.environ, **filtering.environment},
             stdout=subprocess.PIPE,
             text=True,
