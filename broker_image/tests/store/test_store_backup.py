@@ -274,7 +274,7 @@ def test_two_restores_into_one_folder_do_not_run_at_once(open_store: Open, tmp_p
     back_up(tmp_path / "store", tmp_path / "backup")
     first = Restore(str(tmp_path / "backup"), str(tmp_path / "again"))
     first.lay_out()
-    with pytest.raises(BackupError, match=r"another restore into .* is under way"):
+    with pytest.raises(BackupError, match=r"another restore into .* is running"):
         Restore(str(tmp_path / "backup"), str(tmp_path / "again")).lay_out()
     first.finish()
     assert open_store(tmp_path / "again").end_offset > 0
@@ -308,7 +308,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(open_store: Open, tmp_
     fill(open_store(), 5)
     (tmp_path / "other").mkdir()
     (tmp_path / "other/letter.txt").write_text("mine")
-    with pytest.raises(BackupError, match=r"something else \(letter.txt\)"):
+    with pytest.raises(BackupError, match=r"other files \(letter.txt\)"):
         back_up(tmp_path / "store", tmp_path / "other")
     with pytest.raises(BackupError, match="is a store"):
         back_up(tmp_path / "store", tmp_path / "store")

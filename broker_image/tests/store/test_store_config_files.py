@@ -33,7 +33,7 @@ def test_an_invalid_table_is_not_written_and_replaces_no_backup(files: ConfigFil
     files.save(NAME, b"[1]", max_bytes=10)
     files.save(NAME, b"[2]", max_bytes=10)
     before = contents(tmp_path / "config")
-    with pytest.raises(OSError, match="would have 11 bytes, of which a start reads at most 10") as failure:
+    with pytest.raises(OSError, match="would have 11 bytes; the limit is 10") as failure:
         files.save(NAME, b"[2345678,1]", max_bytes=10)
     assert failure.value.errno == errno.EFBIG
     assert contents(tmp_path / "config") == before

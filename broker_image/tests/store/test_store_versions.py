@@ -39,7 +39,7 @@ def test_a_newer_store_is_refused_and_nothing_in_it_touched(
     open_store().close()
     change(tmp_path, formatVersion=2, minimumReader=minimum)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")}
-    with pytest.raises(NotAStoreError, match="this program knows 1: use the version that wrote it"):
+    with pytest.raises(NotAStoreError, match="this program has format version 1: use the version that wrote the store"):
         open_store()
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == before
 

@@ -53,9 +53,9 @@ def read_state(files: Files, path: str, corrections: list[Correction]) -> StoreS
         return None
     if state.minimum_reader > FORMAT_VERSION:
         raise NotAStoreError(
-            f"{path} has format version {state.format_version}, which requires a program of version "
-            f"{state.minimum_reader} or later; this program has version {FORMAT_VERSION}: use the version that wrote "
-            "the store, or a later one"
+            f"{path} has format version {state.format_version}, which only programs with format version "
+            f"{state.minimum_reader} or later can read; this program has format version {FORMAT_VERSION}: use the "
+            "version that wrote the store, or a later one"
         )
     if state.unfinished:
         raise NotAStoreError(f"{path} contains {state.unfinished}: run it again to the end, or empty the folder")

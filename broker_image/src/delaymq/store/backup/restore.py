@@ -93,7 +93,7 @@ class Restore:
         try:
             self._lock = StoreLock(self._files, f"{self._target}/{LOCK}")
         except StoreLockedError as error:
-            raise BackupError(f"another restore into {self._target} is under way, or a broker uses it") from error
+            raise BackupError(f"another restore into {self._target} is running, or a broker uses it") from error
         try:
             if self._require_empty():
                 self._clear()

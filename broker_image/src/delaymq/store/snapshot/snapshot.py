@@ -83,7 +83,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 
 class SnapshotTask:
-    """Captures the state when created, on the event loop; index entries must be in files then, queues at `run`."""
+    """Captures the state on creation, on the event loop. Index entries must be in files by then, queue entries by `run`."""
 
     def __init__(
         self,
