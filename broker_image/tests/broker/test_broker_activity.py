@@ -1,4 +1,4 @@
-"""Which groups were heard of lately, however many names somebody makes up."""
+"""Tracking of recently active groups is bounded, however many names clients invent."""
 
 from typing import NoReturn
 
@@ -8,7 +8,7 @@ from delaymq.protocol.codes import RequestCode
 from delaymq_testing.broker.harness import Harness
 
 
-def test_made_up_names_of_groups_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invented_group_names_use_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activity, "MAX_GROUPS", 3)
     kept = activity.GroupActivity(0)
     now_ms = 10 * activity.ACTIVE_MS
@@ -23,7 +23,7 @@ def test_made_up_names_of_groups_do_not_fill_the_memory(monkeypatch: pytest.Monk
     assert len(kept._seen_ms) == 3
 
 
-def test_a_new_group_costs_the_same_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_of_a_new_group_is_independent_of_the_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is gone through for each made-up name would hold the event loop for seconds."""
     monkeypatch.setattr(activity, "MAX_GROUPS", 3)
     read_only_config: list[str] = []
@@ -42,7 +42,7 @@ def test_a_new_group_costs_the_same_however_many_there_are(monkeypatch: pytest.M
     assert read_only_config == ["a"]
 
 
-def test_a_group_that_was_given_no_offsets_was_not_heard_of(harness: Harness) -> None:
+def test_group_without_offsets_is_not_active(harness: Harness) -> None:
     harness.send()
     fields = {"srcGroup": "nobody", "destGroup": "made-up", "topic": "Orders", "offline": "true"}
     assert harness.answer(RequestCode.CLONE_GROUP_OFFSET, fields).code == 0

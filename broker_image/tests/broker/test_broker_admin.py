@@ -1,4 +1,4 @@
-"""Topics, groups, statistics and configuration, as operators change and ask for them."""
+"""Administration of topics, groups, statistics and configuration."""
 
 import json
 import time
@@ -56,7 +56,7 @@ def stored_json(harness: Harness, name: str) -> Any:
     return json.loads((Path(harness.config.store_path_root_dir) / "config" / name).read_bytes())
 
 
-def test_a_fresh_broker_has_rocketmq_s_topics_and_groups(open_harness: Callable[..., Harness]) -> None:
+def test_new_broker_has_rocketmqs_topics_and_groups(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness()
     table = TopicTable.decode(harness.answer(RequestCode.GET_ALL_TOPIC_CONFIG).body).topic_config_table
     assert {name: (topic.perm, topic.write_queue_nums) for name, topic in table.items()} == FRESH
@@ -73,7 +73,7 @@ def test_a_fresh_broker_has_rocketmq_s_topics_and_groups(open_harness: Callable[
     assert {"Traces", "RMQ_SYS_TRACE_TOPIC", "SCHEDULE_TOPIC_XXXX"} <= set(listed)
 
 
-def test_an_administrator_makes_no_more_topics_than_may_be(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_administrator_cannot_exceed_the_topic_limit(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics_module, "MAX_TOPICS", len(harness.broker.topics.table) + 1)
     assert create(harness, "Last").code == ResponseCode.SUCCESS
     refused = create(harness, "TooMany")
@@ -82,7 +82,7 @@ def test_an_administrator_makes_no_more_topics_than_may_be(harness: Harness, mon
     assert create(harness, "Last", perm="4").code == ResponseCode.SUCCESS
 
 
-def test_tools_find_the_keys_that_they_fail_without(harness: Harness) -> None:
+def test_keys_required_by_tools_are_present(harness: Harness) -> None:
     settings = decode_settings(harness.answer(RequestCode.GET_BROKER_CONFIG).body)
     assert {key: settings[key] for key in ("brokerRole", "filterServerNums", "brokerId", "traceOn")} == {
         "brokerRole": "ASYNC_MASTER",
@@ -93,7 +93,7 @@ def test_tools_find_the_keys_that_they_fail_without(harness: Harness) -> None:
     assert {"useTLS", "slaveReadEnable", "msgTraceTopicName", "clientCallbackExecutorThreads"} <= set(settings)
 
 
-def test_a_created_topic_is_stored_before_the_response_and_registered(harness: Harness) -> None:
+def test_created_topic_is_durable_and_registered_before_the_response(harness: Harness) -> None:
     told: list[TopicConfig] = []
     harness.broker.topics.changed = told.append
     before = harness.broker.topics.version
@@ -131,7 +131,7 @@ def test_a_created_topic_is_stored_before_the_response_and_registered(harness: H
         ("Orders", {"perm": "rw"}),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused(harness: Harness, topic: str, changes: dict[str, Any]) -> None:
+def test_invalid_topic_is_rejected(harness: Harness, topic: str, changes: dict[str, Any]) -> None:
     version = harness.broker.topics.version
     answer = create(harness, topic, **changes)
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -139,7 +139,7 @@ def test_a_topic_that_cannot_be_is_refused(harness: Harness, topic: str, changes
     assert harness.broker.topics.version == version
 
 
-def test_a_deleted_topic_is_gone_with_its_queues_and_its_offsets_stay(harness: Harness) -> None:
+def test_deleted_topic_loses_queues_and_keeps_offsets(harness: Harness) -> None:
     harness.send()
     harness.broker.offsets.commit("Orders", "readers", 0, 1)
     assert harness.answer(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Orders"}).code == ResponseCode.SUCCESS
@@ -169,7 +169,7 @@ def test_topics_and_groups_survive_a_restart(harness: Harness) -> None:
     assert harness.broker.topics.version.counter == version.counter + 1
 
 
-def test_topics_lost_with_their_file_come_back_from_the_stored_queues(harness: Harness) -> None:
+def test_topics_of_a_lost_file_are_restored_from_queues(harness: Harness) -> None:
     for queue_id in range(3):
         harness.send(e=queue_id)
     harness.send(properties={"DELAY": "1"})
@@ -185,7 +185,7 @@ def test_topics_lost_with_their_file_come_back_from_the_stored_queues(harness: H
     assert len(harness.pulled(queue_id=2)) == 1
 
 
-def test_tables_of_rocketmqs_broker_are_read(harness: Harness) -> None:
+def test_tables_of_a_real_broker_are_read(harness: Harness) -> None:
     harness.broker.close()
     config = Path(harness.config.store_path_root_dir) / "config"
     (config / "consumerOffset.json").write_text('{\n\t"offsetTable":{"Orders@readers":{0:3,1:4\n\t\t}\n\t}\n}')
@@ -197,13 +197,13 @@ def test_tables_of_rocketmqs_broker_are_read(harness: Harness) -> None:
     "group",
     [SubscriptionGroupConfig(""), SubscriptionGroupConfig("a b"), SubscriptionGroupConfig("g", retry_queue_nums=-1)],
 )
-def test_a_group_that_cannot_be_is_refused(harness: Harness, group: SubscriptionGroupConfig) -> None:
+def test_invalid_group_is_rejected(harness: Harness, group: SubscriptionGroupConfig) -> None:
     answer = harness.answer(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group.encode())
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert group.group_name not in harness.broker.groups.table
 
 
-def test_a_deleted_group_is_removed_with_its_offsets_on_request(harness: Harness) -> None:
+def test_deleted_group_loses_its_offsets_on_request(harness: Harness) -> None:
     harness.broker.groups.find("readers")
     harness.broker.offsets.commit("Orders", "readers", 0, 1)
     harness.answer(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "readers"})
@@ -213,7 +213,7 @@ def test_a_deleted_group_is_removed_with_its_offsets_on_request(harness: Harness
     assert harness.broker.offsets.get("Orders", "readers", 0) is None
 
 
-def test_topic_stats_contain_the_ends_of_all_queues(harness: Harness) -> None:
+def test_topic_statistics_have_queue_offsets(harness: Harness) -> None:
     harness.send()
     harness.clock.advance(10)
     harness.send()
@@ -227,13 +227,13 @@ def test_topic_stats_contain_the_ends_of_all_queues(harness: Harness) -> None:
     assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_the_broker_s_own_topics_are_listed(harness: Harness) -> None:
+def test_system_topics_are_listed(harness: Harness) -> None:
     listed = TopicList.decode(harness.answer(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body).topic_list
     assert set(FRESH) <= set(listed)
     assert names.OP_HALF_TOPIC in listed
 
 
-def test_a_broker_without_write_permission_registers_all_topics_without_it(
+def test_broker_permission_restricts_registered_topics(
     open_harness: Callable[..., Harness],
 ) -> None:
     harness = open_harness(broker_permission=4)
@@ -241,7 +241,7 @@ def test_a_broker_without_write_permission_registers_all_topics_without_it(
     assert {topic.perm for topic in table.values()} == {4}
 
 
-def test_a_changed_broker_permission_registers_all_topics_with_a_new_version(harness: Harness) -> None:
+def test_changed_permission_registers_all_topics_with_a_new_version(harness: Harness) -> None:
     told: list[TopicConfig] = []
     harness.broker.topics.changed = told.append
     version = harness.broker.topics.version
@@ -256,7 +256,7 @@ def test_a_changed_broker_permission_registers_all_topics_with_a_new_version(har
     }
 
 
-def test_the_configuration_is_returned_and_hot_keys_can_be_changed(harness: Harness) -> None:
+def test_configuration_is_readable_and_hot_keys_can_be_changed(harness: Harness) -> None:
     answer = harness.answer(RequestCode.GET_BROKER_CONFIG)
     settings = decode_settings(answer.body)
     assert settings["brokerName"] == "broker-a"
@@ -298,7 +298,7 @@ def test_the_configuration_is_returned_and_hot_keys_can_be_changed(harness: Harn
         (b"", ResponseCode.SYSTEM_ERROR, "no keys"),
     ],
 )
-def test_a_change_that_cannot_be_made_changes_nothing(harness: Harness, text: bytes, code: int, words: str) -> None:
+def test_invalid_change_has_no_effect(harness: Harness, text: bytes, code: int, words: str) -> None:
     config = harness.broker.config
     answer = harness.answer(RequestCode.UPDATE_BROKER_CONFIG, body=text)
     assert (answer.code, words in str(answer.remark)) == (code, True), answer.remark
@@ -320,7 +320,7 @@ RUNTIME_KEYS = """
 """
 
 
-def test_runtime_info_contains_put_and_get_times(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runtime_information_has_store_and_read_times(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([10.0, 10.25, 20.0, 20.0009])
     monkeypatch.setattr("delaymq.broker.processors.send.perf_counter", lambda: next(readings))
     harness.send()
@@ -336,7 +336,7 @@ def test_runtime_info_contains_put_and_get_times(harness: Harness, monkeypatch: 
     assert counts == ["[<=0ms]:1", "[200~500ms]:1"]
 
 
-def test_runtime_figures_have_all_of_rocketmq_s_keys_and_count(harness: Harness) -> None:
+def test_runtime_information_has_all_rocketmq_keys_and_counts(harness: Harness) -> None:
     start_ms = harness.clock()
     harness.send(body=b"x")
     harness.send(properties={"DELAY": "1"})
@@ -370,7 +370,7 @@ def test_retention_on_demand_keeps_young_segments(harness: Harness, code: int) -
     assert len(harness.pulled()) == 1
 
 
-def test_old_segments_go_on_demand_at_any_hour_but_not_those_of_pending_messages(
+def test_retention_on_demand_ignores_the_hour_and_keeps_pending_messages(
     open_harness: Callable[..., Harness],
 ) -> None:
     def filled(first: dict[str, str]) -> Harness:
@@ -389,13 +389,13 @@ def test_old_segments_go_on_demand_at_any_hour_but_not_those_of_pending_messages
 
 
 @pytest.mark.parametrize("code", [13, 27, 9_999])
-def test_codes_that_are_not_served_are_answered_3(harness: Harness, code: int) -> None:
+def test_unsupported_codes_get_response_code_3(harness: Harness, code: int) -> None:
     answer = harness.answer(code)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert f"request type {code} not supported" in str(answer.remark)
 
 
-def test_a_store_path_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_error_names_store_path_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotAStoreError, match="file/deeper: cannot be made"):
         Harness(tmp_path, store_path_root_dir=str(tmp_path / "file" / "deeper" / "store"))

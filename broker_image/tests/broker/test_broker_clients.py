@@ -1,4 +1,4 @@
-"""Heartbeats, members, notifications, expiry, locks, and what a restarted broker still knows of its clients."""
+"""Heartbeats, members, notifications, expiry, locks, and clients remembered across restarts."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def told(session: FakeSession) -> int:
     return count
 
 
-def test_a_heartbeat_makes_the_group_and_its_retry_topic(harness: Harness) -> None:
+def test_heartbeat_creates_group_and_retry_topic(harness: Harness) -> None:
     session = FakeSession()
     assert beat(harness, session, "c1", "Orders").code == ResponseCode.SUCCESS
     assert session.client_id == "c1"
@@ -80,7 +80,7 @@ def test_a_heartbeat_makes_the_group_and_its_retry_topic(harness: Harness) -> No
     assert members(harness) == ["c1"]
 
 
-def test_members_are_notified_of_joins_leaves_and_changed_subscriptions(harness: Harness) -> None:
+def test_members_are_notified_of_joins_leaves_and_subscription_changes(harness: Harness) -> None:
     first, second = FakeSession(1), FakeSession(2)
     beat(harness, first, "c1", "Orders")
     assert told(first) == 1
@@ -98,7 +98,7 @@ def test_members_are_notified_of_joins_leaves_and_changed_subscriptions(harness:
     assert members(harness) == ["c1"]
 
 
-def test_members_of_a_large_group_are_notified_once_for_several_changes(harness: Harness) -> None:
+def test_members_of_a_large_group_get_one_notification_per_round(harness: Harness) -> None:
     sessions = [FakeSession(port) for port in range(1, MAX_NOTIFIED_AT_ONCE + 40)]
     for number, session in enumerate(sessions):
         beat(harness, session, f"c{number}", "Orders")
@@ -119,7 +119,7 @@ def test_members_of_a_large_group_are_notified_once_for_several_changes(harness:
     assert [told(session) for session in sessions] == [1] * len(sessions)
 
 
-def test_a_closed_connection_leaves_its_groups_and_the_last_one_ends_them(harness: Harness) -> None:
+def test_closed_connection_leaves_its_groups_and_the_last_one_removes_them(harness: Harness) -> None:
     first, second = FakeSession(1), FakeSession(2)
     beat(harness, first, "c1", "Orders", producer="writers")
     beat(harness, second, "c2", "Orders")
@@ -132,14 +132,14 @@ def test_a_closed_connection_leaves_its_groups_and_the_last_one_ends_them(harnes
     assert members(harness) == []
 
 
-def test_groups_without_notifications_are_not_notified(harness: Harness) -> None:
+def test_groups_that_disable_notifications_get_none(harness: Harness) -> None:
     session = FakeSession()
     harness.broker.groups.put(SubscriptionGroupConfig("readers", notify_consumer_ids_changed_enable=False))
     beat(harness, session, "c1", "Orders")
     assert told(session) == 0
 
 
-def test_a_client_silent_for_two_minutes_is_dropped(harness: Harness) -> None:
+def test_client_without_heartbeat_for_two_minutes_expires(harness: Harness) -> None:
     silent, lively = FakeSession(1), FakeSession(2)
     beat(harness, silent, "c1", "Orders", producer="writers")
     beat(harness, lively, "c2", "Orders")
@@ -157,7 +157,7 @@ def test_a_client_silent_for_two_minutes_is_dropped(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"clientID":""}', b'{"clientID":"' + b"x" * 2_000 + b'"}'])
-def test_a_heartbeat_without_a_client_is_refused(harness: Harness, body: bytes) -> None:
+def test_heartbeat_without_client_id_is_rejected(harness: Harness, body: bytes) -> None:
     assert harness.answer(RequestCode.HEART_BEAT, body=body).code == ResponseCode.SYSTEM_ERROR
 
 
@@ -167,7 +167,7 @@ def test_groups_with_illegal_names_are_not_registered(harness: Harness) -> None:
     assert "%RETRY%bad group" not in harness.broker.topics.table
 
 
-def test_a_restarted_broker_believes_its_last_clients_for_40_seconds(harness: Harness) -> None:
+def test_restarted_broker_expects_its_last_clients_for_40_seconds(harness: Harness) -> None:
     first, second = FakeSession(1), FakeSession(2)
     beat(harness, first, "c1", "Orders", version=3)
     beat(harness, second, "c2", "Orders", version=3)
@@ -191,7 +191,7 @@ def test_a_restarted_broker_believes_its_last_clients_for_40_seconds(harness: Ha
     assert told(again) == 1, "the queues of the client that did not come back are free"
 
 
-def test_a_killed_broker_restores_the_clients_that_it_saved(harness: Harness) -> None:
+def test_crashed_broker_remembers_the_clients_it_wrote(harness: Harness) -> None:
     beat(harness, FakeSession(), "c1", "Orders")
     task = harness.broker.persist_task(harness.clock())
     assert task is not None
@@ -203,7 +203,7 @@ def test_a_killed_broker_restores_the_clients_that_it_saved(harness: Harness) ->
     assert b'"clientIds":["c1"]' in stored
 
 
-def test_clients_are_not_restored_after_a_long_downtime(harness: Harness) -> None:
+def test_clients_are_forgotten_after_a_long_pause(harness: Harness) -> None:
     beat(harness, FakeSession(), "c1", "Orders")
     harness.broker.freeze()
     harness.broker.close()
@@ -212,7 +212,7 @@ def test_clients_are_not_restored_after_a_long_downtime(harness: Harness) -> Non
     assert members(harness) == []
 
 
-def test_the_memory_is_refreshed_while_there_are_consumers(harness: Harness) -> None:
+def test_remembered_clients_are_refreshed_while_consumers_exist(harness: Harness) -> None:
     beat(harness, FakeSession(), "c1", "Orders")
     assert harness.broker.persist_task(harness.clock()) is not None
     harness.clock.advance(REFRESH_MS - 1)
@@ -221,7 +221,7 @@ def test_the_memory_is_refreshed_while_there_are_consumers(harness: Harness) -> 
     assert harness.broker.persist_task(harness.clock()) is not None
 
 
-def test_a_client_that_leaves_before_its_first_heartbeat_is_no_longer_expected(harness: Harness) -> None:
+def test_client_that_leaves_before_its_first_heartbeat_is_not_expected(harness: Harness) -> None:
     beat(harness, FakeSession(), "c1", "Orders")
     harness.broker.freeze()
     harness.restart()
@@ -239,7 +239,7 @@ def lock(harness: Harness, client_id: str, *ids: int) -> list[int]:
     return [queue.queue_id for queue in LockResponse.decode(answer.body).lock_ok_mq_set]
 
 
-def test_a_queue_is_locked_by_one_client_until_it_gives_it_up_or_stops_renewing(harness: Harness) -> None:
+def test_queue_lock_is_exclusive_until_released_or_expired(harness: Harness) -> None:
     assert lock(harness, "c1", 0, 1) == [0, 1]
     assert lock(harness, "c2", 1, 2) == [2]
     harness.clock.advance(60_000)
@@ -255,7 +255,7 @@ def test_a_queue_is_locked_by_one_client_until_it_gives_it_up_or_stops_renewing(
     assert lock(harness, "c2", 0) == [0]
 
 
-def test_connections_are_listed_for_administrators(harness: Harness) -> None:
+def test_administrators_can_list_connected_clients(harness: Harness) -> None:
     session = FakeSession(4_711)
     beat(harness, session, "c1", "Orders", producer="writers")
     consumers = ConsumerConnection.decode(
@@ -284,7 +284,7 @@ def test_connections_are_listed_for_administrators(harness: Harness) -> None:
         (RequestCode.GET_CONSUMER_LIST_BY_GROUP, {}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_requests_about_unknown_clients_are_errors(
+def test_queries_about_unknown_groups_return_an_error(
     harness: Harness, code: int, fields: dict[str, Any], answer: int
 ) -> None:
     assert harness.answer(code, fields).code == answer
@@ -298,14 +298,12 @@ def test_requests_about_unknown_clients_are_errors(
         ("SQL92", "a > 1", ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_a_subscription_can_be_checked_before_it_is_used(
-    harness: Harness, kind: str, expression: str, code: int
-) -> None:
+def test_subscription_can_be_checked_before_use(harness: Harness, kind: str, expression: str, code: int) -> None:
     body = CheckClient("c1", "readers", SubscriptionData("Orders", expression, expression_type=kind)).encode()
     assert harness.answer(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == code
 
 
-def test_the_member_list_follows_joins_leaves_and_changed_ids(harness: Harness) -> None:
+def test_member_list_follows_joins_leaves_and_changed_ids(harness: Harness) -> None:
     sessions = [FakeSession(port) for port in (1, 2, 3)]
     for number, session in enumerate(sessions):
         beat(harness, session, f"c{number}", "Orders")

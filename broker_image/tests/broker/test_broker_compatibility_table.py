@@ -1,4 +1,4 @@
-"""docs/compatibility.md says of each request code what the two tables of processors do."""
+"""docs/compatibility.md agrees with both processor tables on each request code."""
 
 import re
 from pathlib import Path
@@ -42,23 +42,23 @@ def rows() -> dict[int, Row]:
     return found
 
 
-def test_the_document_has_every_request_code_by_its_name() -> None:
+def test_page_lists_every_request_code_by_name() -> None:
     assert {code: row.name for code, row in rows().items()} == {code.value: code.name for code in RequestCode}
 
 
-def test_each_status_and_server_is_one_of_those_explained() -> None:
+def test_each_status_and_server_is_explained() -> None:
     for code, (_, server, _, status, what, _) in rows().items():
         assert server in ("broker", "NameServer", "client", "none"), code
         assert status in ("full", "partial", "refused"), code
         assert what.endswith("."), code
 
 
-def test_each_code_served_in_full_names_a_test_with_rocketmqs_own_programs() -> None:
+def test_each_fully_supported_code_names_a_test_with_rocketmqs_programs() -> None:
     unproven = {code for code, row in rows().items() if row.status == "full" and row.proof == NOTHING}
     assert unproven == NOT_PROVEN_YET
 
 
-def test_the_tests_that_prove_a_code_are_there() -> None:
+def test_named_tests_exist() -> None:
     there = {path.stem for path in PROOFS.glob("test_*.py")}
     for code, row in rows().items():
         if row.proof != NOTHING:
@@ -67,7 +67,7 @@ def test_the_tests_that_prove_a_code_are_there() -> None:
 
 
 @pytest.mark.parametrize(("server", "table"), [("broker", BROKER_PROCESSORS), ("NameServer", NAMESRV_PROCESSORS)])
-def test_the_compatibility_page_equals_the_table_of_processors(server: str, table: dict[int, object]) -> None:
+def test_supported_codes_of_page_and_table_agree(server: str, table: dict[int, object]) -> None:
     documented = {code for code, row in rows().items() if row.server == server and row.status != "refused"}
     assert documented == {int(code) for code in table}
 
@@ -76,7 +76,7 @@ def test_the_compatibility_page_equals_the_table_of_processors(server: str, tabl
     ("server", "table"),
     [("broker", BROKER_PROCESSORS), ("NameServer", NAMESRV_PROCESSORS), ("client", inbound_requests._SERVED)],
 )
-def test_each_code_leads_to_the_module_that_serves_it(server: str, table: dict[int, FunctionType]) -> None:
+def test_each_code_links_to_its_module(server: str, table: dict[int, FunctionType]) -> None:
     for code, row in rows().items():
         if row.server == server and row.status != "refused":
             name = table[code].__module__.replace(".", "/")
@@ -84,11 +84,11 @@ def test_each_code_leads_to_the_module_that_serves_it(server: str, table: dict[i
             assert row.module == f"[`{shown}`](../broker_image/src/{name}.py)", code
 
 
-def test_no_code_that_is_refused_leads_to_a_module() -> None:
+def test_no_unsupported_code_links_to_a_module() -> None:
     assert {row.module for row in rows().values() if row.status == "refused"} == {NOTHING}
 
 
-def test_each_unsupported_code_of_rocketmq_has_a_refusal_with_advice() -> None:
+def test_response_to_unsupported_code_states_an_alternative() -> None:
     refused = {code for code, row in rows().items() if row.server == "broker" and row.status == "refused"}
     assert refused == {int(code) for code in NOT_SERVED}
     for code in refused:
@@ -98,6 +98,6 @@ def test_each_unsupported_code_of_rocketmq_has_a_refusal_with_advice() -> None:
         assert answer.remark.startswith(f" request type {code} not supported: ")
 
 
-def test_an_unknown_code_is_rejected() -> None:
+def test_unknown_code_is_rejected() -> None:
     assert refusal(9_999).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert refusal(9_999).remark == " request type 9999 not supported"

@@ -1,4 +1,4 @@
-"""Pulls over a damaged log: what is lost is left out, and holds up nothing behind it."""
+"""Pulls over a damaged log skip lost messages and return all later ones."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def bodies_to_the_end(harness: Harness) -> list[bytes]:
     raise AssertionError(f"the consumer is stuck at {offset}")
 
 
-def test_a_consumer_gets_past_a_hole_that_a_start_has_bridged(harness: Harness) -> None:
+def test_consumer_passes_a_hole_bridged_at_start(harness: Harness) -> None:
     places = stored(harness, 6)
     harness.broker.store.abandon()
     (Path(harness.broker.store.path) / "delaymq" / "snapshot.json").unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def test_a_consumer_gets_past_a_hole_that_a_start_has_bridged(harness: Harness) 
     assert bodies_to_the_end(harness) == [b"0", b"1", b"3", b"4", b"5"]
 
 
-def test_a_pull_of_lost_messages_continues_after_them(harness: Harness) -> None:
+def test_pull_of_only_lost_messages_moves_past_them(harness: Harness) -> None:
     places = stored(harness, 3)
     harness.broker.store.abandon()
     offset, size = places[1]
@@ -61,13 +61,13 @@ def test_a_pull_of_lost_messages_continues_after_them(harness: Harness) -> None:
     assert response.fields["nextBeginOffset"] == "2"
 
 
-def test_records_that_were_damaged_while_the_broker_runs_cost_no_others(harness: Harness) -> None:
+def test_records_damaged_at_run_time_do_not_affect_others(harness: Harness) -> None:
     places = stored(harness, 6)
     damage(harness, places[3][0], bytes(places[3][1]))
     assert bodies_to_the_end(harness) == [b"0", b"1", b"2", b"4", b"5"]
 
 
-def test_a_record_with_a_wrong_size_does_not_hide_others(harness: Harness) -> None:
+def test_record_with_wrong_size_does_not_affect_others(harness: Harness) -> None:
     places = stored(harness, 4)
     damage(harness, places[1][0], (places[1][1] + 7).to_bytes(4, "big"))
     assert bodies_to_the_end(harness) == [b"0", b"2", b"3"]
@@ -75,7 +75,7 @@ def test_a_record_with_a_wrong_size_does_not_hide_others(harness: Harness) -> No
     assert bodies_to_the_end(harness) == [b"2", b"3"]
 
 
-def test_a_pull_of_damaged_records_returns_the_next_offset(harness: Harness) -> None:
+def test_pull_of_only_damaged_records_returns_the_next_offset(harness: Harness) -> None:
     places = stored(harness, 2)
     for offset, size in places:
         damage(harness, offset, bytes(size))
@@ -85,7 +85,7 @@ def test_a_pull_of_damaged_records_returns_the_next_offset(harness: Harness) -> 
     assert response.fields["nextBeginOffset"] == "2"
 
 
-def test_a_damaged_queue_offset_is_not_sent_to_consumers(harness: Harness) -> None:
+def test_damaged_queue_offset_is_not_returned_to_consumers(harness: Harness) -> None:
     places = stored(harness, 5)
     damage(harness, places[2][0] + 20, (1 << 40).to_bytes(8, "big"))
     for sys_flag in (4, 2 | 4):

@@ -1,4 +1,4 @@
-"""Holding producers off: what routes say, what sends are answered, what goes on nevertheless."""
+"""Drains: routes, responses to sends, and what continues."""
 
 import pytest
 from delaymq.broker.admin.drain import DrainMode
@@ -21,7 +21,7 @@ def send_batch(harness: Harness) -> int:
     return response_of(harness.ask(RequestCode.SEND_BATCH_MESSAGE, send_fields("Orders"), body)).code
 
 
-def test_a_withdrawn_broker_is_read_only_in_routes_and_takes_sends(harness: Harness) -> None:
+def test_withdrawn_broker_is_read_only_in_routes_and_accepts_sends(harness: Harness) -> None:
     harness.send()
     harness.broker.topics.put(TopicConfig("WriteOnly", 1, 1, 2))
     told: list[TopicConfig] = []
@@ -36,7 +36,7 @@ def test_a_withdrawn_broker_is_read_only_in_routes_and_takes_sends(harness: Harn
     assert harness.broker.topics.table["Orders"].perm == 6
 
 
-def test_a_refusing_broker_rejects_sends_with_14_and_serves_all_other_requests(harness: Harness) -> None:
+def test_refusing_broker_rejects_sends_with_14_and_serves_everything_else(harness: Harness) -> None:
     harness.send()
     harness.send(properties={"DELAY": "1"})
     harness.broker.set_drain(DrainMode.REFUSE, LEASE_MS)
@@ -54,7 +54,7 @@ def test_a_refusing_broker_rejects_sends_with_14_and_serves_all_other_requests(h
     assert len(harness.pulled()) == 2
 
 
-def test_the_end_of_a_drain_takes_writes_again(harness: Harness) -> None:
+def test_end_of_a_drain_restores_writes(harness: Harness) -> None:
     harness.send()
     harness.broker.set_drain(DrainMode.REFUSE, LEASE_MS)
     assert harness.broker.set_drain(DrainMode.NONE)
@@ -62,7 +62,7 @@ def test_the_end_of_a_drain_takes_writes_again(harness: Harness) -> None:
     assert response_of(harness.send()).code == ResponseCode.SUCCESS
 
 
-def test_a_renewed_drain_extends_the_lease_without_a_registration(harness: Harness) -> None:
+def test_renewal_extends_the_lease_without_registration(harness: Harness) -> None:
     began_ms = harness.clock()
     harness.broker.set_drain(DrainMode.WITHDRAW, LEASE_MS)
     version = harness.broker.topics.version
@@ -76,16 +76,14 @@ def test_a_renewed_drain_extends_the_lease_without_a_registration(harness: Harne
 
 
 @pytest.mark.parametrize(("permission", "expected"), [(6, 4), (4, 4), (2, 0)])
-def test_the_permission_of_the_whole_broker_and_a_drain_add_up(
-    harness: Harness, permission: int, expected: int
-) -> None:
+def test_broker_permission_and_drain_are_combined(harness: Harness, permission: int, expected: int) -> None:
     harness.send()
     harness.broker.set_drain(DrainMode.WITHDRAW, LEASE_MS)
     harness.answer(RequestCode.UPDATE_BROKER_CONFIG, body=f"brokerPermission={permission}\n".encode())
     assert registered(harness)["Orders"] == expected
 
 
-def test_a_drain_ends_with_the_process_and_the_next_registration_restores_permissions(harness: Harness) -> None:
+def test_drain_ends_with_the_process_and_registration_restores_permissions(harness: Harness) -> None:
     harness.send()
     harness.broker.set_drain(DrainMode.WITHDRAW, LEASE_MS)
     drained = harness.broker.topics.version
@@ -94,7 +92,7 @@ def test_a_drain_ends_with_the_process_and_the_next_registration_restores_permis
     assert harness.broker.topics.version != drained
 
 
-def test_sends_are_counted_and_send_backs_are_not(harness: Harness) -> None:
+def test_producer_sends_are_counted_and_send_backs_are_not(harness: Harness) -> None:
     stats = harness.broker.stats
     assert (stats.sends, stats.last_send_ms) == (0, None)
     harness.send()

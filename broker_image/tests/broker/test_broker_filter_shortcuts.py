@@ -1,4 +1,4 @@
-"""What lets a filtering pull pass over messages without a full look changes nothing in what it finds."""
+"""Shortcuts of filtering pulls do not change their result."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,7 +57,7 @@ BODIES = [
         ("kind IS NULL", b""),
     ],
 )
-def test_the_prefilter_text_follows_from_the_expression(expression: str, needle: bytes) -> None:
+def test_required_property_text_is_derived_from_the_expression(expression: str, needle: bytes) -> None:
     assert compile_expression(SQL_TYPE, expression).needle == needle
 
 
@@ -66,7 +66,7 @@ def test_the_prefilter_text_follows_from_the_expression(expression: str, needle:
     st.lists(st.sampled_from([b"kind", b"number", b"kin", b"d", b"\1", b"\1", b"\2", b"3", b"4", b"none", b"\0"])),
 )
 @settings(max_examples=2_000)
-def test_no_properties_match_without_the_prefilter_text(expression: str, pieces: list[bytes]) -> None:
+def test_properties_without_required_text_never_match(expression: str, pieces: list[bytes]) -> None:
     wanted = compile_expression(SQL_TYPE, expression)
     properties = b"".join(pieces)
     assert wanted.properties is not None
@@ -117,18 +117,18 @@ def harness(open_harness: Callable[..., Harness]) -> Harness:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_a_pull_finds_the_same_as_by_looking_at_every_message(harness: Harness, expression: str) -> None:
+def test_pull_equals_a_full_evaluation_of_every_message(harness: Harness, expression: str) -> None:
     fill(harness)
     assert_same(harness, compile_expression(SQL_TYPE, expression))
 
 
 @pytest.mark.parametrize("tags", ["T3", "T3||T4", "none"])
-def test_a_pull_by_tags_finds_the_same_as_by_looking_at_every_message(harness: Harness, tags: str) -> None:
+def test_tag_pull_equals_a_full_evaluation_of_every_message(harness: Harness, tags: str) -> None:
     fill(harness)
     assert_same(harness, compile_expression(None, tags))
 
 
-def test_a_tag_is_not_taken_for_bytes_of_offsets_and_sizes(harness: Harness) -> None:
+def test_tag_is_not_confused_with_bytes_of_offsets_and_sizes(harness: Harness) -> None:
     fill(harness)
     for tag in (bytes(4), b"\0\0\0\1", b"\0\0\0\x8a"):
         code = int.from_bytes(tag, "big")
@@ -139,7 +139,7 @@ def test_a_tag_is_not_taken_for_bytes_of_offsets_and_sizes(harness: Harness) -> 
     assert compile_expression(None, "T2||T3").tag == compile_expression(None, "*").tag == b""
 
 
-def test_a_damaged_record_is_skipped_and_its_neighbours_are_found(harness: Harness) -> None:
+def test_damaged_record_is_skipped_and_its_neighbours_are_found(harness: Harness) -> None:
     fill(harness)
     wanted = compile_expression(SQL_TYPE, "kind = '3'")
     whole = all_seen(harness, wanted, 32)

@@ -11,17 +11,17 @@ from delaymq.protocol.errors import RequestError
 
 
 @pytest.mark.parametrize("expression", ["", "*"])
-def test_these_let_everything_pass(expression: str) -> None:
+def test_expression_matches_everything(expression: str) -> None:
     assert tag_matcher(expression) is None
 
 
-def test_tags_are_split_at_two_bars_and_trimmed() -> None:
+def test_tags_are_split_at_double_bars_and_trimmed() -> None:
     matches = tag_matcher(" TagA||TagB || a|b ")
     assert matches is not None
     assert [matches(tags_code(tag)) for tag in ("TagA", "TagB", "a|b", "TagC", "")] == [True, True, True, False, False]
 
 
-def test_only_the_low_32_bits_count() -> None:
+def test_only_the_low_32_bits_are_compared() -> None:
     matches = tag_matcher("polygenelubricants")
     assert matches is not None
     assert tags_code("polygenelubricants") == -(2**31)
@@ -35,13 +35,13 @@ def test_only_the_low_32_bits_count() -> None:
     ["||", " || ", " ", " || ".join(f"t{n}" for n in range(MAX_TAGS + 1)), "t" * (MAX_TAGS_CHARACTERS + 1)],
     ids=["bars", "blanks and bars", "blank", "too many", "too long"],
 )
-def test_an_expression_without_a_tag_or_with_too_many_is_refused(expression: str) -> None:
+def test_expression_without_tags_or_with_too_many_is_rejected(expression: str) -> None:
     with pytest.raises(RequestError) as refused:
         tag_matcher(expression)
     assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-def test_clients_that_name_other_tags_each_time_fill_no_memory() -> None:
+def test_changing_tags_use_bounded_memory() -> None:
     kept = []
     for client in range(1_000):
         tags = compile_expression(TAG_TYPE, "||".join(f"{client}-{tag}" for tag in range(100))).tags

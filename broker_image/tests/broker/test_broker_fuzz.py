@@ -1,4 +1,4 @@
-"""Whatever a client sends in frames, fields and bodies, the broker has an answer in mind: nothing surprises it."""
+"""Fuzzed frames, fields and bodies: the broker has an intended response to each."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -71,14 +71,14 @@ def surprises_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_every_request_has_an_intended_response(tmp_path: Path, flush: str) -> None:
+def test_every_request_gets_an_intended_response(tmp_path: Path, flush: str) -> None:
     requests = HostileRequests(f"{SEED} {flush}", PROCESSORS, WEIGHTS)
     served = play(tmp_path / "round", requests, FUZZ_INPUTS // 2, flush_disk_type=flush)
     assert without_success(served, PROCESSORS.keys() - NEED_ACCESS_CONTROL) == []
     assert served[-1]
 
 
-def test_administrators_requests_have_responses_and_rules_stay_readable(tmp_path: Path) -> None:
+def test_administrators_requests_get_intended_responses_and_rules_stay_readable(tmp_path: Path) -> None:
     rules = tmp_path / "plain_acl.yml"
     rules.write_text(ADMINISTRATOR)
     codes = PROCESSORS | PROCESSORS_OF_ACCESS
@@ -100,7 +100,7 @@ def test_administrators_requests_have_responses_and_rules_stay_readable(tmp_path
     assert without_success(served, codes) == []
 
 
-def test_an_account_without_permission_cannot_read_or_change_others_resources(tmp_path: Path) -> None:
+def test_account_without_permission_neither_reads_nor_changes_others_data(tmp_path: Path) -> None:
     rules = tmp_path / "plain_acl.yml"
     rules.write_text(RULES)
     requests = HostileRequests(
@@ -126,7 +126,7 @@ def test_an_account_without_permission_cannot_read_or_change_others_resources(tm
     assert rules.read_text() == RULES
 
 
-def test_a_request_without_any_field_has_an_answer_too(tmp_path: Path) -> None:
+def test_request_without_fields_gets_an_intended_response(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     for code in PROCESSORS:
         for answer in answers_of(made(harness.broker, int(code), harness.ask(int(code)))):

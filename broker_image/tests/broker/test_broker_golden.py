@@ -1,4 +1,4 @@
-"""What the real broker was asked and what it stored: ours answers the same, and goes on with its store."""
+"""Requests to the real broker and its store: DelayMQ responds identically and continues with the store."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def broker_frames() -> Iterator[tuple[int, str, Command]]:
                 yield frame["connection"], frame["sender"], decode_command(bytes.fromhex(frame["frame"])[4:])
 
 
-def test_the_real_clients_requests_get_the_real_broker_s_answers(open_harness: Callable[..., Harness]) -> None:
+def test_responses_to_the_real_clients_equal_the_real_brokers(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(listen_port=20_911)
     frames = list(broker_frames())
     answers = {
@@ -81,7 +81,7 @@ def golden_store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, 
     return commit_log.parent, sent
 
 
-def test_a_store_of_the_real_broker_is_served_and_its_pending_messages_arrive(
+def test_real_brokers_store_is_served_and_its_pending_messages_are_delivered(
     golden_store: tuple[Path, list[dict[str, Any]]],
 ) -> None:
     path, sent = golden_store

@@ -1,4 +1,4 @@
-"""What clients can make up is bounded, and a disk that refuses a table is told, not hidden."""
+"""Limits on everything that clients can create, and tables that cannot be written."""
 
 import random
 import sys
@@ -42,7 +42,7 @@ def heartbeat_body(group: str) -> bytes:
     return f'{{"clientID":"c","consumerDataSet":[{{"groupName":"{group}","subscriptionDataSet":[]}}]}}'.encode()
 
 
-def test_no_more_topics_than_the_limit_are_made_and_a_part_is_kept_for_groups_and_administrators(
+def test_topics_are_limited_with_a_reserve_for_groups_and_administrators(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = harness.broker.topics.table
@@ -69,7 +69,7 @@ def test_no_more_topics_than_the_limit_are_made_and_a_part_is_kept_for_groups_an
     assert len(table) == 41
 
 
-def test_one_connection_and_one_account_make_so_many_topics_and_groups(open_harness: Callable[..., Harness]) -> None:
+def test_topics_and_groups_are_limited_per_connection_and_account(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(auto_create_max_per_connection=3, auto_create_max_per_account=5)
 
     def makes(session: FakeSession, *topics: str) -> list[int]:
@@ -90,7 +90,7 @@ def test_one_connection_and_one_account_make_so_many_topics_and_groups(open_harn
     assert makes(FakeSession(4), "F") == [1]
 
 
-def test_no_more_groups_than_the_limit_are_made(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_are_limited(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscription_groups, "MAX_GROUPS", 20)
     table = harness.broker.groups.table
     while len(table) < 18:
@@ -107,7 +107,7 @@ def test_no_more_groups_than_the_limit_are_made(harness: Harness, monkeypatch: p
     assert harness.answer(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=again).code == ResponseCode.SUCCESS
 
 
-def test_offsets_are_kept_for_so_many_topics_and_groups_with_names_of_sane_length(
+def test_offsets_are_limited_in_topics_groups_and_name_length(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_offsets, "MAX_KEYS", 1)
@@ -124,9 +124,7 @@ def test_offsets_are_kept_for_so_many_topics_and_groups_with_names_of_sane_lengt
     assert harness.broker.offsets.table == {"Orders@a": {0: 1}}
 
 
-def test_no_more_locks_than_the_limit_are_held_by_all_groups_together(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_locks_of_all_groups_are_limited(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_locks, "MAX_LOCKS", 3)
 
     def lock(group: str, *queue_ids: int) -> list[int]:
@@ -142,13 +140,13 @@ def test_no_more_locks_than_the_limit_are_held_by_all_groups_together(
     assert lock("h", 0, 1, 2, 3) == [0, 1, 2]
 
 
-def test_names_of_topics_that_never_were_are_not_kept_as_deleted(harness: Harness) -> None:
+def test_nonexistent_topics_are_not_remembered_as_deleted(harness: Harness) -> None:
     for name in ("Gone", "x" * 10_000, "illegal name"):
         harness.answer(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
     assert dict(harness.broker.store.deleted_topics) == {}
 
 
-def test_so_many_deleted_topics_are_kept_in_mind(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_deleted_topics_are_limited(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "MAX_DELETED_TOPICS", 2)
 
     def send_and_delete(topic: str) -> Response:
@@ -162,7 +160,7 @@ def test_so_many_deleted_topics_are_kept_in_mind(harness: Harness, monkeypatch: 
     assert "C" in harness.broker.topics.table
 
 
-def test_names_in_locks_are_as_long_as_names_may_be(harness: Harness) -> None:
+def test_names_in_locks_are_limited_in_length(harness: Harness) -> None:
     def lock(group: str, client_id: str, topic: str) -> int:
         request = LockRequest(group, client_id, [MessageQueue("b", 0, topic)])
         return harness.answer(RequestCode.LOCK_BATCH_MQ, body=request.encode()).code
@@ -171,7 +169,7 @@ def test_names_in_locks_are_as_long_as_names_may_be(harness: Harness) -> None:
     assert [lock("g" * 256, "c", "t"), lock("g", "c" * 1_025, "t"), lock("g", "c", "t" * 256)] == [1, 1, 1]
 
 
-def test_the_estimated_cost_of_heartbeats_equals_the_memory_kept(harness: Harness) -> None:
+def test_cost_of_client_data_equals_that_of_retained_data(harness: Harness) -> None:
     clients = harness.broker.clients
     sessions = [FakeSession(number) for number in range(3)]
     chosen = random.Random(15)
@@ -215,7 +213,7 @@ def test_the_estimated_cost_of_heartbeats_equals_the_memory_kept(harness: Harnes
     assert clients.stated_bytes == 0
 
 
-def test_a_failed_write_of_a_table_is_logged_and_repeated(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_table_write_is_reported_and_retried(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -239,7 +237,7 @@ def test_a_failed_write_of_a_table_is_logged_and_repeated(harness: Harness, monk
     assert stored.offset_table == {"Orders@readers": {0: 1}}
 
 
-def test_tables_that_a_full_disk_refuses_are_logged_once_a_minute_with_a_count(
+def test_failed_table_writes_are_logged_once_a_minute_with_a_count(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object, **__: object) -> None:

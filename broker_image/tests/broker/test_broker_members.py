@@ -1,4 +1,4 @@
-"""What operators have members of a group say or do: the questions that go to them, and what comes of their answers."""
+"""Requests that administrators send to members through the broker, and the use of their responses."""
 
 import json
 from typing import Any
@@ -54,7 +54,7 @@ def stored_id(harness: Harness, **fields: Any) -> str:
     return str(response_of(harness.send(**fields)).fields["msgId"])
 
 
-def test_the_question_for_running_info_reaches_the_member_with_all_its_fields(harness: Harness) -> None:
+def test_running_info_request_reaches_the_member_with_all_fields(harness: Harness) -> None:
     session = join(harness)
     join(harness, "c2")
     fields = RUNNING_INFO | {"bname": "broker-a", "AccessKey": "a", "Signature": "b", "SecurityToken": "c"}
@@ -68,7 +68,7 @@ def test_the_question_for_running_info_reaches_the_member_with_all_its_fields(ha
     assert question.answer([said]) == Response(7, "so so", {"x": "y"}, b"anything, even nonsense")
 
 
-def test_a_silent_member_is_distinguished_from_one_that_left(harness: Harness) -> None:
+def test_silent_member_is_distinguished_from_one_that_left(harness: Harness) -> None:
     session = join(harness)
     question = asked(harness, RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
     silent = response_of(question.answer([None]))
@@ -81,7 +81,7 @@ def test_a_silent_member_is_distinguished_from_one_that_left(harness: Harness) -
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY])
-def test_a_disconnected_or_outdated_client_gets_no_request(harness: Harness, code: int) -> None:
+def test_disconnected_or_old_client_gets_no_request(harness: Harness, code: int) -> None:
     fields = RUNNING_INFO | {"msgId": stored_id(harness)}
     for wanted in ({}, {"consumerGroup": "others"}):
         answer = harness.answer(code, fields | wanted)
@@ -93,7 +93,7 @@ def test_a_disconnected_or_outdated_client_gets_no_request(harness: Harness, cod
     )
 
 
-def test_a_request_goes_to_the_newest_connection_of_a_client(harness: Harness) -> None:
+def test_newest_connection_of_a_client_gets_the_request(harness: Harness) -> None:
     older, newer = join(harness), join(harness)
     ((to, _),) = asked(harness, RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO).requests
     assert to is newer
@@ -104,7 +104,7 @@ def test_a_request_goes_to_the_newest_connection_of_a_client(harness: Harness) -
     assert to is older
 
 
-def test_a_message_to_consume_directly_goes_to_the_member_as_it_is_stored(harness: Harness) -> None:
+def test_directly_consumed_message_is_forwarded_as_stored(harness: Harness) -> None:
     session = join(harness)
     fields = {"consumerGroup": "readers", "clientId": "c1", "msgId": stored_id(harness, topic="%RETRY%readers")}
     question = asked(harness, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
@@ -116,7 +116,7 @@ def test_a_message_to_consume_directly_goes_to_the_member_as_it_is_stored(harnes
 
 
 @pytest.mark.parametrize("offset", [1, 10_000_000, -8])
-def test_a_message_id_without_a_record_is_refused(harness: Harness, offset: int) -> None:
+def test_message_id_without_a_record_is_rejected(harness: Harness, offset: int) -> None:
     join(harness)
     harness.send()
     fields = {
@@ -130,7 +130,7 @@ def test_a_message_id_without_a_record_is_refused(harness: Harness, offset: int)
 
 
 @pytest.mark.parametrize("message_id", [None, "", "7F", "x" * 32, "7F000001" * 20_000])
-def test_an_invalid_message_id_is_rejected(harness: Harness, message_id: str | None) -> None:
+def test_invalid_message_id_is_rejected(harness: Harness, message_id: str | None) -> None:
     join(harness)
     fields = {"consumerGroup": "readers", "clientId": "c1"} | ({} if message_id is None else {"msgId": message_id})
     answer = harness.answer(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
@@ -143,7 +143,7 @@ def stated(offset: int) -> Command:
     return Command(0, body=ConsumerStatus(message_queue_table={QUEUE: offset}).encode())
 
 
-def test_the_consumer_status_is_requested_from_all_members(harness: Harness) -> None:
+def test_all_members_are_queried_for_their_progress(harness: Harness) -> None:
     sessions = [join(harness, f"c{number}") for number in (1, 2, 3)]
     question = asked(harness, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
     assert question.timeout_ms == 5_000
@@ -156,7 +156,7 @@ def test_the_consumer_status_is_requested_from_all_members(harness: Harness) -> 
     assert ConsumerStatus.decode(answer.body).consumer_table == {"c1": {QUEUE: 5}, "c3": {QUEUE: 7}}
 
 
-def test_the_consumer_status_can_be_requested_from_one_member(harness: Harness) -> None:
+def test_one_member_can_be_queried_alone(harness: Harness) -> None:
     sessions = [join(harness, f"c{number}") for number in (1, 2)]
     fields = STATUS | {"clientAddr": "c2"}
     question = asked(harness, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
@@ -165,7 +165,7 @@ def test_the_consumer_status_can_be_requested_from_one_member(harness: Harness) 
     assert ConsumerStatus.decode(response_of(nobody.answer([])).body).consumer_table == {}
 
 
-def test_an_invalid_or_error_response_of_a_member_is_omitted(harness: Harness) -> None:
+def test_member_with_invalid_or_error_response_is_omitted(harness: Harness) -> None:
     for number in range(5):
         join(harness, f"c{number}")
     question = asked(harness, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
@@ -182,7 +182,7 @@ def test_an_invalid_or_error_response_of_a_member_is_omitted(harness: Harness) -
     assert ConsumerStatus.decode(answer.body).consumer_table == {"c4": {QUEUE: 3}}
 
 
-def test_oversized_responses_of_members_are_omitted(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_with_oversized_responses_are_omitted(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         join(harness, f"c{number}")
     monkeypatch.setattr(module, "MAX_STATUS_BYTES", 2 * len(stated(1).body) + 100)
@@ -192,7 +192,7 @@ def test_oversized_responses_of_members_are_omitted(harness: Harness, monkeypatc
     assert "ask each alone" in str(answer.remark)
 
 
-def test_a_group_without_members_or_with_old_ones_has_no_status(harness: Harness) -> None:
+def test_group_without_current_members_has_no_status(harness: Harness) -> None:
     answer = harness.answer(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
     assert answer.remark == "No Any Consumer online in the consumer group: [readers]"
     join(harness, version=27)
@@ -222,7 +222,7 @@ def with_messages(harness: Harness, committed: int) -> int:
     return first_ms
 
 
-def test_a_reset_goes_forward_only_when_forced(harness: Harness) -> None:
+def test_reset_moves_forward_only_when_forced(harness: Harness) -> None:
     first_ms = with_messages(harness, committed=1)
     join(harness)
     assert set(reset(harness, timestamp=first_ms + 2_000).values()) == {2}
@@ -232,7 +232,7 @@ def test_a_reset_goes_forward_only_when_forced(harness: Harness) -> None:
     assert set(reset(harness, timestamp=-1, isForce="false").values()) == {1}
 
 
-def test_members_get_the_form_of_their_own_language_and_the_asker_always_the_table(harness: Harness) -> None:
+def test_reset_has_each_members_format_and_a_table_for_the_requester(harness: Harness) -> None:
     with_messages(harness, committed=1)
     java, cpp = join(harness, "c1"), join(harness, "c2", language="CPP")
     java.notified.clear()
@@ -250,7 +250,7 @@ def test_members_get_the_form_of_their_own_language_and_the_asker_always_the_tab
         assert set(order.fields) == {"topic", "group", "timestamp", "isForce"}
 
 
-def test_a_group_with_an_old_member_is_not_reset_at_all(harness: Harness) -> None:
+def test_group_with_an_old_member_is_not_reset(harness: Harness) -> None:
     with_messages(harness, committed=1)
     session = join(harness)
     join(harness, "old", version=12)
@@ -263,7 +263,7 @@ def test_a_group_with_an_old_member_is_not_reset_at_all(harness: Harness) -> Non
     assert session.notified == []
 
 
-def test_a_queue_without_an_offset_makes_the_group_unknown(harness: Harness) -> None:
+def test_queue_without_an_offset_makes_the_group_unknown(harness: Harness) -> None:
     with_messages(harness, committed=1)
     join(harness)
     del harness.broker.offsets.table["Orders@readers"][2]

@@ -33,7 +33,7 @@ def commit(harness: Harness, offset: int, queue_id: int = 0, group: str = "reade
     assert harness.answer(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == ResponseCode.SUCCESS
 
 
-def test_an_offset_is_kept_and_may_go_back(harness: Harness) -> None:
+def test_offset_is_stored_and_may_go_back(harness: Harness) -> None:
     harness.send()
     for offset in (5, 2):
         commit(harness, offset)
@@ -43,7 +43,7 @@ def test_an_offset_is_kept_and_may_go_back(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("queue_id", [-1, 4, 16_384])
-def test_an_offset_of_a_queue_that_the_topic_does_not_have_is_refused(harness: Harness, queue_id: int) -> None:
+def test_offset_of_a_nonexistent_queue_is_rejected(harness: Harness, queue_id: int) -> None:
     harness.send()
     fields = {"consumerGroup": "g", "topic": "Orders", "queueId": queue_id, "commitOffset": 1}
     answer = harness.answer(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
@@ -51,7 +51,7 @@ def test_an_offset_of_a_queue_that_the_topic_does_not_have_is_refused(harness: H
     assert (harness.broker.offsets.table, harness.broker.offsets.ignored) == ({}, 1)
 
 
-def test_offsets_are_kept_for_topics_that_there_are_and_for_the_topics_of_groups(harness: Harness) -> None:
+def test_offsets_are_stored_for_existing_topics_and_groups_topics(harness: Harness) -> None:
     harness.broker.groups.find("readers")
 
     def commit_in(topic: str, queue_id: int = 0) -> int:
@@ -65,7 +65,7 @@ def test_offsets_are_kept_for_topics_that_there_are_and_for_the_topics_of_groups
     assert set(harness.broker.offsets.table) == {"%RETRY%readers@readers", "%DLQ%readers@readers"}
 
 
-def test_a_consumer_finishes_queues_that_its_topic_lost(harness: Harness) -> None:
+def test_consumer_can_finish_removed_queues(harness: Harness) -> None:
     harness.broker.topics.put(TopicConfig("Orders", 2, 8))
     commit(harness, 5, queue_id=7)
     harness.broker.topics.put(TopicConfig("Orders", 2, 2))
@@ -77,9 +77,7 @@ def test_a_consumer_finishes_queues_that_its_topic_lost(harness: Harness) -> Non
     assert harness.broker.offsets.get("Orders", "readers", 7) == 7
 
 
-def test_names_of_all_groups_together_have_so_many_characters(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_total_length_of_group_names_is_limited(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets_module, "MAX_KEY_CHARACTERS", 3 * len("Orders@g0"))
     harness.send()
     offsets = harness.broker.offsets
@@ -93,7 +91,7 @@ def test_names_of_all_groups_together_have_so_many_characters(
     assert not harness.broker.offsets.commit("Orders", "g0", 0, 1)
 
 
-def test_the_number_of_offsets_is_right_after_commits_clones_deletions_and_a_restart(
+def test_offset_count_is_right_after_commits_clones_deletions_and_restart(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for topic in ("Orders", "Refunds"):
@@ -124,7 +122,7 @@ def test_the_number_of_offsets_is_right_after_commits_clones_deletions_and_a_res
     assert counted() == 4
 
 
-def test_a_new_group_starts_at_zero_where_the_beginning_is_near(open_harness: Callable[..., Harness]) -> None:
+def test_new_group_starts_at_zero_when_the_minimum_is_near(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness()
     harness.send()
     assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="new") == 0
@@ -135,7 +133,7 @@ def test_a_new_group_starts_at_zero_where_the_beginning_is_near(open_harness: Ca
     assert far.answer(RequestCode.QUERY_CONSUMER_OFFSET, fields).code == ResponseCode.QUERY_NOT_FOUND
 
 
-def test_ends_and_times_of_a_queue(harness: Harness) -> None:
+def test_queue_has_minimum_maximum_and_times(harness: Harness) -> None:
     first_ms = harness.clock()
     for _ in range(5):
         harness.send()
@@ -147,7 +145,7 @@ def test_ends_and_times_of_a_queue(harness: Harness) -> None:
     assert earliest.fields == {"timestamp": str(first_ms)}
 
 
-def test_a_queue_never_written_has_zeros_and_no_time(harness: Harness) -> None:
+def test_empty_queue_has_zero_offsets_and_no_time(harness: Harness) -> None:
     for code in (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET):
         assert offset_of(harness, code, topic="Nothing") == 0
     assert offset_of(harness, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic="Nothing", timestamp=1) == 0
@@ -155,7 +153,7 @@ def test_a_queue_never_written_has_zeros_and_no_time(harness: Harness) -> None:
     assert earliest.fields == {"timestamp": "-1"}
 
 
-def test_positions_of_delay_levels_are_returned(harness: Harness) -> None:
+def test_delay_level_positions_are_returned(harness: Harness) -> None:
     harness.send(properties={"DELAY": "1"})
     harness.send(properties={"DELAY": "2"})
     harness.clock.advance(1_000)
@@ -164,7 +162,7 @@ def test_positions_of_delay_levels_are_returned(harness: Harness) -> None:
     assert table.offset_table == {1: 1, 2: 0}
 
 
-def test_progress_of_a_group_by_queue(harness: Harness) -> None:
+def test_group_progress_is_returned_by_queue(harness: Harness) -> None:
     stored_ms = harness.clock()
     for queue_id in (0, 0, 1):
         harness.send(e=queue_id)
@@ -184,7 +182,7 @@ def test_progress_of_a_group_by_queue(harness: Harness) -> None:
     assert ordered.total_diff == 0
 
 
-def test_progress_omits_topics_that_a_connected_group_no_longer_subscribes(harness: Harness) -> None:
+def test_progress_of_a_connected_group_omits_unsubscribed_topics(harness: Harness) -> None:
     harness.send()
     commit(harness, 0)
     heartbeat = (
@@ -198,7 +196,7 @@ def test_progress_omits_topics_that_a_connected_group_no_longer_subscribes(harne
     assert len(stats.offset_table) == 4
 
 
-def test_the_time_span_that_a_group_has_consumed(harness: Harness) -> None:
+def test_consumed_time_span_of_a_group_is_returned(harness: Harness) -> None:
     start_ms = harness.clock()
     for _ in range(3):
         harness.send()
@@ -210,7 +208,7 @@ def test_the_time_span_that_a_group_has_consumed(harness: Harness) -> None:
     assert (span.consume_time_stamp, span.delay_time) == (start_ms + 1_000, 1_000)
 
 
-def test_a_reset_sends_members_the_offsets_of_a_time(harness: Harness) -> None:
+def test_members_receive_a_reset_to_a_time(harness: Harness) -> None:
     for queue_id in (0, 1, 2, 3, 0):
         harness.send(e=queue_id)
         harness.clock.advance(1_000)
@@ -235,7 +233,7 @@ def test_a_reset_sends_members_the_offsets_of_a_time(harness: Harness) -> None:
     assert ends[MessageQueue("broker-a", 0, "Orders")] == 2
 
 
-def test_a_reset_of_an_unknown_group_or_topic_is_an_error(harness: Harness) -> None:
+def test_reset_of_unknown_group_or_topic_is_an_error(harness: Harness) -> None:
     harness.send()
     fields = {"topic": "Orders", "group": "nobody", "timestamp": 1, "isForce": "true"}
     assert "not exist" in str(harness.answer(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields).remark)
@@ -250,7 +248,7 @@ def test_offsets_survive_a_restart(harness: Harness) -> None:
     assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="readers") == 1
 
 
-def test_after_an_unclean_stop_offsets_ahead_of_the_log_come_back_to_its_end(harness: Harness, tmp_path: Path) -> None:
+def test_offsets_ahead_of_the_log_are_corrected_after_an_unclean_stop(harness: Harness, tmp_path: Path) -> None:
     harness.send()
     commit(harness, 9)
     commit(harness, 1, group="honest")
@@ -263,7 +261,7 @@ def test_after_an_unclean_stop_offsets_ahead_of_the_log_come_back_to_its_end(har
     assert offset_of(harness, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="honest") == 1
 
 
-def test_cloned_offsets_are_those_of_the_source_group(harness: Harness) -> None:
+def test_group_continues_at_a_cloned_position(harness: Harness) -> None:
     for topic in ("Orders", "Refunds"):
         harness.send(topic)
         fields = {"consumerGroup": "readers", "topic": topic, "queueId": 0, "commitOffset": 1}
@@ -295,7 +293,7 @@ def test_only_subscribed_topics_are_cloned_unless_offline(harness: Harness) -> N
     assert harness.broker.offsets.table["Orders@others"] == {0: 1}
 
 
-def test_no_offsets_are_cloned_for_illegal_names_or_missing_groups_and_topics(harness: Harness) -> None:
+def test_nothing_is_cloned_for_illegal_names_unknown_groups_or_deleted_topics(harness: Harness) -> None:
     harness.send()
     commit(harness, 1)
     harness.broker.offsets.commit("Gone", "readers", 0, 3)
@@ -317,7 +315,7 @@ def corrections(harness: Harness, compare: str, left_out: str = "") -> dict[int,
     return CorrectionOffsets.decode(answer.body).correction_offsets
 
 
-def test_the_least_offset_of_all_groups_is_returned_by_queue(harness: Harness) -> None:
+def test_lowest_offset_of_all_groups_is_returned_by_queue(harness: Harness) -> None:
     harness.send()
     for group, offset in (("ahead", 9), ("middle", 6), ("behind", 3)):
         commit(harness, offset, group=group)

@@ -1,4 +1,4 @@
-"""Pulls: every status of the table, limits, filters, waiting, and offsets committed on the way."""
+"""Pulls: every status of the table, limits, filters, long polling, and committed offsets."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ def subscribe(harness: Harness, expression: str = "*", version: int = 1, model: 
     assert harness.answer(RequestCode.HEART_BEAT, body=data.encode()).code == ResponseCode.SUCCESS
 
 
-def test_found_records_come_as_stored_one_after_the_other(harness: Harness) -> None:
+def test_found_records_are_returned_in_order_as_stored(harness: Harness) -> None:
     fill(harness, 5)
     response = harness.pull(offset=1)
     assert isinstance(response, Response)
@@ -50,7 +50,7 @@ def test_found_records_come_as_stored_one_after_the_other(harness: Harness) -> N
     assert offsets_of(response) == (5, 0, 5)
 
 
-def test_records_of_other_queues_are_skipped(harness: Harness) -> None:
+def test_records_of_other_queues_are_not_returned(harness: Harness) -> None:
     for number in range(6):
         harness.send(body=b"%d" % number, e=number % 3)
     assert [record.body for record in harness.pulled(queue_id=1)] == [b"1", b"4"]
@@ -64,7 +64,7 @@ def test_records_of_other_queues_are_skipped(harness: Harness) -> None:
         (-1, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", 0),
     ],
 )
-def test_an_offset_outside_the_queue_is_answered_by_the_table(
+def test_offset_outside_the_queue_follows_the_table(
     harness: Harness, offset: int, code: int, status: str, next_offset: int
 ) -> None:
     fill(harness, 3)
@@ -73,7 +73,7 @@ def test_an_offset_outside_the_queue_is_answered_by_the_table(
     assert (response.code, response.remark, offsets_of(response)) == (code, status, (next_offset, 0, 3))
 
 
-def test_a_queue_never_written_is_waited_for_at_zero_and_corrected_elsewhere(harness: Harness) -> None:
+def test_empty_queue_holds_pulls_at_zero_and_corrects_other_offsets(harness: Harness) -> None:
     fill(harness, 1)
     at_zero = harness.pull(queue_id=2, offset=0)
     assert isinstance(at_zero, Response)
@@ -83,7 +83,7 @@ def test_a_queue_never_written_is_waited_for_at_zero_and_corrected_elsewhere(har
     assert (elsewhere.code, offsets_of(elsewhere)) == (ResponseCode.PULL_OFFSET_MOVED, (0, 0, 0))
 
 
-def test_a_corrected_offset_leaves_an_event_for_operators(open_harness: Callable[..., Harness]) -> None:
+def test_corrected_offset_records_an_event(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness()
     fill(harness, 1)
     harness.pull(offset=9)
@@ -96,14 +96,14 @@ def test_a_corrected_offset_leaves_an_event_for_operators(open_harness: Callable
     assert silent.pulled(names.OFFSET_MOVED_TOPIC) == []
 
 
-def test_a_pull_returns_at_most_the_requested_number_and_at_most_32(harness: Harness) -> None:
+def test_at_most_the_requested_number_and_32_records_are_returned(harness: Harness) -> None:
     fill(harness, 40)
     assert len(harness.pulled(maxMsgNums=7)) == 7
     assert len(harness.pulled(maxMsgNums=1_000)) == 32
     assert len(harness.pulled(maxMsgNums=0)) == 1
 
 
-def test_bytes_are_limited_but_one_record_always_comes(open_harness: Callable[..., Harness]) -> None:
+def test_bytes_are_limited_but_one_record_is_always_returned(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(max_transfer_bytes_on_message_in_memory=10_000)
     for _ in range(4):
         harness.send(body=bytes(4_000))
@@ -113,13 +113,13 @@ def test_bytes_are_limited_but_one_record_always_comes(open_harness: Callable[..
     assert len(big.pulled()) == 1
 
 
-def test_far_behind_the_smaller_limits_hold(open_harness: Callable[..., Harness]) -> None:
+def test_old_records_have_smaller_limits(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(access_message_in_memory_max_ratio=0)
     fill(harness, 20)
     assert len(harness.pulled()) == 8
 
 
-def test_tags_select_records_and_skipped_records_are_not_examined_again(harness: Harness) -> None:
+def test_tags_select_records_and_skipped_ones_are_not_read_again(harness: Harness) -> None:
     for number in range(6):
         harness.send(body=b"%d" % number, properties={"TAGS": "AB"[number % 2]})
     response = harness.pull(subscription="B || C")
@@ -132,14 +132,14 @@ def test_tags_select_records_and_skipped_records_are_not_examined_again(harness:
     assert offsets_of(nothing)[0] == 6
 
 
-def test_a_filtering_pull_examines_at_most_800_entries(open_harness: Callable[..., Harness]) -> None:
+def test_filtering_pull_reads_at_most_800_entries(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(mapped_file_size_consume_queue=20 * 2_000)
     fill(harness, 900)
     response = harness.pull(subscription="rare")
     assert offsets_of(response)[0] == 800
 
 
-def test_a_pull_ends_with_its_queue_file_and_the_next_continues(open_harness: Callable[..., Harness]) -> None:
+def test_pull_ends_at_its_queue_file_and_continues_in_the_next(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(mapped_file_size_consume_queue=200)
     fill(harness, 25)
     seen: list[bytes] = []
@@ -165,7 +165,7 @@ def test_a_pull_ends_with_its_queue_file_and_the_next_continues(open_harness: Ca
         ({"queueOffset": "x"}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_a_rejected_pull_states_the_reason(harness: Harness, fields: dict[str, Any], code: int) -> None:
+def test_rejected_pull_states_the_reason(harness: Harness, fields: dict[str, Any], code: int) -> None:
     fill(harness, 1)
     response = harness.pull(**fields)
     assert isinstance(response, Response)
@@ -192,7 +192,7 @@ def test_groups_and_topics_may_be_closed_to_readers(open_harness: Callable[..., 
     assert write_only.code == ResponseCode.NO_PERMISSION
 
 
-def test_without_its_own_subscription_a_pull_uses_the_heartbeat_s(harness: Harness) -> None:
+def test_pull_without_subscription_uses_the_heartbeats(harness: Harness) -> None:
     for tag in "AB":
         harness.send(body=tag.encode(), properties={"TAGS": tag})
     subscribe(harness, "B", version=5)
@@ -207,7 +207,7 @@ def test_without_its_own_subscription_a_pull_uses_the_heartbeat_s(harness: Harne
     assert other.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
 
-def test_broadcasting_may_be_forbidden_to_a_group(harness: Harness) -> None:
+def test_broadcasting_may_be_forbidden_for_a_group(harness: Harness) -> None:
     fill(harness, 1)
     subscribe(harness, model="BROADCASTING")
     assert len(harness.pulled(sysFlag=0)) == 1
@@ -217,7 +217,7 @@ def test_broadcasting_may_be_forbidden_to_a_group(harness: Harness) -> None:
     assert response.code == ResponseCode.NO_PERMISSION
 
 
-def test_a_pull_commits_the_offset_that_it_brings(harness: Harness) -> None:
+def test_pull_commits_its_offset(harness: Harness) -> None:
     fill(harness, 3)
     harness.pull(sysFlag=5, commitOffset=2, offset=3)
     assert harness.broker.offsets.get("Orders", "readers", 0) == 2
@@ -225,7 +225,7 @@ def test_a_pull_commits_the_offset_that_it_brings(harness: Harness) -> None:
     assert harness.broker.offsets.get("Orders", "readers", 0) == 2
 
 
-def test_a_pull_at_the_end_is_held_until_its_deadline_and_then_answered(harness: Harness) -> None:
+def test_pull_at_the_end_is_held_until_its_deadline(harness: Harness) -> None:
     fill(harness, 1)
     held = harness.pull(offset=1, sysFlag=HOLD)
     assert isinstance(held, Held)
@@ -237,7 +237,7 @@ def test_a_pull_at_the_end_is_held_until_its_deadline_and_then_answered(harness:
     assert (answer.code, offsets_of(answer)) == (ResponseCode.PULL_NOT_FOUND, (1, 0, 1))
 
 
-def test_without_long_polling_a_pull_is_held_for_the_short_time(open_harness: Callable[..., Harness]) -> None:
+def test_pull_is_held_briefly_without_long_polling(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(long_polling_enable=False, short_polling_time_mills=300)
     fill(harness, 1)
     held = harness.pull(offset=1, sysFlag=HOLD)
@@ -245,7 +245,7 @@ def test_without_long_polling_a_pull_is_held_for_the_short_time(open_harness: Ca
     assert held.deadline_ms == harness.clock() + 300
 
 
-def test_a_pull_is_held_only_on_request_and_for_two_minutes_at_most(harness: Harness) -> None:
+def test_hold_time_is_at_most_two_minutes_and_only_on_request(harness: Harness) -> None:
     fill(harness, 1)
     held = harness.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=2**62)
     assert isinstance(held, Held)
@@ -253,7 +253,7 @@ def test_a_pull_is_held_only_on_request_and_for_two_minutes_at_most(harness: Har
     assert isinstance(harness.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=0), Response)
 
 
-def test_an_arriving_message_that_matches_resumes_a_held_pull(harness: Harness) -> None:
+def test_matching_message_resumes_a_held_pull(harness: Harness) -> None:
     arrivals: list[tuple[str, int, int, int]] = []
     harness.broker.on_arrival = lambda *arrival: arrivals.append(arrival[:4])
     fill(harness, 1)
@@ -268,7 +268,7 @@ def test_an_arriving_message_that_matches_resumes_a_held_pull(harness: Harness) 
     assert [record.body for record in records_of(answer.body)] == [b"new"]
 
 
-def test_a_held_pull_of_a_deleted_topic_is_answered_with_the_reason(harness: Harness) -> None:
+def test_held_pull_of_a_deleted_topic_gets_the_reason(harness: Harness) -> None:
     fill(harness, 1)
     held = harness.pull(offset=1, sysFlag=HOLD)
     assert isinstance(held, Held)
@@ -278,7 +278,7 @@ def test_a_held_pull_of_a_deleted_topic_is_answered_with_the_reason(harness: Har
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_with_synchronous_flush_a_message_is_seen_and_announced_only_from_the_disk(
+def test_message_is_visible_only_when_durable_with_synchronous_flush(
     open_harness: Callable[..., Harness],
 ) -> None:
     harness = open_harness(flush_disk_type="SYNC_FLUSH")
@@ -296,7 +296,7 @@ def test_with_synchronous_flush_a_message_is_seen_and_announced_only_from_the_di
     assert [record.body for record in records_of(answer.body)] == [b"x"]
 
 
-def test_the_session_of_a_pull_need_not_have_sent_a_heartbeat(harness: Harness) -> None:
+def test_pull_needs_no_earlier_heartbeat(harness: Harness) -> None:
     fill(harness, 1)
     response = harness.ask(
         RequestCode.PULL_MESSAGE,

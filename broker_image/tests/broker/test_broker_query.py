@@ -1,4 +1,4 @@
-"""Messages by key and by id, and a look into a consume queue."""
+"""Messages by key and by id, and reads of a consume queue."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def query(harness: Harness, key: str, **changes: Any) -> Response:
     return harness.answer(RequestCode.QUERY_MESSAGE, fields | changes)
 
 
-def test_messages_are_found_by_each_of_their_keys_in_the_order_of_the_log(harness: Harness) -> None:
+def test_messages_are_found_by_each_key_in_log_order(harness: Harness) -> None:
     for number in range(3):
         harness.send(body=b"%d" % number, properties={"KEYS": f"common k{number}", "UNIQ_KEY": f"U{number}"})
         harness.clock.advance(1_000)
@@ -38,7 +38,7 @@ def test_messages_are_found_by_each_of_their_keys_in_the_order_of_the_log(harnes
     assert [record.body for record in records_of(query(harness, "common", maxNum=2).body)] == [b"1", b"2"]
 
 
-def test_a_query_for_an_unknown_key_topic_or_time_finds_nothing(harness: Harness) -> None:
+def test_unknown_key_other_topic_or_time_finds_nothing(harness: Harness) -> None:
     harness.send(properties={"KEYS": "k"})
     for answer in (
         query(harness, "other"),
@@ -50,20 +50,20 @@ def test_a_query_for_an_unknown_key_topic_or_time_finds_nothing(harness: Harness
         assert answer.body == b""
 
 
-def test_a_message_with_a_colliding_key_is_not_returned(harness: Harness) -> None:
+def test_message_with_colliding_key_hash_is_omitted(harness: Harness) -> None:
     harness.send(body=b"Aa", properties={"KEYS": "Aa"})
     harness.send(body=b"BB", properties={"KEYS": "BB"})
     assert [record.body for record in records_of(query(harness, "Aa").body)] == [b"Aa"]
 
 
-def test_large_answers_stay_within_a_frame(harness: Harness) -> None:
+def test_large_responses_fit_a_frame(harness: Harness) -> None:
     for _ in range(5):
         harness.send(body=bytes(2_500_000), properties={"KEYS": "k"})
     assert len(records_of(query(harness, "k").body)) == 3
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 10**9, 2**62])
-def test_an_offset_without_a_record_is_an_error(harness: Harness, offset: int) -> None:
+def test_offset_without_a_record_is_an_error(harness: Harness, offset: int) -> None:
     harness.send()
     answer = harness.answer(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset})
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -75,7 +75,7 @@ def look(harness: Harness, **changes: Any) -> Response:
     return harness.answer(RequestCode.QUERY_CONSUME_QUEUE, fields | changes)
 
 
-def test_entries_of_a_queue_are_shown_as_they_stand(harness: Harness) -> None:
+def test_queue_entries_are_returned_as_stored(harness: Harness) -> None:
     for _ in range(3):
         harness.send(properties={"TAGS": "TagA"})
     data = QueueData.decode(look(harness, index=1).body)
@@ -84,7 +84,7 @@ def test_entries_of_a_queue_are_shown_as_they_stand(harness: Harness) -> None:
     assert data.queue_data[0].physic_offset == harness.pulled(offset=1)[0].physical_offset
 
 
-def test_a_missing_queue_or_index_is_an_error(harness: Harness) -> None:
+def test_missing_queue_or_index_is_reported(harness: Harness) -> None:
     harness.send()
     assert look(harness, queueId=3).code == ResponseCode.SYSTEM_ERROR
     beyond = look(harness, index=1)
@@ -98,7 +98,7 @@ def subscribe(harness: Harness, expression: str, expression_type: str) -> None:
     assert harness.answer(RequestCode.HEART_BEAT, body=data.encode()).code == ResponseCode.SUCCESS
 
 
-def test_entries_are_returned_with_the_result_of_a_groups_filter(open_harness: Callable[..., Harness]) -> None:
+def test_entries_are_returned_with_the_groups_filter_result(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(enable_property_filter=True)
     for number in range(3):
         harness.send(properties={"TAGS": f"Tag{number}", "size": str(number)})
@@ -126,7 +126,7 @@ def test_entries_are_returned_with_the_result_of_a_groups_filter(open_harness: C
     assert [entry.eval for entry in broken.queue_data] == [False, False, False]
 
 
-def test_a_look_has_a_limit(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_entries_is_limited(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_QUEUE_ENTRIES", 2)
     for _ in range(4):
         harness.send()

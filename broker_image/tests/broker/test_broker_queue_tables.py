@@ -1,4 +1,4 @@
-"""Answers with an entry for each queue: the bytes of the whole body, put together in bounded steps."""
+"""Responses with an entry per queue: bytes of the whole body, built in bounded steps."""
 
 from __future__ import annotations
 
@@ -124,13 +124,13 @@ ANSWERS: list[tuple[int, dict[str, Any], Callable[[Harness], Body]]] = [
 
 
 @pytest.mark.parametrize(("code", "fields", "expected"), ANSWERS)
-def test_an_answer_in_parts_equals_the_encoded_body(
+def test_response_built_in_steps_equals_the_encoded_body(
     harness: Harness, code: int, fields: dict[str, Any], expected: Callable[[Harness], Body]
 ) -> None:
     assert harness.answer(code, fields).body == expected(harness).encode()
 
 
-def test_a_topic_without_queues_in_front_leaves_no_comma(harness: Harness) -> None:
+def test_leading_topic_without_queues_leaves_no_comma(harness: Harness) -> None:
     harness.broker.offsets.remove_group("readers")
     harness.broker.offsets.commit("None", "readers", 0, 1)
     harness.broker.offsets.commit("Orders", "readers", 0, 1)
@@ -141,7 +141,7 @@ def test_a_topic_without_queues_in_front_leaves_no_comma(harness: Harness) -> No
 @pytest.mark.parametrize(
     ("code", "fields", "expected"), [each for each in ANSWERS if each[1] != {"consumerGroup": "nobody"}]
 )
-def test_a_step_examines_a_bounded_number_of_queues(
+def test_step_reads_a_bounded_number_of_queues(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, code: int, fields: dict[str, Any], expected: object
 ) -> None:
     read_only_config = 0
@@ -165,14 +165,14 @@ def test_a_step_examines_a_bounded_number_of_queues(
     assert total + read_only_config >= QUEUES
 
 
-def test_an_answer_that_fits_no_frame_is_given_up(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_larger_than_a_frame_is_abandoned(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_tables, "MAX_RESPONSE_BYTES", 8_000)
     answer = harness.answer(RequestCode.GET_CONSUME_STATS, BOTH)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "more than 8000 bytes: ask for one topic of one group (208)" in (answer.remark or "")
 
 
-def test_progress_of_more_than_an_answer_holds_is_refused_before_queues_are_read(
+def test_oversized_progress_is_rejected_before_queues_are_read(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question = (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": False})

@@ -1,4 +1,4 @@
-"""What would be lost with a broker: which groups count, in which topics, and how many messages."""
+"""Messages that would be lost with a broker: relevant groups, topics and counts."""
 
 import os
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def send_to(harness: Harness, topic: str, count: int, queue_id: int = 0) -> None
         harness.send(topic, e=queue_id)
 
 
-def test_a_connected_group_has_all_before_it_that_it_has_not_committed(harness: Harness) -> None:
+def test_connected_group_counts_all_uncommitted_messages(harness: Harness) -> None:
     send_to(harness, "Orders", 5)
     send_to(harness, "Orders", 2, queue_id=3)
     beat(harness, "readers", "Orders")
@@ -57,12 +57,12 @@ def test_a_connected_group_has_all_before_it_that_it_has_not_committed(harness: 
     assert scanned(harness).messages == 0
 
 
-def test_topics_without_consumers_do_not_count(harness: Harness) -> None:
+def test_topics_without_readers_do_not_count(harness: Harness) -> None:
     send_to(harness, "Orders", 5)
     assert scanned(harness) == UnconsumedTotals()
 
 
-def test_a_group_that_left_counts_for_a_day(harness: Harness) -> None:
+def test_disconnected_group_counts_for_a_day(harness: Harness) -> None:
     send_to(harness, "Orders", 5)
     beat(harness, "readers", "Orders")
     commit(harness, "readers", "Orders", 1)
@@ -76,7 +76,7 @@ def test_a_group_that_left_counts_for_a_day(harness: Harness) -> None:
     assert rows(harness) == {("readers", "Orders", 3)}
 
 
-def test_after_a_start_every_group_with_offsets_counts(harness: Harness) -> None:
+def test_every_group_with_offsets_counts_after_a_start(harness: Harness) -> None:
     send_to(harness, "Orders", 5)
     beat(harness, "readers", "Orders")
     commit(harness, "readers", "Orders", 1)
@@ -88,7 +88,7 @@ def test_after_a_start_every_group_with_offsets_counts(harness: Harness) -> None
     assert rows(harness) == set()
 
 
-def test_a_group_that_is_expected_back_counts_without_offsets(harness: Harness) -> None:
+def test_expected_group_counts_without_offsets(harness: Harness) -> None:
     send_to(harness, "Orders", 5)
     beat(harness, "readers", "Orders")
     harness.broker.freeze()
@@ -98,7 +98,7 @@ def test_a_group_that_is_expected_back_counts_without_offsets(harness: Harness) 
     assert rows(harness) == set()
 
 
-def test_a_group_that_an_administrator_deleted_does_not_count(harness: Harness) -> None:
+def test_deleted_group_does_not_count(harness: Harness) -> None:
     send_to(harness, "Orders", 5)
     beat(harness, "readers", "Orders")
     commit(harness, "readers", "Orders", 1)
@@ -107,7 +107,7 @@ def test_a_group_that_an_administrator_deleted_does_not_count(harness: Harness) 
     assert rows(harness) == set()
 
 
-def test_a_connected_group_counts_for_its_subscriptions_and_retries_only(harness: Harness) -> None:
+def test_connected_group_counts_only_subscribed_topics_and_retries(harness: Harness) -> None:
     send_to(harness, "Old", 2)
     send_to(harness, "New", 2)
     for topic in ("%RETRY%readers", "%DLQ%readers"):
@@ -133,14 +133,14 @@ def test_dead_letters_system_topics_and_system_groups_do_not_count(harness: Harn
     assert scanned(harness).groups == {"readers"}
 
 
-def test_a_broadcasting_group_does_not_count(harness: Harness) -> None:
+def test_broadcasting_group_is_omitted(harness: Harness) -> None:
     send_to(harness, "Orders", 5)
     commit(harness, "readers", "Orders", 1)
     beat(harness, "readers", "Orders", model="BROADCASTING")
     assert scanned(harness) == UnconsumedTotals()
 
 
-def test_messages_that_retention_deleted_are_not_waited_for(open_harness: Callable[..., Harness]) -> None:
+def test_messages_deleted_by_retention_do_not_count(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(mapped_file_size_commit_log=4_096, file_reserved_time=1)
     send_to(harness, "Orders", 100)
     beat(harness, "readers", "Orders")
@@ -154,7 +154,7 @@ def test_messages_that_retention_deleted_are_not_waited_for(open_harness: Callab
     assert rows(harness) == {("readers", "Orders", high - low)}
 
 
-def test_the_largest_rows_are_shown_and_the_sums_have_all() -> None:
+def test_largest_rows_are_listed_and_sums_are_complete() -> None:
     found = UnconsumedTotals()
     for number in range(20_000):
         found.add(Unconsumed(f"g{number}", "T", number % 15_000))

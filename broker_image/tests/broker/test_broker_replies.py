@@ -1,4 +1,4 @@
-"""Replies: to whom they are pushed, what their sender is told, and what is kept of them."""
+"""Replies: forwarding, the response to the sender, and storage."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ def kept(harness: Harness) -> list[bytes]:
     return [record.body for record in harness.pulled(TOPIC)]
 
 
-def test_a_reply_is_pushed_to_the_requester_and_stored(harness: Harness) -> None:
+def test_reply_is_forwarded_to_the_requester_and_stored(harness: Harness) -> None:
     asker = introduce(harness, "asker", "g")
     introduce(harness, "other", "g", port=2)
     asked = reply(harness, f=1, h=7)
@@ -60,7 +60,7 @@ def test_a_reply_is_pushed_to_the_requester_and_stored(harness: Harness) -> None
     assert "PUSH_REPLY_TIME" not in record.properties
 
 
-def test_the_long_header_is_read_too(harness: Harness) -> None:
+def test_long_header_is_read(harness: Harness) -> None:
     introduce(harness, "asker", "g")
     names = ("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp")
     short = send_fields(TOPIC, PROPERTIES)
@@ -69,14 +69,14 @@ def test_the_long_header_is_read_too(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("told", [REFUSED, None])
-def test_an_unaccepted_reply_is_stored_and_reported_to_its_sender(harness: Harness, told: Command | None) -> None:
+def test_undelivered_reply_is_stored_and_reported(harness: Harness, told: Command | None) -> None:
     introduce(harness, "asker", "g")
     answer = reply(harness).answer([told])
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "push reply message to askerfail.")
     assert kept(harness) == [b"yes"]
 
 
-def test_a_reply_without_a_requester_is_stored_and_reported_to_its_sender(harness: Harness) -> None:
+def test_reply_without_requester_is_stored_and_reported(harness: Harness) -> None:
     gone = reply(harness)
     assert gone.remark == "push reply message fail, channel of <asker> not found."
     nobody = reply(harness, {"CORRELATION_ID": "id"}, b"whose?")
@@ -85,7 +85,7 @@ def test_a_reply_without_a_requester_is_stored_and_reported_to_its_sender(harnes
     assert kept(harness) == [b"yes", b"whose?"]
 
 
-def test_nothing_is_kept_where_it_is_not_wanted(open_harness: Callable[..., Harness]) -> None:
+def test_replies_are_not_stored_when_disabled(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(store_reply_message_enable=False)
     introduce(harness, "asker", "g")
     answer = reply(harness).answer([TAKEN])
@@ -93,7 +93,7 @@ def test_nothing_is_kept_where_it_is_not_wanted(open_harness: Callable[..., Harn
     assert kept(harness) == []
 
 
-def test_the_answer_waits_for_the_disk_where_sends_do(open_harness: Callable[..., Harness]) -> None:
+def test_response_waits_for_flush_as_for_sends(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(flush_disk_type="SYNC_FLUSH")
     introduce(harness, "asker", "g")
     answer = reply(harness).answer([TAKEN])
@@ -102,7 +102,7 @@ def test_the_answer_waits_for_the_disk_where_sends_do(open_harness: Callable[...
     assert answer.response.code == answer.late.code == 0
 
 
-def test_an_unsendable_reply_is_rejected_before_any_push(harness: Harness) -> None:
+def test_invalid_reply_is_rejected_before_forwarding(harness: Harness) -> None:
     introduce(harness, "asker", "g")
     large = reply(harness, body=b"x" * (harness.broker.max_message_size + 1))
     assert large.code == ResponseCode.MESSAGE_ILLEGAL
@@ -114,9 +114,7 @@ def test_an_unsendable_reply_is_rejected_before_any_push(harness: Harness) -> No
     assert reply(harness).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-def test_a_reply_that_arrived_counts_though_the_store_does_not_take_it(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forwarded_reply_succeeds_even_when_not_stored(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     introduce(harness, "asker", "g")
 
     def full(record: object) -> None:
@@ -128,7 +126,7 @@ def test_a_reply_that_arrived_counts_though_the_store_does_not_take_it(
     assert (answer.code, answer.fields["msgId"]) == (0, "0")
 
 
-def test_a_client_id_belongs_to_the_producer_that_was_heard_of_last(harness: Harness) -> None:
+def test_client_id_belongs_to_the_latest_producer(harness: Harness) -> None:
     clients = harness.broker.clients
     first = introduce(harness, "asker", "g", "h")
     second = introduce(harness, "asker", "g", port=2)
@@ -145,7 +143,7 @@ def test_a_client_id_belongs_to_the_producer_that_was_heard_of_last(harness: Har
     assert clients.producer("asker") is None
 
 
-def test_a_client_that_changes_its_id_leaves_nothing_behind(harness: Harness) -> None:
+def test_client_that_changes_its_id_leaves_no_state(harness: Harness) -> None:
     session = FakeSession()
     for number in range(100):
         body = HeartbeatData(client_id=f"c{number}", producer_data_set=[ProducerData(group_name="g")])
@@ -158,14 +156,14 @@ def test_a_client_that_changes_its_id_leaves_nothing_behind(harness: Harness) ->
     assert clients._producing == {}
 
 
-def test_a_silent_producer_gets_no_replies_any_more(harness: Harness) -> None:
+def test_expired_producer_gets_no_replies(harness: Harness) -> None:
     introduce(harness, "asker", "g")
     harness.clock.advance(121_000)
     harness.broker.expire_clients(harness.clock())
     assert "not found" in reply(harness).remark
 
 
-def test_a_delayed_reply_whose_copy_would_fit_no_segment_is_not_kept(tmp_path: Path) -> None:
+def test_delayed_reply_larger_than_a_segment_is_not_stored(tmp_path: Path) -> None:
     harness = Harness(tmp_path, mapped_file_size_commit_log=4_096, message_delay_level="1s")
     for size in range(3_400, 3_900, 3):
         reply(harness, {"DELAY": "1"}, bytes(size))

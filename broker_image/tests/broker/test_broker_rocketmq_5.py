@@ -1,4 +1,4 @@
-"""What RocketMQ 5's tools ask of a broker besides what those of 4.9 do."""
+"""Requests of RocketMQ 5's tools that those of 4.9 do not send."""
 
 from delaymq.broker.requests.results import Held
 from delaymq.protocol.bodies import KVTable, TopicConfig
@@ -7,7 +7,7 @@ from delaymq.protocol.command import Response
 from delaymq_testing.broker.harness import Harness, records_of
 
 
-def test_one_topic_is_returned(harness: Harness) -> None:
+def test_single_topic_configuration_is_returned(harness: Harness) -> None:
     """As mqadmin 5.3 asks for it: `lo` is a field of static topics."""
     harness.send()
     answer = harness.answer(RequestCode.GET_TOPIC_CONFIG, {"topic": "Orders", "lo": "true"})
@@ -17,7 +17,7 @@ def test_one_topic_is_returned(harness: Harness) -> None:
     assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_lite_pull_is_a_pull(harness: Harness) -> None:
+def test_lite_pull_equals_pull(harness: Harness) -> None:
     """Also one that waits: it gets the message that comes meanwhile."""
     harness.send(body=b"first")
     fields = {
@@ -35,7 +35,7 @@ def test_a_lite_pull_is_a_pull(harness: Harness) -> None:
     assert [record.body for record in records_of(resumed.body)] == [b"second"]
 
 
-def test_the_rate_of_deliveries_has_both_spellings(harness: Harness) -> None:
+def test_delivery_rate_has_both_spellings(harness: Harness) -> None:
     harness.send()
     assert len(harness.pulled()) == 1
     harness.clock.advance(10_000)

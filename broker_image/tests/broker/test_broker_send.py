@@ -1,4 +1,4 @@
-"""Sends: where a message goes, what it is stored with, and what is refused with which code."""
+"""Sends: where a message goes, its stored form, and response codes of rejections."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ def batch_of(*bodies: bytes, properties: bytes = b"") -> bytes:
     return encode_batch([BatchMessage(0, body, properties) for body in bodies])
 
 
-def test_a_send_to_an_unknown_topic_makes_it_and_stores_the_message(harness: Harness) -> None:
+def test_send_to_an_unknown_topic_creates_it_and_stores_the_message(harness: Harness) -> None:
     answer = response_of(harness.send(body=b"first", properties={"UNIQ_KEY": "U1", "WAIT": "true", "TAGS": "A"}))
     assert answer.code == ResponseCode.SUCCESS
     assert answer.fields["queueId"] == "0"
@@ -35,7 +35,7 @@ def test_a_send_to_an_unknown_topic_makes_it_and_stores_the_message(harness: Har
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (4, 4, 6)
 
 
-def test_the_header_with_long_names_means_the_same(harness: Harness) -> None:
+def test_long_header_is_equivalent(harness: Harness) -> None:
     fields = {
         "producerGroup": "p",
         "topic": "Orders",
@@ -52,13 +52,13 @@ def test_the_header_with_long_names_means_the_same(harness: Harness) -> None:
     assert (record.flag, record.born_timestamp_ms, record.queue_id) == (7, 5, 1)
 
 
-def test_a_negative_queue_id_means_any_queue(harness: Harness) -> None:
+def test_negative_queue_id_selects_any_queue(harness: Harness) -> None:
     used = {response_of(harness.send(e=-1)).fields["queueId"] for _ in range(64)}
     assert used <= {"0", "1", "2", "3"}
     assert len(used) > 1
 
 
-def test_a_one_way_send_is_stored_and_not_answered(harness: Harness) -> None:
+def test_oneway_send_is_stored_without_response(harness: Harness) -> None:
     assert harness.ask(RequestCode.SEND_MESSAGE_V2, send_fields("Orders"), b"x", flag=FLAG_ONEWAY) is None
     assert len(harness.pulled()) == 1
 
@@ -94,9 +94,7 @@ def test_reserved_properties_are_stripped(harness: Harness) -> None:
         ({"i": "DELAY\x011\x02P\x01" + "x" * 32_600}, ResponseCode.MESSAGE_ILLEGAL, "properties"),
     ],
 )
-def test_a_send_that_cannot_be_kept_is_refused_and_stores_nothing(
-    harness: Harness, changes: dict[str, Any], code: int, words: str
-) -> None:
+def test_rejected_send_stores_nothing(harness: Harness, changes: dict[str, Any], code: int, words: str) -> None:
     before = harness.broker.store.end_offset
     answer = response_of(harness.ask(RequestCode.SEND_MESSAGE_V2, send_fields("Orders") | changes, b"x"))
     assert (answer.code, words in str(answer.remark)) == (code, True), answer.remark
@@ -105,7 +103,7 @@ def test_a_send_that_cannot_be_kept_is_refused_and_stores_nothing(
 
 
 @pytest.mark.parametrize("missing", ["a", "b", "c", "d", "e", "f", "g", "h"])
-def test_a_missing_field_is_named(harness: Harness, missing: str) -> None:
+def test_missing_field_is_named(harness: Harness, missing: str) -> None:
     fields = send_fields("Orders")
     del fields[missing]
     answer = harness.answer(RequestCode.SEND_MESSAGE_V2, fields, b"x")
@@ -113,7 +111,7 @@ def test_a_missing_field_is_named(harness: Harness, missing: str) -> None:
     assert f"lacks field {missing}" in str(answer.remark)
 
 
-def test_a_body_above_the_limit_is_refused_and_one_at_it_is_stored(open_harness: Callable[..., Harness]) -> None:
+def test_body_above_the_limit_is_rejected_and_at_the_limit_stored(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(max_message_size=2_000)
     assert response_of(harness.send(body=bytes(2_000))).code == ResponseCode.SUCCESS
     answer = response_of(harness.send(body=bytes(2_001)))
@@ -121,12 +119,12 @@ def test_a_body_above_the_limit_is_refused_and_one_at_it_is_stored(open_harness:
     assert "maxMessageSize=2000" in str(answer.remark)
 
 
-def test_without_auto_creation_an_unknown_topic_is_answered_17(open_harness: Callable[..., Harness]) -> None:
+def test_unknown_topic_gets_17_without_auto_creation(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(auto_create_topic_enable=False)
     assert response_of(harness.send()).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_properties_at_the_limit_of_the_format_are_stored(harness: Harness) -> None:
+def test_properties_at_the_format_limit_are_stored(harness: Harness) -> None:
     cluster = len("CLUSTER\x01DefaultCluster\x02")
     text = "x" * (32_767 - len("P\x01") - cluster)
     assert response_of(harness.send(properties={"P": text})).code == ResponseCode.SUCCESS
@@ -134,7 +132,7 @@ def test_properties_at_the_limit_of_the_format_are_stored(harness: Harness) -> N
     assert response_of(harness.send(properties={"P": text + "x"})).code == ResponseCode.MESSAGE_ILLEGAL
 
 
-def test_a_delayed_message_waits_in_the_schedule_topic_and_arrives_when_due(harness: Harness) -> None:
+def test_delayed_message_is_pending_in_the_schedule_topic_until_due(harness: Harness) -> None:
     answer = response_of(harness.send(properties={"DELAY": "2", "WAIT": "true", "UNIQ_KEY": "U"}, e=3))
     assert answer.code == ResponseCode.SUCCESS
     assert answer.fields["queueId"] == "3"
@@ -153,12 +151,12 @@ def test_a_delayed_message_waits_in_the_schedule_topic_and_arrives_when_due(harn
 
 
 @pytest.mark.parametrize("level", ["0", "-1"])
-def test_a_level_of_zero_or_less_is_no_delay(harness: Harness, level: str) -> None:
+def test_level_of_zero_or_less_means_no_delay(harness: Harness, level: str) -> None:
     harness.send(properties={"DELAY": level})
     assert len(harness.pulled()) == 1
 
 
-def test_a_level_above_the_table_is_clamped_or_refused_as_configured(open_harness: Callable[..., Harness]) -> None:
+def test_level_above_the_table_is_clamped_or_rejected_as_configured(open_harness: Callable[..., Harness]) -> None:
     clamping = open_harness()
     assert response_of(clamping.send(properties={"DELAY": "99"})).code == ResponseCode.SUCCESS
     assert len(clamping.pulled(names.SCHEDULE_TOPIC, queue_id=17)) == 1
@@ -169,7 +167,7 @@ def test_a_level_above_the_table_is_clamped_or_refused_as_configured(open_harnes
     assert response_of(rejecting.send("%RETRY%readers", properties=retry, j=1, l=16)).code == ResponseCode.SUCCESS
 
 
-def test_the_records_of_a_batch_stand_one_after_the_other_with_the_properties_of_both(harness: Harness) -> None:
+def test_batch_records_are_consecutive_and_merge_properties(harness: Harness) -> None:
     body = encode_batch(
         [BatchMessage(n, b"m%d" % n, b"UNIQ_KEY\x01U%d\x02WAIT\x01true" % n) for n in range(3)],
     )
@@ -190,7 +188,7 @@ def test_the_records_of_a_batch_stand_one_after_the_other_with_the_properties_of
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
-def test_the_batch_field_makes_a_batch_of_a_plain_send(harness: Harness, code: int) -> None:
+def test_batch_field_turns_a_send_into_a_batch(harness: Harness, code: int) -> None:
     answer = response_of(harness.ask(code, send_fields("Orders") | {"m": True}, batch_of(b"a", b"b")))
     assert answer.code == ResponseCode.SUCCESS
     assert len(harness.pulled()) == 2
@@ -210,7 +208,7 @@ def test_the_batch_field_makes_a_batch_of_a_plain_send(harness: Harness, code: i
         ("Orders", {}, b"\0\0\0\5hello", "batch"),
     ],
 )
-def test_a_batch_that_breaks_a_rule_is_refused_whole(
+def test_invalid_batch_is_rejected_as_a_whole(
     harness: Harness, topic: str, fields: dict[str, Any], body: bytes, words: str
 ) -> None:
     answer = response_of(harness.ask(RequestCode.SEND_BATCH_MESSAGE, send_fields(topic) | fields, body))
@@ -218,7 +216,7 @@ def test_a_batch_that_breaks_a_rule_is_refused_whole(
     assert harness.broker.store.end_offset == 0
 
 
-def test_a_batch_above_the_limit_is_refused_whole(open_harness: Callable[..., Harness]) -> None:
+def test_batch_above_the_limit_is_rejected_as_a_whole(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(max_message_size=1_024)
     body = batch_of(*[bytes(100)] * 10)
     assert len(body) > 1_024
@@ -227,7 +225,7 @@ def test_a_batch_above_the_limit_is_refused_whole(open_harness: Callable[..., Ha
     assert harness.broker.store.end_offset == 0
 
 
-def test_with_synchronous_flush_the_answer_waits_for_the_disk(open_harness: Callable[..., Harness]) -> None:
+def test_response_waits_for_flush_with_synchronous_flush(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(flush_disk_type="SYNC_FLUSH", sync_flush_timeout=700)
     result = harness.send(properties={"WAIT": "true"})
     assert isinstance(result, Deferred)
@@ -250,7 +248,7 @@ def test_with_synchronous_flush_the_answer_waits_for_the_disk(open_harness: Call
         (SegmentCreateError("the segment could not be made"), ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_a_store_refusal_is_answered_with_its_reason(
+def test_store_rejections_are_returned_with_their_reason(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
     def refuse(*_: object) -> None:
@@ -265,14 +263,14 @@ def test_a_store_refusal_is_answered_with_its_reason(
     assert harness.broker.stats.put_failed == 2
 
 
-def test_a_decommissioned_broker_rejects_sends_and_serves_pulls(harness: Harness) -> None:
+def test_drained_broker_rejects_sends_and_serves_pulls(harness: Harness) -> None:
     harness.send()
     harness.broker.writable = False
     assert response_of(harness.send()).code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert len(harness.pulled()) == 1
 
 
-def test_an_unexpected_error_is_answered_and_the_next_request_served(
+def test_unexpected_error_is_returned_and_the_next_request_served(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -285,7 +283,7 @@ def test_an_unexpected_error_is_answered_and_the_next_request_served(
     assert response_of(harness.send()).code == ResponseCode.SUCCESS
 
 
-def test_a_send_to_the_retry_topic_goes_there_until_the_last_try_and_then_to_the_dead_letters(harness: Harness) -> None:
+def test_send_to_the_retry_topic_becomes_a_dead_letter_after_the_last_attempt(harness: Harness) -> None:
     fields: dict[str, Any] = {"j": 2, "l": 3}
     assert response_of(harness.send("%RETRY%readers", **fields)).code == ResponseCode.SUCCESS
     assert len(harness.pulled("%RETRY%readers")) == 1
@@ -296,7 +294,7 @@ def test_a_send_to_the_retry_topic_goes_there_until_the_last_try_and_then_to_the
     assert dead.reconsume_times == 3
 
 
-def test_records_are_read_back_by_the_id_in_the_answer(harness: Harness) -> None:
+def test_records_are_found_by_the_id_in_the_response(harness: Harness) -> None:
     harness.send(body=b"one")
     answer = response_of(harness.send(body=b"two"))
     offset = parse_offset_message_id(answer.fields["msgId"])[2]
@@ -304,7 +302,7 @@ def test_records_are_read_back_by_the_id_in_the_answer(harness: Harness) -> None
     assert record.body == b"two"
 
 
-def test_in_a_batch_reserved_properties_are_stripped_and_limits_apply(harness: Harness) -> None:
+def test_batch_strips_reserved_properties_and_obeys_limits(harness: Harness) -> None:
     own = b"__DMQ_DUE\x011\x02UNIQ_KEY\x01U"
     fields = send_fields("Orders", {"__DMQ_MARK": "delivered:0:0:0:0", "all": "yes"})
     harness.ask(RequestCode.SEND_BATCH_MESSAGE, fields, batch_of(b"a", properties=own))

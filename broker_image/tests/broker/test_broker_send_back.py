@@ -1,4 +1,4 @@
-"""Send-backs: retries that wait longer each time, and the dead letters at the end."""
+"""Send-backs: retries with rising delays, and dead letters after the last."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ def deliver_all(harness: Harness) -> None:
         pass
 
 
-def test_a_message_sent_back_comes_again_in_the_retry_topic_one_level_later_each_time(harness: Harness) -> None:
+def test_each_send_back_retries_one_level_later(harness: Harness) -> None:
     harness.send(body=b"bad", properties={"UNIQ_KEY": "U", "TAGS": "A"}, h=9)
     (record,) = harness.pulled()
     origin = offset_message_id(record.store_host, record.physical_offset)
@@ -46,13 +46,13 @@ def test_a_message_sent_back_comes_again_in_the_retry_topic_one_level_later_each
     assert harness.broker.stats.sent_back == 3
 
 
-def test_the_client_may_choose_the_level(harness: Harness) -> None:
+def test_client_may_choose_the_level(harness: Harness) -> None:
     harness.send()
     assert send_back(harness, 0, delayLevel=7).code == ResponseCode.SUCCESS
     assert len(harness.pulled(names.SCHEDULE_TOPIC, queue_id=6)) == 1
 
 
-def test_a_level_above_the_table_is_clamped_for_retries_even_when_producers_are_refused(
+def test_retry_level_is_clamped_even_when_producers_are_rejected(
     open_harness: Callable[..., Harness],
 ) -> None:
     harness = open_harness(message_delay_level="1s 2s", delay_level_overflow="reject")
@@ -61,7 +61,7 @@ def test_a_level_above_the_table_is_clamped_for_retries_even_when_producers_are_
     assert len(harness.pulled(names.SCHEDULE_TOPIC, queue_id=1)) == 1
 
 
-def test_after_the_last_try_a_message_goes_to_the_dead_letters(harness: Harness) -> None:
+def test_message_becomes_a_dead_letter_after_the_last_attempt(harness: Harness) -> None:
     harness.broker.groups.put(SubscriptionGroupConfig("readers", retry_max_times=1))
     harness.send(body=b"bad")
     send_back(harness, 0)
@@ -76,14 +76,14 @@ def test_after_the_last_try_a_message_goes_to_the_dead_letters(harness: Harness)
     assert (topic.read_queue_nums, topic.perm) == (1, 6)
 
 
-def test_a_negative_level_or_the_client_s_own_maximum_means_dead_letter_at_once(harness: Harness) -> None:
+def test_negative_level_or_clients_maximum_means_immediate_dead_letter(harness: Harness) -> None:
     harness.send()
     send_back(harness, 0, delayLevel=-1)
     send_back(harness, 0, maxReconsumeTimes=0)
     assert len(harness.pulled("%DLQ%readers")) == 2
 
 
-def test_a_failed_send_back_states_the_reason(open_harness: Callable[..., Harness]) -> None:
+def test_rejected_send_back_states_the_reason(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness()
     harness.send()
     end = harness.broker.store.end_offset
@@ -99,7 +99,7 @@ def test_a_failed_send_back_states_the_reason(open_harness: Callable[..., Harnes
     assert send_back(closed, 0).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-def test_a_group_without_retry_queues_gets_an_answer_and_stores_nothing(harness: Harness) -> None:
+def test_group_without_retry_queues_gets_a_response_and_stores_nothing(harness: Harness) -> None:
     harness.broker.groups.put(SubscriptionGroupConfig("readers", retry_queue_nums=0))
     harness.send()
     end = harness.broker.store.end_offset
@@ -107,14 +107,14 @@ def test_a_group_without_retry_queues_gets_an_answer_and_stores_nothing(harness:
     assert harness.broker.store.end_offset == end
 
 
-def test_a_group_with_too_long_a_retry_topic_is_rejected(harness: Harness) -> None:
+def test_too_long_retry_topic_name_is_reported(harness: Harness) -> None:
     harness.send()
     answer = send_back(harness, 0, group="g" * 125)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "127" in str(answer.remark)
 
 
-def test_with_synchronous_flush_a_send_back_is_acknowledged_from_the_disk(open_harness: Callable[..., Harness]) -> None:
+def test_send_back_response_waits_for_flush_with_synchronous_flush(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(flush_disk_type="SYNC_FLUSH")
     harness.send()
     harness.flush()
@@ -124,7 +124,7 @@ def test_with_synchronous_flush_a_send_back_is_acknowledged_from_the_disk(open_h
     assert result.late.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_marks_and_due_times_are_not_carried_into_a_retry(harness: Harness) -> None:
+def test_retry_drops_marks_and_due_times(harness: Harness) -> None:
     harness.send(properties={"DELAY": "1"})
     deliver_all(harness)
     (record,) = harness.pulled()
@@ -143,13 +143,13 @@ def own_retry(harness: Harness, times: int, *, max_times: int | None = None, ver
     return response_of(harness.ask(RequestCode.SEND_MESSAGE_V2, header, b"own", version=version))
 
 
-def test_a_consumer_s_own_send_below_the_maximum_waits_for_its_level_in_the_retry_topic(harness: Harness) -> None:
+def test_consumers_own_send_below_the_maximum_is_delayed_in_the_retry_topic(harness: Harness) -> None:
     assert own_retry(harness, 2, max_times=3).code == ResponseCode.SUCCESS
     (waiting,) = harness.pulled(names.SCHEDULE_TOPIC, queue_id=4)
     assert (waiting.properties["REAL_TOPIC"], waiting.reconsume_times) == ("%RETRY%readers", 2)
 
 
-def test_a_consumer_s_own_send_at_the_maximum_is_a_dead_letter_at_once(harness: Harness) -> None:
+def test_consumers_own_send_at_the_maximum_becomes_a_dead_letter(harness: Harness) -> None:
     answer = own_retry(harness, 3, max_times=3)
     assert (answer.code, answer.fields["queueId"]) == (ResponseCode.SUCCESS, "0")
     (dead,) = harness.pulled("%DLQ%readers")
@@ -158,7 +158,7 @@ def test_a_consumer_s_own_send_at_the_maximum_is_a_dead_letter_at_once(harness: 
     assert harness.broker.stats.stored["%DLQ%readers"] == 1
 
 
-def test_without_a_client_s_own_maximum_the_group_s_counts_and_old_clients_state_none(harness: Harness) -> None:
+def test_groups_maximum_applies_without_the_clients(harness: Harness) -> None:
     harness.broker.groups.put(SubscriptionGroupConfig("readers", retry_max_times=2))
     own_retry(harness, 1)
     own_retry(harness, 2)
@@ -170,19 +170,19 @@ def test_without_a_client_s_own_maximum_the_group_s_counts_and_old_clients_state
     assert len(harness.pulled("%DLQ%readers")) == 3
 
 
-def test_a_consumer_s_own_send_for_an_unknown_group_is_refused_with_26(open_harness: Callable[..., Harness]) -> None:
+def test_consumers_own_send_for_an_unknown_group_gets_26(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(auto_create_subscription_group=False)
     assert own_retry(harness, 1).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert harness.broker.store.end_offset == 0
 
 
-def test_a_group_without_retry_queues_may_still_send_for_itself(harness: Harness) -> None:
+def test_group_without_retry_queues_accepts_its_own_sends(harness: Harness) -> None:
     harness.broker.groups.put(SubscriptionGroupConfig("readers", retry_queue_nums=0))
     assert own_retry(harness, 1, max_times=1).code == ResponseCode.SUCCESS
     assert len(harness.pulled("%DLQ%readers")) == 1
 
 
-def test_a_broker_that_may_not_be_written_to_takes_nothing_back(open_harness: Callable[..., Harness]) -> None:
+def test_read_only_broker_rejects_send_backs(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(broker_permission=4)
     harness.send()
     answer = send_back(harness, 0)
@@ -192,7 +192,7 @@ def test_a_broker_that_may_not_be_written_to_takes_nothing_back(open_harness: Ca
     )
 
 
-def test_a_retry_topic_that_may_not_be_written_to_takes_nothing_back_but_dead_letters_are_kept(
+def test_read_only_retry_topic_rejects_send_backs_but_accepts_dead_letters(
     harness: Harness,
 ) -> None:
     harness.broker.topics.put(TopicConfig("%RETRY%readers", 1, 1, 4))
@@ -209,7 +209,7 @@ def test_a_retry_topic_that_may_not_be_written_to_takes_nothing_back_but_dead_le
     assert response_of(harness.pull("%DLQ%readers")).code == ResponseCode.NO_PERMISSION
 
 
-def test_retries_lie_only_in_queues_that_members_read(harness: Harness) -> None:
+def test_retries_are_stored_only_in_readable_queues(harness: Harness) -> None:
     harness.send()
     send_back(harness, 0, delayLevel=1)
     harness.broker.groups.put(SubscriptionGroupConfig("readers", retry_queue_nums=64))
@@ -219,7 +219,7 @@ def test_retries_lie_only_in_queues_that_members_read(harness: Harness) -> None:
     assert queues == {"0"}
 
 
-def test_a_units_retry_topic_has_the_unit_flag_and_its_dead_letter_queue_has_not(harness: Harness) -> None:
+def test_units_retry_topic_is_marked_and_its_dead_letter_topic_is_not(harness: Harness) -> None:
     harness.send()
     send_back(harness, 0, unitMode=True)
     send_back(harness, 0, unitMode=True, delayLevel=-1)
@@ -229,7 +229,7 @@ def test_a_units_retry_topic_has_the_unit_flag_and_its_dead_letter_queue_has_not
     assert (retry.topic_sys_flag, dead.topic_sys_flag) == (2, 0)
 
 
-def test_a_retry_of_a_committed_transaction_is_no_proof_of_a_commit(harness: Harness) -> None:
+def test_retry_of_a_committed_transaction_is_no_commit_proof(harness: Harness) -> None:
     offset = _append(harness, "Orders", TRANSACTION_COMMIT | 1, prepared=12_345)
     for level in (1, -1):
         assert send_back(harness, offset, delayLevel=level).code == ResponseCode.SUCCESS
@@ -240,14 +240,14 @@ def test_a_retry_of_a_committed_transaction_is_no_proof_of_a_commit(harness: Har
         assert record.prepared_transaction_offset == 0
 
 
-def test_a_record_that_no_queue_names_cannot_be_sent_back(harness: Harness) -> None:
+def test_record_outside_any_queue_cannot_be_sent_back(harness: Harness) -> None:
     offset = _append(harness, "Orders", TRANSACTION_PREPARED)
     answer = send_back(harness, offset, delayLevel=-1)
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
 
 
 @pytest.mark.parametrize("topic", [names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC, names.MARKS_TOPIC])
-def test_a_message_that_no_consumer_received_cannot_be_sent_back(harness: Harness, topic: str) -> None:
+def test_undelivered_record_cannot_be_sent_back(harness: Harness, topic: str) -> None:
     offset = _append(harness, topic, 0)
     answer = send_back(harness, offset)
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
@@ -259,7 +259,7 @@ def _append(harness: Harness, topic: str, sys_flag: int, *, prepared: int = 0) -
     return harness.broker.store.append(record).physical_offset
 
 
-def test_a_retry_keeps_its_level_and_count_after_a_restart(harness: Harness) -> None:
+def test_retry_continues_after_a_restart(harness: Harness) -> None:
     harness.send(body=b"bad", properties={"UNIQ_KEY": "U"})
     send_back(harness, 0)
     harness.restart()
@@ -273,7 +273,7 @@ def test_a_retry_keeps_its_level_and_count_after_a_restart(harness: Harness) -> 
     assert len(harness.pulled("%RETRY%readers")) == 1
 
 
-def test_a_damaged_message_cannot_be_sent_back(harness: Harness) -> None:
+def test_damaged_message_cannot_be_sent_back(harness: Harness) -> None:
     harness.send(body=b"intact")
     record = harness.pulled()[0]
     segment = next((Path(harness.broker.store.path) / "commitlog").iterdir())
@@ -286,7 +286,7 @@ def test_a_damaged_message_cannot_be_sent_back(harness: Harness) -> None:
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "look message by offset failed, 0")
 
 
-def test_a_consumer_s_own_send_is_acknowledged_from_the_disk_whatever_an_earlier_retry_left_in_it(
+def test_consumers_own_send_waits_for_flush_despite_properties_of_an_earlier_retry(
     open_harness: Callable[..., Harness],
 ) -> None:
     harness = open_harness(flush_disk_type="SYNC_FLUSH")
@@ -295,7 +295,7 @@ def test_a_consumer_s_own_send_is_acknowledged_from_the_disk_whatever_an_earlier
     assert result.until == harness.broker.store.end_offset
 
 
-def test_a_retry_from_an_old_client_that_left_the_transaction_s_property_is_an_ordinary_message(
+def test_retry_of_an_old_client_with_transaction_property_is_an_ordinary_message(
     harness: Harness,
 ) -> None:
     answer = response_of(harness.send("%RETRY%readers", properties={"TRAN_MSG": "true", "DELAY": "3"}, j=1, f=4))
@@ -312,7 +312,7 @@ def test_a_retry_from_an_old_client_that_left_the_transaction_s_property_is_an_o
         (2**31 - 1, "%DLQ%readers", 0, 2**31 - 1),
     ],
 )
-def test_a_number_of_tries_that_a_producer_made_up_stops_no_retry(
+def test_forged_attempt_count_stops_no_retry(
     harness: Harness, stated: int, topic: str, queue_id: int, then: int
 ) -> None:
     harness.send(j=stated)

@@ -1,4 +1,4 @@
-"""What peers can make a broker spend on SQL92 expressions: bounded memory, and bounded work in a turn."""
+"""Costs of SQL92 expressions: bounded memory, and bounded work per time slice."""
 
 import itertools
 import tracemalloc
@@ -39,7 +39,7 @@ def largest(number: int) -> str:
         "a = ",
     ],
 )
-def test_kept_expressions_take_no_more_than_is_counted(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_expressions_stay_within_their_memory_limit(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expressions, "_sql", Compiled(64 << 20))
     if not text.endswith("= "):
         compile_expression(SQL_TYPE, "warm = 1")
@@ -56,7 +56,7 @@ def test_kept_expressions_take_no_more_than_is_counted(text: str, monkeypatch: p
     assert taken <= expressions._sql.bytes - before + (64 << 10)
 
 
-def test_least_recently_used_expressions_are_evicted_above_the_byte_limit() -> None:
+def test_least_recently_used_expression_is_evicted_first() -> None:
     kept: Compiled[str] = Compiled(100)
     for name in "abcd":
         kept.put(name, name.upper(), 25)
@@ -69,7 +69,7 @@ def test_least_recently_used_expressions_are_evicted_above_the_byte_limit() -> N
     assert kept.get("g") is None
 
 
-def test_other_expressions_each_time_fill_no_memory_and_those_in_use_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_expressions_use_bounded_memory_and_keep_used_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expressions, "_sql", Compiled(20 * bytes_of(largest(1_000), MAX_COMPARISONS)))
     mine = compile_expression(SQL_TYPE, "mine = 1")
     for number in range(100):
@@ -97,7 +97,7 @@ class Window:
         return False
 
 
-def test_after_the_work_of_the_largest_expression_the_next_new_one_waits_for_the_next_window() -> None:
+def test_largest_expression_defers_the_next_new_one_to_the_next_window() -> None:
     window = Window()
     for number in range(20):
         window.compile(f"window = 'small {number}'")
@@ -111,7 +111,7 @@ def test_after_the_work_of_the_largest_expression_the_next_new_one_waits_for_the
     window.compile("window = 'set back'")
 
 
-def test_a_connection_waits_for_the_work_that_it_spent_beyond_its_share() -> None:
+def test_connection_waits_after_exceeding_its_share() -> None:
     window = Window()
     hostile = 1_000
     window.compile(largest(10_002), hostile)
@@ -124,7 +124,7 @@ def test_a_connection_waits_for_the_work_that_it_spent_beyond_its_share() -> Non
     assert waited == (units - SHARE_OF_ONE) // SHARE_OF_ONE + 1
 
 
-def test_half_of_a_window_is_for_connections_that_spent_nothing_lately() -> None:
+def test_half_of_a_window_is_reserved_for_idle_connections() -> None:
     window = Window()
     hostile = range(1_000, 1_100)
     window.compile("half = 'begin'")
@@ -135,7 +135,7 @@ def test_half_of_a_window_is_for_connections_that_spent_nothing_lately() -> None
     window.compile("half = 'polite'")
 
 
-def test_wrong_expressions_are_work_too() -> None:
+def test_invalid_expressions_count_as_work() -> None:
     window = Window()
     codes = []
     for number in range(WORK_PER_WINDOW + 1):
@@ -156,7 +156,7 @@ def test_wrong_expressions_are_work_too() -> None:
         "(" * 32_000,
     ],
 )
-def test_of_a_text_without_sense_only_the_beginning_is_split(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_text_is_tokenized_only_at_its_beginning(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Tokens] = []
 
     class Watched(Tokens):
@@ -170,7 +170,7 @@ def test_of_a_text_without_sense_only_the_beginning_is_split(text: str, monkeypa
     assert len(read[0]._known) <= 2 * parser.MAX_DEPTH
 
 
-def test_conditions_that_compare_nothing_are_counted_too() -> None:
+def test_constant_conditions_count_as_work() -> None:
     assert parser.parse(" OR ".join(["TRUE"] * 200)).cost == 199
     with pytest.raises(parser.SqlError, match="more than 256 conditions"):
         parser.parse(" OR ".join(["TRUE"] * 257))
@@ -181,7 +181,7 @@ def sql_pull(harness: Harness, text: str, **fields: Any) -> Any:
     return harness.pull(subscription=text, expressionType=SQL_TYPE, **fields)
 
 
-def test_a_pull_with_a_deferred_filter_is_retried_and_loses_no_message(open_harness: Any) -> None:
+def test_pull_deferred_by_its_filter_retries_without_loss(open_harness: Any) -> None:
     harness = open_harness(enable_property_filter=True)
     harness.send(properties={"wanted": "1"})
     for number in range(20_000, 20_003):
@@ -200,7 +200,7 @@ def test_a_pull_with_a_deferred_filter_is_retried_and_loses_no_message(open_harn
     assert (response_of(found).code, response_of(found).fields["nextBeginOffset"]) == (ResponseCode.SUCCESS, "1")
 
 
-def test_a_consumer_that_starts_while_many_expressions_are_compiled_is_not_refused(open_harness: Any) -> None:
+def test_consumer_starting_during_compilation_is_not_rejected(open_harness: Any) -> None:
     harness = open_harness(enable_property_filter=True)
 
     def check(text: str) -> int:

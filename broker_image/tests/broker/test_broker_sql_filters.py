@@ -1,4 +1,4 @@
-"""SQL92 expressions: what they mean, what is refused and where, and what bounds them."""
+"""SQL92 expressions: semantics, errors with positions, and limits."""
 
 from collections.abc import Callable
 
@@ -53,24 +53,24 @@ def refusal(text: str) -> str:
         "a = twin",
     ],
 )
-def test_a_condition_holds(text: str) -> None:
+def test_condition_matches(text: str) -> None:
     message = {"a": "x", "n": "5", "t": "true", "q": "it's", "m": "-3", "$d_1": "1", "f": "1.5", "big": "1e3"}
     assert matches(text, **message, twin="x")
 
 
 @pytest.mark.parametrize("text", ["a = 'x'", "a <> 'x'", "NOT (a = 'x')", "a > 1", "a IN ('x')", "a NOT IN ('x')", "a"])
-def test_a_missing_property_is_neither_equal_nor_unequal(text: str) -> None:
+def test_missing_property_is_neither_equal_nor_unequal(text: str) -> None:
     assert not matches(text, b="x")
 
 
-def test_null_decides_nothing_where_the_other_side_decides() -> None:
+def test_null_is_ignored_when_the_other_side_decides() -> None:
     assert matches("gone = 1 OR a = 'x'", a="x")
     assert not matches("NOT (gone = 1 AND a = 'x')", a="x")
     assert matches("NOT (gone = 1 AND a = 'y')", a="x")
     assert matches("gone = also_gone", a="x")
 
 
-def test_a_string_that_is_no_number_ends_the_evaluation_unless_the_left_side_decided() -> None:
+def test_non_numeric_string_ends_evaluation_unless_left_side_decided() -> None:
     assert not matches("a > 1 OR b = 'y'", a="x", b="y")
     assert matches("b = 'y' OR a > 1", a="x", b="y")
     assert not matches("a = 5", a="5.0")
@@ -79,12 +79,12 @@ def test_a_string_that_is_no_number_ends_the_evaluation_unless_the_left_side_dec
     assert matches("a > 2147483648", a="2147483649")
 
 
-def test_not_binds_closer_than_a_comparison_as_in_rocketmq() -> None:
+def test_not_binds_tighter_than_comparison_as_in_rocketmq() -> None:
     assert not matches("NOT a = 'y'", a="x")
     assert matches("NOT a", a="x")
 
 
-def test_the_last_of_two_equal_property_names_counts() -> None:
+def test_last_of_duplicate_properties_wins() -> None:
     matches_two = matcher("a = '2'")
     assert matches_two(b"a\x011\x02a\x012")
     assert matches_two(b"a\x011\x02b\x01x\x02a\x012\x02")
@@ -94,7 +94,7 @@ def test_the_last_of_two_equal_property_names_counts() -> None:
     assert not matches_two(b"b\x01\x02\x02a\x02")
 
 
-def test_bytes_that_are_no_text_match_nothing_and_raise_nothing() -> None:
+def test_invalid_utf8_matches_nothing_and_raises_nothing() -> None:
     for text in ("a = 'x'", "a > 5", "a = TRUE", "a > 5.5", "a > b"):
         assert not matcher(text)(b"a\x01\xff\xfe\x02b\x01\xff")
 
@@ -120,7 +120,7 @@ def test_bytes_that_are_no_text_match_nothing_and_raise_nothing() -> None:
         ("a NOT 5", "line 1, column 3", "NOT must precede"),
     ],
 )
-def test_an_error_states_its_position_and_a_correction(text: str, place: str, hint: str) -> None:
+def test_error_states_position_and_correction(text: str, place: str, hint: str) -> None:
     remark = refusal(text)
     assert remark.startswith("Invalid MessageSelector: ")
     assert place in remark
@@ -131,7 +131,7 @@ def test_text_after_a_complete_expression_is_ignored_as_in_rocketmq() -> None:
     assert matches("a = 1 b = 2 %", a="1")
 
 
-def test_hostile_expressions_are_refused_and_the_largest_allowed_ones_work() -> None:
+def test_hostile_expressions_are_rejected_and_the_largest_allowed_ones_work() -> None:
     assert "nested deeper" in refusal("(" * (MAX_DEPTH + 1) + "a = 1" + ")" * (MAX_DEPTH + 1))
     assert "nested deeper" in refusal("NOT " * 1_000 + "a")
     assert "nested deeper" in refusal("- " * 1_000 + "1 = 1")
@@ -144,7 +144,7 @@ def test_hostile_expressions_are_refused_and_the_largest_allowed_ones_work() -> 
     assert matches(f"a IN ({many})", a="3999")
 
 
-def test_deeply_nested_conditions_are_evaluated_as_flat_ones() -> None:
+def test_deeply_nested_conditions_equal_flat_ones() -> None:
     text = "a = 1"
     for _ in range(MAX_DEPTH - 1):
         text = f"b = 1 OR c = 1 AND ({text})"
@@ -153,14 +153,14 @@ def test_deeply_nested_conditions_are_evaluated_as_flat_ones() -> None:
     assert not matches(text, a="1", b="0", c="0")
 
 
-def test_names_and_strings_of_an_expression_never_become_code() -> None:
+def test_names_and_strings_never_become_code() -> None:
     text = "__import__ = 'os' OR raw = '\\' OR v0 = 'x\"\"\"' OR k0 = '{k0}' OR t1 = 'a%s'"
     assert matches(text, k0="{k0}")
     assert matches(text, raw="\\")
     assert not matches(text, a="1")
 
 
-def test_a_type_that_does_not_exist_is_refused_by_name() -> None:
+def test_unknown_expression_type_is_rejected_by_name() -> None:
     with pytest.raises(RequestError, match="LUA") as caught:
         compile_expression("LUA", "x")
     assert caught.value.code == ResponseCode.SYSTEM_ERROR

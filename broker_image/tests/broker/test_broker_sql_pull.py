@@ -1,4 +1,4 @@
-"""Pulls that filter by properties: what they find, how far they look, and who may."""
+"""Pulls that filter by properties: results, limits and permissions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +55,7 @@ def subscribe(harness: Harness, expression: str, topic: str = "Orders", version:
     assert harness.answer(RequestCode.HEART_BEAT, body=heartbeat.encode()).code == ResponseCode.SUCCESS
 
 
-def test_a_pull_returns_messages_that_match_its_expression(harness: Harness) -> None:
+def test_pull_returns_matching_messages(harness: Harness) -> None:
     for i in range(10):
         harness.send(body=b"%d" % i, properties={"price": str(i), "TAGS": "A"})
     found = answer(harness, "price BETWEEN 3 AND 5 AND TAGS = 'A'")
@@ -65,7 +65,7 @@ def test_a_pull_returns_messages_that_match_its_expression(harness: Harness) -> 
     assert answer(harness, "price > 1", maxMsgNums=2).fields["nextBeginOffset"] == "4"
 
 
-def test_a_pull_without_a_match_continues_after_the_examined_records(harness: Harness) -> None:
+def test_pull_without_a_match_moves_past_the_evaluated_messages(harness: Harness) -> None:
     for _ in range(5):
         harness.send(properties={"price": "1"})
     found = answer(harness, "price > 1")
@@ -73,7 +73,7 @@ def test_a_pull_without_a_match_continues_after_the_examined_records(harness: Ha
     assert isinstance(pull(harness, "price > 1", 5, sysFlag=HOLD), Held)
 
 
-def test_a_pull_examines_a_bounded_number_of_records(harness: Harness) -> None:
+def test_pull_evaluates_a_bounded_number_of_records(harness: Harness) -> None:
     for _ in range(MIN_ENTRIES_EXAMINED + 200):
         harness.send(body=b"", properties={"price": "1"})
     cheap = answer(harness, "price > 1")
@@ -82,7 +82,7 @@ def test_a_pull_examines_a_bounded_number_of_records(harness: Harness) -> None:
     assert 0 < int(costly.fields["nextBeginOffset"]) <= MAX_PROPERTY_WORK // 100
 
 
-def test_many_pulls_with_rare_matches_share_the_work_budget(harness: Harness) -> None:
+def test_selective_consumers_share_the_work_and_each_progresses(harness: Harness) -> None:
     for _ in range(100):
         harness.send(properties={"kind": "common"})
     rare = " OR ".join(f"p{i} = '1'" for i in range(100))
@@ -94,7 +94,7 @@ def test_many_pulls_with_rare_matches_share_the_work_budget(harness: Harness) ->
     assert int(answer(harness, rare).fields["nextBeginOffset"]) == alone
 
 
-def test_properties_are_read_whatever_the_size_of_the_body(harness: Harness) -> None:
+def test_properties_are_read_whatever_the_body_size(harness: Harness) -> None:
     sizes = [0, 10, LARGE_RECORD_BYTES - 200, LARGE_RECORD_BYTES, 100_000, 5]
     for number, size in enumerate(sizes):
         # A body that looks like properties deceives nobody.
@@ -107,7 +107,7 @@ def test_properties_are_read_whatever_the_size_of_the_body(harness: Harness) -> 
 @pytest.mark.parametrize("born", [bytes(8), bytes(20)])
 @pytest.mark.parametrize("stored", [bytes(8), bytes(20)])
 @pytest.mark.parametrize("body", [b"", b"x" * 20_000])
-def test_the_properties_of_a_record_are_found_with_hosts_of_any_width(born: bytes, stored: bytes, body: bytes) -> None:
+def test_properties_are_found_with_hosts_of_any_width(born: bytes, stored: bytes, body: bytes) -> None:
     parts = (0, 0, 0, 0, 0, 0, born, 0, stored, 0, 0, body, b"a\x01b\x02c\x01d")
     data = encode_record(b"Orders", *parts)
     read = PropertyReader(lambda at, size: data[at : at + size] if at + size <= len(data) else b"")
@@ -119,7 +119,7 @@ def test_the_properties_of_a_record_are_found_with_hosts_of_any_width(born: byte
         assert read(0, len(data)) in (None, decode_record(data).raw_properties)
 
 
-def test_a_held_pull_matches_properties_of_new_messages(harness: Harness) -> None:
+def test_held_pull_records_its_required_properties(harness: Harness) -> None:
     harness.send(properties={"price": "1"})
     held = pull(harness, "price > 1", 1, sysFlag=HOLD)
     assert isinstance(held, Held)
@@ -131,7 +131,7 @@ def test_a_held_pull_matches_properties_of_new_messages(harness: Harness) -> Non
     assert plain.properties is None
 
 
-def test_arrivals_carry_properties_only_for_held_pulls_that_need_them(harness: Harness) -> None:
+def test_arrivals_carry_properties_only_for_filtering_pulls(harness: Harness) -> None:
     seen: list[Any] = []
     waiting = {("Orders", 0)}
     harness.broker.watch_arrivals(lambda *arrival: seen.append(arrival[4]), {("Orders", 0), ("Orders", 1)}, waiting)
@@ -143,7 +143,7 @@ def test_arrivals_carry_properties_only_for_held_pulls_that_need_them(harness: H
     assert seen[1:] == [None, None]
 
 
-def test_expressions_come_by_heartbeat_as_well_and_bad_ones_are_27_there_and_23_with_the_pull(harness: Harness) -> None:
+def test_invalid_expression_gets_27_in_a_heartbeat_and_23_in_a_pull(harness: Harness) -> None:
     harness.send(body=b"no", properties={"price": "1"})
     harness.send(body=b"yes", properties={"price": "2"})
     subscribe(harness, "price > 1")
@@ -161,7 +161,7 @@ def test_expressions_come_by_heartbeat_as_well_and_bad_ones_are_27_there_and_23_
     assert answer(harness, "price > ").code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-def test_a_clients_expression_is_checked_at_its_start(harness: Harness) -> None:
+def test_client_can_check_at_start_whether_its_expression_is_supported(harness: Harness) -> None:
     def check(expression: str, kind: str = "SQL92") -> Response:
         subscription = SubscriptionData("Orders", expression, expression_type=kind)
         body = CheckClient("10.0.0.2@1", "readers", subscription).encode()
@@ -172,7 +172,7 @@ def test_a_clients_expression_is_checked_at_its_start(harness: Harness) -> None:
     assert check("x", "LUA").code == ResponseCode.SYSTEM_ERROR
 
 
-def test_expressions_are_refused_unless_they_are_switched_on(open_harness: Callable[..., Harness]) -> None:
+def test_expressions_are_rejected_unless_enabled(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness()
     harness.send()
     refused = answer(harness, "price > 1")
@@ -195,7 +195,7 @@ def test_retries_are_filtered_as_configured(
     assert bodies(found) == expected
 
 
-def test_retries_of_topics_that_the_group_takes_by_tags_pass(open_harness: Callable[..., Harness]) -> None:
+def test_retries_of_topics_subscribed_by_tag_pass(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(enable_property_filter=True, filter_support_retry=True)
     subscribe(harness, "A", kind="TAG")
     topic = retry_topic("readers")
@@ -206,14 +206,14 @@ def test_retries_of_topics_that_the_group_takes_by_tags_pass(open_harness: Calla
     assert len(bodies(found)) == 3
 
 
-def test_a_delayed_message_keeps_the_properties_for_expressions(harness: Harness) -> None:
+def test_delayed_message_keeps_the_filtered_properties(harness: Harness) -> None:
     harness.send(body=b"late", properties={"price": "2", "DELAY": "1"})
     harness.clock.advance(2_000)
     harness.broker.hand_over(harness.clock(), 100)
     assert bodies(answer(harness, "price > 1 AND DELAY = 1")) == [b"late"]
 
 
-def test_a_slow_consumer_is_sent_to_the_broker_that_its_group_names(open_harness: Callable[..., Harness]) -> None:
+def test_slow_consumer_is_directed_to_its_groups_broker(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(slave_read_enable=True, access_message_in_memory_max_ratio=0)
     for _ in range(3):
         harness.send()
@@ -227,7 +227,7 @@ def test_a_slow_consumer_is_sent_to_the_broker_that_its_group_names(open_harness
     assert up_to_date.fields["suggestWhichBrokerId"] == "3"
 
 
-def test_a_group_that_stays_far_behind_is_stopped_where_that_is_wanted(open_harness: Callable[..., Harness]) -> None:
+def test_group_far_behind_is_stopped_when_configured(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(disable_consume_if_consumer_read_slowly=True, consumer_fallbehind_threshold=1_000)
     for _ in range(20):
         harness.send(body=b"x" * 100)
@@ -244,7 +244,7 @@ def test_a_group_that_stays_far_behind_is_stopped_where_that_is_wanted(open_harn
     assert stopped.code == ResponseCode.NO_PERMISSION
 
 
-def test_damaged_records_do_not_match_expressions(harness: Harness) -> None:
+def test_damaged_records_are_skipped_by_filters(harness: Harness) -> None:
     for number in range(4):
         harness.send(body=b"%d" % number, properties={"price": str(number)})
     first = harness.pulled()[1]

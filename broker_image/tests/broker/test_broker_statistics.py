@@ -1,4 +1,4 @@
-"""Figures under RocketMQ's names: what counts for which key, windows as time goes on, and keys that end."""
+"""Statistics under RocketMQ's names: counted keys, sliding windows, and expiry of keys."""
 
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def run(harness: Harness, ms: int, *, every: int = SECOND_MS) -> None:
         harness.broker.hand_over(harness.clock(), 100)
 
 
-def test_statistics_of_puts_and_gets_equal_the_traffic(harness: Harness) -> None:
+def test_sent_messages_equal_stored_and_consumed_ones(harness: Harness) -> None:
     for number in range(6):
         harness.send(body=b"x" * number)
     end = size_of_log(harness)
@@ -65,7 +65,7 @@ def test_statistics_of_puts_and_gets_equal_the_traffic(harness: Harness) -> None
     assert view(harness, "GROUP_GET_LATENCY", "1@Orders@readers") is None
 
 
-def test_pulls_that_find_nothing_are_not_counted(harness: Harness) -> None:
+def test_empty_pulls_are_not_counted(harness: Harness) -> None:
     harness.send()
     harness.pull(offset=1)
     harness.pull(offset=9)
@@ -91,18 +91,18 @@ def test_pulls_that_find_nothing_are_not_counted(harness: Harness) -> None:
         ("", ""),
     ],
 )
-def test_statistics_of_unknown_names_and_keys_do_not_exist(harness: Harness, name: str, key: str) -> None:
+def test_uncounted_names_and_keys_do_not_exist(harness: Harness, name: str, key: str) -> None:
     harness.send()
     assert view(harness, name, key) is None
 
 
-def test_long_names_are_not_repeated_whole(harness: Harness) -> None:
+def test_long_names_are_truncated(harness: Harness) -> None:
     fields = {"statsName": "x" * 50_000, "statsKey": "y" * 50_000}
     answer = harness.answer(RequestCode.VIEW_BROKER_STATS_DATA, fields)
     assert len(str(answer.remark)) < 1_100
 
 
-def test_delayed_messages_count_where_they_wait_and_again_where_they_arrive(harness: Harness) -> None:
+def test_delayed_messages_count_when_stored_and_when_delivered(harness: Harness) -> None:
     harness.send(properties={"DELAY": "1"})
     harness.send(properties={"DELAY": "1"})
     harness.send(properties={"DELAY": "2"})
@@ -125,7 +125,7 @@ def test_delayed_messages_count_where_they_wait_and_again_where_they_arrive(harn
     assert minute(harness, "BROKER_PUT_NUMS", "DefaultCluster").sum == 6
 
 
-def test_a_batch_is_one_time(harness: Harness) -> None:
+def test_batch_counts_as_one_send(harness: Harness) -> None:
     harness.broker.stats.put_batch("Orders", [100, 200, 300])
     harness.broker.stats.put("Orders", 600)
     assert minute(harness, "TOPIC_PUT_NUMS", "Orders") == StatisticsFigures(4, 0.4, 2.0)
@@ -134,7 +134,7 @@ def test_a_batch_is_one_time(harness: Harness) -> None:
     assert harness.broker.stats.stored == {"Orders": 4}
 
 
-def test_send_backs_are_counted_for_their_original_topic(harness: Harness) -> None:
+def test_sent_back_messages_count_for_their_original_topic(harness: Harness) -> None:
     harness.broker.groups.find("readers")
     sent = response_of(harness.send())
     fields = {"offset": int(sent.fields["msgId"][-16:], 16), "group": "readers", "delayLevel": 0}
@@ -154,7 +154,7 @@ def test_send_backs_are_counted_for_their_original_topic(harness: Harness) -> No
     assert minute(harness, "SNDBCK_PUT_NUMS", "Orders@readers").sum == 2
 
 
-def test_fall_statistics_contain_the_lag_of_a_group(harness: Harness) -> None:
+def test_group_behind_reports_its_backlog(harness: Harness) -> None:
     harness.send()
     behind_from = size_of_log(harness)
     harness.clock.advance(SECOND_MS)
@@ -172,7 +172,7 @@ def test_fall_statistics_contain_the_lag_of_a_group(harness: Harness) -> None:
         assert minute(harness, name, "0@Orders@readers").sum == 0
 
 
-def test_progress_contains_the_consume_rate_of_a_group(harness: Harness) -> None:
+def test_progress_includes_the_groups_consumption_rate(harness: Harness) -> None:
     for _ in range(30):
         harness.send()
         harness.send("Refunds")
@@ -194,7 +194,7 @@ def test_progress_contains_the_consume_rate_of_a_group(harness: Harness) -> None
     assert [stats.consume_tps for stats in listed] == [1.5, 1.5]
 
 
-def test_figures_end_with_their_topic_or_group(harness: Harness) -> None:
+def test_statistics_end_with_their_topic_or_group(harness: Harness) -> None:
     harness.send()
     harness.send("Refunds")
     for topic in ("Orders", "Refunds"):
@@ -222,7 +222,7 @@ def sums(statistics: Statistics, now_ms: int) -> tuple[int, int, int]:
     return windows[0].sum, windows[1].sum, windows[2].sum
 
 
-def test_windows_exclude_older_samples() -> None:
+def test_windows_drop_old_samples() -> None:
     statistics = Statistics(START_MS)
     now_ms = START_MS
     history: list[int] = []
@@ -246,7 +246,7 @@ def test_windows_exclude_older_samples() -> None:
     assert sums(statistics, now_ms) == (0, 0, 0)
 
 
-def test_rates_are_over_the_time_that_the_window_covers() -> None:
+def test_rates_use_the_time_covered_by_the_window() -> None:
     statistics = Statistics(START_MS)
     for second in range(125):
         statistics.advance(START_MS + second * SECOND_MS)
@@ -261,7 +261,7 @@ def test_rates_are_over_the_time_that_the_window_covers() -> None:
     assert series.figures(DAY, elapsed_ms)[0].sum == 250
 
 
-def test_a_key_at_rest_keeps_its_figures_until_they_are_too_old() -> None:
+def test_idle_key_keeps_its_statistics_until_they_expire() -> None:
     series = Series(0)
     series.messages = 5
     assert series.figures(MINUTE, 5_000)[0].sum == 5
@@ -274,7 +274,7 @@ def test_a_key_at_rest_keeps_its_figures_until_they_are_too_old() -> None:
     assert series.figures(DAY, 75_000)[0].sum == 7
 
 
-def test_a_clock_that_is_set_back_loses_nothing() -> None:
+def test_clock_set_back_loses_nothing() -> None:
     statistics = Statistics(START_MS)
     statistics.add(statistics.puts, "T")
     statistics.advance(START_MS + 5_000)
@@ -284,7 +284,7 @@ def test_a_clock_that_is_set_back_loses_nothing() -> None:
     assert sums(statistics, START_MS - HOUR_MS + 90_000) == (0, 2, 2)
 
 
-def test_made_up_keys_take_bounded_memory_and_idle_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invented_keys_use_bounded_memory_and_idle_ones_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KEYS", 3)
     statistics = Statistics(START_MS)
     for number in range(10):
@@ -296,7 +296,7 @@ def test_made_up_keys_take_bounded_memory_and_idle_ones_make_room(monkeypatch: p
     assert list(statistics.puts) == ["T1", "T9"]
 
 
-def test_a_transaction_counts_as_half_and_again_when_it_is_committed(tmp_path: Path) -> None:
+def test_transaction_counts_as_half_message_and_when_committed(tmp_path: Path) -> None:
     harness = Transacting(tmp_path)
     committed, rolled_back, delayed = harness.prepare(), harness.prepare(), harness.prepare(DELAY="1")
     assert minute(harness, "TOPIC_PUT_NUMS", "RMQ_SYS_TRANS_HALF_TOPIC").sum == 3

@@ -5,7 +5,7 @@ from delaymq.broker.statistics.counters import Stats
 DAY_MS = 86_400_000
 
 
-def test_rates_are_taken_over_three_windows() -> None:
+def test_rates_cover_three_windows() -> None:
     stats = Stats(0)
     for second in range(1, 121):
         for _ in range(10 if second > 110 else 1):
@@ -15,7 +15,7 @@ def test_rates_are_taken_over_three_windows() -> None:
     assert stats.rates(120_000)["get_total"] == (0.0, 0.0, 0.0)
 
 
-def test_rates_stay_true_when_the_clock_is_set_back() -> None:
+def test_rates_stay_right_when_the_clock_is_set_back() -> None:
     stats = Stats(10_000_000)
     for second in range(600):
         stats.put("Orders", 100)
@@ -45,7 +45,7 @@ def test_totals_of_yesterday_and_today_roll_over_at_midnight() -> None:
     assert (stats.put_yesterday, stats.put_today, stats.put_messages) == (1, 2, 2)
 
 
-def test_the_distribution_of_put_times_is_that_of_the_last_whole_minute() -> None:
+def test_put_time_distribution_covers_the_last_full_minute() -> None:
     stats = Stats(0)
     for _ in range(10):
         stats.put("Orders", 1)

@@ -1,4 +1,4 @@
-"""Transactions: half messages, their commit and rollback, and what is refused."""
+"""Transactions: half messages, commit, rollback and rejections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def harness(open_transacting: Open) -> Transacting:
     return open_transacting()
 
 
-def test_a_half_message_is_stored_as_by_rocketmq_and_invisible(harness: Transacting) -> None:
+def test_half_message_is_stored_as_by_rocketmq_and_invisible(harness: Transacting) -> None:
     half = harness.prepare(KEYS="order-1")
     [record] = harness.records(names.HALF_TOPIC)
     assert (record.queue_id, record.queue_offset, record.physical_offset) == (0, 0, half.physical_offset)
@@ -38,7 +38,7 @@ def test_a_half_message_is_stored_as_by_rocketmq_and_invisible(harness: Transact
     assert harness.pending == 1
 
 
-def test_the_response_to_a_half_message_has_the_requested_queue_and_the_half_offset(harness: Transacting) -> None:
+def test_half_message_response_has_requested_queue_and_half_queue_offset(harness: Transacting) -> None:
     harness.prepare()
     properties = {"UNIQ_KEY": "K", "TRAN_MSG": "true", "PGROUP": GROUP}
     answer = harness.send(TOPIC, b"b", properties, e=3)
@@ -46,7 +46,7 @@ def test_the_response_to_a_half_message_has_the_requested_queue_and_the_half_off
     assert "transactionId" not in answer.fields
 
 
-def test_a_commit_makes_the_message_visible_with_its_proof(harness: Transacting) -> None:
+def test_commit_makes_the_message_visible_with_its_proof(harness: Transacting) -> None:
     half = harness.prepare(TAGS="paid")
     assert harness.commit(half).code == 0
     [record] = harness.records(TOPIC)
@@ -60,7 +60,7 @@ def test_a_commit_makes_the_message_visible_with_its_proof(harness: Transacting)
     assert harness.pending == 0
 
 
-def test_a_rollback_leaves_an_op_mark_and_no_message(harness: Transacting) -> None:
+def test_rollback_leaves_an_op_mark_and_no_message(harness: Transacting) -> None:
     half = harness.prepare()
     assert harness.roll_back(half).code == 0
     assert harness.records(TOPIC) == []
@@ -69,7 +69,7 @@ def test_a_rollback_leaves_an_op_mark_and_no_message(harness: Transacting) -> No
 
 
 @pytest.mark.parametrize("from_check", [True, False])
-def test_an_unknown_state_is_not_answered_and_changes_nothing(harness: Transacting, from_check: bool) -> None:
+def test_unknown_state_gets_no_response_and_changes_nothing(harness: Transacting, from_check: bool) -> None:
     half = harness.prepare()
     assert harness.end(half, UNKNOWN, fromTransactionCheck=from_check) is None
     assert harness.end(half, 4) is None
@@ -87,7 +87,7 @@ def test_an_unknown_state_is_not_answered_and_changes_nothing(harness: Transacti
         (GROUP, 0, -1, "Find prepared transaction message failed"),
     ],
 )
-def test_an_end_that_does_not_match_its_half_message_is_refused_as_by_rocketmq(
+def test_mismatching_end_is_rejected_as_by_rocketmq(
     harness: Transacting, group: str, queue_offset: int, physical_offset: int, remark: str
 ) -> None:
     half = harness.prepare()
@@ -99,14 +99,14 @@ def test_an_end_that_does_not_match_its_half_message_is_refused_as_by_rocketmq(
     assert harness.records(TOPIC) == []
 
 
-def test_a_message_that_is_not_a_half_message_cannot_be_committed(harness: Transacting) -> None:
+def test_ordinary_message_cannot_be_committed(harness: Transacting) -> None:
     answer = harness.send(TOPIC, b"plain", {"PGROUP": GROUP, "UNIQ_KEY": "P"})
     plain = Half("P", int(answer.fields["queueOffset"]), int(answer.fields["msgId"][16:], 16))
     assert harness.commit(plain).remark == "Find prepared transaction message failed"
     assert len(harness.records(TOPIC)) == 1
 
 
-def test_a_commit_that_comes_twice_makes_one_message(harness: Transacting) -> None:
+def test_repeated_commit_creates_one_message(harness: Transacting) -> None:
     half = harness.prepare()
     assert harness.commit(half).code == 0
     assert harness.commit(half).code == 0
@@ -115,7 +115,7 @@ def test_a_commit_that_comes_twice_makes_one_message(harness: Transacting) -> No
     assert harness.marks() == [0]
 
 
-def test_a_rollback_after_the_commit_is_refused_and_a_commit_after_the_rollback(harness: Transacting) -> None:
+def test_rollback_after_commit_and_commit_after_rollback_are_rejected(harness: Transacting) -> None:
     committed, rolled_back = harness.prepare(), harness.prepare()
     harness.commit(committed)
     harness.roll_back(rolled_back)
@@ -126,9 +126,7 @@ def test_a_rollback_after_the_commit_is_refused_and_a_commit_after_the_rollback(
     assert harness.committed_keys() == ["U1"]
 
 
-def test_an_end_that_comes_again_reads_no_other_message_whole(
-    harness: Transacting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_end_reads_no_other_message_in_full(harness: Transacting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Megabytes that were sent under the key of a transaction would hold everybody up at each of its ends."""
     half = harness.prepare()
     for _ in range(5):
@@ -148,7 +146,7 @@ def test_an_end_that_comes_again_reads_no_other_message_whole(
     assert read == [half.physical_offset] * 2
 
 
-def test_the_end_of_a_transaction_may_come_one_way(harness: Transacting) -> None:
+def test_transaction_can_be_ended_oneway(harness: Transacting) -> None:
     half = harness.prepare()
     assert harness.ask(RequestCode.END_TRANSACTION, {"commitOrRollback": "x"}, flag=FLAG_ONEWAY) is None
     header = {
@@ -159,7 +157,7 @@ def test_the_end_of_a_transaction_may_come_one_way(harness: Transacting) -> None
     assert harness.committed_keys() == ["U1"]
 
 
-def test_with_sync_flush_a_commit_is_answered_when_it_is_on_the_disk(open_transacting: Open) -> None:
+def test_commit_response_waits_for_synchronous_flush(open_transacting: Open) -> None:
     harness = open_transacting(flush_disk_type="SYNC_FLUSH")
     half = harness.prepare()
     assert harness.end(half, COMMIT).remark == "Find prepared transaction message failed"  # its send is not answered
@@ -174,33 +172,33 @@ def test_with_sync_flush_a_commit_is_answered_when_it_is_on_the_disk(open_transa
     assert harness.committed_keys() == ["U1"]
 
 
-def test_a_broker_without_transactions_rejects_half_messages(open_transacting: Open) -> None:
+def test_broker_that_rejects_transactions_reports_it(open_transacting: Open) -> None:
     harness = open_transacting(reject_transaction_message=True, broker_ip1="10.0.0.1")
     answer = harness.send(TOPIC, b"b", {"TRAN_MSG": "true", "PGROUP": GROUP}, f=4)
     assert (answer.code, answer.remark) == (16, "the broker[10.0.0.1] sending transaction message is forbidden")
     assert answer.fields["MSG_REGION"] == "DefaultRegion"
 
 
-def test_a_batch_cannot_be_a_transaction(harness: Transacting) -> None:
+def test_batch_cannot_be_a_transaction(harness: Transacting) -> None:
     body = encode_batch([BatchMessage(0, b"b", b"TRAN_MSG\x01true")])
     answer = harness.send(TOPIC, body, {}, m=True)
     assert answer.code == 13
     assert harness.send(TOPIC, b"b", {}, f=4).code == 16
 
 
-def test_a_transaction_needs_a_producer_group(harness: Transacting) -> None:
+def test_transaction_needs_a_producer_group(harness: Transacting) -> None:
     answer = harness.send(TOPIC, b"b", {"TRAN_MSG": "true"}, f=4)
     assert answer.code == 13
     assert "PGROUP" in answer.remark
 
 
-def test_nothing_that_a_client_sends_counts_as_checked_or_stored_anew(harness: Transacting) -> None:
+def test_clients_cannot_forge_check_counts_or_restored_half_messages(harness: Transacting) -> None:
     harness.prepare(TRANSACTION_CHECK_TIMES="14", TRAN_PREPARED_QUEUE_OFFSET="0", __DMQ_MARK="delivered:0:0:0")
     [record] = harness.records(names.HALF_TOPIC)
     assert not {"TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "__DMQ_MARK"} & set(record.properties)
 
 
-def test_a_transaction_with_a_delay_is_delayed_from_its_commit_on(harness: Transacting) -> None:
+def test_transaction_with_a_delay_is_delayed_from_its_commit(harness: Transacting) -> None:
     half = harness.prepare(DELAY="3")
     harness.clock.advance(60_000)
     assert harness.commit(half).code == 0
@@ -218,7 +216,7 @@ def test_a_transaction_with_a_delay_is_delayed_from_its_commit_on(harness: Trans
     assert harness.pending == 0
 
 
-def test_a_level_that_the_commit_could_not_use_is_refused_with_the_half_message(open_transacting: Open) -> None:
+def test_level_invalid_for_the_commit_is_rejected_with_the_half_message(open_transacting: Open) -> None:
     harness = open_transacting(delay_level_overflow="reject")
     properties = {"TRAN_MSG": "true", "PGROUP": GROUP, "DELAY": "99"}
     assert harness.send(TOPIC, b"b", properties).code == 13
@@ -226,7 +224,7 @@ def test_a_level_that_the_commit_could_not_use_is_refused_with_the_half_message(
     assert harness.pending == 0
 
 
-def test_a_table_that_got_shorter_does_not_fail_the_commit(open_transacting: Open) -> None:
+def test_shortened_level_table_does_not_fail_the_commit(open_transacting: Open) -> None:
     harness = open_transacting(delay_level_overflow="reject")
     half = harness.prepare(DELAY="18")
     harness.reopen(delay_level_overflow="reject", message_delay_level="1s 5s")
@@ -235,7 +233,7 @@ def test_a_table_that_got_shorter_does_not_fail_the_commit(open_transacting: Ope
 
 
 @pytest.mark.parametrize("level", [0, 18])
-def test_properties_that_leave_no_room_for_the_commit_are_refused_at_once(harness: Transacting, level: int) -> None:
+def test_properties_too_long_for_the_commit_are_rejected_immediately(harness: Transacting, level: int) -> None:
     delay = {"DELAY": str(level)} if level else {}
     fitting = 0
     for size in range(MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES - 400, MAX_PROPERTIES_BYTES, 7):
@@ -259,12 +257,12 @@ def test_properties_that_leave_no_room_for_the_commit_are_refused_at_once(harnes
 @pytest.mark.parametrize(
     "topic", [names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC, names.TRANS_CHECK_MAX_TOPIC]
 )
-def test_a_topic_of_the_broker_cannot_be_the_target(harness: Transacting, topic: str) -> None:
+def test_system_topic_cannot_be_the_target(harness: Transacting, topic: str) -> None:
     answer = harness.send(topic, b"b", {"TRAN_MSG": "true", "PGROUP": GROUP}, f=4)
     assert (answer.code, answer.remark) == (16, f"Sending message to topic[{topic}] is forbidden.")
 
 
-def test_a_retry_topic_can_be_a_target_but_a_retry_is_not_a_transaction(harness: Transacting) -> None:
+def test_retry_topic_can_be_the_target_and_later_retries_are_no_transactions(harness: Transacting) -> None:
     harness.broker.groups.put(SubscriptionGroupConfig("readers"))
     half = harness.prepare(topic="%RETRY%readers")
     assert harness.records("%RETRY%readers") == []

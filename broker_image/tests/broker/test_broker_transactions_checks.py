@@ -1,4 +1,4 @@
-"""The check-back: who is asked when, how often, and what becomes of what nobody answers."""
+"""Transaction checks: recipients, times, counts, and half messages whose checks go unanswered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def asked(session: FakeSession) -> list[str]:
     return [command.fields["msgId"] for command in session.notified]
 
 
-def test_a_check_carries_the_message_as_it_will_be_delivered(harness: Transacting) -> None:
+def test_check_carries_the_message_as_it_would_be_committed(harness: Transacting) -> None:
     session = harness.connect()
     half = harness.prepare(KEYS="k", TAGS="paid")
     assert harness.next_round() == 1
@@ -72,7 +72,7 @@ def test_no_check_is_sent_before_the_timeout_or_twice_in_a_round(open_transactin
 
 
 @pytest.mark.parametrize(("immunity", "rounds"), [("30", 3), ("-1", 1), ("x", 1), ("9999999999", 1), ("0", 1)])
-def test_a_message_may_state_its_immunity_time(open_transacting: Open, immunity: str, rounds: int) -> None:
+def test_message_may_set_its_immunity_time(open_transacting: Open, immunity: str, rounds: int) -> None:
     harness = open_transacting(transaction_time_out=6_000, transaction_check_interval=10_000)
     session = harness.connect()
     harness.prepare(CHECK_IMMUNITY_TIME_IN_SECONDS=immunity)
@@ -84,7 +84,7 @@ def test_a_message_may_state_its_immunity_time(open_transacting: Open, immunity:
     assert done == rounds
 
 
-def test_checks_rotate_through_the_producers_of_a_group(harness: Transacting) -> None:
+def test_checks_rotate_among_producers_of_a_group(harness: Transacting) -> None:
     first, second = harness.connect(), harness.connect()
     harness.prepare()
     for _ in range(4):
@@ -92,7 +92,7 @@ def test_checks_rotate_through_the_producers_of_a_group(harness: Transacting) ->
     assert [len(asked(session)) for session in (first, second)] == [2, 2]
 
 
-def test_an_unsent_check_does_not_count_and_the_round_resumes_with_it(open_transacting: Open) -> None:
+def test_undelivered_check_does_not_count_and_the_round_continues(open_transacting: Open) -> None:
     """Large messages are faster than a connection: what did not fit would be given up without having been asked."""
     harness = open_transacting(transaction_check_max=2)
     session = harness.connect()
@@ -111,7 +111,7 @@ def test_an_unsent_check_does_not_count_and_the_round_resumes_with_it(open_trans
     assert harness.broker.transactions.totals().checked == 6
 
 
-def test_a_group_that_takes_no_questions_keeps_the_others_from_none(open_transacting: Open) -> None:
+def test_unreachable_group_does_not_block_checks_of_others(open_transacting: Open) -> None:
     harness = open_transacting(transaction_check_max=1)
     deaf, well = harness.connect("deaf"), harness.connect("well")
     deaf.room = 0
@@ -129,7 +129,7 @@ def test_a_group_that_takes_no_questions_keeps_the_others_from_none(open_transac
     assert asked(deaf) == ["U1", "U3", "U5"]
 
 
-def test_a_check_skips_a_producer_that_does_not_read(harness: Transacting) -> None:
+def test_check_skips_a_producer_with_a_backlog(harness: Transacting) -> None:
     behind, ready = harness.connect(), harness.connect()
     behind.room = 0
     for _ in range(4):
@@ -138,7 +138,7 @@ def test_a_check_skips_a_producer_that_does_not_read(harness: Transacting) -> No
     assert asked(ready) == ["U1", "U2", "U3", "U4"]
 
 
-def test_the_immunity_holds_across_a_restart(open_transacting: Open) -> None:
+def test_immunity_holds_across_a_restart(open_transacting: Open) -> None:
     harness = open_transacting(transaction_check_interval=10_000)
     harness.prepare(CHECK_IMMUNITY_TIME_IN_SECONDS="60")
     harness.restart()
@@ -151,14 +151,14 @@ def test_the_immunity_holds_across_a_restart(open_transacting: Open) -> None:
     assert asked(session) == ["U1"]
 
 
-def test_a_birth_in_the_future_does_not_put_the_question_off(harness: Transacting) -> None:
+def test_birth_time_in_the_future_does_not_defer_the_check(harness: Transacting) -> None:
     session = harness.connect()
     harness.send(TOPIC, b"b", {"UNIQ_KEY": "F", "TRAN_MSG": "true", "PGROUP": GROUP}, g=2**62)
     harness.next_round()
     assert asked(session) == ["F"]
 
 
-def test_checks_rotate_within_a_group_and_never_go_to_other_groups(harness: Transacting) -> None:
+def test_checks_rotate_among_producers_of_the_group_only(harness: Transacting) -> None:
     first, second, other = harness.connect(), harness.connect(), harness.connect("others")
     for _ in range(6):
         harness.prepare()
@@ -168,7 +168,7 @@ def test_checks_rotate_within_a_group_and_never_go_to_other_groups(harness: Tran
     assert other.notified == []
 
 
-def test_a_check_is_deferred_while_no_producer_is_connected_and_counts_when_sent(harness: Transacting) -> None:
+def test_check_is_deferred_and_not_counted_without_a_producer(harness: Transacting) -> None:
     session = harness.connect()
     harness.prepare()
     harness.broker.clients.session_closed(session)
@@ -183,7 +183,7 @@ def test_a_check_is_deferred_while_no_producer_is_connected_and_counts_when_sent
     assert decode_record(command.body).properties["TRANSACTION_CHECK_TIMES"] == "1"
 
 
-def test_a_round_resumes_where_its_budget_ended(open_transacting: Open) -> None:
+def test_round_continues_where_its_budget_ended(open_transacting: Open) -> None:
     harness = open_transacting(mapped_file_size_commit_log=8 << 20)
     session = harness.connect()
     for _ in range(50):
@@ -196,7 +196,7 @@ def test_a_round_resumes_where_its_budget_ended(open_transacting: Open) -> None:
     assert asked(session) == [f"U{number}" for number in range(1, 51)]
 
 
-def test_a_transaction_that_ends_during_a_round_is_not_checked(harness: Transacting) -> None:
+def test_transaction_ended_during_a_round_is_not_checked(harness: Transacting) -> None:
     session = harness.connect()
     halves = [harness.prepare() for _ in range(10)]
     harness.clock.advance(61_000)
@@ -209,7 +209,7 @@ def test_a_transaction_that_ends_during_a_round_is_not_checked(harness: Transact
     assert late.key not in asked(session)
 
 
-def test_an_answer_to_a_question_ends_the_transaction(harness: Transacting) -> None:
+def test_response_to_a_check_ends_the_transaction(harness: Transacting) -> None:
     session = harness.connect()
     harness.prepare()
     harness.prepare()
@@ -222,7 +222,7 @@ def test_an_answer_to_a_question_ends_the_transaction(harness: Transacting) -> N
     assert harness.next_round() == 0
 
 
-def test_after_the_last_question_the_message_is_given_up(open_transacting: Open) -> None:
+def test_message_is_discarded_after_the_last_check(open_transacting: Open) -> None:
     harness = open_transacting(transaction_check_max=3)
     session = harness.connect()
     half = harness.prepare(KEYS="k")
@@ -252,7 +252,7 @@ def given_up(harness: Transacting) -> Half:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_late_commit_of_a_given_up_transaction_counts_once(open_transacting: Open, restart: bool) -> None:
+def test_late_commit_of_a_discarded_message_counts_once(open_transacting: Open, restart: bool) -> None:
     harness = open_transacting(transaction_check_max=1)
     half = given_up(harness)
     if restart:
@@ -265,7 +265,7 @@ def test_a_late_commit_of_a_given_up_transaction_counts_once(open_transacting: O
     assert harness.committed_keys() == ["U1"]
 
 
-def test_a_late_rollback_of_a_given_up_transaction_is_kept(open_transacting: Open) -> None:
+def test_late_rollback_of_a_discarded_message_holds(open_transacting: Open) -> None:
     harness = open_transacting(transaction_check_max=1)
     half = given_up(harness)
     assert harness.roll_back(half).code == 0
@@ -274,7 +274,7 @@ def test_a_late_rollback_of_a_given_up_transaction_is_kept(open_transacting: Ope
     assert harness.committed_keys() == []
 
 
-def test_transactions_older_than_the_retention_are_given_up_with_or_without_producers(open_transacting: Open) -> None:
+def test_message_older_than_retention_is_discarded_with_or_without_producer(open_transacting: Open) -> None:
     harness = open_transacting(file_reserved_time=2)
     harness.prepare(CHECK_IMMUNITY_TIME_IN_SECONDS="999999")
     harness.clock.advance(3_600_000)
@@ -287,7 +287,7 @@ def test_transactions_older_than_the_retention_are_given_up_with_or_without_prod
     assert harness.pending == 1
 
 
-def test_transactions_without_producers_do_not_pin_a_nearly_full_disk(
+def test_nearly_full_disk_is_not_pinned_by_messages_without_producer(
     open_transacting: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One transaction of a producer that is gone would keep every later segment for fileReservedTime."""
@@ -317,7 +317,7 @@ def resume(harness: Transacting, message_id: str) -> Response:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_given_up_transaction_can_be_checked_again(open_transacting: Open, restart: bool) -> None:
+def test_checks_of_a_discarded_message_can_resume(open_transacting: Open, restart: bool) -> None:
     harness = open_transacting(transaction_check_max=2)
     half = given_up(harness)
     [copy] = harness.records(names.TRANS_CHECK_MAX_TOPIC)
@@ -337,7 +337,7 @@ def test_a_given_up_transaction_can_be_checked_again(open_transacting: Open, res
     assert resume(harness, offset_message_id(copy.store_host, copy.physical_offset)).code == 1
 
 
-def test_a_resumed_transaction_starts_with_no_checks(open_transacting: Open) -> None:
+def test_resumed_checks_start_from_zero(open_transacting: Open) -> None:
     harness = open_transacting(transaction_check_max=2)
     session = harness.connect()
     half = harness.prepare()
@@ -352,7 +352,7 @@ def test_a_resumed_transaction_starts_with_no_checks(open_transacting: Open) -> 
 
 
 @pytest.mark.parametrize("message_id", ["", "xyz", "0" * 32, "Z" * 32, "0" * 24 + "7" * 8])
-def test_a_message_that_is_not_a_half_message_cannot_be_resumed(harness: Transacting, message_id: str) -> None:
+def test_ordinary_message_cannot_resume_checks(harness: Transacting, message_id: str) -> None:
     harness.prepare()
     answer = resume(harness, message_id)
     if message_id == "0" * 32:
@@ -363,7 +363,7 @@ def test_a_message_that_is_not_a_half_message_cannot_be_resumed(harness: Transac
         assert answer.remark.startswith("Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed.")
 
 
-def test_an_ended_transaction_cannot_be_resumed(harness: Transacting) -> None:
+def test_ended_transaction_cannot_resume_checks(harness: Transacting) -> None:
     half = harness.prepare()
     harness.commit(half)
     answer = resume(harness, offset_message_id(harness.broker.store_host, half.physical_offset))
@@ -388,7 +388,7 @@ def test_check_counts_survive_a_clean_stop(open_transacting: Open) -> None:
     assert harness.pending == 0
 
 
-def test_a_changed_configuration_counts_at_once(harness: Transacting) -> None:
+def test_changed_configuration_applies_immediately(harness: Transacting) -> None:
     session = harness.connect()
     harness.prepare()
     changed = harness.config.__class__(**{**vars_of(harness), "transaction_check_interval": 1_000})
@@ -404,7 +404,7 @@ def vars_of(harness: Transacting) -> dict[str, Any]:
     return {name: getattr(harness.config, name) for name in harness.config.__dataclass_fields__}
 
 
-def test_many_without_a_producer_cost_a_look_at_arrays_and_nothing_in_the_log(harness: Transacting) -> None:
+def test_messages_without_producers_cost_array_reads_and_no_log_writes(harness: Transacting) -> None:
     for _ in range(20):
         harness.prepare()
     ledger = harness.broker.transactions.ledger

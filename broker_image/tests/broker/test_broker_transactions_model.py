@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, each transaction gets exactly its fate."""
+"""Each transaction gets exactly its fate, whatever the order of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start finds: records of RocketMQ's, snapshots of any size, progress that is behind or made up, pins."""
+"""Transactions at start: RocketMQ's records, snapshots, wrong progress, pins."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def open_offsets(harness: Transacting) -> list[int]:
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_op_marks_of_rocketmq_settle_the_offsets_in_their_body(harness: Transacting, snapshot: bool) -> None:
+def test_rocketmqs_op_marks_settle_the_half_messages_in_their_bodies(harness: Transacting, snapshot: bool) -> None:
     halves = [foreign_half(harness, f"F{number}") for number in range(6)]
     if snapshot:
         harness.restart()
@@ -80,7 +80,7 @@ def test_op_marks_of_rocketmq_settle_the_offsets_in_their_body(harness: Transact
     assert open_offsets(harness) == [2, 5]
 
 
-def test_half_messages_below_rocketmqs_progress_are_settled(harness: Transacting) -> None:
+def test_half_messages_behind_rocketmqs_progress_are_settled(harness: Transacting) -> None:
     for number in range(4):
         foreign_half(harness, f"F{number}")
     harness.broker.offsets.commit(names.HALF_TOPIC, PROGRESS_GROUP, 0, 3)
@@ -91,7 +91,7 @@ def test_half_messages_below_rocketmqs_progress_are_settled(harness: Transacting
     assert open_offsets(harness) == [3]
 
 
-def test_the_newest_of_rocketmqs_restored_half_messages_counts(harness: Transacting) -> None:
+def test_newest_of_rocketmqs_restored_half_messages_counts_after_a_kill(harness: Transacting) -> None:
     first = foreign_half(harness, "A")
     other = foreign_half(harness, "B")
     newer = foreign_half(harness, "A", TRANSACTION_CHECK_TIMES="1")
@@ -109,7 +109,7 @@ def test_the_newest_of_rocketmqs_restored_half_messages_counts(harness: Transact
     assert harness.committed_keys() == ["A"]
 
 
-def test_the_questions_that_rocketmq_put_count(open_transacting: Open) -> None:
+def test_rocketmqs_check_counts_are_kept(open_transacting: Open) -> None:
     harness = open_transacting(transaction_check_max=3)
     foreign_half(harness, "A", TRANSACTION_CHECK_TIMES="2")
     harness.kill()
@@ -120,7 +120,7 @@ def test_the_questions_that_rocketmq_put_count(open_transacting: Open) -> None:
     assert [r.properties["UNIQ_KEY"] for r in harness.records(names.TRANS_CHECK_MAX_TOPIC)] == ["A"]
 
 
-def test_a_transaction_given_up_by_rocketmq_can_be_resumed_once(harness: Transacting) -> None:
+def test_messages_discarded_by_rocketmq_can_be_checked_again_once(harness: Transacting) -> None:
     harness.send(TOPIC)
     properties = {"UNIQ_KEY": "G", "TRAN_MSG": "true", "PGROUP": GROUP, "REAL_TOPIC": TOPIC, "REAL_QID": "0"}
     copy = NewRecord(names.TRANS_CHECK_MAX_TOPIC, 0, b"body of G", properties, 0, 0, 1, HOST, HOST)
@@ -137,7 +137,7 @@ def test_a_transaction_given_up_by_rocketmq_can_be_resumed_once(harness: Transac
     assert [r.properties.get("UNIQ_KEY") for r in harness.records(TOPIC)] == [None, "G"]
 
 
-def test_a_retry_of_a_committed_message_settles_nothing(harness: Transacting) -> None:
+def test_retry_of_a_committed_message_settles_nothing(harness: Transacting) -> None:
     """RocketMQ's send-back keeps the commit bit and no offset, which reads as that of the first record."""
     first = harness.prepare()
     assert first.physical_offset == 0
@@ -154,7 +154,7 @@ def test_a_retry_of_a_committed_message_settles_nothing(harness: Transacting) ->
     assert harness.committed_keys() == ["U1"]
 
 
-def test_ranges_beyond_the_snapshot_limit_are_recovered_from_op_marks(
+def test_ranges_beyond_the_snapshots_limit_are_found_by_their_op_marks(
     open_transacting: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger, "MAX_RUNS", 3)
@@ -185,12 +185,12 @@ def test_ranges_beyond_the_snapshot_limit_are_recovered_from_op_marks(
         {"version": 1, "pending": 7, "knownTo": None, "halfEnd": 1, "opEnd": 0, "lastOffset": 0, "unmarked": []},
     ],
 )
-def test_a_state_that_is_none_is_refused(state: object) -> None:
+def test_invalid_state_is_rejected(state: object) -> None:
     with pytest.raises(ValueError, match=r"transactions|unpack"):
         ledger.Ledger(6_000).restore(state)
 
 
-def test_a_commit_that_crashed_before_its_op_mark_gets_it_after_the_start(harness: Transacting) -> None:
+def test_commit_that_crashed_before_its_op_mark_gets_it_at_start(harness: Transacting) -> None:
     half = harness.prepare()
     harness.prepare()
     broker = harness.broker
@@ -213,7 +213,7 @@ def test_a_commit_that_crashed_before_its_op_mark_gets_it_after_the_start(harnes
     assert harness.marks() == [0]
 
 
-def test_a_commit_whose_append_failed_after_the_write_is_not_repeated(harness: Transacting) -> None:
+def test_commit_that_failed_after_its_append_is_not_repeated(harness: Transacting) -> None:
     half = harness.prepare()
     store = harness.broker.store
     append = store.append
@@ -229,7 +229,7 @@ def test_a_commit_whose_append_failed_after_the_write_is_not_repeated(harness: T
     assert harness.committed_keys() == ["U1"]
 
 
-def test_a_store_that_takes_nothing_refuses_the_commit_and_keeps_the_half_message(harness: Transacting) -> None:
+def test_store_without_space_rejects_the_commit_and_keeps_the_half_message(harness: Transacting) -> None:
     half = harness.prepare()
     store = harness.broker.store
     disk, store._retention.disk = store._retention.disk, store._retention.disk._replace(writes_refused=True)
@@ -253,7 +253,7 @@ def stated(harness: Transacting) -> tuple[int | None, int | None]:
     return half, op
 
 
-def test_the_stated_progress_is_never_ahead_of_the_disk(harness: Transacting) -> None:
+def test_stored_progress_is_never_ahead_of_durable_data(harness: Transacting) -> None:
     halves = [harness.prepare() for _ in range(3)]
     harness.flush()
     stated(harness)
@@ -270,7 +270,7 @@ def test_the_stated_progress_is_never_ahead_of_the_disk(harness: Transacting) ->
     assert stated(harness) == (3, 3)
 
 
-def test_a_progress_that_a_client_made_up_is_put_right_before_it_is_written(harness: Transacting) -> None:
+def test_forged_progress_is_corrected_before_it_is_written(harness: Transacting) -> None:
     half = harness.prepare()
     harness.flush()
     stated(harness)
@@ -283,7 +283,7 @@ def test_a_progress_that_a_client_made_up_is_put_right_before_it_is_written(harn
     assert harness.commit(half).code == 0
 
 
-def test_a_store_without_transactions_states_nothing(harness: Transacting) -> None:
+def test_store_without_transactions_stores_no_progress(harness: Transacting) -> None:
     harness.send(TOPIC)
     harness.flush()
     assert stated(harness) == (None, None)
@@ -294,7 +294,7 @@ def pinned(harness: Transacting) -> int | None:
     return {pin.holder: pin.offset for pin in harness.broker.store.pins.report()}.get("half messages")
 
 
-def test_the_log_is_kept_from_the_oldest_open_half_message_on_until_its_end_is_on_the_disk(
+def test_log_is_kept_from_the_oldest_open_half_message_until_its_end_is_durable(
     harness: Transacting,
 ) -> None:
     assert pinned(harness) is None
@@ -314,7 +314,7 @@ def test_the_log_is_kept_from_the_oldest_open_half_message_on_until_its_end_is_o
     assert pinned(harness) is None
 
 
-def test_segments_with_open_half_messages_outlive_their_time(open_transacting: Open) -> None:
+def test_segments_with_open_half_messages_outlive_retention(open_transacting: Open) -> None:
     harness = open_transacting(mapped_file_size_commit_log=64 * 1024, file_reserved_time=72)
     half = harness.prepare()
     for _ in range(300):
@@ -328,7 +328,7 @@ def test_segments_with_open_half_messages_outlive_their_time(open_transacting: O
     assert harness.commit(half).code == 0
 
 
-def test_a_read_only_broker_ends_nothing(open_transacting: Open) -> None:
+def test_read_only_broker_ends_no_transaction(open_transacting: Open) -> None:
     harness = open_transacting()
     half = harness.prepare()
     harness.reopen(read_only=True)
@@ -337,7 +337,7 @@ def test_a_read_only_broker_ends_nothing(open_transacting: Open) -> None:
     harness.reopen()
 
 
-def test_a_check_may_go_to_a_producer_that_connected_after_the_start(harness: Transacting) -> None:
+def test_check_can_go_to_a_producer_connected_after_the_start(harness: Transacting) -> None:
     harness.prepare()
     harness.kill()
     session = FakeSession()
@@ -351,7 +351,7 @@ def test_a_check_may_go_to_a_producer_that_connected_after_the_start(harness: Tr
     settled=st.lists(st.tuples(st.integers(0, 400), st.booleans()), max_size=400),
     small=st.sampled_from([4, 16, 1_024]),
 )
-def test_pending_half_messages_are_found_by_both_offsets_whatever_was_settled(
+def test_pending_half_messages_are_found_by_both_offsets(
     count: int, settled: list[tuple[int, bool]], small: int
 ) -> None:
     kept = pending._CHUNK_HALVES, pending._JOINED_BELOW
@@ -390,7 +390,7 @@ def test_pending_half_messages_are_found_by_both_offsets_whatever_was_settled(
 
 
 @given(st.lists(st.tuples(st.integers(0, 4_000), st.integers(1, 4_000)), max_size=20))
-def test_the_progress_in_the_op_queue_never_passes_a_mark_that_is_still_needed(steps: list[tuple[int, int]]) -> None:
+def test_op_queue_progress_never_passes_a_required_mark(steps: list[tuple[int, int]]) -> None:
     progress = OpProgress(0)
     op_end = half_end = half_low = 0
     needed: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Deliveries that somebody holds back: paused, spread over a time, or the overdue ones dropped."""
+"""Controlled deliveries: paused, spread over a time, or overdue messages dropped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bodies(bench: Bench, topic: str = "orders") -> list[str]:
     return [record.body.decode() for record in bench.store.records() if record.topic == topic]
 
 
-def test_while_paused_nothing_is_handed_over_also_after_a_restart() -> None:
+def test_nothing_is_delivered_while_paused_even_after_a_restart() -> None:
     bench = overdue_bench()
     bench.delivery.control.pause()
     assert bench.delivery.next_wakeup_ms() is None
@@ -49,7 +49,7 @@ def test_while_paused_nothing_is_handed_over_also_after_a_restart() -> None:
     assert FILE_NAME not in bench.files
 
 
-def test_a_file_that_cannot_be_read_holds_everything_back() -> None:
+def test_unreadable_file_pauses_all_deliveries() -> None:
     bench = overdue_bench()
     bench.kill()
     bench.files[FILE_NAME] = b'{"mode":"deliv'
@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_read_holds_everything_back() -> None:
     assert bench.delivery.control.policy.mode is DeliveryMode.PAUSED
 
 
-def test_a_spread_delivers_in_due_order_and_does_not_delay_newer_messages() -> None:
+def test_spread_keeps_due_order_over_its_time_and_does_not_delay_newer_messages() -> None:
     bench = overdue_bench()
     bench.delivery.control.spread(10_000)
     began_ms = bench.now_ms
@@ -79,7 +79,7 @@ def test_a_spread_delivers_in_due_order_and_does_not_delay_newer_messages() -> N
     assert bench.delivery.status()["held"] is None
 
 
-def test_a_restart_in_the_middle_spreads_the_rest_over_the_rest_of_the_time() -> None:
+def test_restart_during_a_spread_uses_the_remaining_time() -> None:
     bench = overdue_bench()
     bench.delivery.control.spread(10_000)
     began_ms = bench.now_ms
@@ -96,7 +96,7 @@ def test_a_restart_in_the_middle_spreads_the_rest_over_the_rest_of_the_time() ->
     assert sorted(bodies(bench)) == sorted(f"m{number}" for number in range(10))
 
 
-def test_a_spread_that_no_broker_has_begun_begins_with_the_first() -> None:
+def test_unstarted_spread_begins_with_the_first_start() -> None:
     bench = overdue_bench()
     bench.kill()
     content = {"mode": "spread", "sinceMs": START_MS, "upToMs": None, "overMs": 1_000, "untilMs": None}
@@ -127,7 +127,7 @@ def test_rejected_appends_stay_in_the_spread() -> None:
     assert sorted(bodies(bench)) == sorted(f"m{number}" for number in range(10))
 
 
-def test_a_pause_in_a_spread_loses_nothing() -> None:
+def test_pause_during_a_spread_loses_nothing() -> None:
     bench = overdue_bench()
     bench.delivery.control.spread(10_000)
     bench.now_ms += 2_000
@@ -140,7 +140,7 @@ def test_a_pause_in_a_spread_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("ending", ["kill", "stop", "power"])
-def test_dropped_messages_are_settled_by_marks_and_stay_settled(ending: str) -> None:
+def test_dropped_messages_are_settled_by_marks_permanently(ending: str) -> None:
     bench = overdue_bench()
     bench.delivery.control.drop(bench.now_ms)
     bench.hand_over()
@@ -161,7 +161,7 @@ def test_dropped_messages_are_settled_by_marks_and_stay_settled(ending: str) -> 
     assert bodies(bench) == ["later"]
 
 
-def test_a_kill_during_a_drop_resumes_it_and_delivers_nothing() -> None:
+def test_kill_during_a_drop_continues_it_and_delivers_nothing() -> None:
     bench = overdue_bench()
     bench.delivery.control.drop(bench.now_ms)
     assert bench.delivery.hand_over(bench.now_ms, 4) == 4
@@ -174,7 +174,7 @@ def test_a_kill_during_a_drop_resumes_it_and_delivers_nothing() -> None:
     assert len(bodies(bench, MARKS_TOPIC)) == 10
 
 
-def test_messages_due_after_the_stated_time_are_delivered() -> None:
+def test_messages_due_after_the_cutoff_are_delivered() -> None:
     bench = overdue_bench()
     bench.delivery.control.drop(bench.now_ms - 8_950)
     bench.hand_over()
@@ -183,7 +183,7 @@ def test_messages_due_after_the_stated_time_are_delivered() -> None:
     assert dropped + len(bodies(bench)) == 10
 
 
-def test_a_spread_gives_out_nothing_twice_whatever_is_given_back() -> None:
+def test_spread_delivers_nothing_twice_after_returned_entries() -> None:
     spread = PacedQueue([queue_of(range(100))], 99, 1_000, 2_000)
     taken = spread.take(1_500, 30)
     spread.give_back(taken[10:])
@@ -205,7 +205,7 @@ def queue_of(dues: Iterable[int]) -> LevelQueue:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_spread_takes_all_overdue_entries_and_returns_the_rest(seed: int) -> None:
+def test_spread_takes_all_overdue_entries_and_returns_the_rest(seed: int) -> None:
     random = Random(seed)
     dues = sorted(random.choices(range(1_000), k=300))
     for _ in range(random.choice((0, 3, 150))):
@@ -232,7 +232,7 @@ def test_a_spread_takes_all_overdue_entries_and_returns_the_rest(seed: int) -> N
     assert [entry[::2] for entry in rest] == sorted((waits - {entry[::2] for entry in half}) | {(5, len(dues))})
 
 
-def test_entries_settled_during_a_spread_are_not_delivered() -> None:
+def test_entries_settled_during_a_spread_are_not_delivered_and_it_ends() -> None:
     queue = queue_of(range(100))
     spread = PacedQueue([queue], 99, 1_000, 2_000)
     for offset in range(90, 100):
@@ -241,7 +241,7 @@ def test_entries_settled_during_a_spread_are_not_delivered() -> None:
     assert (spread.left, spread.next_due_ms()) == (0, None)
 
 
-def test_a_pause_remains_when_its_file_cannot_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_with_an_undeletable_file_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = overdue_bench()
     bench.delivery.control.pause()
 

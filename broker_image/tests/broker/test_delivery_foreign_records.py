@@ -1,4 +1,4 @@
-"""What is believed of what others wrote: marks, due times, copies and messages of other brokers."""
+"""Trust in data of other brokers: marks, due times, copies and messages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from delaymq.store.model import NewRecord
 from delaymq_testing.broker.delivery_harness import HOST, START_MS, Bench
 
 
-def test_properties_of_our_own_are_stripped_from_what_clients_send() -> None:
+def test_reserved_properties_are_stripped_from_client_messages() -> None:
     properties = {"__DMQ_MARK": "delivered:0:0:0", "__DMQ_DUE": "x", "__DMQ_LATER": "y", "color": "rot"}
     strip_own(properties)
     assert properties == {"color": "rot"}
 
 
-def test_a_mark_copied_by_a_foreign_broker_settles_nothing() -> None:
+def test_mark_copied_by_a_foreign_broker_settles_nothing() -> None:
     bench = Bench("1s")
     first = bench.send("a", 1)
     bench.send("b", 1)
@@ -41,7 +41,7 @@ def test_a_mark_copied_by_a_foreign_broker_settles_nothing() -> None:
     assert bench.hand_over() == ["a", "b"]
 
 
-def test_marks_behind_a_snapshot_are_checked_against_records_before_it() -> None:
+def test_marks_behind_a_snapshot_are_checked_against_earlier_records() -> None:
     bench = Bench("1s")
     first = bench.send("a", 1)
     bench.send("b", 1)
@@ -57,7 +57,7 @@ def test_marks_behind_a_snapshot_are_checked_against_records_before_it() -> None
     assert bench.hand_over() == ["b"]
 
 
-def test_a_send_back_through_the_real_broker_is_delivered_although_it_carries_our_old_mark_and_due_time() -> None:
+def test_send_back_through_the_real_broker_is_delivered_despite_old_mark_and_due_time() -> None:
     bench = Bench("1s 5s 10s")
     bench.send("a", 1)
     bench.now_ms += 1_000
@@ -87,7 +87,7 @@ def test_a_send_back_through_the_real_broker_is_delivered_although_it_carries_ou
         assert bench.delivery.pending() == {1: 0, 3: 0}, whole_log
 
 
-def test_our_copy_of_a_foreign_message_does_not_keep_a_due_time_that_is_not_its_own() -> None:
+def test_copy_of_a_foreign_message_drops_a_foreign_due_time() -> None:
     bench = Bench("1s")
     bench.foreign_send("a", 1, __DMQ_DUE=f"{START_MS:016d}:0003:{17:020d}")
     bench.now_ms += 1_000
@@ -95,7 +95,7 @@ def test_our_copy_of_a_foreign_message_does_not_keep_a_due_time_that_is_not_its_
     assert "__DMQ_DUE" not in bench.copies()[0].properties
 
 
-def test_a_mark_does_not_settle_later_records() -> None:
+def test_mark_does_not_settle_later_records() -> None:
     bench = Bench("1s")
     size = bench.send("a", 1).size
     real = {"DELAY": "1", "REAL_TOPIC": "orders", "REAL_QID": "0", "UNIQ_KEY": "b"}
@@ -115,7 +115,7 @@ def test_a_mark_does_not_settle_later_records() -> None:
         bench.snapshot = None
 
 
-def test_foreign_messages_without_a_key_are_matched_by_checksum_and_birth() -> None:
+def test_foreign_messages_without_a_key_are_matched_by_checksum_and_birth_time() -> None:
     bench = Bench("1s")
     base = {"DELAY": "1", "REAL_TOPIC": "orders", "REAL_QID": "0"}
     places = []
@@ -132,7 +132,7 @@ def test_foreign_messages_without_a_key_are_matched_by_checksum_and_birth() -> N
     assert bench.delivery.delay_offsets() == {1: 3}
 
 
-def test_two_foreign_messages_alike_need_two_copies() -> None:
+def test_two_identical_foreign_messages_need_two_copies() -> None:
     bench = Bench("1s")
     places = [bench.foreign_send("a", 1).physical_offset for _ in range(3)]
     bench.foreign_deliver(places[0])
@@ -143,7 +143,7 @@ def test_two_foreign_messages_alike_need_two_copies() -> None:
     assert bench.hand_over() == ["a"]
 
 
-def test_foreign_properties_that_leave_no_room_for_the_mark_are_delivered_and_matched_without() -> None:
+def test_foreign_message_without_space_for_a_mark_is_delivered_and_matched() -> None:
     bench = Bench("1s")
     base = len(encode_properties({"UNIQ_KEY": "a", "DELAY": "1", "REAL_TOPIC": "orders", "REAL_QID": "0", "long": ""}))
     bench.foreign_send("a", 1, long="x" * (MAX_PROPERTIES_BYTES - base))
@@ -156,7 +156,7 @@ def test_foreign_properties_that_leave_no_room_for_the_mark_are_delivered_and_ma
     assert bench.hand_over() == []
 
 
-def test_a_queue_rebuilt_by_another_table_brings_nothing_early() -> None:
+def test_queue_rebuilt_with_another_table_delivers_nothing_early() -> None:
     bench = Bench("1s")
     bench.send("a", 1)
     key = ("SCHEDULE_TOPIC_XXXX", 0)
@@ -172,7 +172,7 @@ def test_a_queue_rebuilt_by_another_table_brings_nothing_early() -> None:
     assert bench.hand_over() == ["a"]
 
 
-def test_addresses_of_a_queue_extension_are_not_taken_for_times() -> None:
+def test_queue_extension_addresses_are_not_taken_for_times() -> None:
     bench = Bench("1s 5s")
     bench.send("a", 2)
     bench.foreign_send("b", 2)

@@ -1,4 +1,4 @@
-"""One message at a time: what the copy keeps, and what happens when things fail in between."""
+"""Delivery of single messages: contents of the copy, and failures in between."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from delaymq.store.model import NewRecord
 from delaymq_testing.broker.delivery_harness import HOST, START_MS, Bench
 
 
-def test_a_copy_keeps_all_properties_and_names_its_record() -> None:
+def test_copy_keeps_all_fields_and_names_the_settled_entry() -> None:
     bench = Bench("1s 5s")
     properties = {"KEYS": "k", "TAGS": "t", "WAIT": "false", "color": "rot", "DELAY": "2"}
     topic, queue_id, prepared = bench.delivery.ingress.prepare(properties, "orders", 3, 2)
@@ -35,7 +35,7 @@ def test_a_copy_keeps_all_properties_and_names_its_record() -> None:
     assert copy.store_timestamp_ms - due_ms == 17
 
 
-def test_a_batch_of_hand_overs_stays_within_its_budget() -> None:
+def test_batch_of_deliveries_stays_within_its_budget() -> None:
     bench = Bench("1s")
     for number in range(1_000):
         bench.send(f"m{number}", 1)
@@ -48,7 +48,7 @@ def test_a_batch_of_hand_overs_stays_within_its_budget() -> None:
     assert bench.delivered() == [f"m{number}" for number in range(1_000)]
 
 
-def test_a_new_message_that_is_due_earlier_wakes_the_server_and_others_do_not() -> None:
+def test_only_an_earlier_due_time_wakes_the_server() -> None:
     bench = Bench("1s 5s")
     bench.send("a", 2)
     assert bench.wakeups == 1
@@ -61,7 +61,7 @@ def test_a_new_message_that_is_due_earlier_wakes_the_server_and_others_do_not() 
     assert bench.wakeups == 2
 
 
-def test_a_message_is_not_handed_over_again_when_something_fails_behind_its_append() -> None:
+def test_failure_after_the_append_does_not_repeat_a_delivery() -> None:
     bench = Bench("1s")
     bench.send("a", 1)
     bench.send("b", 1)
@@ -74,7 +74,7 @@ def test_a_message_is_not_handed_over_again_when_something_fails_behind_its_appe
     assert bench.delivery.delay_offsets() == {1: 2}
 
 
-def test_a_copy_in_the_log_is_found_even_when_it_was_not_dispatched() -> None:
+def test_undispatched_copy_in_the_log_is_found() -> None:
     bench = Bench("1s")
     bench.send("a", 1)
     bench.now_ms += 1_000
@@ -85,7 +85,7 @@ def test_a_copy_in_the_log_is_found_even_when_it_was_not_dispatched() -> None:
     assert bench.delivery.delay_offsets() == {1: 1}
 
 
-def test_a_failing_read_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_read_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench("1s")
     bench.send("a", 1)
     bench.now_ms += 1_000
@@ -101,7 +101,7 @@ def test_a_failing_read_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.hand_over() == ["a"]
 
 
-def test_a_read_that_finds_no_descriptor_makes_all_wait_and_blames_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_without_a_descriptor_defers_all_and_blames_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench("1s")
     for body in "abc":
         bench.send(body, 1)
@@ -119,7 +119,7 @@ def test_a_read_that_finds_no_descriptor_makes_all_wait_and_blames_no_message(mo
     assert bench.hand_over() == ["a", "b", "c"]
 
 
-def test_a_clock_set_back_does_not_prolong_the_pause_of_a_full_store() -> None:
+def test_clock_set_back_does_not_extend_the_pause_of_a_full_store() -> None:
     bench = Bench("1s")
     bench.send("a", 1)
     bench.now_ms += 10_000_000
@@ -132,7 +132,7 @@ def test_a_clock_set_back_does_not_prolong_the_pause_of_a_full_store() -> None:
     assert bench.hand_over() == ["a"]
 
 
-def test_100000_overdue_messages_survive_a_store_that_stops_taking_messages_now_and_then() -> None:
+def test_100000_overdue_messages_survive_intermittent_append_failures() -> None:
     bench = Bench("1s 5s 10s")
     count = 100_000
     for number in range(count):

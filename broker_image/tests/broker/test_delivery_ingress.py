@@ -1,4 +1,4 @@
-"""What a producer's level becomes, and what is refused at once."""
+"""Interpretation of a producer's delay level, and immediate rejections."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from delaymq_testing.broker.delivery_harness import Bench, Settings
 @pytest.mark.parametrize(
     ("text", "level"), [(None, 0), ("0", 0), ("-3", 0), ("3", 3), ("+3", 3), ("007", 7), ("2147483647", 2147483647)]
 )
-def test_a_level_is_read_as_rocketmq_reads_it(text: str | None, level: int) -> None:
+def test_level_is_read_as_by_rocketmq(text: str | None, level: int) -> None:
     assert requested_level({} if text is None else {"DELAY": text}) == level
 
 
 @pytest.mark.parametrize("text", ["", " 3", "3s", "1_0", "2147483648", "-2147483649", "٣", "3" * 5_000])
-def test_a_level_that_is_no_number_is_refused(text: str) -> None:
+def test_non_numeric_level_is_rejected(text: str) -> None:
     with pytest.raises(IllegalMessageError, match="not a delay level"):
         requested_level({"DELAY": text})
 
 
-def test_properties_that_would_not_fit_at_delivery_are_refused_at_once_and_left_alone() -> None:
+def test_properties_too_long_for_delivery_are_rejected_unchanged() -> None:
     bench = Bench("1s")
     fitting: dict[str, str] | None = None
     for length in range(MAX_PROPERTIES_BYTES - 400, MAX_PROPERTIES_BYTES):
@@ -47,14 +47,14 @@ def test_properties_that_would_not_fit_at_delivery_are_refused_at_once_and_left_
     assert "__DMQ_MARK" in bench.copies()[0].properties
 
 
-def test_wide_characters_count_with_their_bytes() -> None:
+def test_wide_characters_count_in_bytes() -> None:
     bench = Bench("1s")
     with pytest.raises(IllegalMessageError, match="fit"):
         bench.delivery.ingress.prepare({"long": "€" * 11_000}, "orders", 0, 1)
     bench.delivery.ingress.prepare({"long": "€" * 10_000}, "orders", 0, 1)
 
 
-def test_retries_are_clamped_where_producers_are_refused() -> None:
+def test_retries_are_clamped_where_producers_are_rejected() -> None:
     bench = Bench("1s 5s", Settings(delay_level_overflow="reject"))
     with pytest.raises(IllegalMessageError, match="above the highest"):
         bench.delivery.ingress.prepare({}, "orders", 0, 18)
@@ -63,7 +63,7 @@ def test_retries_are_clamped_where_producers_are_refused() -> None:
     assert bench.delivery.counters.clamped == 1
 
 
-def test_clamping_is_logged_once_per_minute_with_the_number_suppressed(caplog: pytest.LogCaptureFixture) -> None:
+def test_clamping_is_logged_once_a_minute_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench("1s")
     with caplog.at_level(logging.WARNING):
         for _ in range(5):

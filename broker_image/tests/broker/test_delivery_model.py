@@ -1,4 +1,4 @@
-"""Random lives of a store, against a plain list: sends, hand-overs, changed tables, clocks, failures, crashes."""
+"""Random histories of a store, against a plain list: sends, deliveries, table changes, clocks, failures, crashes."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_message_is_handed_over_once_and_never_early_whatever_happens(seed: int) -> None:
+def test_each_message_is_delivered_once_and_never_early(seed: int) -> None:
     life = Life(seed)
     for _ in range(150):
         life.step()
@@ -139,7 +139,7 @@ def test_each_message_is_handed_over_once_and_never_early_whatever_happens(seed:
     assert life.bench.delivery.next_wakeup_ms() is None
 
 
-def test_messages_due_together_are_delivered_in_send_order() -> None:
+def test_undisturbed_messages_due_together_are_delivered_in_send_order() -> None:
     for seed in range(8):
         random = Random(seed)
         bench = Bench("1s 2s 3s")
@@ -186,7 +186,7 @@ class RealBroker:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_store_that_moves_between_the_real_broker_and_ours_delivers_each_message_once(seed: int) -> None:
+def test_store_alternating_between_brokers_delivers_each_message_once(seed: int) -> None:
     random = Random(seed)
     bench = Bench("1s 3s 9s")
     sent: list[str] = []

@@ -1,4 +1,4 @@
-"""For which topics messages wait, as it is counted on the way, against a count of every entry's own record."""
+"""Incremental counts of pending messages per topic, against a count over all records."""
 
 import dataclasses
 import random
@@ -69,9 +69,7 @@ def learn(harness: Harness, rng: random.Random, most: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_counts_equal_those_of_every_record_through_sends_deliveries_kills_and_level_changes(
-    tmp_path: Path, seed: int
-) -> None:
+def test_counts_equal_a_full_count_through_sends_deliveries_kills_and_level_changes(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     harness = Harness(tmp_path, message_delay_level=LEVELS)
     topics = [f"T{number}" for number in range(6)]
@@ -105,7 +103,7 @@ def test_counts_equal_those_of_every_record_through_sends_deliveries_kills_and_l
     assert sum(counted(harness).values()) == sum(harness.broker.delivery.pending().values())
 
 
-def test_counts_by_topic_are_unknown_until_pending_records_are_loaded(tmp_path: Path) -> None:
+def test_topics_are_not_reported_before_counting_after_a_start_is_done(tmp_path: Path) -> None:
     harness = Harness(tmp_path, message_delay_level=LEVELS)
     harness.send("T", b"x", {"DELAY": "4"})
     assert harness.broker.delivery.pending_of_topic("T") == 1
@@ -116,7 +114,7 @@ def test_counts_by_topic_are_unknown_until_pending_records_are_loaded(tmp_path: 
     assert harness.broker.delivery.pending_of_topic("U") == 0
 
 
-def test_memory_of_settled_entries_is_released() -> None:
+def test_settled_entries_use_no_memory_for_long() -> None:
     queue = QueueTopics()
     for offset in range(100_000):
         queue.add(offset, f"T{offset}")
@@ -127,7 +125,7 @@ def test_memory_of_settled_entries_is_released() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_buckets_by_due_time_equal_a_count_one_by_one(tmp_path: Path, seed: int) -> None:
+def test_buckets_by_due_time_equal_a_full_count(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     harness = Harness(tmp_path, message_delay_level=LEVELS)
     for _ in range(120):
@@ -164,7 +162,7 @@ def test_buckets_by_due_time_equal_a_count_one_by_one(tmp_path: Path, seed: int)
     assert buckets.first_ms[1:] == expected.first_ms[1:]
 
 
-def test_an_inspection_of_unordered_entries_runs_in_slices() -> None:
+def test_reading_unordered_entries_yields_to_others() -> None:
     count = 5 * STEP_ENTRIES
     queue = LevelQueue(0, Settled())
     queue.give_back([(count - offset, 0, offset, 0) for offset in range(count)])
@@ -177,7 +175,7 @@ def test_an_inspection_of_unordered_entries_runs_in_slices() -> None:
     assert sorted(each[0] for each in found if each is not None) == list(range(2, count + 1, 2))
 
 
-def test_the_first_entries_of_a_kind_are_found_behind_many_of_another_and_the_look_ends_with_them() -> None:
+def test_first_entries_of_a_topic_are_found_behind_others_and_end_the_search() -> None:
     count = 20 * STEP_ENTRIES
     queue = LevelQueue(0, Settled())
     queue.extend(0, array("q", range(count)))

@@ -1,4 +1,4 @@
-"""What of the log and of the state is kept for messages that wait, and what a stop leaves."""
+"""Log and state kept for pending messages, and state after a stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from delaymq.message.levels import DelayLevels
 from delaymq_testing.broker.delivery_harness import Bench, Settings
 
 
-def test_the_pin_holds_pending_messages_and_copies_that_the_disk_does_not_have() -> None:
+def test_pin_holds_pending_messages_and_copies_that_are_not_durable() -> None:
     bench = Bench("1s 5s")
     bench.send("x")
     first = bench.send("a", 1)
@@ -29,7 +29,7 @@ def test_the_pin_holds_pending_messages_and_copies_that_the_disk_does_not_have()
     assert bench.delivery.pin() is None
 
 
-def test_pending_messages_whose_log_is_deleted_count_as_gone_not_corrupt() -> None:
+def test_pending_messages_of_a_deleted_log_count_as_gone_and_not_corrupt() -> None:
     bench = Bench("1s")
     bench.send("a", 1)
     bench.store.min_offset = bench.send("b", 1).physical_offset
@@ -39,7 +39,7 @@ def test_pending_messages_whose_log_is_deleted_count_as_gone_not_corrupt() -> No
     assert bench.delivery.delay_offsets() == {1: 2}
 
 
-def test_a_state_beyond_the_end_of_a_queue_does_not_settle_later_entries() -> None:
+def test_state_beyond_a_queues_end_does_not_settle_later_entries() -> None:
     bench = Bench("1s")
     bench.send("a", 1)
     bench.kill()
@@ -53,7 +53,7 @@ def test_a_state_beyond_the_end_of_a_queue_does_not_settle_later_entries() -> No
     assert bench.hand_over() == ["a", "b"]
 
 
-def test_offsets_are_written_at_their_interval_and_only_when_they_changed() -> None:
+def test_changed_offsets_are_written_at_intervals() -> None:
     bench = Bench("1s", Settings(flush_delay_offset_interval=10_000))
     bench.send("a", 1)
     bench.store.flush()
@@ -73,7 +73,7 @@ def test_offsets_are_written_at_their_interval_and_only_when_they_changed() -> N
     assert bench.delivery.save_task() is None
 
 
-def test_a_stop_that_cannot_write_its_offsets_still_stops(
+def test_stop_succeeds_when_offsets_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench("1s")
@@ -94,7 +94,7 @@ def test_a_stop_that_cannot_write_its_offsets_still_stops(
     assert "as old as its last write" in caplog.text
 
 
-def test_a_stop_logs_the_messages_that_rocketmq_would_deliver_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_lists_messages_that_the_real_broker_would_repeat(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench("10s")
     bench.send("old", 1)
     bench.delivery.set_levels(DelayLevels.parse("1s"))
@@ -106,12 +106,12 @@ def test_a_stop_logs_the_messages_that_rocketmq_would_deliver_again(caplog: pyte
 
 
 @pytest.mark.parametrize("state", [7, {}, {"version": 2, "queues": {}}, {"version": 1, "queues": {"x": {}}}])
-def test_a_state_of_another_version_is_refused(state: object) -> None:
+def test_state_of_another_version_is_rejected(state: object) -> None:
     with pytest.raises(ValueError, match=r"version|queue|int"):
         Replay().restore(state)
 
 
-def test_there_is_no_state_before_the_log_is_understood() -> None:
+def test_no_state_exists_before_the_log_is_read() -> None:
     with pytest.raises(RuntimeError, match="schedule has no state"):
         Replay().state()
     with pytest.raises(RuntimeError, match="transactions have no state"):

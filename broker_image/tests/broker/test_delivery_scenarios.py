@@ -1,4 +1,4 @@
-"""Plays the stories in tests/broker/delays/*.txt: each line a command, the indented lines behind it what it says."""
+"""Runs the scenarios in tests/broker/delays/*.txt: each line a command, indented lines its expected output."""
 
 from __future__ import annotations
 
@@ -234,13 +234,13 @@ def steps_of(text: str) -> list[tuple[int, str, list[str]]]:
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.stem)
-def test_delays_follow_the_scenario(path: Path) -> None:
+def test_delivery_follows_the_scenario(path: Path) -> None:
     story = Story()
     for number, line, expected in steps_of(path.read_text(encoding="utf-8")):
         assert story.play(line) == expected, f"{path.name}:{number}: {line}"
 
 
-def test_there_are_stories_and_none_is_empty() -> None:
+def test_scenarios_exist_and_are_not_empty() -> None:
     stories = sorted(FOLDER.glob("*.txt"))
     assert len(stories) >= 10
     assert all(any(expected for *_, expected in steps_of(path.read_text(encoding="utf-8"))) for path in stories)

@@ -1,4 +1,4 @@
-"""What is acknowledged can be delivered, whatever its size and whatever becomes of the limits meanwhile."""
+"""Acknowledged messages can be delivered, whatever their size and later changes of limits."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_transaction_above_a_lowered_limit_is_committed(delayed: bool, tmp_pat
     harness.broker.close()
 
 
-def test_a_message_above_a_lowered_limit_is_sent_back_and_comes_again(tmp_path: Path) -> None:
+def test_message_above_a_lowered_limit_is_sent_back_and_retried(tmp_path: Path) -> None:
     harness = Transacting(tmp_path, message_delay_level="1s")
     body = bytes(200_000)
     sent = harness.send("Orders", body)
@@ -97,9 +97,7 @@ def test_a_dead_letter_above_a_lowered_limit_is_resent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topic", ["T", "Orders-" + "x" * 110])
 @pytest.mark.parametrize("transaction", [False, True])
-def test_a_message_that_is_acknowledged_fits_a_segment_when_it_is_due(
-    topic: str, transaction: bool, tmp_path: Path
-) -> None:
+def test_acknowledged_message_fits_a_segment_when_due(topic: str, transaction: bool, tmp_path: Path) -> None:
     harness = Transacting(tmp_path, message_delay_level="1s", mapped_file_size_commit_log=SEGMENT_BYTES)
     acknowledged: list[bytes] = []
     refused = 0
@@ -128,7 +126,7 @@ def test_a_message_that_is_acknowledged_fits_a_segment_when_it_is_due(
     harness.broker.close()
 
 
-def test_failing_messages_do_not_delay_others() -> None:
+def test_individually_failing_messages_do_not_block_others() -> None:
     bench = Bench("1s 5s")
     count = MAX_OBJECTS + 100
     for number in range(count):

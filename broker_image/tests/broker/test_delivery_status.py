@@ -1,4 +1,4 @@
-"""What a delivery tells of itself, and how late it says that messages were."""
+"""The status of deliveries, and the lateness of messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from delaymq.broker.delivery.status import LatenessHistogram
 from delaymq_testing.broker.delivery_harness import START_MS, Bench
 
 
-def test_the_status_has_the_documented_shape() -> None:
+def test_status_has_the_documented_shape() -> None:
     bench = Bench("1s 5s")
     bench.send("a", 1)
     bench.send("b", 2)
@@ -46,7 +46,7 @@ def test_the_status_has_the_documented_shape() -> None:
     assert bench.delivery.clock_skew_ms() == 5_000
 
 
-def test_percentiles_of_lateness_are_near_the_truth() -> None:
+def test_lateness_percentiles_are_accurate() -> None:
     histogram = LatenessHistogram()
     values = [(number * 7919) % 100_003 for number in range(10_000)]
     for value in values:
@@ -62,7 +62,7 @@ def test_percentiles_of_lateness_are_near_the_truth() -> None:
     assert histogram.percentile_ms(1.0) > 1 << 39
 
 
-def test_every_bucket_begins_where_the_one_before_ends() -> None:
+def test_histogram_buckets_are_contiguous() -> None:
     for lateness_ms in [*range(5_000), 2**20 - 1, 2**20, 2**30 + 12345]:
         histogram = LatenessHistogram()
         histogram.add(lateness_ms)

@@ -1,4 +1,4 @@
-"""The delivery on the real store: kills, whole replays, and stores that the real broker wrote."""
+"""Deliveries on the real store: kills, full replays, and stores written by the real broker."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def open_at(tmp_path: Path) -> Iterator[Callable[..., Opened]]:
             each.kill()
 
 
-def test_a_kill_after_any_number_of_hand_overs_repeats_none(open_at: Callable[..., Opened]) -> None:
+def test_kill_after_any_number_of_deliveries_repeats_none(open_at: Callable[..., Opened]) -> None:
     at = open_at()
     for number in range(300):
         at.send(f"m{number}", 1 + number % 2)
@@ -149,9 +149,7 @@ def test_a_kill_after_any_number_of_hand_overs_repeats_none(open_at: Callable[..
 
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 40, b'{"offsetTable":{1:2}}', b'{"offsetTable":{"1":7000}}'])
 @pytest.mark.parametrize("whole_log", [False, True])
-def test_the_log_corrects_delay_offset_json(
-    open_at: Callable[..., Opened], content: bytes | None, whole_log: bool
-) -> None:
+def test_log_corrects_delay_offset_json(open_at: Callable[..., Opened], content: bytes | None, whole_log: bool) -> None:
     at = open_at()
     for number in range(50):
         at.send(f"m{number}", 1)
@@ -175,7 +173,7 @@ def test_the_log_corrects_delay_offset_json(
 
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
-def test_a_file_ahead_of_the_log_settles_nothing_that_is_pending(
+def test_offset_file_ahead_of_the_log_settles_nothing_pending(
     open_at: Callable[..., Opened], with_snapshot: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A plain copy of a live store has the log of an earlier moment than its delayOffset.json."""
@@ -204,7 +202,7 @@ def test_a_file_ahead_of_the_log_settles_nothing_that_is_pending(
     assert Counter(at.marked()) == Counter(f"m{number}" for number in range(50))
 
 
-def test_a_stated_offset_settles_entries_of_a_foreign_broker(open_at: Callable[..., Opened]) -> None:
+def test_stored_offset_settles_entries_of_a_foreign_broker(open_at: Callable[..., Opened]) -> None:
     at = open_at()
     for number in range(6):
         if number % 2:
@@ -241,7 +239,7 @@ def test_entries_lost_to_damage_write_no_marks(open_at: Callable[..., Opened]) -
     assert at.delivery.counters.gone == 4
 
 
-def test_a_foreign_lifetime_of_the_level_table_does_not_move_messages(open_at: Callable[..., Opened]) -> None:
+def test_foreign_level_table_does_not_move_messages(open_at: Callable[..., Opened]) -> None:
     at = open_at(levels="10s 20s")
     at.send("a", 1)
     at.send("b", 2)
@@ -258,7 +256,7 @@ def test_a_foreign_lifetime_of_the_level_table_does_not_move_messages(open_at: C
     assert at.marked() == ["a", "b"]
 
 
-def test_a_snapshot_of_a_later_version_is_not_used(
+def test_snapshot_of_a_later_version_is_not_used(
     open_at: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = open_at()
@@ -303,7 +301,7 @@ def golden_store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("offsets", ["as they are", "deleted", "of the beginning", "beyond the end"])
-def test_of_the_real_brokers_twelve_messages_exactly_the_six_pending_are_delivered(
+def test_exactly_the_six_pending_of_the_real_brokers_twelve_messages_are_delivered(
     golden_store: Path, open_at: Callable[..., Opened], offsets: str
 ) -> None:
     path = golden_store / "config" / "delayOffset.json"

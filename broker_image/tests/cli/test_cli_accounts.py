@@ -1,4 +1,4 @@
-"""Commands against a broker with access control: who signs, how that is said, and `delaymq acl`."""
+"""Commands against a broker with access control: signing, errors, and `delaymq acl`."""
 
 import json
 from collections.abc import Iterator
@@ -34,14 +34,14 @@ def secret_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_command_without_an_account_explains_how_to_configure_one(standalone: Standalone) -> None:
+def test_command_without_an_account_says_how_to_name_one(standalone: Standalone) -> None:
     done = called("send", "T", "x", environment=standalone.environment)
     assert done.code == 1
     assert "requires a signature: name an account" in done.err
     assert "--access-key KEY" in done.err
 
 
-def test_an_account_comes_from_flags_variables_or_a_context(
+def test_account_comes_from_flags_variables_or_a_context(
     standalone: Standalone, secret_file: Path, tmp_path: Path
 ) -> None:
     flags = ("--access-key", "operators", "--secret-key-file", str(secret_file))
@@ -60,7 +60,7 @@ def test_an_account_comes_from_flags_variables_or_a_context(
     assert "operators-secret" not in shown + (tmp_path / "contexts.toml").read_text()
 
 
-def test_a_missing_permission_is_named(standalone: Standalone) -> None:
+def test_missing_permission_is_named(standalone: Standalone) -> None:
     variables = {"DELAYMQ_ACCESS_KEY": "application", "DELAYMQ_SECRET_KEY": "application-secret"}
     done = called("topic", "create", "Refused", environment=standalone.environment | variables)
     assert done.code == 1

@@ -1,4 +1,4 @@
-"""Groups, resets and messages by time as Admin asks for them: what is refused before anybody is asked, odd answers."""
+"""Groups, resets and messages by time through Admin: local rejections and odd responses."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def known(broker: FakeBroker, name_server: Any) -> None:
 
 
 @pytest.mark.parametrize("config", [GroupConfig(group="no good"), GroupConfig(group="g", retry_queues=-1)])
-def test_a_message_that_no_broker_accepts_needs_no_route(config: GroupConfig) -> None:
+def test_invalid_requests_are_rejected_locally(config: GroupConfig) -> None:
     async def scenario() -> None:
         async with Client(None) as client:
             with pytest.raises(ValueError, match=r"illegal|or more"):
@@ -35,7 +35,7 @@ def test_a_message_that_no_broker_accepts_needs_no_route(config: GroupConfig) ->
     run(scenario)
 
 
-def test_a_group_config_is_the_same_after_the_wire() -> None:
+def test_group_config_survives_the_wire() -> None:
     config = GroupConfig(
         group="g", consume=False, broadcast=False, retry_queues=3, retry_max_times=4, from_min=False, broker_id=1,
         which_broker_when_slow=2, notify_members=False,
@@ -43,7 +43,7 @@ def test_a_group_config_is_the_same_after_the_wire() -> None:
     assert GroupConfig.from_wire(config.to_wire()) == config
 
 
-def test_a_broker_that_refuses_a_reset_for_want_of_offsets_gets_them_first() -> None:
+def test_broker_without_offsets_gets_them_before_a_reset() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"x")
@@ -63,7 +63,7 @@ def test_a_broker_that_refuses_a_reset_for_want_of_offsets_gets_them_first() -> 
 @pytest.mark.parametrize(
     ("code", "remark"), [(ResponseCode.SYSTEM_ERROR, "disk full"), (ResponseCode.NO_PERMISSION, "no")]
 )
-def test_other_refusals_of_a_reset_are_raised(code: int, remark: str) -> None:
+def test_other_errors_of_a_reset_are_raised(code: int, remark: str) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.INVOKE_BROKER_TO_RESET_OFFSET] = lambda _: Response(code, remark)
@@ -76,7 +76,7 @@ def test_other_refusals_of_a_reset_are_raised(code: int, remark: str) -> None:
     run(scenario)
 
 
-def test_members_that_two_brokers_know_stand_once_and_refusals_are_raised() -> None:
+def test_members_known_to_two_brokers_are_listed_once_and_errors_raised() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, name_server):
@@ -98,7 +98,7 @@ def test_members_that_two_brokers_know_stand_once_and_refusals_are_raised() -> N
     run(scenario)
 
 
-def test_a_queue_is_read_as_the_tools_group_and_nothing_is_committed() -> None:
+def test_queue_is_read_as_the_tools_group_without_commits() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(100):
@@ -122,7 +122,7 @@ def test_a_queue_is_read_as_the_tools_group_and_nothing_is_committed() -> None:
     run(scenario)
 
 
-def test_a_broker_that_does_not_move_on_ends_the_reading() -> None:
+def test_read_ends_when_the_broker_returns_no_progress() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"x")
@@ -142,7 +142,7 @@ def test_a_broker_that_does_not_move_on_ends_the_reading() -> None:
     run(scenario)
 
 
-def test_a_failure_while_many_queues_are_read_is_one_error() -> None:
+def test_failure_while_reading_many_queues_is_one_error() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.GET_MIN_OFFSET] = lambda _: Response(1, "broken")

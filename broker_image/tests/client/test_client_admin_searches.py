@@ -1,4 +1,4 @@
-"""Searches over several brokers: all are asked, and one that gives no answer is named."""
+"""Searches over several brokers: all are queried, and unavailable ones are named."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def broker(name: str, *bodies: bytes) -> FakeBroker:
     return made
 
 
-def test_a_search_names_the_broker_that_gives_no_answer_and_searches_the_others() -> None:
+def test_search_names_an_unavailable_broker_and_searches_the_others() -> None:
     async def scenario() -> None:
         brokers = broker("a", b"1"), broker("b", b"2"), broker("c", b"3")
         async with running(*brokers, queues=1) as (client, _):
@@ -47,7 +47,7 @@ def test_a_search_names_the_broker_that_gives_no_answer_and_searches_the_others(
     run(scenario)
 
 
-def test_an_id_that_was_not_found_while_a_broker_was_away_is_not_called_missing() -> None:
+def test_id_is_not_reported_missing_while_a_broker_is_unavailable() -> None:
     async def scenario() -> None:
         brokers = broker("a", b"1"), broker("b")
         async with running(*brokers) as (client, name_server):
@@ -116,7 +116,7 @@ def test_pending_messages_are_counted_at_every_broker_of_the_topic(monkeypatch: 
     assert set(Counts.shown_to) == {"http://here:1"}
 
 
-def test_a_search_queries_a_bounded_number_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_queries_a_bounded_number_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "HttpApi", Counts)
     monkeypatch.setattr(pending, "MAX_BROKERS", 2)
     Counts.brokers = {}

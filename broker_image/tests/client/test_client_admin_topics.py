@@ -1,4 +1,4 @@
-"""Topics of one broker, order settings and routes at NameServers, and a client that knows no NameServer."""
+"""Topics of one broker, order settings and routes at NameServers, and a client without NameServers."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ from delaymq_testing.running_server import HOST, run, standalone, until
 from harness.ports import free_port
 
 
-def test_topics_are_put_listed_and_deleted_on_one_broker_without_a_name_server(tmp_path: Path) -> None:
+def test_topics_are_created_listed_and_deleted_on_one_broker_without_a_nameserver(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server, Client(None) as client:
             admin = Admin(client)
@@ -57,7 +57,7 @@ def test_topics_are_put_listed_and_deleted_on_one_broker_without_a_name_server(t
         TopicConfig(topic="T", permission=8),
     ],
 )
-def test_a_message_that_no_broker_accepts_needs_no_route(config: TopicConfig) -> None:
+def test_invalid_requests_are_rejected_locally(config: TopicConfig) -> None:
     async def scenario() -> None:
         async with Client(None) as client:
             with pytest.raises(ValueError, match=r"illegal|blank|more, not|not 8"):
@@ -66,7 +66,7 @@ def test_a_message_that_no_broker_accepts_needs_no_route(config: TopicConfig) ->
     run(scenario)
 
 
-def test_a_broker_s_own_topics_are_refused(tmp_path: Path) -> None:
+def test_system_topics_are_rejected(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server, Client(None) as client:
             admin = Admin(client)
@@ -93,7 +93,7 @@ async def two_name_servers(path: Path) -> AsyncIterator[tuple[Standalone, Namesr
         await other.stop()
 
 
-def test_order_settings_go_to_all_name_servers_and_from_there_to_brokers(tmp_path: Path) -> None:
+def test_order_settings_go_to_all_nameservers_and_from_there_to_brokers(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with two_name_servers(tmp_path) as (server, other, client):
             admin = Admin(client)
@@ -118,7 +118,7 @@ def test_order_settings_go_to_all_name_servers_and_from_there_to_brokers(tmp_pat
     run(scenario)
 
 
-def test_a_route_is_forgotten_by_all_name_servers(tmp_path: Path) -> None:
+def test_route_is_deleted_at_all_nameservers(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with two_name_servers(tmp_path) as (server, _, client):
             admin = Admin(client)
@@ -136,7 +136,7 @@ def test_a_route_is_forgotten_by_all_name_servers(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_an_unavailable_name_server_does_not_block_updates_of_others(tmp_path: Path) -> None:
+def test_unavailable_nameserver_does_not_prevent_updates_of_others(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             down = f"{HOST}:{free_port()}"
@@ -148,7 +148,7 @@ def test_an_unavailable_name_server_does_not_block_updates_of_others(tmp_path: P
     run(scenario)
 
 
-def test_calls_that_need_a_name_server_fail_without_one(tmp_path: Path) -> None:
+def test_operations_that_need_a_nameserver_report_its_absence(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Client(None) as client:
             admin = Admin(client)
@@ -165,12 +165,12 @@ def test_calls_that_need_a_name_server_fail_without_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nothing", ["", " ; ", [], [" "]])
-def test_empty_lists_of_name_servers_are_mistakes(nothing: str | list[str]) -> None:
+def test_empty_nameserver_lists_are_errors(nothing: str | list[str]) -> None:
     with pytest.raises(ValueError, match="at least one NameServer"):
         Client(nothing)
 
 
-def test_a_request_to_an_address_needs_no_start() -> None:
+def test_address_can_be_queried_without_a_start() -> None:
     async def scenario() -> None:
         namesrv = NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path=""))
         await namesrv.start(http=False)
@@ -183,7 +183,7 @@ def test_a_request_to_an_address_needs_no_start() -> None:
     run(scenario)
 
 
-def test_a_peer_that_does_not_answer_is_given_up() -> None:
+def test_request_to_an_unresponsive_peer_times_out() -> None:
     async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 

@@ -1,4 +1,4 @@
-"""What keeps a consumer from taking too much, and what it makes of brokers that are busy or want to be spared."""
+"""Back-pressure: limits of consumers, and reactions to busy brokers."""
 
 import asyncio
 import random
@@ -45,7 +45,7 @@ def message(offset: int, size_bytes: int) -> ReceivedMessage:
     )  # fmt: skip
 
 
-def test_all_queues_are_full_together_until_a_quarter_is_free_again() -> None:
+def test_all_queues_are_full_together_until_a_quarter_is_free() -> None:
     woken: list[int] = []
     total = CacheTotal(100, 1_000_000, lambda: woken.append(total.count))
     queues = [ProcessQueue(0, total) for _ in range(4)]
@@ -62,7 +62,7 @@ def test_all_queues_are_full_together_until_a_quarter_is_free_again() -> None:
     assert (total.count, total.is_full, woken) == (75, False, [75])
 
 
-def test_cached_messages_of_a_dropped_queue_no_longer_count() -> None:
+def test_cache_of_a_dropped_queue_no_longer_counts() -> None:
     woken: list[int] = []
     total = CacheTotal(1_000, 100, lambda: woken.append(total.count))
     queue, other = ProcessQueue(0, total), ProcessQueue(0, total)
@@ -105,7 +105,7 @@ def test_nothing_is_pulled_while_all_queues_together_are_full() -> None:
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL])
-def test_a_pull_waits_as_long_as_rocketmqs_when_a_broker_is_busy(
+def test_pull_waits_as_long_as_rocketmqs_when_a_broker_is_busy(
     code: ResponseCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -141,7 +141,7 @@ def test_a_pull_waits_as_long_as_rocketmqs_when_a_broker_is_busy(
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL])
-def test_a_send_that_a_busy_broker_refuses_is_not_tried_again(code: ResponseCode) -> None:
+def test_send_rejected_by_a_busy_broker_is_not_retried(code: ResponseCode) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         remark = "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while"
@@ -158,7 +158,7 @@ def test_a_send_that_a_busy_broker_refuses_is_not_tried_again(code: ResponseCode
 # Slaves.
 
 
-def test_pulls_go_where_the_broker_suggests_and_come_back() -> None:
+def test_pulls_follow_the_suggested_broker_and_return() -> None:
     async def scenario() -> None:
         master, slave = FakeBroker(), FakeBroker()
         suggested = {"suggestWhichBrokerId": "1"}
@@ -218,7 +218,7 @@ def decoding_threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize("is_large", [True, False])
-def test_large_compressed_bodies_are_inflated_in_a_thread(is_large: bool, decoding_threads: list[bool]) -> None:
+def test_large_compressed_bodies_are_inflated_outside_the_loop(is_large: bool, decoding_threads: list[bool]) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         body = random.Random(1).randbytes(20_000 if is_large else 1_000)
@@ -238,7 +238,7 @@ def test_large_compressed_bodies_are_inflated_in_a_thread(is_large: bool, decodi
     run(scenario)
 
 
-def test_only_compressed_records_count_as_such() -> None:
+def test_only_compressed_records_count_as_compressed() -> None:
     broker = FakeBroker()
     broker.add("T", b"x" * 100, sys_flag=1)
     broker.add("T", b"y" * 100)
@@ -252,7 +252,7 @@ def test_only_compressed_records_count_as_such() -> None:
 # How a message comes again.
 
 
-def test_a_handler_chooses_the_level_of_a_retry_or_the_dead_letters() -> None:
+def test_handler_chooses_retry_level_or_dead_letter() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         answers: dict[bytes, Retry | Suspend] = {b"0": Retry(5), b"1": Retry(-1), b"2": Suspend(50)}
@@ -273,7 +273,7 @@ def test_a_handler_chooses_the_level_of_a_retry_or_the_dead_letters() -> None:
     run(scenario)
 
 
-def test_an_ordered_queue_is_suspended_as_long_as_its_handler_requests() -> None:
+def test_ordered_queue_waits_as_its_handler_requests() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"0")
@@ -294,12 +294,12 @@ def test_an_ordered_queue_is_suspended_as_long_as_its_handler_requests() -> None
 
 
 @pytest.mark.parametrize("level", [0, -2])
-def test_a_retry_has_a_level(level: int) -> None:
+def test_retry_has_a_level(level: int) -> None:
     with pytest.raises(ValueError, match="the delay level of a retry must be 1 or more"):
         Retry(level)
 
 
 @pytest.mark.parametrize("pause_ms", [9, 30_001])
-def test_a_queue_is_not_suspended_for_longer_than_in_rocketmq(pause_ms: int) -> None:
+def test_queue_suspension_is_limited_as_in_rocketmq(pause_ms: int) -> None:
     with pytest.raises(ValueError, match="suspended for 10 to 30000 ms"):
         Suspend(pause_ms)

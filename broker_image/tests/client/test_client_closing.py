@@ -1,4 +1,4 @@
-"""Starts and closes, also when they cross or are cancelled: nothing goes on, nothing that is done is lost."""
+"""Concurrent and cancelled starts and closes: nothing keeps running, no completed work is lost."""
 
 import asyncio
 from dataclasses import replace
@@ -28,7 +28,7 @@ async def ignored(message: ReceivedMessage) -> None:
     """Done."""
 
 
-def test_a_handler_that_hangs_at_close_is_cancelled_and_its_message_stays_uncommitted() -> None:
+def test_handler_hanging_at_close_is_cancelled_and_its_message_stays_uncommitted() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         started = asyncio.Event()
@@ -49,7 +49,7 @@ def test_a_handler_that_hangs_at_close_is_cancelled_and_its_message_stays_uncomm
     run(scenario)
 
 
-def test_a_client_without_any_peer_closes_cleanly() -> None:
+def test_client_without_peers_closes_cleanly() -> None:
     async def scenario() -> None:
         async with Client("127.0.0.1:1", ClientOptions(connect_timeout_ms=200)) as client:
             consumer = subscribed(client, Collected())
@@ -59,7 +59,7 @@ def test_a_client_without_any_peer_closes_cleanly() -> None:
     run(scenario)
 
 
-def test_a_client_that_is_closed_while_a_consumer_closes_lets_it_commit_first() -> None:
+def test_client_closed_while_a_consumer_closes_lets_it_commit_first() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"0")
@@ -84,7 +84,7 @@ def test_a_client_that_is_closed_while_a_consumer_closes_lets_it_commit_first() 
     run(scenario)
 
 
-def test_a_close_that_is_cancelled_leaves_nothing_running() -> None:
+def test_cancelled_close_leaves_nothing_running() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         started = asyncio.Event()
@@ -108,7 +108,7 @@ def test_a_close_that_is_cancelled_leaves_nothing_running() -> None:
     run(scenario)
 
 
-def test_a_close_during_a_rebalance_commits_finished_messages() -> None:
+def test_close_during_a_rebalance_commits_completed_messages() -> None:
     async def scenario() -> None:
         options = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=60_000, close_timeout_ms=100)
         for changed_meanwhile in ("members", "nothing"):
@@ -134,7 +134,7 @@ def test_a_close_during_a_rebalance_commits_finished_messages() -> None:
     run(scenario)
 
 
-def test_no_member_can_join_a_closing_client() -> None:
+def test_closing_client_accepts_no_new_members() -> None:
     async def scenario() -> None:
         broker, at_work, go_on = FakeBroker(), asyncio.Event(), asyncio.Event()
         broker.add("T", b"x")
@@ -157,7 +157,7 @@ def test_no_member_can_join_a_closing_client() -> None:
     run(scenario)
 
 
-def test_a_close_of_the_client_that_is_cancelled_ends_the_work_of_all_members() -> None:
+def test_cancelled_close_of_the_client_stops_all_members() -> None:
     async def scenario() -> None:
         broker, at_work = FakeBroker(), asyncio.Event()
         broker.add("T", b"x")
@@ -183,7 +183,7 @@ def test_a_close_of_the_client_that_is_cancelled_ends_the_work_of_all_members() 
     run(scenario)
 
 
-def test_a_second_start_is_refused_and_leaves_the_file_of_offsets_with_the_first(tmp_path: Path) -> None:
+def test_second_start_is_rejected_and_keeps_the_offsets_file(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         path = tmp_path / "offsets.json"
@@ -200,7 +200,7 @@ def test_a_second_start_is_refused_and_leaves_the_file_of_offsets_with_the_first
     run(scenario)
 
 
-def test_a_caller_that_is_cancelled_as_the_client_is_closed_is_cancelled() -> None:
+def test_caller_cancelled_while_the_client_closes_is_cancelled() -> None:
     async def scenario() -> None:
         calls: SharedCalls[str, None] = SharedCalls()
         caller = asyncio.ensure_future(calls.call("key", asyncio.Event().wait))  # type: ignore[arg-type]

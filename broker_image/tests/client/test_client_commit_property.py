@@ -1,4 +1,4 @@
-"""Whatever happens to a consumer, no offset is committed beyond a message that is not done, and none is lost."""
+"""No offset is ever committed past an unfinished message, and none is lost."""
 
 import asyncio
 import random
@@ -72,7 +72,7 @@ class Watched:
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_nothing_is_committed_that_is_not_done(seed: int, ordered: bool) -> None:
+def test_unfinished_messages_are_never_committed(seed: int, ordered: bool) -> None:
     chance = random.Random(seed)
 
     async def scenario() -> None:

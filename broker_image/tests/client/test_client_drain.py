@@ -1,4 +1,4 @@
-"""Our producer while one of two brokers is withdrawn, refuses, is restarted: no send fails."""
+"""A producer while one of two brokers is withdrawn, refuses and restarts: no send fails."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ async def start_broker(path: Path, name: str, namesrv_port: int, port: int = 0) 
     return server
 
 
-def test_no_send_fails_while_a_broker_is_moved_out_of_the_way_restarted_and_back(tmp_path: Path) -> None:
+def test_no_send_fails_while_a_broker_is_drained_and_restarted(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
             two_brokers(tmp_path) as (namesrv, brokers),
@@ -92,7 +92,7 @@ def test_no_send_fails_while_a_broker_is_moved_out_of_the_way_restarted_and_back
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_a_send_that_is_refused_goes_to_the_other_broker_without_a_new_route(tmp_path: Path, batch: bool) -> None:
+def test_rejected_send_goes_to_the_other_broker_without_a_new_route(tmp_path: Path, batch: bool) -> None:
     async def scenario() -> None:
         async with (
             two_brokers(tmp_path) as (namesrv, brokers),

@@ -1,4 +1,4 @@
-"""The file of a broadcasting member: where it is, that it is RocketMQ's, and what happens when it is broken."""
+"""The offsets file of a broadcasting member: location, RocketMQ's format, and damage."""
 
 import asyncio
 import time
@@ -57,12 +57,12 @@ def loaded(path: Path) -> list[int | None]:
 
 
 @pytest.mark.parametrize("text", [JAVA, OURS])
-def test_offset_files_of_either_client_are_read(text: bytes, tmp_path: Path) -> None:
+def test_files_of_either_client_are_read(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "offsets.json").write_bytes(text)
     assert loaded(tmp_path / "offsets.json") == [41, 7]
 
 
-def test_offsets_are_written_in_rocketmqs_form_and_the_former_ones_are_kept(tmp_path: Path) -> None:
+def test_offsets_are_written_in_rocketmqs_format_with_a_backup(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "offsets.json"
 
     async def save() -> None:
@@ -82,7 +82,7 @@ def test_offsets_are_written_in_rocketmqs_form_and_the_former_ones_are_kept(tmp_
 
 
 @pytest.mark.parametrize("text", [None, b"", b"{", b'{"offsetTable":[]}', b'{"offsetTable":{"T":1}}', b"\xff" * 100])
-def test_a_file_that_cannot_be_read_gives_way_to_the_former_one(text: bytes | None, tmp_path: Path) -> None:
+def test_backup_replaces_an_unreadable_file(text: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     if text is not None:
         path.write_bytes(text)
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_read_gives_way_to_the_former_one(text: bytes | No
     assert loaded(path) == [41, 7]
 
 
-def test_a_start_that_is_cancelled_leaves_the_file_to_others(tmp_path: Path) -> None:
+def test_cancelled_start_releases_the_file(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
 
     async def scenario() -> None:
@@ -114,7 +114,7 @@ def test_a_start_that_is_cancelled_leaves_the_file_to_others(tmp_path: Path) -> 
     run(scenario)
 
 
-def test_saves_that_overlap_are_written_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_overlapping_saves_are_written_sequentially(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     first, second = QUEUES
     write = file_offsets._write
@@ -141,14 +141,14 @@ def test_saves_that_overlap_are_written_one_after_the_other(monkeypatch: pytest.
     assert loaded(path) == [41, 7]
 
 
-def test_without_a_path_it_is_where_rocketmqs_client_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_default_path_equals_rocketmqs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / ".rocketmq_offsets"
     assert default_path("10.1.2.3@77#1234", "", "G") == folder / "10.1.2.3@DEFAULT" / "G" / "offsets.json"
     assert default_path("10.1.2.3@a/../b", "a/../b", "G") == folder / "10.1.2.3@a_.._b" / "G" / "offsets.json"
 
 
-def test_a_missing_home_directory_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -165,7 +165,7 @@ def broadcasting(client: Client, got: list[bytes]) -> PushConsumer:
     return subscribed(client, handle, options)
 
 
-def test_another_process_resumes_at_the_stored_offsets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_next_process_continues_where_the_last_one_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     broker = FakeBroker()
     got: list[bytes] = []
@@ -182,7 +182,7 @@ def test_another_process_resumes_at_the_stored_offsets(monkeypatch: pytest.Monke
     assert got == [b"0", b"1", b"2"]
 
 
-def test_two_members_cannot_have_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_two_members_cannot_share_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
     async def scenario() -> None:
@@ -199,9 +199,7 @@ def test_two_members_cannot_have_one_file(monkeypatch: pytest.MonkeyPatch, tmp_p
     run(scenario)
 
 
-def test_an_unwritable_folder_is_logged_once_and_does_not_stop_consumption(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unwritable_folder_is_logged_once_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_bytes(b"")
     path = tmp_path / "file" / "offsets.json"
 
@@ -216,7 +214,7 @@ def test_an_unwritable_folder_is_logged_once_and_does_not_stop_consumption(
     assert caplog.text.count("messages will be repeated after a restart") == 1
 
 
-def test_offsets_that_could_not_be_written_are_written_by_the_next_save_though_none_has_changed(
+def test_next_save_writes_offsets_of_a_failed_one_even_if_unchanged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "offsets.json"

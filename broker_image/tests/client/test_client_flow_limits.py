@@ -1,4 +1,4 @@
-"""The three limits of a consumer of its own: it stops reading by itself, and goes on when there is room."""
+"""The three limits of a consumer: it pauses reading automatically, and resumes when there is capacity."""
 
 import asyncio
 from dataclasses import replace
@@ -27,7 +27,7 @@ class FirstHangs:
         self.ended += 1
 
 
-def test_the_limits_are_those_of_rocketmq_s_clients() -> None:
+def test_default_limits_equal_rocketmqs() -> None:
     options = PushConsumerOptions()
     limits = (options.max_cached_messages, options.max_cached_bytes, options.max_cached_span)
     assert limits == (1_000, 100 * 1024 * 1024, 2_000)
@@ -42,7 +42,7 @@ def test_the_limits_are_those_of_rocketmq_s_clients() -> None:
         ({"max_cached_span": 50}, False, 50, 50 + 32),
     ],
 )
-def test_a_consumer_pauses_at_each_limit_and_resumes(
+def test_consumer_pauses_at_each_limit_and_resumes(
     limit: dict[str, Any], others_too: bool, least: int, most: int
 ) -> None:
     async def scenario() -> None:

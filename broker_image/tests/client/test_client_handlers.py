@@ -1,4 +1,4 @@
-"""Handlers against a scripted broker: what they may be, what becomes of what they answer, and what the log says."""
+"""Handlers against a scripted broker: accepted callables, results, and log lines."""
 
 import asyncio
 import functools
@@ -44,22 +44,22 @@ def decorated(handler: Callable[[ReceivedMessage], Awaitable[None]]) -> Callable
 @pytest.mark.parametrize(
     "handler", [Callee(), Callee().method, functools.partial(with_argument, 1), decorated(Callee().method)]
 )
-def test_a_handler_is_anything_that_gives_a_coroutine(handler: object) -> None:
+def test_handler_is_any_callable_returning_a_coroutine(handler: object) -> None:
     subscribed(Client(None), handler)
 
 
 @pytest.mark.parametrize("handler", [Callee().plain, lambda message: None])
-def test_a_plain_function_is_rejected_with_advice(handler: object) -> None:
+def test_plain_function_is_rejected_with_advice(handler: object) -> None:
     with pytest.raises(TypeError, match=r"is a plain function: use `async def`, and `await asyncio.to_thread"):
         subscribed(Client(None), handler)
 
 
-def test_a_handler_that_is_not_callable_is_rejected() -> None:
+def test_non_callable_is_rejected() -> None:
     with pytest.raises(TypeError, match="must be a coroutine function"):
         subscribed(Client(None), "handle")
 
 
-def test_lists_are_for_a_consumer_of_batches() -> None:
+def test_list_handlers_need_a_batch_consumer() -> None:
     with pytest.raises(ValueError, match="batch=2 requires a BatchPushConsumer"):
         subscribed(Client(None), Callee(), replace(QUICK, batch=2))
 
@@ -67,7 +67,7 @@ def test_lists_are_for_a_consumer_of_batches() -> None:
 # What it may answer.
 
 
-def test_an_answer_without_sense_counts_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_result_counts_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"0")
@@ -84,7 +84,7 @@ def test_an_answer_without_sense_counts_as_a_failure(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("answer", [4, -1, True, "all"])
-def test_a_batch_cannot_be_done_beyond_its_end(answer: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_batch_cannot_be_done_beyond_its_end(answer: object, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(3):
@@ -104,7 +104,7 @@ def test_a_batch_cannot_be_done_beyond_its_end(answer: object, caplog: pytest.Lo
     assert f"the number of consumed messages, not {answer!r}" in caplog.text
 
 
-def test_a_cancellation_inside_a_handler_is_its_failure_and_ends_no_worker() -> None:
+def test_cancellation_inside_a_handler_is_its_failure_and_ends_no_worker() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(5):
@@ -126,7 +126,7 @@ def test_a_cancellation_inside_a_handler_is_its_failure_and_ends_no_worker() -> 
     run(scenario)
 
 
-def test_a_failure_is_logged_with_id_keys_and_topic_and_never_with_the_body(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_logged_with_id_keys_and_topic_but_not_the_body(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
     async def scenario() -> None:
@@ -152,7 +152,7 @@ def test_a_failure_is_logged_with_id_keys_and_topic_and_never_with_the_body(capl
     assert "secret" not in caplog.text
 
 
-def test_a_message_that_no_broker_takes_back_is_tried_again_here_with_its_number_of_attempts() -> None:
+def test_message_rejected_by_all_brokers_is_retried_locally_with_its_attempts() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
@@ -174,7 +174,7 @@ def test_a_message_that_no_broker_takes_back_is_tried_again_here_with_its_number
 # How long it may take.
 
 
-def test_a_timed_out_message_is_sent_back_and_its_late_success_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_timed_out_message_is_sent_back_and_its_late_success_ignored(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"slow")
@@ -199,7 +199,7 @@ def test_a_timed_out_message_is_sent_back_and_its_late_success_ignored(caplog: p
     assert "the handler finished too late for message ID0 of T" in caplog.text
 
 
-def test_a_timed_out_message_stays_with_its_handler_until_a_send_back_succeeds() -> None:
+def test_timed_out_message_stays_with_its_handler_while_no_broker_accepts_it() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
@@ -223,7 +223,7 @@ def test_a_timed_out_message_stays_with_its_handler_until_a_send_back_succeeds()
     run(scenario)
 
 
-def test_a_handler_that_ends_during_send_backs_keeps_its_message() -> None:
+def test_message_finished_during_send_backs_is_not_sent_back() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for body in (b"0", b"1"):
@@ -250,7 +250,7 @@ def test_a_handler_that_ends_during_send_backs_keeps_its_message() -> None:
     run(scenario)
 
 
-def test_a_worker_continues_after_any_exception_of_a_handler() -> None:
+def test_worker_survives_any_exception_of_a_handler() -> None:
     class NoException(BaseException):
         pass
 
@@ -273,7 +273,7 @@ def test_a_worker_continues_after_any_exception_of_a_handler() -> None:
     run(scenario)
 
 
-def test_with_broadcasting_a_timed_out_message_does_not_block_the_offset(tmp_path: object) -> None:
+def test_timed_out_message_does_not_block_the_offset_in_broadcasting(tmp_path: object) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"slow")
@@ -293,7 +293,7 @@ def test_with_broadcasting_a_timed_out_message_does_not_block_the_offset(tmp_pat
 # How much is held.
 
 
-def test_a_queue_with_a_backlog_does_not_delay_others() -> None:
+def test_queue_with_a_backlog_does_not_block_others() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(300):
@@ -332,7 +332,7 @@ def test_a_queue_with_a_backlog_does_not_delay_others() -> None:
     run(scenario)
 
 
-def test_a_topics_limit_is_shared_by_its_queues() -> None:
+def test_topic_limit_is_shared_by_its_queues() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(300):
@@ -351,7 +351,7 @@ def test_a_topics_limit_is_shared_by_its_queues() -> None:
     run(scenario)
 
 
-def test_a_closed_consumer_cannot_be_started_again() -> None:
+def test_closed_consumer_cannot_be_restarted() -> None:
     async def scenario() -> None:
         async with running(FakeBroker()) as (client, _):
             consumer = subscribed(client, Callee())
@@ -363,7 +363,7 @@ def test_a_closed_consumer_cannot_be_started_again() -> None:
     run(scenario)
 
 
-def test_a_handler_that_ignores_cancellation_does_not_block_the_close(
+def test_handler_ignoring_cancellation_does_not_block_the_close(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(background, "CANCEL_LIMIT_S", 0.05)

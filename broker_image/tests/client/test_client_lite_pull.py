@@ -1,4 +1,4 @@
-"""Polling: what is handed out when, what counts as done, and what is committed; scripted brokers."""
+"""Polling against scripted brokers: returned messages, completion and commits."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -62,7 +62,7 @@ def bodies(messages: list[ReceivedMessage]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("assigned", [False, True])
-def test_polls_bring_a_queue_in_order_and_a_close_commits_it(assigned: bool) -> None:
+def test_polls_return_a_queue_in_order_and_a_close_commits_it(assigned: bool) -> None:
     async def scenario() -> None:
         broker = filled(100)
         async with consuming(broker, assigned=assigned) as (consumer, _):
@@ -76,7 +76,7 @@ def test_polls_bring_a_queue_in_order_and_a_close_commits_it(assigned: bool) -> 
     run(scenario)
 
 
-def test_a_poll_returns_at_most_the_requested_number_and_waits_for_the_first() -> None:
+def test_poll_returns_at_most_the_requested_number_and_waits_for_the_first() -> None:
     async def scenario() -> None:
         broker = filled(10)
         async with consuming(broker) as (consumer, _):
@@ -104,7 +104,7 @@ def test_only_finished_messages_are_committed() -> None:
     run(scenario)
 
 
-def test_unfinished_messages_are_delivered_again_and_finished_ones_are_not() -> None:
+def test_failed_messages_return_and_finished_later_ones_do_not() -> None:
     async def scenario() -> None:
         broker = filled(10)
 
@@ -124,7 +124,7 @@ def test_unfinished_messages_are_delivered_again_and_finished_ones_are_not() -> 
     run(scenario)
 
 
-def test_an_ended_loop_has_finished_earlier_messages_and_the_next_continues() -> None:
+def test_exited_loop_finished_earlier_messages_and_the_next_continues() -> None:
     async def scenario() -> None:
         broker = filled(6)
         async with consuming(broker) as (consumer, _):
@@ -158,7 +158,7 @@ def test_iteration_ends_when_the_consumer_is_closed() -> None:
     run(scenario)
 
 
-def test_without_auto_commit_only_commits_commit() -> None:
+def test_only_explicit_commits_commit_without_auto_commit() -> None:
     async def scenario() -> None:
         broker = filled(10)
         options = LitePullOptions(consume_from=ConsumeFrom.FIRST, commit_interval_ms=20, auto_commit=False)
@@ -176,7 +176,7 @@ def test_without_auto_commit_only_commits_commit() -> None:
     run(scenario)
 
 
-def test_a_commit_that_is_refused_is_raised() -> None:
+def test_rejected_commit_is_raised() -> None:
     async def scenario() -> None:
         broker = filled(3)
         async with consuming(broker) as (consumer, _):
@@ -189,7 +189,7 @@ def test_a_commit_that_is_refused_is_raised() -> None:
 
 
 @pytest.mark.parametrize("assigned", [False, True])
-def test_seeking_goes_back_and_forth(assigned: bool) -> None:
+def test_seek_moves_backward_and_forward(assigned: bool) -> None:
     async def scenario() -> None:
         broker = filled(50)
         async with consuming(broker, assigned=assigned) as (consumer, _):
@@ -212,7 +212,7 @@ def test_seeking_goes_back_and_forth(assigned: bool) -> None:
     run(scenario)
 
 
-def test_a_seek_before_the_first_poll_wins_over_the_committed_offset() -> None:
+def test_seek_before_the_first_poll_overrides_the_committed_offset() -> None:
     async def scenario() -> None:
         broker = filled(20)
         broker.committed = 3
@@ -226,7 +226,7 @@ def test_a_seek_before_the_first_poll_wins_over_the_committed_offset() -> None:
     run(scenario)
 
 
-def test_a_seek_is_not_committed_before_it_is_reached() -> None:
+def test_seek_is_not_committed_before_it_is_reached() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _):
@@ -241,7 +241,7 @@ def test_a_seek_is_not_committed_before_it_is_reached() -> None:
     run(scenario)
 
 
-def test_a_paused_queue_returns_nothing_until_resumed() -> None:
+def test_paused_queue_returns_nothing_until_resumed() -> None:
     async def scenario() -> None:
         broker = filled(200)
         async with consuming(broker) as (consumer, _):
@@ -260,7 +260,7 @@ def test_a_paused_queue_returns_nothing_until_resumed() -> None:
     run(scenario)
 
 
-def test_no_more_is_pulled_than_may_be_held() -> None:
+def test_pulls_respect_the_cache_limit() -> None:
     async def scenario() -> None:
         broker = filled(1_000)
         options = LitePullOptions(consume_from=ConsumeFrom.FIRST, max_cached_in_all=100)
@@ -276,7 +276,7 @@ def test_no_more_is_pulled_than_may_be_held() -> None:
     run(scenario)
 
 
-def test_a_reset_by_an_administrator_moves_the_consumer() -> None:
+def test_administrators_reset_moves_the_consumer() -> None:
     async def scenario() -> None:
         broker = filled(30)
         async with consuming(broker) as (consumer, _):
@@ -291,7 +291,7 @@ def test_a_reset_by_an_administrator_moves_the_consumer() -> None:
     run(scenario)
 
 
-def test_a_reset_of_an_unassigned_queue_does_not_affect_a_later_assignment() -> None:
+def test_reset_of_another_members_queue_does_not_move_its_next_owner() -> None:
     async def scenario() -> None:
         broker = filled(30)
         async with running(broker) as (client, _):
@@ -311,7 +311,7 @@ def test_a_reset_of_an_unassigned_queue_does_not_affect_a_later_assignment() -> 
     run(scenario)
 
 
-def test_a_commit_while_a_reset_is_under_way_does_not_undo_it() -> None:
+def test_commit_during_a_reset_does_not_undo_it() -> None:
     async def scenario() -> None:
         broker = filled(30)
         held: list[Command] = []
@@ -334,7 +334,7 @@ def test_a_commit_while_a_reset_is_under_way_does_not_undo_it() -> None:
     run(scenario)
 
 
-def test_subscribing_and_assigning_exclude_each_other_and_polling_needs_one() -> None:
+def test_subscribe_and_assign_are_exclusive_and_polling_needs_one() -> None:
     async def scenario() -> None:
         async with running(FakeBroker()) as (client, _):
             consumer = LitePullConsumer(client, "G")
@@ -374,7 +374,7 @@ def test_one_task_polls_at_a_time_and_a_cancelled_poll_loses_nothing() -> None:
     run(scenario)
 
 
-def test_assigned_queues_change_without_disturbing_those_that_stay() -> None:
+def test_assigned_queues_change_without_disturbing_kept_ones() -> None:
     async def scenario() -> None:
         broker = filled(10)
         async with consuming(broker, assigned=True) as (consumer, _):
@@ -407,7 +407,7 @@ def test_offsets_are_found_by_time() -> None:
     run(scenario)
 
 
-def test_polls_rotate_through_the_queues() -> None:
+def test_polls_rotate_among_queues() -> None:
     async def scenario() -> None:
         broker = filled(1)
         async with running(broker) as (client, _):

@@ -1,4 +1,4 @@
-"""What members answer a scripted broker about themselves, and what becomes of questions that make no sense."""
+"""Members' responses about themselves to a scripted broker, and rejected requests."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def push(client: Client, handler: object, options: PushConsumerOptions = QUICK) 
     return subscribed(client, handler, options, "A || B")
 
 
-def test_running_info_contains_queues_and_cached_messages() -> None:
+def test_consumer_reports_its_queues_and_cached_messages() -> None:
     async def scenario() -> None:
         broker, go_on = FakeBroker(), asyncio.Event()
         for number in range(4):
@@ -80,7 +80,7 @@ def test_running_info_contains_queues_and_cached_messages() -> None:
     run(scenario)
 
 
-def test_running_info_of_an_ordered_consumer_contains_messages_in_process() -> None:
+def test_ordered_consumer_reports_its_current_messages() -> None:
     async def scenario() -> None:
         broker, go_on = FakeBroker(), asyncio.Event()
         for number in range(3):
@@ -143,7 +143,7 @@ def test_stacks_show_where_tasks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         (7, "CR_THROW_EXCEPTION"),
     ],
 )
-def test_the_result_of_a_direct_consume_is_that_of_the_handler(answer: object, result: str) -> None:
+def test_directly_consumed_message_returns_the_handlers_result(answer: object, result: str) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"x", TAGS="A")
@@ -169,7 +169,7 @@ def test_the_result_of_a_direct_consume_is_that_of_the_handler(answer: object, r
     run(scenario)
 
 
-def test_a_batch_handler_can_consume_one_message_directly() -> None:
+def test_batch_handler_consumes_one_message_directly() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("%RETRY%G", b"x", RETRY_TOPIC="T")
@@ -193,7 +193,7 @@ def test_a_batch_handler_can_consume_one_message_directly() -> None:
     run(scenario)
 
 
-def test_a_direct_consume_that_times_out_is_reported() -> None:
+def test_slow_handler_is_reported() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
 
@@ -211,7 +211,7 @@ def test_a_direct_consume_that_times_out_is_reported() -> None:
     run(scenario)
 
 
-def test_questions_at_handlers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_direct_consumption_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbound_requests, "MAX_OPEN_RESPONSES", 1)
 
     async def scenario() -> None:
@@ -257,7 +257,7 @@ def test_offsets_of_a_topic_are_returned() -> None:
     run(scenario)
 
 
-def test_a_polled_consumer_returns_its_running_info_and_has_no_handler() -> None:
+def test_polled_consumer_reports_its_state_and_has_no_handler() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"x")
@@ -276,7 +276,7 @@ def test_a_polled_consumer_returns_its_running_info_and_has_no_handler() -> None
     run(scenario)
 
 
-def test_invalid_requests_to_a_client_are_rejected_without_effect() -> None:
+def test_invalid_requests_are_rejected_without_harm() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
 
@@ -304,7 +304,7 @@ def test_invalid_requests_to_a_client_are_rejected_without_effect() -> None:
     run(scenario)
 
 
-def test_rates_are_those_of_the_last_minute_and_failures_those_of_the_last_hour() -> None:
+def test_rates_cover_the_last_minute_and_failures_the_last_hour() -> None:
     counters = rates.Counters()
     tracked = rates.Rates(counters)
     for _ in range(6 * 30):

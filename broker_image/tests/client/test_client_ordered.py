@@ -1,4 +1,4 @@
-"""Ordered consumers against a scripted broker: locks that are lost, late or taken by others."""
+"""Ordered consumers against a scripted broker: lost, late and taken locks."""
 
 import asyncio
 from dataclasses import replace
@@ -43,7 +43,7 @@ def reads_topic(consumer: PushConsumer) -> bool:
     return any(queue.topic == "T" for queue in consumer.assigned)
 
 
-def test_a_queue_is_restarted_after_its_lock_was_lost() -> None:
+def test_queue_regained_after_a_lost_lock_starts_again() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(4):
@@ -71,7 +71,7 @@ def test_a_queue_is_restarted_after_its_lock_was_lost() -> None:
     run(scenario)
 
 
-def test_nothing_is_handled_under_a_lock_that_could_not_be_renewed_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_handled_under_an_expired_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assigned_queues, "LOCK_VALID_MS", 80)
 
     async def scenario() -> None:
@@ -98,7 +98,7 @@ def test_nothing_is_handled_under_a_lock_that_could_not_be_renewed_for_long(monk
     run(scenario)
 
 
-def test_after_a_changed_subscription_a_queue_resumes_when_its_handler_ends() -> None:
+def test_queue_resumes_after_a_tag_change_only_when_its_handler_ended() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(2):
@@ -120,7 +120,7 @@ def test_after_a_changed_subscription_a_queue_resumes_when_its_handler_ends() ->
     run(scenario)
 
 
-def test_an_offset_that_an_administrator_set_is_not_overwritten_by_a_handler_that_ends_later() -> None:
+def test_administrators_offset_is_not_overwritten_by_a_late_handler() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(4):
@@ -144,7 +144,7 @@ def test_an_offset_that_an_administrator_set_is_not_overwritten_by_a_handler_tha
     run(scenario)
 
 
-def test_a_suspended_queue_does_not_delay_others() -> None:
+def test_queue_waiting_for_a_retry_does_not_block_others() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(3):
@@ -169,7 +169,7 @@ def test_a_suspended_queue_does_not_delay_others() -> None:
     run(scenario)
 
 
-def test_in_broadcasting_order_needs_no_locks(tmp_path: Path) -> None:
+def test_ordered_broadcasting_needs_no_locks(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for number in range(5):
@@ -187,7 +187,7 @@ def test_in_broadcasting_order_needs_no_locks(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_an_ordered_handler_sees_how_often_a_message_was_tried() -> None:
+def test_ordered_handler_sees_the_number_of_attempts() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"0")

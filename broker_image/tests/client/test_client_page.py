@@ -1,4 +1,4 @@
-"""docs/client.md has the options as the code has them. `python test_client_page.py` writes its tables anew."""
+"""docs/client.md lists the options of the code. `python test_client_page.py` regenerates its tables."""
 
 import ast
 import inspect
@@ -53,13 +53,13 @@ def written(page: str) -> str:
     return SECTION.sub(lambda found: f"<!-- options: {found[1]} -->\n{table(found[1])}\n<!-- end -->", page)
 
 
-def test_the_page_has_the_options_as_they_are() -> None:
+def test_page_lists_the_options() -> None:
     page = PAGE.read_text()
     assert set(SECTION.findall(page)) == {name for name in vars(options) if name.endswith("Options")}
     assert page == written(page), f"write the tables again: python {Path(__file__).name}"
 
 
-def test_the_numbers_in_the_page_are_the_codes() -> None:
+def test_numbers_in_the_page_equal_the_codes() -> None:
     text = PAGE.read_text()
     push = options.PushConsumerOptions()
     assert f"{push.max_cached_messages:,} messages or {push.max_cached_bytes >> 20} MiB" in text

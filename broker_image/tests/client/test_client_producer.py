@@ -1,4 +1,4 @@
-"""Sends against scripted brokers: which are tried again and where, what travels, and what is refused before it does."""
+"""Sends against scripted brokers: retries, wire contents, and local rejections."""
 
 import asyncio
 import zlib
@@ -30,7 +30,7 @@ def refusing(code: int) -> Response:
     return Response(code, "because")
 
 
-def test_a_send_carries_the_message_and_reports_where_it_went() -> None:
+def test_send_carries_the_message_and_returns_its_position() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client, "P") as producer:
@@ -50,7 +50,7 @@ def test_a_send_carries_the_message_and_reports_where_it_went() -> None:
 
 
 @pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205])
-def test_these_answers_lead_to_another_attempt_on_another_broker(code: int) -> None:
+def test_retriable_errors_lead_to_another_broker(code: int) -> None:
     async def scenario() -> None:
         brokers = FakeBroker("broker-a"), FakeBroker("broker-b")
         brokers[0].scripts[RequestCode.SEND_MESSAGE_V2] = lambda _: refusing(code)
@@ -69,7 +69,7 @@ def test_these_answers_lead_to_another_attempt_on_another_broker(code: int) -> N
 
 
 @pytest.mark.parametrize("code", [2, 13, 26, 215])
-def test_other_errors_are_raised_at_once(code: int) -> None:
+def test_other_errors_are_raised_immediately(code: int) -> None:
     async def scenario() -> None:
         brokers = FakeBroker("broker-a"), FakeBroker("broker-b")
         for broker in brokers:
@@ -84,7 +84,7 @@ def test_other_errors_are_raised_at_once(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])
-def test_a_message_that_is_stored_but_not_safe_is_not_sent_again(code: int) -> None:
+def test_stored_message_without_durability_is_not_resent(code: int) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda command: Response(
@@ -97,7 +97,7 @@ def test_a_message_that_is_stored_but_not_safe_is_not_sent_again(code: int) -> N
     run(scenario)
 
 
-def test_without_retries_a_failure_is_final() -> None:
+def test_failure_is_final_without_retries() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda _: refusing(ResponseCode.SYSTEM_ERROR)
@@ -109,7 +109,7 @@ def test_without_retries_a_failure_is_final() -> None:
     run(scenario)
 
 
-def test_a_silent_broker_costs_the_timeout_and_no_more() -> None:
+def test_silent_broker_costs_no_more_than_the_timeout() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda _: None
@@ -124,7 +124,7 @@ def test_a_silent_broker_costs_the_timeout_and_no_more() -> None:
     run(scenario)
 
 
-def test_a_producer_resumes_after_a_broker_restart() -> None:
+def test_producer_continues_after_its_broker_returns() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client) as producer:
@@ -139,7 +139,7 @@ def test_a_producer_resumes_after_a_broker_restart() -> None:
     run(scenario)
 
 
-def test_a_cancelled_send_leaves_the_connection_in_order() -> None:
+def test_cancelled_send_keeps_the_connection_usable() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda _: None
@@ -157,7 +157,7 @@ def test_a_cancelled_send_leaves_the_connection_in_order() -> None:
     run(scenario)
 
 
-def test_sends_go_round_the_queues() -> None:
+def test_sends_rotate_among_queues() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker, queues=4) as (client, _), Producer(client) as producer:
@@ -170,7 +170,7 @@ def test_sends_go_round_the_queues() -> None:
     run(scenario)
 
 
-def test_a_delay_becomes_the_level_with_exactly_this_delay() -> None:
+def test_delay_maps_to_the_exact_level() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client) as producer:
@@ -205,7 +205,7 @@ def test_bodies_above_four_kibibytes_are_compressed() -> None:
     run(scenario)
 
 
-def test_a_topic_that_is_not_there_yet_is_sent_to_by_the_template_route() -> None:
+def test_unknown_topic_is_sent_by_the_template_route() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client) as producer:
@@ -216,7 +216,7 @@ def test_a_topic_that_is_not_there_yet_is_sent_to_by_the_template_route() -> Non
     run(scenario)
 
 
-def test_a_missing_template_route_is_an_error_with_advice() -> None:
+def test_missing_template_route_error_says_what_to_do() -> None:
     async def scenario() -> None:
         async with running(FakeBroker()) as (client, name_server), Producer(client) as producer:
             del name_server.topics["TBW102"]
@@ -226,7 +226,7 @@ def test_a_missing_template_route_is_an_error_with_advice() -> None:
     run(scenario)
 
 
-def test_one_way_sends_are_marked_so_and_do_not_wait() -> None:
+def test_oneway_sends_are_marked_and_do_not_wait() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda _: None
@@ -240,7 +240,7 @@ def test_one_way_sends_are_marked_so_and_do_not_wait() -> None:
     run(scenario)
 
 
-def test_a_batch_travels_as_one_request() -> None:
+def test_batch_is_one_request() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client) as producer:
@@ -265,7 +265,7 @@ def test_a_batch_travels_as_one_request() -> None:
         ([Message(topic="T", body=b"x" * 5_000_000)], "smaller batches"),
     ],
 )
-def test_invalid_batches_are_rejected_before_the_send(messages: list[Message], why: str) -> None:
+def test_invalid_batch_is_rejected_locally(messages: list[Message], why: str) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client) as producer:
@@ -276,7 +276,7 @@ def test_invalid_batches_are_rejected_before_the_send(messages: list[Message], w
     run(scenario)
 
 
-def test_the_second_name_server_is_used_when_the_first_is_gone() -> None:
+def test_second_nameserver_is_queried_when_the_first_is_gone() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (_, name_server):
@@ -287,7 +287,7 @@ def test_the_second_name_server_is_used_when_the_first_is_gone() -> None:
     run(scenario)
 
 
-def test_a_closed_producer_rejects_sends_and_has_unregistered() -> None:
+def test_closed_producer_rejects_sends_and_has_unregistered() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _):
@@ -305,7 +305,7 @@ def test_a_closed_producer_rejects_sends_and_has_unregistered() -> None:
     run(scenario)
 
 
-def test_a_silent_peer_costs_no_more_than_the_timeout() -> None:
+def test_silent_peer_costs_no_more_than_the_timeout() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.HEART_BEAT] = lambda _: None

@@ -1,4 +1,4 @@
-"""The client's pure parts: shares of queues, routes, levels, tags, cached offsets, what messages may hold."""
+"""The client's pure functions: allocation, routes, levels, tags, cached offsets, message validation."""
 
 import zlib
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def received(offset: int, body: bytes = b"12345") -> ReceivedMessage:
     members=st.sets(st.text("abc@#1", min_size=1, max_size=4), min_size=1, max_size=8),
     counts=st.lists(st.integers(0, 9), min_size=1, max_size=3),
 )
-def test_members_share_all_queues_evenly_and_none_twice(members: set[str], counts: list[int]) -> None:
+def test_average_allocation_assigns_every_queue_once_and_evenly(members: set[str], counts: list[int]) -> None:
     shares = [allocate_averagely(member, members, queues(*counts)) for member in members]
     given_out = [queue for share in shares for queue in share]
     assert sorted(given_out, key=str) == sorted(queues(*counts), key=str)
@@ -56,20 +56,20 @@ def test_members_share_all_queues_evenly_and_none_twice(members: set[str], count
     members=st.sets(st.text("abc@#1", min_size=1, max_size=4), min_size=1, max_size=8),
     counts=st.lists(st.integers(0, 9), min_size=1, max_size=3),
 )
-def test_by_circle_members_share_all_queues_evenly_and_none_twice(members: set[str], counts: list[int]) -> None:
+def test_circle_allocation_assigns_every_queue_once_and_evenly(members: set[str], counts: list[int]) -> None:
     shares = [allocate_by_circle(member, members, queues(*counts)) for member in members]
     given_out = [queue for share in shares for queue in share]
     assert sorted(given_out, key=str) == sorted(queues(*counts), key=str)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_by_circle_a_member_gets_every_nth_queue_of_all_brokers() -> None:
+def test_circle_allocation_assigns_every_nth_queue_of_all_brokers() -> None:
     assert allocate_by_circle("a", ["b", "a"], queues(3, 2)) == [queues(3)[0], queues(3)[2], queues(3, 2)[4]]
     assert allocate_by_circle("b", ["b", "a"], queues(3, 2)) == [queues(3)[1], queues(3, 2)[3]]
     assert allocate_by_circle("c", ["b", "a"], queues(3, 2)) == []
 
 
-def test_a_share_is_contiguous_and_the_first_members_get_one_more() -> None:
+def test_average_allocation_is_contiguous_and_favours_the_first_members() -> None:
     assert allocate_averagely("a", ["b", "a"], queues(3, 2)) == queues(3)
     assert allocate_averagely("b", ["b", "a"], queues(3, 2)) == queues(0, 2)
     assert allocate_averagely("c", ["b", "a"], queues(3, 2)) == []
@@ -92,7 +92,7 @@ ANSWER = TopicRoute(
 )
 
 
-def test_a_route_has_writable_queues_of_masters_and_readable_ones_of_all() -> None:
+def test_route_lists_writable_queues_at_masters_and_all_readable_ones() -> None:
     route = route_of("T", ANSWER)
     assert [(queue.broker_name, queue.queue_id) for queue in route.writable] == [("b1", 0), ("b1", 1)]
     assert [(queue.broker_name, queue.queue_id) for queue in route.readable] == [
@@ -104,18 +104,18 @@ def test_a_route_has_writable_queues_of_masters_and_readable_ones_of_all() -> No
     assert route.addresses() == ["h1:1", "h2:2", "h3:1"]
 
 
-def test_a_new_topic_gets_at_most_the_wanted_number_of_queues() -> None:
+def test_new_topic_gets_at_most_the_requested_number_of_queues() -> None:
     template = TopicRoute([BrokerData("b", "C", {0: "h:1"})], [RouteQueues("b", 8, 8, 7)])
     assert len(route_of_new_topic("New", template, 4).writable) == 4
     assert route_of_new_topic("New", template, 4).writable[0].topic == "New"
 
 
-def test_a_route_with_absurd_numbers_of_queues_is_bounded() -> None:
+def test_route_with_absurd_queue_numbers_is_bounded() -> None:
     answer = TopicRoute([BrokerData("b", "C", {0: "h:1"})], [RouteQueues("b", 2**31 - 1, 2**31 - 1, 6)])
     assert len(route_of("T", answer).writable) == 65_536
 
 
-def test_a_round_avoids_the_broker_that_failed_while_there_is_another() -> None:
+def test_rotation_avoids_the_failed_broker_while_another_exists() -> None:
     route = Route("T", {}, tuple(queues(2, 1)))
     rounds = QueueRound()
     assert [rounds.choose(route.writable, "b0").broker_name for _ in range(3)] == ["b1"] * 3
@@ -125,12 +125,12 @@ def test_a_round_avoids_the_broker_that_failed_while_there_is_another() -> None:
 # Delays.
 
 
-def test_a_delay_finds_its_level_however_it_is_written() -> None:
+def test_delay_finds_its_level_in_any_notation() -> None:
     levels = DelayLevels.parse("1s 60s 2m 1d")
     assert [level_for(delay, levels, "b") for delay in ("1s", "1m", "60s", "120s", "24h")] == [1, 2, 2, 3, 4]
 
 
-def test_a_delay_may_be_a_number_of_seconds() -> None:
+def test_delay_may_be_a_number_of_seconds() -> None:
     levels = DelayLevels.parse("1s 5s 1m")
     assert [level_for(delay, levels, "b") for delay in (1, 5, 5.0, 60)] == [1, 2, 2, 3]
     with pytest.raises(NoSuchDelayError, match=r"b has no delay level of exactly 2s; its levels are: 1s 5s 1m\."):
@@ -151,12 +151,12 @@ def test_a_delay_may_be_a_number_of_seconds() -> None:
         (["5s"], "use a string such as '5s', a number of seconds or a timedelta"),
     ],
 )
-def test_a_delay_of_another_kind_or_without_sense_is_refused(delay: Any, why: str) -> None:
+def test_delay_of_wrong_type_or_value_is_rejected(delay: Any, why: str) -> None:
     with pytest.raises(NoSuchDelayError, match=why):
         level_for(delay, DelayLevels.parse("1s 5s"), "b")
 
 
-def test_a_delay_without_level_or_sense_is_refused_with_a_hint() -> None:
+def test_delay_without_a_matching_level_is_rejected_with_a_hint() -> None:
     levels = DelayLevels.parse("1s 90s")
     with pytest.raises(
         NoSuchDelayError, match=r"b has no delay level of exactly 2s; its levels are: 1s 90s. Use one of these"
@@ -167,21 +167,21 @@ def test_a_delay_without_level_or_sense_is_refused_with_a_hint() -> None:
             level_for(delay, levels, "b")
 
 
-def test_a_missing_level_table_is_the_default_and_a_broken_one_an_error() -> None:
+def test_missing_table_setting_means_default_and_a_broken_one_is_reported() -> None:
     assert table_of({}).max_level == 18
     with pytest.raises(NoSuchDelayError, match="delay level table is invalid"):
         table_of({"messageDelayLevel": "1s nonsense"})
 
 
 @pytest.mark.parametrize(("ms", "text"), [(1000, "1s"), (90_000, "90s"), (7_200_000, "2h"), (86_400_000, "1d")])
-def test_delays_are_shown_in_the_longest_whole_unit(ms: int, text: str) -> None:
+def test_delays_are_shown_in_the_largest_whole_unit(ms: int, text: str) -> None:
     assert delay_text(ms) == text
 
 
 # Subscriptions.
 
 
-def test_a_subscription_by_sql_leaves_the_choice_to_the_broker() -> None:
+def test_sql_subscription_is_filtered_by_the_broker() -> None:
     subscription = subscription_to("T", "*", " price > 5", 7)
     assert subscription.accepts("anything")
     told = subscription.data()
@@ -189,21 +189,21 @@ def test_a_subscription_by_sql_leaves_the_choice_to_the_broker() -> None:
     assert (told.tags_set, told.code_set) == ([], [])
 
 
-def test_tags_and_sql_together_or_an_empty_condition_are_refused() -> None:
+def test_tags_combined_with_sql_or_an_empty_condition_are_rejected() -> None:
     with pytest.raises(ValueError, match="not both"):
         subscription_to("T", "A", "price > 5", 0)
     with pytest.raises(ValueError, match="empty"):
         subscription_to("T", "*", " ", 0)
 
 
-def test_tags_are_chosen_by_name() -> None:
+def test_tags_are_selected_by_name() -> None:
     subscription = Subscription("T", " A ||B|| ")
     assert [subscription.accepts(tag) for tag in ("A", "B", "", "AB")] == [True, True, False, False]
     assert all(Subscription("T", expression).accepts("anything") for expression in ("*", "", " * "))
 
 
 @pytest.mark.parametrize("expression", ["||", " || ||"])
-def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
+def test_expression_without_a_tag_is_rejected(expression: str) -> None:
     with pytest.raises(ValueError, match="contains no tag"):
         Subscription("T", expression)
 
@@ -213,7 +213,7 @@ def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
 
 @settings(deadline=None)
 @given(st.data())
-def test_the_commit_offset_is_the_first_unfinished_offset(data: st.DataObject) -> None:
+def test_committable_offset_is_the_first_unfinished_one(data: st.DataObject) -> None:
     cached = ProcessQueue(10)
     unfinished: list[int] = []
     following = 10
@@ -255,19 +255,19 @@ def test_the_commit_offset_is_the_first_unfinished_offset(data: st.DataObject) -
         (Message(topic="T", body=b"", delay_level=-1), "delay level -1"),
     ],
 )
-def test_an_unsendable_message_is_rejected_with_a_reason(message: Message, why: str) -> None:
+def test_invalid_messages_are_rejected_with_a_reason(message: Message, why: str) -> None:
     with pytest.raises(IllegalMessageError, match=why):
         properties_text(outgoing_properties(message, "ID"))
 
 
-def test_a_string_is_one_key_and_a_list_is_taken_as_it_is() -> None:
+def test_string_is_one_key_and_a_list_is_kept() -> None:
     assert Message(topic="T", body=b"", keys="order-1").keys == ("order-1",)
     assert Message(topic="T", body=b"", keys=["order-1", "customer-7"]).keys == ("order-1", "customer-7")
     assert Message(topic="T", body=b"", keys="").keys == ()
     assert outgoing_properties(Message(topic="T", body=b"", keys="order-1"), "ID")["KEYS"] == "order-1"
 
 
-def test_bytes_that_may_change_are_copied() -> None:
+def test_mutable_bytes_are_copied() -> None:
     body = bytearray(b"a book")
     message = Message(topic="T", body=body)  # type: ignore[arg-type]  # by who has no types
     body[0:1] = b"x"
@@ -294,7 +294,7 @@ def test_bytes_that_may_change_are_copied() -> None:
         ({"body": "x" * 1_000}, "x…"),
     ],
 )
-def test_a_field_of_the_wrong_type_is_refused_with_a_sentence(fields: dict[str, Any], why: str) -> None:
+def test_field_of_wrong_type_is_rejected_clearly(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(IllegalMessageError, match=why):
         outgoing_properties(Message(**{"topic": "T", "body": b"", **fields}), "ID")
 
@@ -323,7 +323,7 @@ def test_records_become_messages() -> None:
 
 
 @pytest.mark.parametrize("spoil", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"\0" + data])
-def test_a_damaged_pull_response_is_an_error(spoil: Callable[[bytes], bytes]) -> None:
+def test_damaged_response_is_distinguished_from_messages(spoil: Callable[[bytes], bytes]) -> None:
     with pytest.raises(RecordError):
         decode_messages(spoil(record(b"1")), "b")
 
@@ -332,14 +332,14 @@ def test_a_damaged_pull_response_is_an_error(spoil: Callable[[bytes], bytes]) ->
     ("position", "junk"),
     [(84, b"\x7f\xff\xff\xff"), (88, b"X"), (89, b"\xff")],  # body's length, body, topic's length
 )
-def test_a_record_damaged_on_the_brokers_disk_does_not_block_others(position: int, junk: bytes) -> None:
+def test_record_damaged_on_disk_does_not_block_others(position: int, junk: bytes) -> None:
     damaged = bytearray(record(b"2"))
     damaged[position : position + len(junk)] = junk
     data = record(b"1") + bytes(damaged) + record(b"3") + bytes(damaged)
     assert [message.body for message in decode_messages(data, "b")] == [b"1", b"3"]
 
 
-def test_a_body_that_inflates_without_end_or_not_at_all_is_refused() -> None:
+def test_invalid_or_endless_compressed_body_is_rejected() -> None:
     bomb = zlib.compress(bytes(MAX_INFLATED_BYTES + 1))
     for body in (bomb, b"no zlib", zlib.compress(b"cut")[:-3]):
         with pytest.raises(RecordError, match="compressed with zlib"):
@@ -349,7 +349,7 @@ def test_a_body_that_inflates_without_end_or_not_at_all_is_refused() -> None:
 # Options and addresses.
 
 
-def test_options_without_sense_are_refused() -> None:
+def test_invalid_options_are_rejected() -> None:
     for wrong in (
         lambda: ProducerOptions(retries=-1),
         lambda: ProducerOptions(send_timeout_ms=0),
@@ -363,7 +363,7 @@ def test_options_without_sense_are_refused() -> None:
             wrong()
 
 
-def test_a_topics_limits_are_divided_by_its_queues_and_never_raise_a_queues_own() -> None:
+def test_topic_limits_are_divided_among_queues_and_never_raise_a_queues_limit() -> None:
     options = PushConsumerOptions(max_cached_messages_of_topic=2_500, max_cached_bytes_of_topic=3)
     assert options.queue_limits(0) == (1_000, 3)
     assert options.queue_limits(2) == (1_000, 1)

@@ -1,4 +1,4 @@
-"""Consumers against a scripted broker: what is handled, committed and sent back, and what they tell of themselves."""
+"""Consumers against a scripted broker: handling, commits, send-backs and heartbeats."""
 
 import asyncio
 import zlib
@@ -30,7 +30,7 @@ def test_messages_are_handled_and_their_offset_is_committed() -> None:
     run(scenario)
 
 
-def test_an_offset_is_never_committed_past_a_message_that_is_not_done() -> None:
+def test_offset_is_never_committed_past_an_unfinished_message() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         release = asyncio.Event()
@@ -53,7 +53,7 @@ def test_an_offset_is_never_committed_past_a_message_that_is_not_done() -> None:
     run(scenario)
 
 
-def test_pulling_pauses_when_too_much_is_not_handled() -> None:
+def test_pulling_pauses_above_the_unhandled_limit() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         release = asyncio.Event()
@@ -81,7 +81,7 @@ def test_pulling_pauses_when_too_much_is_not_handled() -> None:
     run(scenario)
 
 
-def test_a_failed_message_is_sent_back() -> None:
+def test_failed_message_is_sent_back() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
 
@@ -104,7 +104,7 @@ def test_a_failed_message_is_sent_back() -> None:
     run(scenario)
 
 
-def test_when_sending_back_is_refused_its_copy_goes_to_the_retry_topic() -> None:
+def test_rejected_send_back_is_copied_to_the_retry_topic() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda _: Response(ResponseCode.SYSTEM_ERROR, "no")
@@ -126,7 +126,7 @@ def test_when_sending_back_is_refused_its_copy_goes_to_the_retry_topic() -> None
     run(scenario)
 
 
-def test_in_broadcasting_nothing_is_sent_back_and_offsets_stay_here(tmp_path: object) -> None:
+def test_broadcasting_sends_nothing_back_and_keeps_offsets_locally(tmp_path: object) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         path = tmp_path / "offsets.json"  # type: ignore[operator]
@@ -171,7 +171,7 @@ def test_heartbeats_contain_the_subscriptions() -> None:
     run(scenario)
 
 
-def test_a_client_has_one_consumer_of_a_group() -> None:
+def test_client_has_one_consumer_per_group() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), subscribed(client, Collected()):
@@ -181,7 +181,7 @@ def test_a_client_has_one_consumer_of_a_group() -> None:
     run(scenario)
 
 
-def test_an_uninflatable_body_does_not_block_the_queue() -> None:
+def test_uninflatable_body_does_not_block_the_queue() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         got = Collected()
@@ -194,7 +194,7 @@ def test_an_uninflatable_body_does_not_block_the_queue() -> None:
     run(scenario)
 
 
-def test_large_inflated_bodies_are_inflated_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_inflated_bodies_are_inflated_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_calls, "ENOUGH_BYTES", 250_000)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Queues of a consumer against a scripted broker: where it begins, how they move, and how it goes on after trouble."""
+"""Queues of a consumer against a scripted broker: start positions, rebalances, and recovery."""
 
 import asyncio
 from dataclasses import replace
@@ -16,7 +16,7 @@ from delaymq_testing.client.consuming import QUICK, Collected, subscribed
 from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 
-def test_a_consumer_resumes_and_sends_a_heartbeat_after_a_broker_restart() -> None:
+def test_consumer_continues_and_reregisters_after_the_broker_returns() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         got = Collected()
@@ -35,7 +35,7 @@ def test_a_consumer_resumes_and_sends_a_heartbeat_after_a_broker_restart() -> No
     run(scenario)
 
 
-def test_queues_are_rebalanced_immediately_after_a_notification() -> None:
+def test_notification_of_a_new_member_rebalances_immediately() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker, queues=2) as (client, _):
@@ -49,7 +49,7 @@ def test_queues_are_rebalanced_immediately_after_a_notification() -> None:
     run(scenario)
 
 
-def test_a_deleted_offset_is_corrected_to_the_brokers_minimum() -> None:
+def test_deleted_offset_is_corrected_to_the_brokers_range() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.committed = 99
@@ -67,7 +67,7 @@ def test_a_deleted_offset_is_corrected_to_the_brokers_minimum() -> None:
     run(scenario)
 
 
-def test_an_administrator_can_set_the_group_back() -> None:
+def test_administrator_can_reset_the_group() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         got = Collected()
@@ -84,7 +84,7 @@ def test_an_administrator_can_set_the_group_back() -> None:
     run(scenario)
 
 
-def test_a_reset_that_the_broker_does_not_take_holds_though_the_shares_were_worked_out_meanwhile() -> None:
+def test_reset_not_stored_by_the_broker_survives_a_rebalance() -> None:
     async def scenario() -> None:
         broker, got, go_on = FakeBroker(), Collected(), asyncio.Event()
         held: list[Command] = []
@@ -120,7 +120,7 @@ def test_a_reset_that_the_broker_does_not_take_holds_though_the_shares_were_work
     run(scenario)
 
 
-def test_nothing_is_pulled_by_former_tags_though_they_changed_while_shares_were_worked_out() -> None:
+def test_nothing_is_pulled_by_old_tags_after_a_change_during_a_rebalance() -> None:
     async def scenario() -> None:
         broker, got = FakeBroker(), Collected()
         members, asked = broker.scripts[RequestCode.GET_CONSUMER_LIST_BY_GROUP], []
@@ -156,7 +156,7 @@ def test_nothing_is_pulled_by_former_tags_though_they_changed_while_shares_were_
         (PushConsumerOptions(consume_from=ConsumeFrom.TIMESTAMP, consume_timestamp_ms=5), "2"),
     ],
 )
-def test_a_new_group_begins_where_its_options_say(options: PushConsumerOptions, first: str) -> None:
+def test_new_group_starts_where_its_options_say(options: PushConsumerOptions, first: str) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
 
@@ -179,7 +179,7 @@ def test_a_new_group_begins_where_its_options_say(options: PushConsumerOptions, 
     run(scenario)
 
 
-def test_an_ordered_consumer_does_not_pull_before_it_has_the_lock() -> None:
+def test_ordered_consumer_does_not_pull_before_it_holds_the_lock() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         lock = broker.scripts[RequestCode.LOCK_BATCH_MQ]
@@ -200,7 +200,7 @@ def test_an_ordered_consumer_does_not_pull_before_it_has_the_lock() -> None:
     run(scenario)
 
 
-def test_after_a_broker_was_killed_offsets_are_committed_again() -> None:
+def test_offsets_are_committed_again_after_a_broker_was_killed() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"0")
@@ -214,7 +214,7 @@ def test_after_a_broker_was_killed_offsets_are_committed_again() -> None:
     run(scenario)
 
 
-def test_a_group_is_set_back_also_when_the_broker_does_not_take_the_offset() -> None:
+def test_group_is_reset_even_when_the_broker_rejects_the_offset() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         got = Collected()
@@ -241,7 +241,7 @@ def test_a_group_is_set_back_also_when_the_broker_does_not_take_the_offset() -> 
 
 
 @pytest.mark.parametrize("at", [1, 0, -5])
-def test_a_pull_response_without_progress_is_rejected_and_retried(at: int) -> None:
+def test_response_without_progress_is_rejected_and_the_pull_retried(at: int) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         got = Collected()
@@ -265,7 +265,7 @@ def test_a_pull_response_without_progress_is_rejected_and_retried(at: int) -> No
     run(scenario)
 
 
-def test_a_dropped_queue_commits_the_work_of_its_running_handlers() -> None:
+def test_dropped_queue_commits_finished_messages_of_running_handlers() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         started = asyncio.Event()
@@ -290,7 +290,7 @@ def test_a_dropped_queue_commits_the_work_of_its_running_handlers() -> None:
     run(scenario)
 
 
-def test_a_queue_that_another_member_may_still_have_is_not_begun_at_once() -> None:
+def test_queue_possibly_held_by_another_member_is_not_started_immediately() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.members.append("zzz@other")
@@ -308,7 +308,7 @@ def test_a_queue_that_another_member_may_still_have_is_not_begun_at_once() -> No
     run(scenario)
 
 
-def test_a_member_that_leaves_after_a_broker_restart_unregisters() -> None:
+def test_member_leaving_right_after_a_brokers_restart_unregisters() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _):

@@ -1,4 +1,4 @@
-"""Requests of producers against a scripted broker: replies that come, come late, come twice or never come."""
+"""Request-reply of producers against a scripted broker: timely, late, duplicate and missing replies."""
 
 import asyncio
 import zlib
@@ -47,7 +47,7 @@ def request_message(**properties: str) -> ReceivedMessage:
     )  # fmt: skip
 
 
-def test_the_first_reply_counts_and_the_others_are_dropped() -> None:
+def test_first_reply_counts_and_others_are_dropped() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client) as producer:
@@ -88,7 +88,7 @@ def test_brokers_know_the_producer_before_the_first_request() -> None:
     run(scenario)
 
 
-def test_a_request_without_a_reply_ends_and_leaves_nothing_behind() -> None:
+def test_request_without_a_reply_times_out_without_leaks() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client) as producer:
@@ -109,7 +109,7 @@ def test_a_request_without_a_reply_ends_and_leaves_nothing_behind() -> None:
     run(scenario)
 
 
-def test_a_reply_counts_though_the_answer_to_the_send_was_lost() -> None:
+def test_reply_counts_despite_a_lost_send_response() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda command: None
@@ -125,7 +125,7 @@ def test_a_reply_counts_though_the_answer_to_the_send_was_lost() -> None:
     run(scenario)
 
 
-def test_requests_that_wait_are_bounded_and_end_with_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_requests_are_limited_and_end_with_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replies, "MAX_OPEN_REQUESTS", 2)
 
     async def scenario() -> None:
@@ -143,7 +143,7 @@ def test_requests_that_wait_are_bounded_and_end_with_the_client(monkeypatch: pyt
     run(scenario)
 
 
-def test_an_unreadable_reply_is_rejected_without_effect() -> None:
+def test_unreadable_reply_is_rejected_without_harm() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client) as producer:
@@ -160,7 +160,7 @@ def test_an_unreadable_reply_is_rejected_without_effect() -> None:
     run(scenario)
 
 
-def test_a_reply_goes_as_one_and_not_twice_to_the_same_broker() -> None:
+def test_reply_is_marked_and_not_sent_twice_to_the_same_broker() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         gone = Response(ResponseCode.SYSTEM_ERROR, "push reply message fail, channel of <x> not found.")
@@ -180,7 +180,7 @@ def test_a_reply_goes_as_one_and_not_twice_to_the_same_broker() -> None:
     run(scenario)
 
 
-def test_a_reply_that_one_broker_cannot_push_goes_to_another() -> None:
+def test_reply_that_one_broker_cannot_forward_goes_to_another() -> None:
     async def scenario() -> None:
         brokers = FakeBroker("broker-a"), FakeBroker("broker-b")
         refused: list[str] = []
@@ -203,7 +203,7 @@ def test_a_reply_that_one_broker_cannot_push_goes_to_another() -> None:
 
 
 @pytest.mark.parametrize("missing", ["CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT"])
-def test_a_message_that_is_not_a_request_cannot_be_replied_to(missing: str) -> None:
+def test_ordinary_message_cannot_be_replied_to(missing: str) -> None:
     properties = {"CLUSTER": "C", "CORRELATION_ID": "id", "REPLY_TO_CLIENT": "x"}
     assert reply_to(request_message(**properties), b"!").topic == "C_REPLY_TOPIC"
     del properties[missing]

@@ -1,4 +1,4 @@
-"""Routes that are known are asked for again, each for itself."""
+"""Known routes are refreshed independently."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from delaymq.protocol.command import Command, Response
 from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 
-def test_a_route_that_cannot_be_read_does_not_keep_the_others_from_being_refreshed() -> None:
+def test_unreadable_route_does_not_prevent_refreshing_others() -> None:
     async def scenario() -> None:
         broken = asyncio.Event()
         async with running(FakeBroker()) as (_, name_server):

@@ -1,4 +1,4 @@
-"""What a send does to brokers that are slow, full, gone or many: scripted brokers, and the parts alone."""
+"""Sends to slow, full, unavailable or many brokers: scripted brokers, and single components."""
 
 import asyncio
 import logging
@@ -52,7 +52,7 @@ def faults() -> BrokerFaults:
     [(0, 0), (49, 0), (100, 0), (549, 0), (550, 30_000), (999, 30_000), (1_000, 60_000), (3_000, 180_000),
      (14_999, 180_000), (15_000, 600_000), (99_999, 600_000)],
 )  # fmt: skip
-def test_a_slow_broker_is_avoided_for_the_time_in_the_table(latency_ms: int, pause_ms: int) -> None:
+def test_slow_broker_is_avoided_as_long_as_the_table_says(latency_ms: int, pause_ms: int) -> None:
     seen = faults()
     seen.answered("b0", latency_ms, 1_000)
     assert seen.is_usable("b0", 1_000 + pause_ms)
@@ -60,7 +60,7 @@ def test_a_slow_broker_is_avoided_for_the_time_in_the_table(latency_ms: int, pau
         assert not seen.is_usable("b0", 1_000 + pause_ms - 1)
 
 
-def test_a_failure_counts_as_thirty_seconds_and_an_answer_ends_it() -> None:
+def test_failure_counts_as_thirty_seconds_until_a_response() -> None:
     seen = faults()
     seen.failed("b0", 3, 0)
     assert not seen.is_usable("b0", 599_999)
@@ -70,7 +70,7 @@ def test_a_failure_counts_as_thirty_seconds_and_an_answer_ends_it() -> None:
     assert seen.is_usable("b0", 1)
 
 
-def test_sends_rotate_through_the_better_half_of_faulty_brokers() -> None:
+def test_better_half_of_bad_brokers_is_rotated() -> None:
     seen = faults()
     for number, latency_ms in enumerate((900, 600, 2_500, 700)):
         seen.answered(f"b{number}", latency_ms, 0)
@@ -79,7 +79,7 @@ def test_sends_rotate_through_the_better_half_of_faulty_brokers() -> None:
     assert seen.least_bad(["b2"], 1) == "b2"
 
 
-def test_queue_selection_skips_faulty_brokers_and_falls_back_to_the_least_faulty() -> None:
+def test_rotation_skips_unusable_brokers_and_falls_back_to_the_least_bad() -> None:
     seen, rounds, all_queues = faults(), QueueRound(), queues(3, 2)
     seen.failed("b1", 5, 0)
     chosen = {rounds.choose(all_queues, None, seen, 1).broker_name for _ in range(12)}
@@ -90,7 +90,7 @@ def test_queue_selection_skips_faulty_brokers_and_falls_back_to_the_least_faulty
     assert rounds.choose(all_queues, "b1", seen, 1).broker_name == "b0"
 
 
-def test_a_key_has_the_queue_that_rocketmqs_selector_chooses() -> None:
+def test_key_has_the_queue_of_rocketmqs_selector() -> None:
     # In Java "hello".hashCode() is 99162322, "".hashCode() 0, "polygenelubricants".hashCode() the smallest integer.
     all_queues = queues(1, 7)
     assert queue_for_key(all_queues, "hello").queue_id == 99162322 % 7
@@ -99,7 +99,7 @@ def test_a_key_has_the_queue_that_rocketmqs_selector_chooses() -> None:
     assert len({queue_for_key(all_queues, f"key {number}") for number in range(100)}) == 7
 
 
-def test_messages_of_a_key_stay_in_one_queue_also_when_an_attempt_fails() -> None:
+def test_messages_of_a_key_stay_in_one_queue_across_attempts() -> None:
     async def scenario() -> None:
         brokers = FakeBroker("broker-a"), FakeBroker("broker-b")
         for broker in brokers:
@@ -126,7 +126,7 @@ def test_messages_of_a_key_stay_in_one_queue_also_when_an_attempt_fails() -> Non
     run(scenario)
 
 
-def test_with_latency_faults_a_broker_that_failed_gets_no_further_sends() -> None:
+def test_failed_broker_gets_no_sends_with_latency_faults_enabled() -> None:
     async def scenario() -> None:
         brokers = FakeBroker("broker-a"), FakeBroker("broker-b")
         brokers[0].scripts[RequestCode.SEND_MESSAGE_V2] = lambda _: Response(ResponseCode.SYSTEM_ERROR, "no")
@@ -146,7 +146,7 @@ def test_with_latency_faults_a_broker_that_failed_gets_no_further_sends() -> Non
     run(scenario)
 
 
-def test_a_refusal_that_no_other_broker_would_cure_is_not_held_against_a_broker() -> None:
+def test_errors_common_to_all_brokers_do_not_isolate_a_broker() -> None:
     async def scenario() -> None:
         broker = FakeBroker("broker-a")
         other = FakeBroker("broker-b")
@@ -159,7 +159,7 @@ def test_a_refusal_that_no_other_broker_would_cure_is_not_held_against_a_broker(
     run(scenario)
 
 
-def test_a_send_that_ran_out_of_time_is_not_sent_again() -> None:
+def test_timed_out_send_is_not_resent() -> None:
     async def scenario() -> None:
         brokers = FakeBroker("broker-a"), FakeBroker("broker-b")
         for broker in brokers:
@@ -174,7 +174,7 @@ def test_a_send_that_ran_out_of_time_is_not_sent_again() -> None:
 
 
 @pytest.mark.parametrize(("retry_unsafe", "sent"), [(False, 1), (True, 3)])
-def test_a_stored_but_unflushed_message_is_resent_only_on_request(retry_unsafe: bool, sent: int) -> None:
+def test_stored_message_without_durability_is_resent_only_on_request(retry_unsafe: bool, sent: int) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda command: Response(
@@ -188,7 +188,7 @@ def test_a_stored_but_unflushed_message_is_resent_only_on_request(retry_unsafe: 
     run(scenario)
 
 
-def test_sends_beyond_the_limit_wait_and_fail_after_the_timeout() -> None:
+def test_sends_beyond_the_limit_wait_and_time_out() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda _: None
@@ -211,7 +211,7 @@ def test_sends_beyond_the_limit_wait_and_fail_after_the_timeout() -> None:
     run(scenario)
 
 
-def test_room_is_counted_in_bytes_too_and_a_giant_goes_alone() -> None:
+def test_limit_counts_bytes_and_admits_one_oversized_message_alone() -> None:
     async def scenario() -> None:
         room = InFlight(10, 100)
         assert room.try_enter(60)
@@ -237,7 +237,7 @@ def test_room_is_counted_in_bytes_too_and_a_giant_goes_alone() -> None:
     run(scenario)
 
 
-def test_whoever_gives_up_waiting_leaves_the_room_to_the_next() -> None:
+def test_cancelled_waiter_passes_its_turn_on() -> None:
     async def scenario() -> None:
         room = InFlight(1, 100)
         assert room.try_enter(1)
@@ -257,7 +257,7 @@ def test_whoever_gives_up_waiting_leaves_the_room_to_the_next() -> None:
     run(scenario)
 
 
-def test_a_close_waits_for_running_sends_and_rejects_waiting_ones() -> None:
+def test_close_waits_for_active_sends_and_rejects_waiting_ones() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda _: None
@@ -280,7 +280,7 @@ def test_a_close_waits_for_running_sends_and_rejects_waiting_ones() -> None:
     run(scenario)
 
 
-def test_the_group_is_known_as_long_as_one_of_its_producers_is_open() -> None:
+def test_group_is_registered_while_one_of_its_producers_is_open() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client, "P") as first:
@@ -293,7 +293,7 @@ def test_the_group_is_known_as_long_as_one_of_its_producers_is_open() -> None:
     run(scenario)
 
 
-def test_a_broker_that_does_not_read_costs_bounded_memory() -> None:
+def test_broker_that_does_not_read_uses_bounded_memory() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         options = ProducerOptions(compress_above_bytes=1 << 30, send_timeout_ms=300)
@@ -320,7 +320,7 @@ def test_a_broker_that_does_not_read_costs_bounded_memory() -> None:
     run(scenario)
 
 
-def test_a_thousand_sends_that_begin_together_ask_for_the_route_once() -> None:
+def test_thousand_concurrent_sends_query_the_route_once() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, name_server), Producer(client) as producer:
@@ -332,7 +332,7 @@ def test_a_thousand_sends_that_begin_together_ask_for_the_route_once() -> None:
     run(scenario)
 
 
-def test_a_name_server_that_is_silent_does_not_take_all_the_time_of_a_send() -> None:
+def test_silent_nameserver_does_not_use_up_the_sends_timeout() -> None:
     async def scenario() -> None:
         broker, silent = FakeBroker(), FakeBroker()
         silent.scripts = {RequestCode.GET_ROUTEINFO_BY_TOPIC: lambda _: None}
@@ -349,7 +349,7 @@ def test_a_name_server_that_is_silent_does_not_take_all_the_time_of_a_send() -> 
     run(scenario)
 
 
-def test_a_restarted_name_server_does_not_hide_routes_of_another() -> None:
+def test_restarted_nameserver_does_not_hide_anothers_routes() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         forgetful = FakeNameServer(broker)
@@ -368,7 +368,7 @@ def test_a_restarted_name_server_does_not_hide_routes_of_another() -> None:
     run(scenario)
 
 
-def test_calls_are_shared_and_survive_the_caller_that_began_them() -> None:
+def test_shared_calls_survive_the_caller_that_started_them() -> None:
     async def scenario() -> None:
         calls: SharedCalls[str, int] = SharedCalls()
         go, made = asyncio.Event(), 0
@@ -399,7 +399,7 @@ def test_calls_are_shared_and_survive_the_caller_that_began_them() -> None:
     run(scenario)
 
 
-def test_a_delay_may_be_a_timedelta() -> None:
+def test_delay_may_be_a_timedelta() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, _), Producer(client) as producer:
@@ -414,7 +414,7 @@ def test_a_delay_may_be_a_timedelta() -> None:
     run(scenario)
 
 
-def test_a_body_that_compression_would_not_shorten_travels_as_it_is() -> None:
+def test_incompressible_body_is_sent_unchanged() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         noise = zlib.compress(b"".join(number.to_bytes(4, "big") for number in range(20_000)), 9)
@@ -431,7 +431,7 @@ def test_a_body_that_compression_would_not_shorten_travels_as_it_is() -> None:
     run(scenario)
 
 
-def test_a_send_is_logged_with_its_id_and_keys(caplog: pytest.LogCaptureFixture) -> None:
+def test_send_is_logged_with_its_id_and_keys(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with running(FakeBroker()) as (client, _), Producer(client) as producer:
             result = await producer.send(Message(topic="T", body=b"", keys=("order-7", "x")))
@@ -441,7 +441,7 @@ def test_a_send_is_logged_with_its_id_and_keys(caplog: pytest.LogCaptureFixture)
         run(scenario)
 
 
-def test_messages_are_split_into_batches_that_are_small_enough() -> None:
+def test_messages_are_split_into_small_enough_batches() -> None:
     messages = [
         Message(topic="TU"[number % 2], body=bytes(number * 10), tags="t" * (number % 5), keys=("k",) * (number % 3),
                 properties={"p": "ü" * number})
@@ -458,7 +458,7 @@ def test_messages_are_split_into_batches_that_are_small_enough() -> None:
         assert split == [message for message in messages if message.topic == topic]
 
 
-def test_a_message_above_the_limit_gets_a_batch_of_its_own_and_delays_are_refused() -> None:
+def test_oversized_message_gets_its_own_batch_and_delays_are_rejected() -> None:
     big, small = Message(topic="T", body=bytes(300)), Message(topic="T", body=b"1")
     assert [len(batch) for batch in split_batches([small, big, small, small], max_bytes=250)] == [1, 1, 2]
     assert list(split_batches([])) == []
@@ -477,6 +477,6 @@ def test_a_message_above_the_limit_gets_a_batch_of_its_own_and_delays_are_refuse
         ({"max_unanswered_sends": 0}, "max_unanswered_sends must be more than 0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, object], why: str) -> None:
+def test_invalid_options_are_rejected(options: dict[str, object], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         ProducerOptions(**options)  # type: ignore[arg-type]

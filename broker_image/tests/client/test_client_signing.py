@@ -1,4 +1,4 @@
-"""How a client comes to the signature of its requests: what it asks for, and what it makes of the answers."""
+"""The client's choice of a signature for its requests."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -50,7 +50,7 @@ async def asked(address: str, name_servers: str | None = None, code: int = 28) -
         (None, "DmqSignature"),
     ],
 )
-def test_a_peer_without_challenges_gets_rocketmqs_signature(answer: Response | None, signed_with: str) -> None:
+def test_peer_without_challenges_gets_rocketmqs_signature(answer: Response | None, signed_with: str) -> None:
     async def scenario() -> None:
         script = challenges("broker/C/broker-a/0/x") if answer is None else lambda command: answer
         async with peer_saying(script) as peer:
@@ -62,7 +62,7 @@ def test_a_peer_without_challenges_gets_rocketmqs_signature(answer: Response | N
     run(scenario)
 
 
-def test_questions_to_a_name_server_are_not_signed_as_rocketmqs_clients_do() -> None:
+def test_nameserver_queries_are_unsigned_as_by_rocketmqs_clients() -> None:
     async def scenario() -> None:
         async with peer_saying(lambda command: Response(22)) as peer:
             for code in (105, 106, 100):
@@ -74,7 +74,7 @@ def test_questions_to_a_name_server_are_not_signed_as_rocketmqs_clients_do() -> 
     run(scenario)
 
 
-def test_an_account_can_be_kept_from_rocketmqs_signature() -> None:
+def test_account_can_forbid_rocketmqs_signature() -> None:
     async def scenario() -> None:
         account = Credentials("operators", "operators-secret", rocketmq_signature=False)
         for script, fields in ((lambda command: Response(3), 0), (challenges("broker/C/broker-a/0/x"), 3)):
@@ -87,7 +87,7 @@ def test_an_account_can_be_kept_from_rocketmqs_signature() -> None:
 
 
 @pytest.mark.parametrize("answer", [Response(2, "[OVERLOAD]"), Response(14), Response(1, "not now")])
-def test_a_busy_peer_gets_no_request_at_all(answer: Response) -> None:
+def test_busy_peer_gets_no_request(answer: Response) -> None:
     async def scenario() -> None:
         async with peer_saying(lambda command: answer) as peer:
             with pytest.raises(UnreachableError, match="no challenge to sign for"):
@@ -97,7 +97,7 @@ def test_a_busy_peer_gets_no_request_at_all(answer: Response) -> None:
     run(scenario)
 
 
-def test_a_broker_that_answers_for_another_gets_no_request() -> None:
+def test_broker_responding_for_another_gets_no_request() -> None:
     async def scenario() -> None:
         addressed: list[str] = []
 
@@ -126,7 +126,7 @@ def test_a_broker_that_answers_for_another_gets_no_request() -> None:
     run(scenario)
 
 
-def test_a_connection_with_an_expired_challenge_is_reopened(tmp_path: Path) -> None:
+def test_connection_with_an_expired_challenge_is_replaced(tmp_path: Path) -> None:
     async def scenario() -> None:
         (tmp_path / "rules.yml").write_text(RULES)
         changes: dict[str, Any] = {"acl_enable": True, "acl_config_path": str(tmp_path / "rules.yml")}
@@ -145,7 +145,7 @@ def test_a_connection_with_an_expired_challenge_is_reopened(tmp_path: Path) -> N
     run(scenario)
 
 
-def test_with_tls_rocketmqs_signature_administers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rocketmqs_signature_may_administer_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("delaymq.server.requests.client_session.is_loopback", lambda host: False)
     monkeypatch.setattr("delaymq.transport.signing.challenge_in", lambda answer: None)  # as an older client
     authority = Authority(tmp_path)

@@ -1,4 +1,4 @@
-"""The client and the commands with TLS, against our own servers."""
+"""Client and commands over TLS, against DelayMQ servers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -48,7 +48,7 @@ def options(tls: TlsOptions | None) -> ClientOptions:
     return ClientOptions(tls=tls, connect_timeout_ms=20_000, request_timeout_ms=20_000)
 
 
-def test_messages_go_over_tls_to_name_server_and_broker(server: TlsServer, authority: Authority) -> None:
+def test_messages_go_over_tls_to_nameserver_and_broker(server: TlsServer, authority: Authority) -> None:
     async def scenario() -> None:
         got: list[bytes] = []
 
@@ -70,7 +70,7 @@ def test_messages_go_over_tls_to_name_server_and_broker(server: TlsServer, autho
     run(scenario)
 
 
-def test_a_tls_mismatch_states_what_each_side_expects(server: TlsServer, authority: Authority, tmp_path: Path) -> None:
+def test_tls_mismatch_is_explained_on_each_side(server: TlsServer, authority: Authority, tmp_path: Path) -> None:
     stranger = Authority(tmp_path, "stranger").certificate
     cases = (
         (None, "accepts only TLS"),
@@ -93,7 +93,7 @@ def test_a_tls_mismatch_states_what_each_side_expects(server: TlsServer, authori
     run(scenario)
 
 
-def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Path) -> None:
+def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
     pair, other = authority.issue(HOST, file="own"), authority.issue(HOST, file="other")
     encrypted = authority.issue(HOST, password="words", file="closed")
     nothing = tmp_path / "nothing.pem"

@@ -1,4 +1,4 @@
-"""Traces against a scripted broker: their form, their limits, and that nothing waits or fails for them."""
+"""Message traces against a scripted broker: format, limits, and no effect on sends."""
 
 import asyncio
 import zlib
@@ -37,7 +37,7 @@ def traces_of(broker: FakeBroker) -> list[tuple[list[str], str]]:
     return found
 
 
-def test_a_send_trace_contains_the_keys_of_the_message() -> None:
+def test_send_is_traced_with_its_search_fields() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         own_id = "7F00000100002A9F" + "0" * 16
@@ -64,7 +64,7 @@ def test_a_send_trace_contains_the_keys_of_the_message() -> None:
     run(scenario)
 
 
-def test_a_broker_that_wants_no_traces_gets_none() -> None:
+def test_broker_with_disabled_traces_gets_none() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         plain = broker.send_answer
@@ -84,7 +84,7 @@ def test_a_broker_that_wants_no_traces_gets_none() -> None:
     run(scenario)
 
 
-def test_each_way_of_a_handler_to_end_has_its_code() -> None:
+def test_each_handler_outcome_has_its_code() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         for body in (b"done", b"retry", b"failed"):
@@ -117,7 +117,7 @@ def test_each_way_of_a_handler_to_end_has_its_code() -> None:
 
 
 @pytest.mark.parametrize("problem", ["no topic", "refused", "silent"])
-def test_no_send_fails_or_waits_because_its_trace_cannot_be_sent(problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_traces_neither_fail_nor_delay_sends(problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracer, "FINAL_SEND_TIMEOUT_S", 0.1)
     monkeypatch.setattr(tracer, "GATHERED_MS", 1)
 
@@ -143,7 +143,7 @@ def test_no_send_fails_or_waits_because_its_trace_cannot_be_sent(problem: str, m
     run(scenario)
 
 
-def test_traces_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_pending_traces_are_limited(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(tracer, "MAX_WAITING", 5)
     monkeypatch.setattr(tracer, "GATHERED_MS", 60_000)
 
@@ -159,7 +159,7 @@ def test_traces_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert caplog.text.count("traces to RMQ_SYS_TRACE_TOPIC are dropped (5 are already waiting)") == 1
 
 
-def test_a_close_lets_the_traces_that_are_on_their_way_arrive_and_sends_those_behind_them(
+def test_close_waits_for_traces_in_flight_and_sends_queued_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tracer, "GATHERED_MS", 1)
@@ -193,7 +193,7 @@ def test_a_close_lets_the_traces_that_are_on_their_way_arrive_and_sends_those_be
     run(scenario)
 
 
-def test_a_close_that_is_cancelled_leaves_no_task_behind() -> None:
+def test_cancelled_close_leaves_no_task() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         broker.add("T", b"x")
@@ -223,7 +223,7 @@ def test_a_close_that_is_cancelled_leaves_no_task_behind() -> None:
     run(scenario)
 
 
-def test_traces_are_cut_into_messages_that_fit() -> None:
+def test_traces_are_split_into_fitting_messages() -> None:
     traces = [Trace(f"{number:03}" * 10, (f"id{number}", "same")) for number in range(10)]
     whole = batches(traces, 1_000, 1_000)
     assert [(len(text), len(keys)) for text, keys in whole] == [(300, 11)]

@@ -1,4 +1,4 @@
-"""Transactions of the client against a scripted broker: what it is told, what is asked, and how a close ends them."""
+"""Transactions against a scripted broker: half messages, checks, and closing."""
 
 import asyncio
 
@@ -82,7 +82,7 @@ class HalfBroker(FakeBroker):
         self.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, self.records[0] if body is None else body)
 
 
-def test_a_half_message_is_sent_and_its_transaction_ended() -> None:
+def test_half_message_is_sent_and_its_outcome_reported() -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener()
         async with running(broker) as (client, _), TransactionProducer(client, "G", listener) as producer:
@@ -106,7 +106,7 @@ def test_a_half_message_is_sent_and_its_transaction_ended() -> None:
     run(scenario)
 
 
-def test_the_transaction_of_a_new_topic_ends_without_a_route() -> None:
+def test_first_message_of_a_new_topic_is_settled_without_a_route() -> None:
     async def scenario() -> None:
         broker = HalfBroker()
         async with running(broker) as (client, _), TransactionProducer(client, "G", Listener()) as producer:
@@ -128,7 +128,7 @@ def test_the_transaction_of_a_new_topic_ends_without_a_route() -> None:
         (RuntimeError("no database"), UNKNOWN, "executeLocalTransactionBranch exception: RuntimeError: no database"),
     ],
 )
-def test_the_listeners_state_is_sent_to_the_broker(execution: object, told: str, remark: str | None) -> None:
+def test_listeners_result_is_sent_to_the_broker(execution: object, told: str, remark: str | None) -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener(execution)
         async with running(broker) as (client, _), TransactionProducer(client, "G", listener) as producer:
@@ -141,7 +141,7 @@ def test_the_listeners_state_is_sent_to_the_broker(execution: object, told: str,
     run(scenario)
 
 
-def test_an_unflushed_half_message_is_rolled_back_without_execution() -> None:
+def test_unflushed_half_message_is_rolled_back_without_execution() -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener()
         broker.status = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -154,7 +154,7 @@ def test_an_unflushed_half_message_is_rolled_back_without_execution() -> None:
     run(scenario)
 
 
-def test_a_half_message_that_may_be_stored_is_not_sent_again() -> None:
+def test_possibly_stored_half_message_is_not_resent() -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener()
 
@@ -182,7 +182,7 @@ def test_a_half_message_that_may_be_stored_is_not_sent_again() -> None:
         (KeyError("row"), UNKNOWN, "checkLocalTransactionState Exception: KeyError: 'row'"),
     ],
 )
-def test_a_check_is_answered(answer: object, told: str, remark: str | None) -> None:
+def test_check_is_answered(answer: object, told: str, remark: str | None) -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener(LocalState.UNKNOWN, answer)
         async with running(broker) as (client, _), TransactionProducer(client, "G", listener) as producer:
@@ -201,7 +201,7 @@ def test_a_check_is_answered(answer: object, told: str, remark: str | None) -> N
     run(scenario)
 
 
-def test_checks_are_bounded_and_the_same_one_does_not_run_twice() -> None:
+def test_checks_are_limited_and_never_duplicated() -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener()
         listener.go_on.clear()
@@ -228,7 +228,7 @@ def test_checks_are_bounded_and_the_same_one_does_not_run_twice() -> None:
     run(scenario)
 
 
-def test_a_close_waits_for_running_transactions_and_starts_no_others() -> None:
+def test_close_waits_for_active_transactions_and_starts_none() -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener()
         listener.go_on.clear()
@@ -254,7 +254,7 @@ def test_a_close_waits_for_running_transactions_and_starts_no_others() -> None:
     run(scenario)
 
 
-def test_a_close_waits_for_a_transaction_whose_message_is_still_being_compressed(
+def test_close_waits_for_a_transaction_during_compression(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:
@@ -283,7 +283,7 @@ def test_a_close_waits_for_a_transaction_whose_message_is_still_being_compressed
     run(scenario)
 
 
-def test_a_close_gives_up_a_check_that_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_close_abandons_a_hanging_check(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         broker, listener = HalfBroker(), Listener()
         listener.go_on.clear()
@@ -300,7 +300,7 @@ def test_a_close_gives_up_a_check_that_does_not_end(caplog: pytest.LogCaptureFix
     assert "0 local transactions and 1 checks of G were open when it was closed" in caplog.text
 
 
-def test_the_end_of_a_transaction_does_not_fail_the_caller_when_the_broker_is_gone() -> None:
+def test_unavailable_broker_at_the_end_does_not_fail_the_caller() -> None:
     async def scenario() -> None:
         broker = HalfBroker()
 

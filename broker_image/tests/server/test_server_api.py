@@ -1,4 +1,4 @@
-"""/api/v1: topics, groups, messages with their life, what waits, dead letters."""
+"""/api/v1: topics, groups, messages with their history, pending messages, dead letters."""
 
 import asyncio
 import random
@@ -76,7 +76,7 @@ async def asked(path: Path, **changes: Any) -> AsyncIterator[Asked]:
         yield Asked(server, await BrokerPeer.connect(server.broker.port), session)
 
 
-def test_topics_are_paged_by_name_and_filtered_by_kind(tmp_path: Path) -> None:
+def test_topics_are_paged_by_name_with_their_kind(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             for name in ("Orders", "orders2", "Bills"):
@@ -106,7 +106,7 @@ def test_topics_are_paged_by_name_and_filtered_by_kind(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_group_shows_its_members_lag_and_progress(tmp_path: Path) -> None:
+def test_group_has_members_lag_and_progress(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             for _ in range(3):
@@ -137,7 +137,7 @@ def test_a_group_shows_its_members_lag_and_progress(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_messages_are_found_by_key_by_unique_id_and_by_time_the_newest_first(tmp_path: Path) -> None:
+def test_messages_are_found_by_key_unique_id_and_time_newest_first(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path, mapped_file_size_consume_queue=200) as api:
             for number in range(70):
@@ -166,7 +166,7 @@ def test_messages_are_found_by_key_by_unique_id_and_by_time_the_newest_first(tmp
     run(scenario)
 
 
-def test_a_large_body_is_cut_and_bytes_that_are_no_text_are_base64(tmp_path: Path) -> None:
+def test_large_body_is_truncated_and_binary_is_base64(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             large = ("ä" * 100_000).encode()
@@ -185,7 +185,7 @@ def test_a_large_body_is_cut_and_bytes_that_are_no_text_are_base64(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", PACKERS)
-def test_a_body_that_its_producer_compressed_is_shown_as_it_was(tmp_path: Path, kind: int) -> None:
+def test_compressed_body_is_returned_inflated(tmp_path: Path, kind: int) -> None:
     pack, sys_flag = PACKERS[kind], flags.COMPRESSED | kind
     noise = random.Random(kind).randbytes(150_000).hex()
 
@@ -215,7 +215,7 @@ def test_a_body_that_its_producer_compressed_is_shown_as_it_was(tmp_path: Path, 
     run(scenario)
 
 
-def test_a_body_of_an_unknown_compression_is_shown_as_it_is_stored(tmp_path: Path) -> None:
+def test_body_of_unknown_compression_is_returned_as_stored(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             await api.peer.send("Orders", b"packed", sys_flag=flags.COMPRESSED | flags.COMPRESSION_MASK)
@@ -227,7 +227,7 @@ def test_a_body_of_an_unknown_compression_is_shown_as_it_is_stored(tmp_path: Pat
     run(scenario)
 
 
-def test_the_life_of_a_message_from_its_store_to_its_dead_letter(tmp_path: Path) -> None:
+def test_message_history_reaches_from_store_to_dead_letter(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             await api.post("delay/pause", {}, 202)
@@ -273,7 +273,7 @@ async def dead_letter(api: Asked, topic: str = "Orders", **properties: Any) -> s
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("properties", [{"UNIQ_KEY": KEY, "TAGS": "a"}, {}])
-def test_a_dead_letter_goes_to_its_group_again_once(tmp_path: Path, flush: str, properties: dict[str, str]) -> None:
+def test_dead_letter_is_resent_to_its_group_once(tmp_path: Path, flush: str, properties: dict[str, str]) -> None:
     async def scenario() -> None:
         async with asked(tmp_path, flush_disk_type=flush) as api:
             dead = await dead_letter(api, **properties)
@@ -301,7 +301,7 @@ def test_a_dead_letter_goes_to_its_group_again_once(tmp_path: Path, flush: str, 
     run(scenario)
 
 
-def test_a_second_dead_letter_of_one_message_may_be_resent_too_and_its_mark_ends_with_it(tmp_path: Path) -> None:
+def test_second_dead_letter_of_a_message_may_be_resent_and_its_mark_ends_with_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             dead = await dead_letter(api, UNIQ_KEY=KEY)
@@ -317,7 +317,7 @@ def test_a_second_dead_letter_of_one_message_may_be_resent_too_and_its_mark_ends
     run(scenario)
 
 
-def test_a_message_that_is_not_a_dead_letter_is_not_resent_and_the_reason_returned(tmp_path: Path) -> None:
+def test_message_that_is_no_dead_letter_of_the_group_is_not_resent_with_a_reason(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             await dead_letter(api)
@@ -372,7 +372,7 @@ def test_pending_messages_are_counted_by_level_topic_and_due_time(tmp_path: Path
     run(scenario)
 
 
-def test_a_search_returns_the_number_of_pending_messages_of_the_topic(tmp_path: Path) -> None:
+def test_search_counts_pending_messages_of_the_topic(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path, message_delay_level="1h 2h") as api:
             for topic in ("Orders", "Orders", "Bills"):
@@ -389,7 +389,7 @@ def test_a_search_returns_the_number_of_pending_messages_of_the_topic(tmp_path: 
     run(scenario)
 
 
-def test_the_list_of_next_messages_filters_by_topic_and_reports_truncation(tmp_path: Path) -> None:
+def test_list_of_next_due_messages_respects_topic_and_reports_omissions(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path, message_delay_level="1h 2h") as api:
             for _ in range(70):
@@ -411,7 +411,7 @@ def test_the_list_of_next_messages_filters_by_topic_and_reports_truncation(tmp_p
     run(scenario)
 
 
-def test_topics_of_messages_pending_at_start_are_loaded_in_the_background(tmp_path: Path) -> None:
+def test_pending_messages_before_a_start_are_counted_in_the_background(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             for number in range(300):
@@ -427,7 +427,7 @@ def test_topics_of_messages_pending_at_start_are_loaded_in_the_background(tmp_pa
     run(scenario)
 
 
-def test_a_parameter_that_is_wrong_unknown_or_there_twice_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_wrong_unknown_or_repeated_parameter_is_rejected_clearly(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             for path in ("topics?limit=0", "topics?limit=1001", "topics?lmit=5", "topics?limit=1&limit=2", "messages"):
@@ -438,7 +438,7 @@ def test_a_parameter_that_is_wrong_unknown_or_there_twice_is_refused_with_a_sent
     run(scenario)
 
 
-def test_the_cluster_is_that_of_a_name_server_or_else_this_broker(tmp_path: Path) -> None:
+def test_cluster_comes_from_a_nameserver_or_is_this_broker(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
             url = f"http://{HOST}:{server.broker.http_port}/api/v1/cluster"
@@ -454,14 +454,14 @@ def test_the_cluster_is_that_of_a_name_server_or_else_this_broker(tmp_path: Path
     run(scenario)
 
 
-def test_properties_that_are_no_utf8_are_shown_all_the_same(tmp_path: Path) -> None:
+def test_invalid_utf8_properties_are_shown(tmp_path: Path) -> None:
     assert decode_properties(b"KEYS\x01\xff") == {"KEYS": "\udcff"}
     from delaymq.server.log_reader import clean_text
 
     assert clean_text("\udcff") == "�"
 
 
-def test_totals_are_returned_while_all_reader_threads_are_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_totals_are_returned_while_history_readers_are_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     let_go = threading.Event()
     reading: list[int] = []
 

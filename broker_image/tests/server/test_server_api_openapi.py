@@ -1,4 +1,4 @@
-"""The description of HTTP: it names what is answered and nothing else, and answers are as it says."""
+"""The OpenAPI description agrees with routes and responses."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ def levels() -> Iterator[None]:
     root.setLevel(before)
 
 
-def test_every_route_has_its_row_and_every_row_its_route(tmp_path: Path) -> None:
+def test_routes_and_descriptions_match(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             assert server.broker._http is not None
@@ -52,7 +52,7 @@ def test_every_route_has_its_row_and_every_row_its_route(tmp_path: Path) -> None
     run(scenario)
 
 
-def test_ids_of_operations_are_unique_and_parameters_of_paths_are_all_described() -> None:
+def test_operation_ids_are_unique_and_path_parameters_are_described() -> None:
     ids = []
     for path, methods in description(ROUTES)["paths"].items():
         for operation in methods.values():
@@ -62,7 +62,7 @@ def test_ids_of_operations_are_unique_and_parameters_of_paths_are_all_described(
     assert len(set(ids)) == len(ids) == len(ROUTES)
 
 
-def test_every_operation_describes_a_shortage_and_when_to_repeat_the_request() -> None:
+def test_every_operation_describes_shortages_and_retry_after() -> None:
     for methods in description(ROUTES)["paths"].values():
         for operation in methods.values():
             unavailable = operation["responses"]["503"]
@@ -70,13 +70,13 @@ def test_every_operation_describes_a_shortage_and_when_to_repeat_the_request() -
             assert list(unavailable["headers"]) == ["Retry-After"]
 
 
-def test_open_paths_are_those_that_the_guard_lets_through() -> None:
+def test_open_paths_match_the_guard() -> None:
     from delaymq.server.http.guard import OPEN_PATHS
 
     assert {route.path for route in ROUTES if route.is_open} == OPEN_PATHS
 
 
-def test_a_handler_returns_the_type_that_its_route_describes() -> None:
+def test_handlers_return_their_described_type() -> None:
     streamed = set()
     for route in ROUTES:
         returned = get_type_hints(route.handle)["return"]
@@ -90,7 +90,7 @@ def test_a_handler_returns_the_type_that_its_route_describes() -> None:
     assert streamed == {"/readyz", "/api/v1/store/positions", "/api/v1/store/files"}
 
 
-def test_members_of_answers_are_all_described_as_sent() -> None:
+def test_response_members_are_described_as_sent() -> None:
     schemas = description(ROUTES)["components"]["schemas"]
     for name in ("About", "Delay", "DelayLevel", "Drain", "LifeEvent", "Pending", "Remaining"):
         assert sorted(schemas[name]["required"]) == sorted(schemas[name]["properties"]), name
@@ -98,13 +98,13 @@ def test_members_of_answers_are_all_described_as_sent() -> None:
     assert schemas["PendingRow"]["required"] == ["pending", "nextDueMs"]
 
 
-def test_described_limits_are_those_of_the_broker() -> None:
+def test_described_limits_equal_the_brokers() -> None:
     assert api_config.MAX_LOGGERS == log_levels.MAX_LOGGERS
     assert api_delay.MAX_SPREAD_MS == control.MAX_SPREAD_MS
 
 
 @pytest.mark.timeout(180)
-def test_schemathesis_finds_no_answer_that_is_not_as_described(tmp_path: Path) -> None:
+def test_schemathesis_finds_no_undescribed_response(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, message_delay_level="1s 1h 2h") as server:
             await _fill(server.broker.port)
@@ -142,7 +142,7 @@ async def _fill(port: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/openapi.json", "/api/v1/totals", "/readyz"])
-def test_head_responses_have_no_body_and_options_list_the_methods(tmp_path: Path, path: str) -> None:
+def test_head_has_no_body_and_options_lists_methods(tmp_path: Path, path: str) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
             url = f"http://{HOST}:{server.broker.http_port}{path}"

@@ -1,4 +1,4 @@
-"""Work at intervals, in virtual time where no thread is needed."""
+"""Periodic jobs, in virtual time where no thread is needed."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ class Work:
         return self.error
 
 
-def test_jobs_run_at_their_intervals_and_follow_a_changed_one() -> None:
+def test_jobs_run_at_their_intervals_and_follow_changes() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         interval_ms = 1_000
         seen: list[float] = []
@@ -52,7 +52,7 @@ def test_jobs_run_at_their_intervals_and_follow_a_changed_one() -> None:
     run_virtually(scenario)
 
 
-def test_a_job_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_job_does_not_stop_others(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(loop: VirtualLoop) -> None:
         good: list[int] = []
 
@@ -74,7 +74,7 @@ def test_a_job_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixt
     assert "ValueError" in caplog.text
 
 
-def test_a_task_runs_in_a_thread_and_not_twice_at_once() -> None:
+def test_task_runs_in_a_thread_and_never_concurrently_with_itself() -> None:
     async def scenario() -> None:
         work = Work()
         background = Background([Job(name="slow", interval_ms=lambda: 1, run=work.begin)])
@@ -91,7 +91,7 @@ def test_a_task_runs_in_a_thread_and_not_twice_at_once() -> None:
     asyncio.run(asyncio.wait_for(scenario(), BOUND_S))
 
 
-def test_an_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         work = Work()
         work.may_end.set()
@@ -105,7 +105,7 @@ def test_an_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "background job (tables) failed: [Errno 28] No space left on device" in caplog.text
 
 
-def test_a_stalled_loop_is_measured() -> None:
+def test_blocked_loop_is_measured() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         background = Background([])
         background.start()

@@ -36,7 +36,7 @@ async def route(port: int, topic: str) -> Command:
     return answer
 
 
-def test_a_sent_message_is_pulled(tmp_path: Path) -> None:
+def test_sent_message_is_pulled(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -49,7 +49,7 @@ def test_a_sent_message_is_pulled(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_held_pull_is_woken_at_once_by_a_new_message(tmp_path: Path) -> None:
+def test_new_message_wakes_a_held_pull_immediately(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             consumer = await BrokerPeer.connect(server.broker.port)
@@ -67,7 +67,7 @@ def test_a_held_pull_is_woken_at_once_by_a_new_message(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_held_pull_ends_with_its_time_or_its_connection(tmp_path: Path) -> None:
+def test_held_pull_ends_with_its_time_or_its_connection(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             peer, other = await BrokerPeer.connect(server.broker.port), await BrokerPeer.connect(server.broker.port)
@@ -82,7 +82,7 @@ def test_a_held_pull_ends_with_its_time_or_its_connection(tmp_path: Path) -> Non
     run(scenario)
 
 
-def test_pipelined_requests_are_all_answered_in_order(tmp_path: Path) -> None:
+def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             reader, writer = await asyncio.open_connection(HOST, server.broker.port)
@@ -103,7 +103,7 @@ def test_pipelined_requests_are_all_answered_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_sends_are_answered_when_they_are_as_safe_as_configured(tmp_path: Path, flush: str) -> None:
+def test_send_responses_wait_for_the_configured_durability(tmp_path: Path, flush: str) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, flush_disk_type=flush, flush_interval_commit_log=60_000) as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -117,7 +117,7 @@ def test_sends_are_answered_when_they_are_as_safe_as_configured(tmp_path: Path, 
     run(scenario)
 
 
-def test_a_held_pull_sees_a_message_only_when_it_is_confirmed(tmp_path: Path) -> None:
+def test_held_pull_sees_a_message_only_once_confirmed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, flush_disk_type="SYNC_FLUSH") as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -131,7 +131,7 @@ def test_a_held_pull_sees_a_message_only_when_it_is_confirmed(tmp_path: Path) ->
     run(scenario)
 
 
-def test_a_delayed_message_arrives_when_it_is_due(tmp_path: Path) -> None:
+def test_delayed_message_is_delivered_when_due(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, message_delay_level="1s 2s") as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -146,7 +146,7 @@ def test_a_delayed_message_arrives_when_it_is_due(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_the_fast_port_takes_sends_and_refuses_pulls(tmp_path: Path) -> None:
+def test_fast_port_accepts_sends_and_rejects_pulls(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             assert server.broker.fast_port == server.broker.port - 2
@@ -158,7 +158,7 @@ def test_the_fast_port_takes_sends_and_refuses_pulls(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_new_topic_is_registered_immediately(tmp_path: Path) -> None:
+def test_new_topic_is_registered_immediately(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             assert (await route(server.namesrv.port, "Fresh")).code == 17
@@ -193,7 +193,7 @@ def test_consumers_are_notified_of_joins_and_leaves(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_stop_resets_connections_and_so_fails_held_pulls_at_once(tmp_path: Path) -> None:
+def test_stop_resets_connections_and_fails_held_pulls_immediately(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -212,7 +212,7 @@ def test_a_stop_resets_connections_and_so_fails_held_pulls_at_once(tmp_path: Pat
     run(scenario)
 
 
-def test_a_stopping_broker_takes_no_more_requests_so_that_a_busy_producer_cannot_hold_it_up(
+def test_stopping_broker_accepts_no_requests_so_busy_producers_cannot_delay_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -251,7 +251,7 @@ def test_messages_survive_a_clean_restart(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_stop_for_a_restart_keeps_the_routes_and_a_decommission_drops_them(tmp_path: Path) -> None:
+def test_restart_keeps_the_routes_and_decommissioning_drops_them(tmp_path: Path) -> None:
     async def scenario() -> None:
         namesrv = NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path=""))
         await namesrv.start(http=False)
@@ -273,7 +273,7 @@ def test_a_stop_for_a_restart_keeps_the_routes_and_a_decommission_drops_them(tmp
     run(scenario)
 
 
-def test_a_broker_registers_again_when_its_name_server_comes_back(tmp_path: Path) -> None:
+def test_broker_registers_again_when_its_nameserver_returns(tmp_path: Path) -> None:
     async def scenario() -> None:
         first = NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path=""))
         await first.start(http=False)
@@ -293,7 +293,7 @@ def test_a_broker_registers_again_when_its_name_server_comes_back(tmp_path: Path
     run(scenario)
 
 
-def test_which_topics_are_ordered_is_the_name_servers_to_say(tmp_path: Path) -> None:
+def test_nameserver_decides_which_topics_are_ordered(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -336,7 +336,7 @@ def test_hostile_peers_are_disconnected_without_effect_on_others(tmp_path: Path)
     run(scenario)
 
 
-def test_connections_beyond_the_limit_are_closed_without_effect_on_others(tmp_path: Path) -> None:
+def test_excess_connections_are_closed_without_effect_on_others(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, max_connections=2) as server:
             first, second = await BrokerPeer.connect(server.broker.port), await BrokerPeer.connect(server.broker.port)
@@ -365,7 +365,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(tmp_path: Path) -> No
     run(scenario)
 
 
-def test_one_port_for_two_purposes_is_refused(tmp_path: Path) -> None:
+def test_duplicate_port_is_rejected(tmp_path: Path) -> None:
     async def scenario() -> None:
         with bind(HOST, 0, "a free port") as probe:
             port = port_of(probe)
@@ -380,7 +380,7 @@ def test_one_port_for_two_purposes_is_refused(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_port_or_store_in_use_is_refused_and_leaves_nothing_open(tmp_path: Path) -> None:
+def test_port_or_store_in_use_is_rejected_and_releases_everything(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             port = server.broker.port

@@ -1,4 +1,4 @@
-"""The broker's jobs: none holds up the loop for long."""
+"""The broker's jobs never block the loop for long."""
 
 from types import SimpleNamespace
 
@@ -30,7 +30,7 @@ def write_behind_job(store: SlowStore) -> Job:
     return next(job for job in jobs if job.name == "write behind")
 
 
-def test_new_queues_are_written_in_short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_queues_are_written_in_short_time_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now_s=100.0)
     monkeypatch.setattr(broker_jobs, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     store = SlowStore(clock, queues=1_000)

@@ -48,7 +48,7 @@ async def with_topic(server: Standalone) -> None:
     await until(lambda: "T" in server.namesrv.namesrv.routes.topics)
 
 
-def test_another_address_cannot_take_a_broker_name_over(tmp_path: Path) -> None:
+def test_another_address_cannot_take_over_a_broker_name(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             await with_topic(server)
@@ -63,7 +63,7 @@ def test_another_address_cannot_take_a_broker_name_over(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_an_address_is_taken_neither_by_another_name_nor_by_unregistering(tmp_path: Path) -> None:
+def test_address_is_taken_neither_by_another_name_nor_by_unregistering(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             await with_topic(server)
@@ -78,7 +78,7 @@ def test_an_address_is_taken_neither_by_another_name_nor_by_unregistering(tmp_pa
     run(scenario)
 
 
-def test_with_rules_only_the_signing_broker_can_register_its_name(tmp_path: Path) -> None:
+def test_only_the_signing_broker_registers_its_name_under_rules(tmp_path: Path) -> None:
     rules, account = tmp_path / "namesrv_acl.yml", tmp_path / "account.yml"
     write_account(rules, account, "first-account", "first-secret")
     namesrv = NamesrvConfig(listen_port=0, kv_config_path="", namesrv_acl_config_path=str(rules))
@@ -111,7 +111,7 @@ def test_with_rules_only_the_signing_broker_can_register_its_name(tmp_path: Path
     run(scenario)
 
 
-def test_a_broker_without_its_account_logs_why_it_is_not_registered(tmp_path: Path) -> None:
+def test_broker_without_its_account_logs_why_it_is_not_registered(tmp_path: Path) -> None:
     async def scenario() -> None:
         namesrv = NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path=""))
         await namesrv.start(http=False)

@@ -1,4 +1,4 @@
-"""Questions of the broker to its clients, over real connections, with answers and silence of the test's own."""
+"""Requests of the broker to its clients, over real connections, with scripted responses."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -76,7 +76,7 @@ def reply(peer: BrokerPeer, question: Command, body: bytes, code: int = 0) -> No
     peer.connection.send(encode_response(question, Response(code, body=body)))
 
 
-def test_the_requester_gets_all_responses_in_request_order(tmp_path: Path) -> None:
+def test_requester_gets_all_members_responses_in_request_order(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             first, second = await broker.member(), await broker.member()
@@ -96,7 +96,7 @@ def test_the_requester_gets_all_responses_in_request_order(tmp_path: Path) -> No
     run(scenario)
 
 
-def test_a_member_that_is_silent_or_leaves_is_answered_for_by_nothing(tmp_path: Path) -> None:
+def test_silent_or_leaving_member_yields_no_response(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             first, second, gone = await broker.member(), await broker.member(), await broker.member()
@@ -123,7 +123,7 @@ def test_a_member_that_is_silent_or_leaves_is_answered_for_by_nothing(tmp_path: 
     run(scenario)
 
 
-def test_a_request_without_recipients_is_answered_immediately(tmp_path: Path) -> None:
+def test_request_without_recipients_is_answered_immediately(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             peer = await BrokerPeer.connect(broker.server.port)
@@ -133,7 +133,7 @@ def test_a_request_without_recipients_is_answered_immediately(tmp_path: Path) ->
     run(scenario)
 
 
-def test_an_answer_may_wait_for_the_disk(tmp_path: Path) -> None:
+def test_response_may_wait_for_flush(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             member = await broker.member()
@@ -148,7 +148,7 @@ def test_an_answer_may_wait_for_the_disk(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_one_way_request_is_relayed_without_a_response(tmp_path: Path) -> None:
+def test_oneway_request_is_forwarded_without_response(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             member = await broker.member()
@@ -163,7 +163,7 @@ def test_a_one_way_request_is_relayed_without_a_response(tmp_path: Path) -> None
     run(scenario)
 
 
-def test_a_requester_that_disconnects_affects_no_other(tmp_path: Path) -> None:
+def test_disconnected_requester_has_no_effect_on_others(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             member = await broker.member()
@@ -182,7 +182,7 @@ def test_a_requester_that_disconnects_affects_no_other(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_one_asker_can_not_have_more_open_than_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_requests_per_requester_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_OPEN_PER_REQUESTER", 2)
 
     async def scenario() -> None:
@@ -227,7 +227,7 @@ def test_memory_of_open_requests_is_limited(tmp_path: Path, monkeypatch: pytest.
     run(scenario)
 
 
-def test_questions_in_all_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_total_of_open_requests_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_OPEN_REQUESTS", 3)
 
     async def scenario() -> None:
@@ -244,7 +244,7 @@ def test_questions_in_all_have_a_limit(tmp_path: Path, monkeypatch: pytest.Monke
     run(scenario)
 
 
-def test_requests_to_many_members_are_sent_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_members_are_queried_in_several_loop_iterations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SENT_AT_ONCE", 3)
 
     async def scenario() -> None:
@@ -278,7 +278,7 @@ def test_responses_beyond_one_frame_are_omitted(tmp_path: Path, monkeypatch: pyt
     run(scenario)
 
 
-def test_a_question_that_no_frame_can_hold_has_no_answer(tmp_path: Path) -> None:
+def test_request_larger_than_a_frame_has_no_response(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             await broker.member()
@@ -294,7 +294,7 @@ def test_a_question_that_no_frame_can_hold_has_no_answer(tmp_path: Path) -> None
     run(scenario)
 
 
-def test_a_stop_ends_open_requests(tmp_path: Path) -> None:
+def test_stop_ends_open_requests(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asker(tmp_path) as broker:
             member = await broker.member()

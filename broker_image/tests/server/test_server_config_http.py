@@ -1,4 +1,4 @@
-"""Settings and levels of a running broker, over HTTP and over the wire."""
+"""Settings and log levels of a running broker, over HTTP and over the wire."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def levels() -> Iterator[None]:
     root.setLevel(before)
 
 
-def test_settings_have_an_origin_and_a_value_pending_a_restart(tmp_path: Path) -> None:
+def test_settings_have_their_origin_and_run_time_changes(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_token="secret") as server:
             answer = await change(server, "fileReservedTime=24")
@@ -74,7 +74,7 @@ def test_settings_have_an_origin_and_a_value_pending_a_restart(tmp_path: Path) -
     run(scenario)
 
 
-def test_the_level_of_the_log_changes_over_http_until_the_restart(tmp_path: Path) -> None:
+def test_log_level_changes_over_http_until_the_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             assert await asked(server, "log-level") == (200, {"level": "info", "loggers": {}})
@@ -90,7 +90,7 @@ def test_the_level_of_the_log_changes_over_http_until_the_restart(tmp_path: Path
     run(scenario)
 
 
-def test_the_level_of_the_log_changes_by_code_25(tmp_path: Path) -> None:
+def test_log_level_changes_by_code_25(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             assert (await change(server, "logLevel=error;delaymq.broker=debug")).code == 0
@@ -113,7 +113,7 @@ def test_the_level_of_the_log_changes_by_code_25(tmp_path: Path) -> None:
         ([], "level, loggers"),
     ],
 )
-def test_a_level_that_cannot_be_is_refused_and_changes_nothing(tmp_path: Path, body: object, words: str) -> None:
+def test_invalid_level_is_rejected_without_effect(tmp_path: Path, body: object, words: str) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             status, answer = await asked(server, "log-level", body, "PUT")

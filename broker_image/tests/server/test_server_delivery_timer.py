@@ -1,4 +1,4 @@
-"""The delivery's clock, in virtual time."""
+"""The timer of deliveries, in virtual time."""
 
 import asyncio
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class Schedule:
         return len(due)
 
 
-def test_each_message_goes_at_its_due_time_and_not_before() -> None:
+def test_each_message_is_delivered_at_its_due_time_and_not_before() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         schedule = Schedule(loop)
         start_ms = schedule.now_ms()
@@ -58,7 +58,7 @@ def test_each_message_goes_at_its_due_time_and_not_before() -> None:
     run_virtually(scenario)
 
 
-def test_messages_overdue_at_start_are_delivered_immediately() -> None:
+def test_overdue_messages_are_delivered_at_start() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         schedule = Schedule(loop)
         schedule.add(5, 6, 7)
@@ -69,7 +69,7 @@ def test_messages_overdue_at_start_are_delivered_immediately() -> None:
     run_virtually(scenario)
 
 
-def test_an_earlier_due_time_wakes_the_clock() -> None:
+def test_earlier_due_time_wakes_the_timer() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         schedule = Schedule(loop)
         schedule.clock.start()
@@ -83,7 +83,7 @@ def test_an_earlier_due_time_wakes_the_clock() -> None:
     run_virtually(scenario)
 
 
-def test_a_due_crowd_goes_in_batches_between_which_others_run() -> None:
+def test_many_due_messages_are_delivered_in_batches_with_yields() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         schedule = Schedule(loop)
         schedule.add(*[1] * (BATCH * 10))
@@ -104,7 +104,7 @@ def test_a_due_crowd_goes_in_batches_between_which_others_run() -> None:
 
 
 @pytest.mark.parametrize("step_ms", [3_600_000, 59_000])
-def test_a_clock_that_jumps_ahead_is_noticed_within_a_second(step_ms: int) -> None:
+def test_clock_jumping_ahead_is_detected_within_a_second(step_ms: int) -> None:
     async def scenario(loop: VirtualLoop) -> None:
         schedule = Schedule(loop)
         schedule.clock.start()
@@ -117,7 +117,7 @@ def test_a_clock_that_jumps_ahead_is_noticed_within_a_second(step_ms: int) -> No
     run_virtually(scenario)
 
 
-def test_a_clock_that_jumps_back_brings_nothing_early() -> None:
+def test_clock_jumping_back_delivers_nothing_early() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         schedule = Schedule(loop)
         schedule.clock.start()
@@ -132,7 +132,7 @@ def test_a_clock_that_jumps_back_brings_nothing_early() -> None:
     run_virtually(scenario)
 
 
-def test_without_anything_pending_the_clock_sleeps() -> None:
+def test_timer_sleeps_without_pending_messages() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         schedule = Schedule(loop)
         schedule.clock.start()
@@ -146,7 +146,7 @@ def test_without_anything_pending_the_clock_sleeps() -> None:
     run_virtually(scenario)
 
 
-def test_a_failure_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(loop: VirtualLoop) -> None:
         schedule = Schedule(loop)
         schedule.failing = 3
@@ -159,7 +159,7 @@ def test_a_failure_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     assert "the delivery failed" in caplog.text
 
 
-def test_after_a_stop_nothing_is_handed_over() -> None:
+def test_nothing_is_delivered_after_a_stop() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         schedule = Schedule(loop)
         schedule.clock.start()

@@ -1,4 +1,4 @@
-"""Drains over HTTP: what NameServers and clients see of them, leases, and what /api/v1 tells beside."""
+"""Drains over HTTP: their effect on NameServers and clients, leases, and the status in /api/v1."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def permission(server: Any, topic: str) -> int:
     return int(server.namesrv.namesrv.routes.topics[topic]["broker-a"].perm)
 
 
-def test_a_withdrawn_broker_is_read_only_at_its_name_servers_at_once_and_takes_sends(tmp_path: Path) -> None:
+def test_withdrawn_broker_is_immediately_read_only_at_nameservers_and_accepts_sends(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             port = server.broker.http_port
@@ -65,9 +65,7 @@ def test_a_withdrawn_broker_is_read_only_at_its_name_servers_at_once_and_takes_s
     run(scenario)
 
 
-def test_an_unrenewed_drain_ends_and_restores_write_permission(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_expired_drain_registers_writes_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -88,7 +86,7 @@ def test_an_unrenewed_drain_ends_and_restores_write_permission(
     assert caplog.text.count("the lease expired") == 1
 
 
-def test_a_drained_broker_stops_and_starts_with_writes(tmp_path: Path) -> None:
+def test_drained_broker_restarts_with_writes(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             await (await BrokerPeer.connect(server.broker.port)).send("T")
@@ -124,7 +122,7 @@ def test_a_drained_broker_stops_and_starts_with_writes(tmp_path: Path) -> None:
         (b"\xff", "send {"),
     ],
 )
-def test_an_invalid_drain_is_rejected_with_an_example(tmp_path: Path, data: bytes, complaint: str) -> None:
+def test_invalid_drain_is_rejected_with_an_example(tmp_path: Path, data: bytes, complaint: str) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             status, said = await ask(server.broker.http_port, "/api/v1/drain", method="POST", data=data)
@@ -136,7 +134,7 @@ def test_an_invalid_drain_is_rejected_with_an_example(tmp_path: Path, data: byte
     run(scenario)
 
 
-def test_a_body_without_an_end_is_refused(tmp_path: Path) -> None:
+def test_endless_body_is_rejected(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             data = b" " * 70_000
@@ -146,7 +144,7 @@ def test_a_body_without_an_end_is_refused(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_one_response_describes_a_broker_and_its_state(tmp_path: Path) -> None:
+def test_one_response_has_identity_and_state_of_a_broker(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, message_delay_level="1s 1h") as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -167,7 +165,7 @@ def test_one_response_describes_a_broker_and_its_state(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_no_secret_is_returned(tmp_path: Path) -> None:
+def test_response_contains_no_secret(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_token="the-secret") as server:
             headers = {"Authorization": "Bearer the-secret"}
@@ -185,7 +183,7 @@ def test_no_secret_is_returned(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_remaining_counts_pending_delays_and_unconsumed_messages_of_active_groups(tmp_path: Path) -> None:
+def test_remaining_messages_are_pending_and_unconsumed_ones(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -208,7 +206,7 @@ def test_remaining_counts_pending_delays_and_unconsumed_messages_of_active_group
     run(scenario)
 
 
-def test_a_scan_of_many_groups_runs_in_slices(tmp_path: Path) -> None:
+def test_scan_of_many_groups_yields_to_others(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             broker = server.broker.broker

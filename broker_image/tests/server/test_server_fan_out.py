@@ -1,4 +1,4 @@
-"""Many connections with pulls that wait: who is answered, and what is left when they go."""
+"""Many connections with held pulls: responses, and cleanup after disconnects."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ def sessions_alive() -> int:
     return sum(isinstance(each, ClientSession) for each in gc.get_objects())
 
 
-def test_only_held_pulls_with_a_matching_expression_are_answered(tmp_path: Path) -> None:
+def test_matching_held_pulls_are_answered(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, enable_property_filter=True) as server:
             producer = await BrokerPeer.connect(server.broker.port)
@@ -46,7 +46,7 @@ def test_only_held_pulls_with_a_matching_expression_are_answered(tmp_path: Path)
     run(scenario)
 
 
-def test_connections_that_ended_leave_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
+def test_closed_connections_leave_no_garbage_cycles(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             producer = await BrokerPeer.connect(server.broker.port)

@@ -1,4 +1,4 @@
-"""Changes of files that clients ask for: durable when they are answered, none lost to another, nobody held up."""
+"""File changes that clients request: durable before the response, serialised, and non-blocking."""
 
 import asyncio
 import os
@@ -64,7 +64,7 @@ def rules_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_rule_changes_are_written_concurrently_with_requests_and_none_is_lost(
+def test_rules_are_written_concurrently_with_requests_and_no_change_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = rules_file(tmp_path)
@@ -96,7 +96,7 @@ def test_rule_changes_are_written_concurrently_with_requests_and_none_is_lost(
     run(scenario)
 
 
-def test_a_failed_rule_write_changes_nothing_and_does_not_block_the_next(
+def test_failed_write_keeps_the_rules_and_later_changes_succeed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = rules_file(tmp_path)
@@ -120,7 +120,7 @@ def test_a_failed_rule_write_changes_nothing_and_does_not_block_the_next(
     run(scenario)
 
 
-def test_a_one_way_change_is_made(tmp_path: Path) -> None:
+def test_oneway_change_is_made(tmp_path: Path) -> None:
     path = rules_file(tmp_path)
 
     async def scenario() -> None:
@@ -135,7 +135,7 @@ def test_a_one_way_change_is_made(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_settings_of_a_name_server_are_written_concurrently_with_requests(
+def test_nameserver_settings_are_written_concurrently_with_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "kvConfig.json"
@@ -164,7 +164,7 @@ def test_settings_of_a_name_server_are_written_concurrently_with_requests(
     run(scenario)
 
 
-def test_concurrent_changes_of_both_servers_are_kept_in_one_file(
+def test_concurrent_changes_of_both_servers_in_one_file_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "both.conf"
@@ -201,7 +201,7 @@ def test_concurrent_changes_of_both_servers_are_kept_in_one_file(
     run(scenario)
 
 
-def test_many_concurrent_changes_of_one_client_do_not_block_others(
+def test_many_concurrent_changes_of_one_client_block_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "kvConfig.json"
@@ -227,7 +227,7 @@ def test_many_concurrent_changes_of_one_client_do_not_block_others(
     run(scenario)
 
 
-def test_a_stop_ends_the_change_that_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_finishes_the_current_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "kvConfig.json"
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""What a peer that floods, trickles or falls silent costs the others of a whole broker: bounded, and nothing lost."""
+"""Peers that flood, trickle or fall silent have a bounded effect on others, without loss."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from delaymq.transport import TransportError
 from delaymq_testing.running_server import HOST, BrokerPeer, run, send_command, standalone, until
 
 
-def test_one_address_may_not_take_all_connections_and_frees_its_share_when_it_leaves(tmp_path: Path) -> None:
+def test_connections_per_address_are_limited_and_released(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, max_connections_per_address=2) as server:
             port = server.broker.port
@@ -34,7 +34,7 @@ def test_one_address_may_not_take_all_connections_and_frees_its_share_when_it_le
     run(scenario)
 
 
-def test_a_peer_that_sends_a_byte_now_and_then_is_idle_all_the_same(tmp_path: Path) -> None:
+def test_trickling_peer_counts_as_idle(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, channel_idle_ms=1_000, namesrv_channel_idle_ms=60_000) as server:
             reader, writer = await asyncio.open_connection(HOST, server.broker.port)
@@ -58,7 +58,7 @@ def test_a_peer_that_sends_a_byte_now_and_then_is_idle_all_the_same(tmp_path: Pa
     run(scenario)
 
 
-def test_peers_that_announce_large_requests_and_fall_silent_hold_little(tmp_path: Path) -> None:
+def test_silent_peers_with_large_announced_requests_use_little_memory(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, max_buffered_bytes=16 << 20) as server:
             silent = [await asyncio.open_connection(HOST, server.broker.port) for _ in range(100)]
@@ -77,7 +77,7 @@ def test_peers_that_announce_large_requests_and_fall_silent_hold_little(tmp_path
     run(scenario)
 
 
-def test_half_received_requests_to_a_name_server_share_one_budget_too(tmp_path: Path) -> None:
+def test_partial_requests_to_a_nameserver_share_one_budget(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, namesrv_max_buffered_bytes=16 << 20) as server:
             buffers = server.namesrv.buffers
@@ -97,7 +97,7 @@ def test_half_received_requests_to_a_name_server_share_one_budget_too(tmp_path: 
     run(scenario)
 
 
-def test_a_flood_of_small_requests_is_answered_without_delaying_others(tmp_path: Path) -> None:
+def test_flood_of_small_requests_is_answered_without_starving_others(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             question = request_command(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
@@ -132,7 +132,7 @@ class HeldSync:
         ({"send_thread_pool_queue_capacity": 1}, OVERLOADED),
     ],
 )
-def test_while_the_disk_hangs_new_sends_are_refused_and_others_are_served(
+def test_new_sends_are_rejected_while_the_disk_hangs_and_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], remark: str
 ) -> None:
     may_go_on = threading.Event()

@@ -1,4 +1,4 @@
-"""What waited too long, or would, is refused before it is handled; what waited less never is."""
+"""Requests that waited too long are rejected before processing; others never are."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -59,7 +59,7 @@ class World:
         )
 
 
-def test_a_send_that_lay_in_the_kernel_longer_than_its_limit_is_refused_with_the_time_it_waited() -> None:
+def test_send_waiting_in_the_kernel_beyond_its_limit_is_rejected_with_the_wait() -> None:
     world = World()
     world.note_stall(1.5, age_s=1.45)
     expected = "broker busy, start flow control for a while, period in queue: 1450ms, size of queue: 0"
@@ -68,7 +68,7 @@ def test_a_send_that_lay_in_the_kernel_longer_than_its_limit_is_refused_with_the
     assert world.broker.stats.refused == {ResponseCode.SYSTEM_BUSY: 1}
 
 
-def test_nothing_is_refused_while_the_broker_still_starts() -> None:
+def test_nothing_is_rejected_while_the_broker_starts() -> None:
     world = World()
     flow = FlowControl(world.broker, world.flushing, world._reply, clock=lambda: world.now_s, age_s=lambda _: 9.0)
     flow.tick()
@@ -79,7 +79,7 @@ def test_nothing_is_refused_while_the_broker_still_starts() -> None:
     assert world.now_s < flow.suspicious_at < world.now_s + 2
 
 
-def test_a_machine_that_stood_still_for_less_than_a_second_refuses_nothing() -> None:
+def test_stall_below_a_second_rejects_nothing() -> None:
     world = World()
     world.note_stall(0.99, age_s=0.98)
     assert world.remark() is None
@@ -88,13 +88,13 @@ def test_a_machine_that_stood_still_for_less_than_a_second_refuses_nothing() -> 
     assert world.remark() is not None
 
 
-def test_requests_at_the_end_of_a_stall_are_handled() -> None:
+def test_requests_at_the_end_of_a_stall_are_processed() -> None:
     world = World()
     world.note_stall(5, age_s=0.999)
     assert world.remark() is None
 
 
-def test_after_a_stall_requests_are_checked_until_the_second_tick() -> None:
+def test_requests_read_after_a_stall_are_checked_until_the_next_heartbeat_of_the_loop() -> None:
     world = World()
     world.note_stall(1.5, age_s=1.4)
     world.flow.tick()
@@ -104,7 +104,7 @@ def test_after_a_stall_requests_are_checked_until_the_second_tick() -> None:
     assert not world.suspects
 
 
-def test_without_a_stall_the_kernel_is_not_queried() -> None:
+def test_unblocked_loop_makes_no_kernel_queries() -> None:
     world = World()
     for _ in range(100):
         world.now_s += TICK_MS / 1000
@@ -132,13 +132,13 @@ def test_each_kind_of_request_has_its_own_limit(code: int, limit_s: float) -> No
     assert str(world.remark(code)).startswith("[TIMEOUT_CLEAN_QUEUE]")
 
 
-def test_questions_of_operators_are_never_refused() -> None:
+def test_administrative_requests_are_never_rejected() -> None:
     world = World()
     world.note_stall(600, age_s=600)
     assert world.remark(RequestCode.GET_BROKER_RUNTIME_INFO) is None
 
 
-def test_limits_follow_the_configuration_while_the_broker_runs() -> None:
+def test_limits_follow_run_time_configuration() -> None:
     world = World()
     world.flow.apply(BrokerConfig(wait_time_mills_in_send_queue=2_000))
     world.note_stall(3, age_s=1.9)
@@ -149,7 +149,7 @@ def test_limits_follow_the_configuration_while_the_broker_runs() -> None:
     assert not world.suspects
 
 
-def test_requests_during_a_store_stall_are_rejected_with_that_reason() -> None:
+def test_rejection_names_a_loop_blocked_by_the_store() -> None:
     world = World()
     world.now_s += 1.2
     world.flow.note_stall([Command(SEND)])
@@ -160,7 +160,7 @@ def test_requests_during_a_store_stall_are_rejected_with_that_reason() -> None:
     assert str(world.remark(RequestCode.PULL_MESSAGE)).startswith("[TIMEOUT_CLEAN_QUEUE]")
 
 
-def test_a_long_question_does_not_count_as_the_store_being_busy() -> None:
+def test_long_request_does_not_count_as_a_busy_store() -> None:
     world = World()
     world.now_s += 1.2
     world.flow.note_stall([Command(RequestCode.GET_ALL_TOPIC_CONFIG)])
@@ -176,7 +176,7 @@ def test_deferred_requests_count_from_their_deferral() -> None:
     assert "period in queue: 300ms" in str(world.remark())
 
 
-def test_sends_are_rejected_while_the_disk_does_not_answer_and_nothing_else_is() -> None:
+def test_only_sends_are_rejected_while_the_disk_does_not_respond() -> None:
     world = World(sync=True)
     world.flushing.busy_at = world.now_s
     assert world.remark() == REJECTED
@@ -185,7 +185,7 @@ def test_sends_are_rejected_while_the_disk_does_not_answer_and_nothing_else_is()
     assert world.remark() is None
 
 
-def test_no_more_sends_are_taken_than_may_wait_for_the_disk() -> None:
+def test_sends_waiting_for_flush_are_limited() -> None:
     world = World(sync=True, send_thread_pool_queue_capacity=5)
     world.flushing.waiting = 3
     commands = [Command(SEND, opaque) for opaque in range(1, 5)]
@@ -196,7 +196,7 @@ def test_no_more_sends_are_taken_than_may_wait_for_the_disk() -> None:
     assert world.flow.refused == {"overload": 2}
 
 
-def test_the_queue_size_counts_deferred_requests_and_those_waiting_for_a_flush() -> None:
+def test_queue_size_counts_requests_behind_and_waiting_for_the_disk() -> None:
     world = World(sync=True)
     world.flushing.waiting = 10
     world.note_stall(2, age_s=1.7)

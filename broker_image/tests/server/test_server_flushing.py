@@ -1,4 +1,4 @@
-"""Group commit and its deadlines, over a log whose syncs the test ends."""
+"""Group commit and its deadlines, over a log whose syncs the test controls."""
 
 import asyncio
 import logging
@@ -96,7 +96,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_concurrent_sends_share_one_flush() -> None:
+def test_producers_of_one_iteration_share_a_sync() -> None:
     async def scenario() -> None:
         world = World()
         for _ in range(50):
@@ -111,7 +111,7 @@ def test_concurrent_sends_share_one_flush() -> None:
     run(scenario)
 
 
-def test_sends_during_a_flush_share_the_next_one() -> None:
+def test_requests_during_a_sync_share_the_next_one() -> None:
     async def scenario() -> None:
         world = World()
         world.log.may_end.clear()
@@ -130,7 +130,7 @@ def test_sends_during_a_flush_share_the_next_one() -> None:
     run(scenario)
 
 
-def test_a_send_below_the_flushed_offset_is_answered_immediately() -> None:
+def test_durable_data_is_answered_immediately() -> None:
     async def scenario() -> None:
         world = World()
         world.log.end_offset = world.log.flushed_offset = 500
@@ -142,7 +142,7 @@ def test_a_send_below_the_flushed_offset_is_answered_immediately() -> None:
     run(scenario)
 
 
-def test_a_sync_that_takes_too_long_answers_late_and_only_once() -> None:
+def test_overdue_sync_is_answered_late_and_only_once() -> None:
     async def scenario() -> None:
         world = World()
         world.log.may_end.clear()
@@ -158,7 +158,7 @@ def test_a_sync_that_takes_too_long_answers_late_and_only_once() -> None:
     run(scenario)
 
 
-def test_a_sync_needs_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_needs_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         world = World()
         monkeypatch.setattr(threading.Thread, "start", no_thread)
@@ -174,7 +174,7 @@ def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_failed_sync_confirms_nothing_and_is_tried_again() -> None:
+def test_failed_sync_confirms_nothing_and_is_retried() -> None:
     async def scenario() -> None:
         world = World()
         world.log.failures = 1
@@ -190,7 +190,7 @@ def test_a_failed_sync_confirms_nothing_and_is_tried_again() -> None:
     run(scenario)
 
 
-def test_repeated_failures_of_a_sync_are_logged_once_a_minute(
+def test_repeated_sync_failures_are_logged_once_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(flushing, "RETRY_S", 0.001)
@@ -208,7 +208,7 @@ def test_repeated_failures_of_a_sync_are_logged_once_a_minute(
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
-def test_without_waiting_producers_the_log_is_synced_at_intervals() -> None:
+def test_log_is_synced_at_intervals_without_waiting_producers() -> None:
     async def scenario() -> None:
         world = World(interval_ms=10)
         await asyncio.sleep(0.05)
@@ -221,7 +221,7 @@ def test_without_waiting_producers_the_log_is_synced_at_intervals() -> None:
     run(scenario)
 
 
-def test_a_stop_syncs_everything_and_answers_everybody() -> None:
+def test_stop_syncs_everything_and_answers_all() -> None:
     async def scenario() -> None:
         world = World()
         numbers = [world.send() for _ in range(3)]
@@ -232,7 +232,7 @@ def test_a_stop_syncs_everything_and_answers_everybody() -> None:
     run(scenario)
 
 
-def test_a_stop_with_a_failed_disk_ends_with_the_late_response() -> None:
+def test_stop_with_a_broken_disk_ends_with_timeout_responses() -> None:
     async def scenario() -> None:
         world = World()
         world.log.failures = 1_000
@@ -243,7 +243,7 @@ def test_a_stop_with_a_failed_disk_ends_with_the_late_response() -> None:
     run(scenario)
 
 
-def test_no_request_waits_after_a_stop() -> None:
+def test_nothing_waits_after_a_stop() -> None:
     async def scenario() -> None:
         world = World()
         await world.flushing.stop()
@@ -255,7 +255,7 @@ def test_no_request_waits_after_a_stop() -> None:
     run(scenario)
 
 
-def test_sync_times_are_counted_in_their_buckets() -> None:
+def test_sync_times_are_counted_in_buckets() -> None:
     times = FlushTimes()
     for seconds in (0.0004, 0.0005, 0.003, 99.0):
         times.add(seconds)
@@ -266,7 +266,7 @@ def test_sync_times_are_counted_in_their_buckets() -> None:
     assert abs(times.sum_s - 99.0039) < 1e-9
 
 
-def test_the_disk_is_busy_while_sends_wait_for_a_flush_and_until_one_succeeds() -> None:
+def test_disk_is_busy_from_a_waiting_request_until_a_successful_sync() -> None:
     async def scenario() -> None:
         world = World()
         flushing = world.flushing
@@ -289,7 +289,7 @@ def test_the_disk_is_busy_while_sends_wait_for_a_flush_and_until_one_succeeds() 
     run(scenario)
 
 
-def test_a_periodic_flush_does_not_count_as_busy() -> None:
+def test_background_sync_does_not_make_the_disk_busy() -> None:
     async def scenario() -> None:
         world = World()
         world.log.may_end.clear()
@@ -304,7 +304,7 @@ def test_a_periodic_flush_does_not_count_as_busy() -> None:
     run(scenario)
 
 
-def test_waiting_sends_keep_no_body() -> None:
+def test_waiting_requests_hold_no_body() -> None:
     async def scenario() -> None:
         world = World()
         world.log.end_offset = 100

@@ -1,4 +1,4 @@
-"""Offsets that point into a body: what a sender wrote there is never taken for a record, and costs next to nothing."""
+"""Offsets that point into a body: forged records there are never found, at bounded cost."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def offset_of_next(peer: BrokerPeer) -> int:
 TOPICS = ("Orders", "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "%DLQ%G")
 
 
-def test_a_record_within_a_body_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_within_a_body_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with watched(tmp_path, monkeypatch, http=True) as (server, reads):
             peer = await BrokerPeer.connect(server.broker.port)
@@ -131,9 +131,7 @@ def test_a_record_within_a_body_is_not_found(tmp_path: Path, monkeypatch: pytest
     run(scenario)
 
 
-def test_a_head_that_spans_megabytes_of_other_messages_costs_one_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_header_spanning_megabytes_costs_one_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with watched(tmp_path, monkeypatch) as (server, reads):
             peer = await BrokerPeer.connect(server.broker.port)
@@ -186,7 +184,7 @@ def test_real_records_are_found_until_their_topic_is_deleted(tmp_path: Path, mon
     run(scenario)
 
 
-def test_no_body_is_read_for_a_client_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unauthorized_read_of_a_topic_reads_no_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rules.yml").write_text(
         "accounts:\n"
         "- {accessKey: producers, secretKey: producers-secret, defaultTopicPerm: PUB}\n"

@@ -1,4 +1,4 @@
-"""Hostile frames and HTTP requests over sockets beside an honest client, whose work goes on and whose data stays."""
+"""Hostile frames and HTTP requests over sockets do not affect an honest client."""
 
 import asyncio
 import contextlib
@@ -146,7 +146,7 @@ def resources() -> tuple[int, int]:
     return sockets, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def test_hostile_frames_and_http_requests_cost_an_honest_client_nothing(
+def test_hostile_frames_and_http_requests_do_not_affect_an_honest_client(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, record_property: Callable[[str, object], None]
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Signed requests over sockets, most of them tampered with: the broker serves those that count, each of them once."""
+"""Signed requests over sockets, mostly tampered with: the broker serves valid ones, each once."""
 
 import asyncio
 import itertools
@@ -138,7 +138,7 @@ class Attacked:
         assert read == self.stored
 
 
-def test_a_broker_serves_signed_requests_by_the_rule_and_none_again_after_its_restart(tmp_path: Path) -> None:
+def test_broker_serves_validly_signed_requests_once_even_after_a_restart(tmp_path: Path) -> None:
     rules = tmp_path / "plain_acl.yml"
     rules.write_text(RULES)
     attacked = Attacked()

@@ -1,4 +1,4 @@
-"""Pulls that wait, with a clock and answers of the test's own."""
+"""Held pulls, with a virtual clock and scripted responses."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -72,7 +72,7 @@ def empty(queue: Queue) -> bool:
     return len(queue.held) == 0 and tables == [{}, {}] and not queue.session.held
 
 
-def test_a_matching_message_wakes_the_pull_at_once(queue: Queue) -> None:
+def test_matching_message_wakes_the_pull_immediately(queue: Queue) -> None:
     queue.pull(1)
     assert queue.answers == []
     queue.store()
@@ -80,7 +80,7 @@ def test_a_matching_message_wakes_the_pull_at_once(queue: Queue) -> None:
     assert empty(queue)
 
 
-def test_a_message_that_does_not_match_costs_nothing(queue: Queue) -> None:
+def test_other_messages_cost_nothing(queue: Queue) -> None:
     queue.pull(1)
     queue.store(UNWANTED)
     queue.store(queue_id=3)
@@ -98,7 +98,7 @@ def test_one_message_wakes_every_pull_of_its_queue(queue: Queue) -> None:
     assert len(queue.held) == 1
 
 
-def test_a_pull_is_answered_at_its_deadline(queue: Queue) -> None:
+def test_pull_is_answered_at_its_deadline(queue: Queue) -> None:
     queue.pull(1, deadline_ms=10_000)
     queue.pull(2, deadline_ms=20_000)
     queue.held.expire(9_999)
@@ -110,7 +110,7 @@ def test_a_pull_is_answered_at_its_deadline(queue: Queue) -> None:
     assert empty(queue)
 
 
-def test_a_recheck_finds_messages_without_a_notification(queue: Queue) -> None:
+def test_recheck_finds_missed_arrivals(queue: Queue) -> None:
     queue.pull(1)
     queue.recheck()
     assert queue.answers == []
@@ -120,7 +120,7 @@ def test_a_recheck_finds_messages_without_a_notification(queue: Queue) -> None:
     assert empty(queue)
 
 
-def test_a_recheck_runs_in_slices_and_reaches_every_pull(queue: Queue) -> None:
+def test_recheck_is_sliced_and_complete(queue: Queue) -> None:
     for opaque in range(10):
         queue.pull(opaque)
     seen = []
@@ -136,14 +136,14 @@ def test_a_recheck_runs_in_slices_and_reaches_every_pull(queue: Queue) -> None:
     assert empty(queue)
 
 
-def test_one_pull_is_rechecked_once_in_an_interval(queue: Queue) -> None:
+def test_pull_is_rechecked_once_per_interval(queue: Queue) -> None:
     queue.pull(1)
     for now_ms in range(10_000, 20_000, 200):
         queue.held.recheck(now_ms, 5_000, 200)
     assert queue.resumed == 2
 
 
-def test_a_pull_that_is_held_again_keeps_its_new_deadline(queue: Queue) -> None:
+def test_re_held_pull_keeps_its_new_deadline(queue: Queue) -> None:
     first = queue.held_at(5, 10_000)
     first.resume = lambda final: queue.held_at(5, 40_000)
     queue.held.hold(queue.session, Command(11, 1), first)
@@ -155,7 +155,7 @@ def test_a_pull_that_is_held_again_keeps_its_new_deadline(queue: Queue) -> None:
     assert empty(queue)
 
 
-def test_a_closed_connection_leaves_nothing_behind(queue: Queue) -> None:
+def test_closed_connection_leaves_no_pulls(queue: Queue) -> None:
     queue.pull(1)
     queue.pull(2, queue_id=4)
     queue.held.session_closed(queue.session)
@@ -165,7 +165,7 @@ def test_a_closed_connection_leaves_nothing_behind(queue: Queue) -> None:
     assert queue.answers == []
 
 
-def test_a_stop_leaves_pulls_to_the_reset_of_their_connection(queue: Queue) -> None:
+def test_stop_leaves_pulls_to_the_connection_reset(queue: Queue) -> None:
     queue.pull(1)
     queue.pull(2, queue_id=1)
     queue.held.close()
@@ -175,7 +175,7 @@ def test_a_stop_leaves_pulls_to_the_reset_of_their_connection(queue: Queue) -> N
     assert empty(queue)
 
 
-def test_a_connection_holds_as_much_as_it_leaves_to_others(queue: Queue) -> None:
+def test_held_pulls_per_connection_are_limited(queue: Queue) -> None:
     queue.held.max_bytes = 8 * PULL_BYTES
     others = [cast(ClientSession, Session()) for _ in range(3)]
     for opaque in range(6):
@@ -222,7 +222,7 @@ SLICE = SLICE_UNITS // RESUME_UNITS
 
 
 @pytest.mark.parametrize("what", ["message", "deadline", "recheck"])
-def test_events_of_many_pulls_are_handled_in_slices(queue: Queue, what: str) -> None:
+def test_work_on_many_pulls_is_sliced(queue: Queue, what: str) -> None:
     happens = {
         "message": queue.store,
         "deadline": lambda: queue.held.expire(10**9),
@@ -240,7 +240,7 @@ def test_events_of_many_pulls_are_handled_in_slices(queue: Queue, what: str) -> 
     assert empty(queue)
 
 
-def test_a_connection_that_ends_with_thousands_of_pulls_is_forgotten_in_slices(queue: Queue) -> None:
+def test_closed_connection_with_thousands_of_pulls_is_cleaned_in_slices(queue: Queue) -> None:
     count = 3 * SLICE_UNITS // DROP_UNITS
     for opaque in range(count):
         queue.pull(opaque)
@@ -256,7 +256,7 @@ def test_a_connection_that_ends_with_thousands_of_pulls_is_forgotten_in_slices(q
     assert (empty(queue), queue.held.bytes_held, queue.session.held_bytes) == (True, 0, 0)
 
 
-def test_messages_that_come_while_pulls_are_gone_through_are_not_missed(queue: Queue) -> None:
+def test_messages_arriving_during_a_walk_are_not_missed(queue: Queue) -> None:
     for opaque in range(4 * SLICE):
         queue.pull(opaque, offset=5 if opaque % 2 else 6)
     slices = Turns(queue)
@@ -267,7 +267,7 @@ def test_messages_that_come_while_pulls_are_gone_through_are_not_missed(queue: Q
     assert empty(queue)
 
 
-def test_beyond_the_limit_of_notifications_every_pull_runs_again(queue: Queue) -> None:
+def test_every_pull_runs_again_after_an_overflow_of_arrivals(queue: Queue) -> None:
     count = SLICE_UNITS + 1
     for opaque in range(count):
         queue.pull(opaque, offset=1_000)
@@ -286,7 +286,7 @@ def test_beyond_the_limit_of_notifications_every_pull_runs_again(queue: Queue) -
     assert len(queue.answers) == count
 
 
-def test_a_filter_that_costs_much_is_not_tried_while_its_sender_waits(queue: Queue) -> None:
+def test_expensive_filter_does_not_delay_the_send(queue: Queue) -> None:
     tried = 0
 
     def costly(properties: bytes) -> bool:
@@ -320,7 +320,7 @@ def test_a_filter_that_costs_much_is_not_tried_while_its_sender_waits(queue: Que
     assert max(seen) <= SLICE_UNITS // 130 + 1
 
 
-def test_a_pull_that_waits_for_properties_is_resumed_by_those_only(queue: Queue) -> None:
+def test_pull_filtering_properties_is_resumed_only_by_those(queue: Queue) -> None:
     def hold(opaque: int, queue_id: int) -> None:
         held = queue.held_at(5, 30_000, queue_id)
         held.properties = b"price\x012".__eq__

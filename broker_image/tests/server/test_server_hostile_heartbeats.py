@@ -1,4 +1,4 @@
-"""What a hostile client's heartbeats cost: a bounded part of memory, files and time, and others keep their groups."""
+"""Costs of a hostile client's heartbeats in memory, files and time are bounded."""
 
 import asyncio
 import json
@@ -70,9 +70,7 @@ def topics(count: int) -> list[str]:
     ],
     ids=["bytes", "values", "subscriptions", "text", "groups", "producers", "memory"],
 )
-def test_a_heartbeat_beyond_a_bound_is_refused_with_a_sentence_and_changes_nothing(
-    tmp_path: Path, command: Command, said: str
-) -> None:
+def test_heartbeat_beyond_a_limit_is_rejected_without_effect(tmp_path: Path, command: Command, said: str) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             clients = server.broker.broker.clients
@@ -86,7 +84,7 @@ def test_a_heartbeat_beyond_a_bound_is_refused_with_a_sentence_and_changes_nothi
     run(scenario)
 
 
-def test_a_client_with_rejected_heartbeats_keeps_its_state(tmp_path: Path) -> None:
+def test_client_with_rejected_heartbeats_stays_unchanged(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             broker = server.broker.broker
@@ -101,7 +99,7 @@ def test_a_client_with_rejected_heartbeats_keeps_its_state(tmp_path: Path) -> No
     run(scenario)
 
 
-def test_one_connection_states_so_much_in_all_its_heartbeats_together(tmp_path: Path) -> None:
+def test_heartbeat_data_per_connection_is_limited(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             clients = server.broker.broker.clients
@@ -121,7 +119,7 @@ def test_one_connection_states_so_much_in_all_its_heartbeats_together(tmp_path: 
     run(scenario)
 
 
-def test_all_connections_together_state_so_much_and_a_part_is_kept_for_small_clients(
+def test_heartbeat_data_of_all_connections_is_limited_with_a_reserve_for_small_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat_limits, "MAX_BYTES", 2 * MIB)
@@ -154,7 +152,7 @@ def test_all_connections_together_state_so_much_and_a_part_is_kept_for_small_cli
     run(scenario)
 
 
-def test_the_file_of_remembered_clients_is_never_larger_than_what_a_start_reads(
+def test_file_of_remembered_clients_never_exceeds_the_start_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_snapshot, "MAX_FILE_BYTES", 60_000)
@@ -176,7 +174,7 @@ def test_the_file_of_remembered_clients_is_never_larger_than_what_a_start_reads(
     run(scenario)
 
 
-def test_a_heartbeat_as_large_as_it_may_be_is_read(tmp_path: Path) -> None:
+def test_largest_allowed_heartbeat_is_read(tmp_path: Path) -> None:
     names = [f"Topic{number:04d}-of-a-large-client-with-long-names" for number in range(1_000)]
     command = heartbeat("c", *((f"group{number}", names) for number in range(4)), text="A || B", tags=1)
     assert len(HeartbeatData.decode(command.body).consumer_data_set) == 4

@@ -1,4 +1,4 @@
-"""Names that hostile clients make up: of topics and groups, of a message's origin, of where a broker is reached."""
+"""Names that hostile clients invent: topics, groups, message origins, broker addresses."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ async def codes(peer: BrokerPeer, commands: Iterable[Command]) -> list[int]:
     return [answer.code for answer in answers]
 
 
-def test_made_up_topics_leave_room_for_administrators_and_for_the_retries_of_groups(
+def test_invented_topics_leave_capacity_for_administrators_and_retries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "MAX_TOPICS", 100)
@@ -59,7 +59,7 @@ def test_made_up_topics_leave_room_for_administrators_and_for_the_retries_of_gro
     run(scenario)
 
 
-def test_a_connection_and_an_address_make_so_many_topics(tmp_path: Path) -> None:
+def test_topics_per_connection_and_address_are_limited(tmp_path: Path) -> None:
     async def scenario() -> None:
         limits: dict[str, Any] = {"auto_create_max_per_connection": 10, "auto_create_max_per_account": 25}
         async with standalone(tmp_path, **limits) as server:
@@ -81,7 +81,7 @@ def test_a_connection_and_an_address_make_so_many_topics(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("key", ["namesrvAddr", "brokerIP1", "brokerIP2", "brokerName", "brokerClusterName"])
-def test_settings_that_redirect_clients_cannot_be_changed_remotely(tmp_path: Path, key: str) -> None:
+def test_broker_settings_cannot_redirect_clients(tmp_path: Path, key: str) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("fileReservedTime=48\n")
 
@@ -124,7 +124,7 @@ async def origin(peer: BrokerPeer, topic: str) -> list[str | None]:
     return found
 
 
-def test_a_producer_presents_no_message_as_another_topic_s(tmp_path: Path) -> None:
+def test_producer_cannot_forge_a_messages_origin(tmp_path: Path) -> None:
     forged: dict[str, Any] = {"RETRY_TOPIC": "Payments"}
 
     async def scenario() -> None:
@@ -148,9 +148,7 @@ def test_a_producer_presents_no_message_as_another_topic_s(tmp_path: Path) -> No
     run(scenario)
 
 
-def test_a_forged_origin_that_was_stored_before_is_not_carried_into_a_retry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forged_stored_origin_is_not_copied_into_a_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, message_delay_level="1s") as server:
             broker = server.broker.broker

@@ -1,4 +1,4 @@
-"""What a hostile client does to the table of consumer offsets: bounded, and no honest group loses its place."""
+"""Hostile changes of consumer offsets are bounded, and no honest group loses its position."""
 
 import asyncio
 from pathlib import Path
@@ -61,7 +61,7 @@ def table_of(store: Path) -> dict[str, dict[int, int]]:
     return ConsumerOffsets.decode(data, max_bytes=offsets_module.MAX_FILE_BYTES).offset_table
 
 
-def test_commits_of_queues_that_do_not_exist_are_not_kept_and_clones_multiply_nothing(tmp_path: Path) -> None:
+def test_commits_of_nonexistent_queues_are_dropped_and_clones_do_not_multiply(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -79,7 +79,7 @@ def test_commits_of_queues_that_do_not_exist_are_not_kept_and_clones_multiply_no
     run(scenario)
 
 
-def test_the_total_number_of_offsets_is_limited_and_existing_ones_still_change(
+def test_offsets_of_all_groups_are_limited_and_existing_ones_advance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = 3 * BENCHMARK_QUEUES + 1
@@ -99,7 +99,7 @@ def test_the_total_number_of_offsets_is_limited_and_existing_ones_still_change(
     run(scenario)
 
 
-def test_a_table_that_the_next_start_would_refuse_replaces_neither_the_file_nor_its_backup(
+def test_table_that_the_next_start_would_reject_replaces_neither_file_nor_backup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offsets_module, "MAX_FILE_BYTES", 2_000)
@@ -123,7 +123,7 @@ def test_a_table_that_the_next_start_would_refuse_replaces_neither_the_file_nor_
     run(scenario)
 
 
-def test_unreadable_offsets_block_consumers_until_an_administrator_decides(tmp_path: Path) -> None:
+def test_unreadable_offsets_block_consumers_until_resolved(tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
     damaged = {"consumerOffset.json": b'{"offsetTable":{"T@honest":{"0":1', "consumerOffset.json.bak": b"\0" * 100}
 
@@ -183,7 +183,7 @@ async def forget(server: Standalone) -> tuple[int, Any]:
         return answer.status, told.get("kept", told)
 
 
-def test_a_good_file_next_to_unreadable_ones_is_used_at_the_next_start(tmp_path: Path) -> None:
+def test_valid_file_next_to_unreadable_ones_is_used_at_the_next_start(tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
 
     async def scenario() -> None:
@@ -201,7 +201,7 @@ def test_a_good_file_next_to_unreadable_ones_is_used_at_the_next_start(tmp_path:
     run(scenario)
 
 
-def test_a_backup_of_offsets_that_cannot_be_read_does_not_count_as_one_without_offsets(tmp_path: Path) -> None:
+def test_unreadable_backup_of_offsets_does_not_count_as_empty(tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     (config / "consumerOffset.json").write_bytes(b"{")

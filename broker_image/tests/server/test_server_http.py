@@ -26,7 +26,7 @@ async def get(port: int | None, path: str, *, method: str = "GET", token: str | 
         return answer.status, await answer.json() if is_json else None, await answer.text()
 
 
-def test_probes_say_whether_the_broker_lives_and_is_ready(tmp_path: Path) -> None:
+def test_probes_report_liveness_and_readiness(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             port = server.broker.http_port
@@ -43,7 +43,7 @@ def test_probes_say_whether_the_broker_lives_and_is_ready(tmp_path: Path) -> Non
     run(scenario)
 
 
-def test_a_disk_that_fails_makes_the_broker_neither_ready_nor_alive(tmp_path: Path) -> None:
+def test_failed_disk_makes_the_broker_neither_ready_nor_alive(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             server.broker.broker.store._log.flush_failed(OSError(5, "Input/output error"))
@@ -84,7 +84,7 @@ def test_metrics_have_their_names_and_count(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_the_schedule_is_shown(tmp_path: Path) -> None:
+def test_schedule_is_returned(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -99,7 +99,7 @@ def test_the_schedule_is_shown(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_decommissioned_broker_takes_no_more_messages(tmp_path: Path) -> None:
+def test_decommissioned_broker_accepts_no_messages(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             port = server.broker.http_port
@@ -124,7 +124,7 @@ def test_a_decommissioned_broker_takes_no_more_messages(tmp_path: Path) -> None:
         ("POST", "/metrics", 405, "method_not_allowed"),
     ],
 )
-def test_errors_have_one_form(tmp_path: Path, method: str, path: str, status: int, code: str) -> None:
+def test_errors_have_one_format(tmp_path: Path, method: str, path: str, status: int, code: str) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             answered, body, _ = await get(server.broker.http_port, path, method=method)
@@ -134,7 +134,7 @@ def test_errors_have_one_form(tmp_path: Path, method: str, path: str, status: in
     run(scenario)
 
 
-def test_an_unexpected_error_is_a_500_with_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_is_a_500_with_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
 
@@ -149,7 +149,7 @@ def test_an_unexpected_error_is_a_500_with_a_message(tmp_path: Path, monkeypatch
     run(scenario)
 
 
-def test_a_token_is_required_except_for_health_and_metrics(tmp_path: Path) -> None:
+def test_token_is_required_except_for_health_and_metrics(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_host="0.0.0.0", http_token="secret") as server:
             port = server.broker.http_port
@@ -165,7 +165,7 @@ def test_a_token_is_required_except_for_health_and_metrics(tmp_path: Path) -> No
     run(scenario)
 
 
-def test_without_a_token_only_loopback_is_open(tmp_path: Path) -> None:
+def test_only_loopback_is_open_without_a_token(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_host="0.0.0.0") as server:
             status, body, _ = await get(server.broker.http_port, "/api/v1/delay")
@@ -174,7 +174,7 @@ def test_without_a_token_only_loopback_is_open(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_name_server_has_probes_of_its_own(tmp_path: Path) -> None:
+def test_nameserver_has_its_own_probes(tmp_path: Path) -> None:
     async def scenario() -> None:
         with socket.socket() as free:
             free.bind((HOST, 0))
@@ -191,7 +191,7 @@ def test_a_name_server_has_probes_of_its_own(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_client_that_leaves_before_its_answer_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_client_disconnecting_before_its_response_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             assert server.broker._http is not None

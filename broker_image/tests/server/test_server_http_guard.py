@@ -1,4 +1,4 @@
-"""Who may ask: foreign pages, slow and silent clients, and how answers keep browsers from guessing."""
+"""HTTP access: foreign pages, slow and silent clients, and security headers."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ async def until_its_end(reader: asyncio.StreamReader) -> bytes:
         ("", 403),
     ],
 )
-def test_an_unknown_host_header_is_rejected(tmp_path: Path, host: str, status: int) -> None:
+def test_dns_rebinding_is_rejected(tmp_path: Path, host: str, status: int) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_names="broker.example") as server:
             reader, writer = await asyncio.open_connection(HOST, server.broker.http_port)
@@ -63,7 +63,7 @@ def test_an_unknown_host_header_is_rejected(tmp_path: Path, host: str, status: i
         ({"Content-Type": "application/json; charset=utf-8"}, 200),
     ],
 )
-def test_a_foreign_page_changes_nothing(tmp_path: Path, headers: dict[str, str], status: int) -> None:
+def test_foreign_page_changes_nothing(tmp_path: Path, headers: dict[str, str], status: int) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
             port = server.broker.http_port
@@ -76,7 +76,7 @@ def test_a_foreign_page_changes_nothing(tmp_path: Path, headers: dict[str, str],
     run(scenario)
 
 
-def test_a_request_with_the_token_is_accepted(tmp_path: Path) -> None:
+def test_token_is_sufficient(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_token="secret") as server, aiohttp.ClientSession() as session:
             url = f"http://{HOST}:{server.broker.http_port}/api/v1/drain"
@@ -90,7 +90,7 @@ def test_a_request_with_the_token_is_accepted(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_every_answer_has_the_headers_that_keep_browsers_from_guessing(tmp_path: Path) -> None:
+def test_every_response_has_security_headers(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
             for path in ("/livez", "/api/v1/drain", "/api/v1/nothing", "/metrics", "/"):
@@ -102,7 +102,7 @@ def test_every_answer_has_the_headers_that_keep_browsers_from_guessing(tmp_path:
     run(scenario)
 
 
-def test_the_oldest_idle_connection_makes_room_for_one_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_idle_connection_is_closed_for_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
 
     async def scenario() -> None:
@@ -124,9 +124,7 @@ def test_the_oldest_idle_connection_makes_room_for_one_more(tmp_path: Path, monk
     run(scenario)
 
 
-def test_connections_beyond_the_limit_are_closed_while_all_are_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_excess_connections_are_closed_while_all_are_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
 
     async def scenario() -> None:
@@ -151,7 +149,7 @@ def test_connections_beyond_the_limit_are_closed_while_all_are_busy(
     run(scenario)
 
 
-def test_a_silent_or_trickling_connection_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_or_trickling_client_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "IDLE_S", 0.3)
 
     async def scenario() -> None:
@@ -167,7 +165,7 @@ def test_a_silent_or_trickling_connection_is_closed(tmp_path: Path, monkeypatch:
     run(scenario)
 
 
-def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_body_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "BODY_TIMEOUT_S", 0.2)
 
     async def scenario() -> None:
@@ -181,7 +179,7 @@ def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch: pyte
     run(scenario)
 
 
-def test_an_answer_that_ends_its_connection_comes_whole_to_a_slow_reader(tmp_path: Path) -> None:
+def test_final_response_reaches_a_slow_reader_completely(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             with socket.socket() as slow:
@@ -203,7 +201,7 @@ def test_an_answer_that_ends_its_connection_comes_whole_to_a_slow_reader(tmp_pat
     run(scenario)
 
 
-def test_a_body_with_a_wrong_encoding_is_a_bad_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_wrongly_compressed_body_is_a_bad_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server, aiohttp.ClientSession() as session:
             url = f"http://{HOST}:{server.broker.http_port}/api/v1/drain"

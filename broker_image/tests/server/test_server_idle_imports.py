@@ -1,4 +1,4 @@
-"""An idle broker's memory is mostly code: it has loaded what it needs, and nothing that only some brokers need."""
+"""An idle broker has loaded only the modules that it needs."""
 
 import os
 import subprocess
@@ -61,7 +61,7 @@ NOT_LOADED = {
 }
 
 
-def test_an_idle_broker_has_loaded_only_what_it_needs(tmp_path: Path) -> None:
+def test_idle_broker_has_loaded_only_required_modules(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
         capture_output=True, text=True, check=False, timeout=120,
@@ -72,7 +72,7 @@ def test_an_idle_broker_has_loaded_only_what_it_needs(tmp_path: Path) -> None:
     assert sorted(NOT_LOADED & loaded) == []
 
 
-def test_loading_http_defers_the_reading_of_ca_certificates(tmp_path: Path) -> None:
+def test_http_server_loads_no_ca_store_until_a_client_context_needs_it(tmp_path: Path) -> None:
     issuers = Authority(tmp_path).certificate
     run = subprocess.run(
         [sys.executable, "-c", LOADING],

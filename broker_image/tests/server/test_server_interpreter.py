@@ -1,4 +1,4 @@
-"""The build of the interpreter, read from the variables that real builds of CPython install."""
+"""Detection of the interpreter's build from the variables that real builds of CPython install."""
 
 from __future__ import annotations
 
@@ -103,29 +103,29 @@ def with_flags(config: Config, flags: str) -> Config:
     return {**config, "PY_CORE_CFLAGS": f"{config['PY_CORE_CFLAGS']} {flags}"}
 
 
-def test_a_build_without_options_has_neither_pgo_nor_lto(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_without_options_has_neither_pgo_nor_lto(monkeypatch: pytest.MonkeyPatch) -> None:
     assert about(monkeypatch, PYENV) == "neither PGO nor LTO"
     assert about(monkeypatch, {**PYENV, "CONFIG_ARGS": ""}) == "neither PGO nor LTO"
     assert about(monkeypatch, STANDALONE_PLAIN) == "neither PGO nor LTO"
 
 
-def test_the_official_image_and_python_build_standalone_have_pgo_and_lto(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_official_image_and_python_build_standalone_have_pgo_and_lto(monkeypatch: pytest.MonkeyPatch) -> None:
     assert about(monkeypatch, OFFICIAL_IMAGE) == "PGO and LTO"
     assert about(monkeypatch, STANDALONE) == "PGO and LTO"
 
 
-def test_debian_s_package_has_pgo_and_lto_though_its_variables_lack_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debians_package_has_pgo_and_lto_without_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     assert about(monkeypatch, DEBIAN) == "PGO and LTO (Debian packaging)"
     assert about(monkeypatch, {**DEBIAN, "MULTIARCH": "aarch64-linux-gnu"}) == "PGO and LTO (Debian packaging)"
 
 
-def test_debian_s_package_is_unknown_on_an_architecture_that_its_rules_do_not_list(
+def test_debians_package_is_unknown_on_other_architectures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert about(monkeypatch, {**DEBIAN, "MULTIARCH": "riscv64-linux-gnu"}) == "build flags unknown"
 
 
-def test_a_compiler_without_pgo_flags_is_not_mistaken_for_debians(
+def test_compiler_without_pgo_support_in_configure_is_not_debians(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert about(monkeypatch, {**PYENV, "PGO_PROF_GEN_FLAG": "", "PGO_PROF_USE_FLAG": ""}) == "neither PGO nor LTO"
@@ -143,7 +143,7 @@ def test_a_compiler_without_pgo_flags_is_not_mistaken_for_debians(
         (["CFLAGS=--enable-optimizations --with-lto"], "neither PGO nor LTO"),
     ],
 )
-def test_arguments_of_configure_count_as_configure_reads_them(
+def test_configure_arguments_are_read_as_by_configure(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: str
 ) -> None:
     assert about(monkeypatch, with_arguments(PYENV, *arguments)) == expected
@@ -160,19 +160,17 @@ def test_arguments_of_configure_count_as_configure_reads_them(
         ("-fprofile-generate", "neither PGO nor LTO"),
     ],
 )
-def test_flags_count_without_an_argument_of_configure(
-    monkeypatch: pytest.MonkeyPatch, flags: str, expected: str
-) -> None:
+def test_flags_count_without_a_configure_argument(monkeypatch: pytest.MonkeyPatch, flags: str, expected: str) -> None:
     assert about(monkeypatch, with_flags(PYENV, flags)) == expected
 
 
-def test_a_debug_build_is_named_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_build_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert about(monkeypatch, {**PYENV, "Py_DEBUG": 1}) == "debug build, neither PGO nor LTO"
     assert about(monkeypatch, {**OFFICIAL_IMAGE, "Py_DEBUG": 1}) == "debug build, PGO and LTO"
     assert about(monkeypatch, {**DEBIAN, "Py_DEBUG": 1}) == "debug build, neither PGO nor LTO"
 
 
-def test_a_debug_build_without_variables_is_named_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_build_without_variables_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "gettotalrefcount", lambda: 0, raising=False)
     assert about(monkeypatch, {}) == "debug build, build flags unknown"
 
@@ -184,7 +182,7 @@ def test_missing_variables_leave_the_build_unknown(monkeypatch: pytest.MonkeyPat
     assert about(monkeypatch, {**PYENV, missing: None}) == "build flags unknown"
 
 
-def test_quotes_without_an_end_do_not_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unterminated_quotes_do_not_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     assert about(monkeypatch, {**PYENV, "CONFIG_ARGS": "--enable-optimizations 'CFLAGS=-g"}) == "PGO without LTO"
 
 
@@ -200,7 +198,7 @@ def test_unreadable_variables_leave_the_build_unknown(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "config", [OFFICIAL_IMAGE, DEBIAN, STANDALONE, with_arguments(PYENV, "--enable-optimizations")]
 )
-def test_a_build_with_pgo_fulfils_the_requirement(
+def test_pgo_build_fulfils_the_requirement(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: Config
 ) -> None:
     text = about(monkeypatch, config)
@@ -209,7 +207,7 @@ def test_a_build_with_pgo_fulfils_the_requirement(
 
 
 @pytest.mark.parametrize("config", [PYENV, with_arguments(PYENV, "--with-lto"), {**OFFICIAL_IMAGE, "Py_DEBUG": 1}, {}])
-def test_any_other_build_is_refused_with_one_sentence_that_names_it(
+def test_other_builds_are_rejected_by_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: Config
 ) -> None:
     text = about(monkeypatch, config)
@@ -221,7 +219,7 @@ def test_any_other_build_is_refused_with_one_sentence_that_names_it(
     assert refusal.count("\n") == 1
 
 
-def test_the_file_runs_without_the_package_as_the_dockerfile_does() -> None:
+def test_file_runs_without_the_package_as_in_the_dockerfile() -> None:
     path = Path(interpreter.__file__)
     run = subprocess.run(
         [sys.executable, "-I", "-S", "-B", str(path)], capture_output=True, text=True, check=True, timeout=60

@@ -1,4 +1,4 @@
-"""What the operating system grants a process runs out: descriptors, threads."""
+"""Exhausted operating system limits: descriptors and threads."""
 
 import asyncio
 import contextlib
@@ -71,7 +71,7 @@ async def idle_connections(port: int, count: int) -> list[asyncio.StreamWriter]:
     return writers
 
 
-def test_idle_connections_up_to_the_limit_of_open_files_stop_no_send_and_no_hand_over(tmp_path: Path) -> None:
+def test_idle_connections_up_to_the_descriptor_limit_block_neither_sends_nor_deliveries(tmp_path: Path) -> None:
     port = free_broker_port()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     log_path = tmp_path / "log"
@@ -112,7 +112,7 @@ def test_idle_connections_up_to_the_limit_of_open_files_stop_no_send_and_no_hand
         (1_024, 824, 824 + 50),
     ],
 )
-def test_the_descriptor_limit_is_raised_and_a_reserve_kept(
+def test_descriptor_limit_is_raised_and_partly_reserved(
     hard: int, used: int, end: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = [(1_024, hard)]
@@ -128,7 +128,7 @@ def test_the_descriptor_limit_is_raised_and_a_reserve_kept(
     assert ("maxConnections is 10000" in caplog.text) == (end < 10_000)
 
 
-def test_a_server_without_a_free_descriptor_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_without_a_free_descriptor_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_descriptor(*_: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -159,7 +159,7 @@ sys.exit(run_standalone(config, NamesrvConfig(listen_port=0, kv_config_path=""))
 
 
 @pytest.mark.parametrize("threads", [0, 5])
-def test_a_start_without_threads_ends_with_a_sentence(threads: int, tmp_path: Path) -> None:
+def test_start_without_threads_ends_with_a_clear_error(threads: int, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", WITHOUT_THREADS, str(tmp_path), str(threads)]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=BOUND_S)
@@ -169,9 +169,7 @@ def test_a_start_without_threads_ends_with_a_sentence(threads: int, tmp_path: Pa
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), OSError(errno.EMFILE, "no descriptor")])
-def test_a_request_over_http_that_meets_a_shortage_is_answered_503(
-    error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_http_request_during_a_shortage_gets_503(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     async def fails(request: web.Request) -> web.StreamResponse:
         raise error
 
@@ -187,7 +185,7 @@ def test_a_request_over_http_that_meets_a_shortage_is_answered_503(
 @pytest.mark.parametrize(
     ("limit", "most"), [(120, 30), (1_024, 256), (1 << 20, MAX_CONNECTIONS), (resource.RLIM_INFINITY, MAX_CONNECTIONS)]
 )
-def test_connections_over_http_take_a_quarter_of_a_low_limit_of_open_files(
+def test_http_connections_use_a_quarter_of_a_low_descriptor_limit(
     limit: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
@@ -198,13 +196,13 @@ def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_server_without_threads_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_without_threads_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     with pytest.raises(ServerError, match=r"can't start new thread.*ulimit -u"):
         resources.started(ThreadPoolExecutor(2), 2)
 
 
-def test_a_burst_of_refused_connections_holds_two_descriptors_at_a_time() -> None:
+def test_burst_of_rejected_connections_uses_two_descriptors() -> None:
     async def scenario() -> None:
         accepted = most = 0
         all_refused = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Servers as processes, and what they write: JSON lines, and a pipe that nobody reads."""
+"""Log output of server processes: JSON lines, and a pipe without a reader."""
 
 import fcntl
 import json
@@ -69,7 +69,7 @@ def started() -> Iterator[list[Process]]:
         each.process.wait(BOUND_S)
 
 
-def test_with_json_every_line_is_an_event(tmp_path: Path, started: list[Process]) -> None:
+def test_every_json_line_is_an_event(tmp_path: Path, started: list[Process]) -> None:
     log = tmp_path / "log"
     with log.open("wb") as file:
         server = Process(tmp_path, file.fileno(), DELAYMQ_LOG_FORMAT="json", DELAYMQ_LISTEN_PRT="1")
@@ -86,7 +86,7 @@ def test_with_json_every_line_is_an_event(tmp_path: Path, started: list[Process]
     assert {event["level"] for event in events} <= {"info", "warning"}
 
 
-def test_an_unread_log_pipe_blocks_neither_start_nor_service_nor_stop(tmp_path: Path, started: list[Process]) -> None:
+def test_unread_pipe_blocks_neither_start_nor_service_nor_stop(tmp_path: Path, started: list[Process]) -> None:
     reading, writing = os.pipe()
     try:
         fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -100,7 +100,7 @@ def test_an_unread_log_pipe_blocks_neither_start_nor_service_nor_stop(tmp_path: 
         os.close(reading)
 
 
-def test_errors_in_threads_and_destructors_are_logged_on_one_line(tmp_path: Path) -> None:
+def test_errors_in_threads_and_destructors_are_one_line(tmp_path: Path) -> None:
     program = """
 import logging, threading
 from delaymq.server.logs import output as logs
@@ -125,7 +125,7 @@ logs.stop_logs()
     assert events[0]["event"] == "thread worker failed"
 
 
-def test_the_level_in_the_environment_holds_from_the_first_line_on(tmp_path: Path, started: list[Process]) -> None:
+def test_environments_log_level_applies_from_the_first_line(tmp_path: Path, started: list[Process]) -> None:
     log = tmp_path / "log"
     with log.open("wb") as file:
         server = Process(tmp_path, file.fileno(), DELAYMQ_LOG_LEVEL="error")

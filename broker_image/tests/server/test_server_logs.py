@@ -1,4 +1,4 @@
-"""The log: one line an event whatever is in it, no more lines than anybody reads, and nobody waits for its reader."""
+"""The log: one bounded line per event, rate limits, and no blocking on its reader."""
 
 import fcntl
 import json
@@ -54,14 +54,14 @@ def failed() -> logging.LogRecord:
 # One line
 
 
-def test_text_is_key_and_value_with_quotes_where_they_are_needed() -> None:
+def test_text_format_quotes_values_where_needed() -> None:
     line = as_text("a pull of %s failed", "x", topic="Orders", keys=["a", "b c"], peer="127.0.0.1:5", count=3, ok=True)
     assert re.fullmatch(
         HEAD + r'event="a pull of x failed" topic=Orders keys="a b c" peer=127\.0\.0\.1:5 count=3 ok=true', line
     )
 
 
-def test_json_is_one_object_with_the_same_names() -> None:
+def test_json_format_is_one_object_with_the_same_names() -> None:
     event = as_json("stored", topic="Orders", count=3, ok=True, group=None)
     time = event.pop("time")
     assert datetime.fromisoformat(str(time)).tzinfo is not None
@@ -70,7 +70,7 @@ def test_json_is_one_object_with_the_same_names() -> None:
     }  # fmt: skip
 
 
-def test_times_have_milliseconds_and_the_offset_of_the_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_have_milliseconds_and_utc_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
     monkeypatch.setenv("TZ", "Asia/Kolkata")
@@ -97,7 +97,7 @@ def test_times_have_milliseconds_and_the_offset_of_the_time_zone(monkeypatch: py
     ],
 )
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_whatever_a_peer_states_an_event_is_one_line_of_bounded_length(text: str, form: str) -> None:
+def test_event_is_one_line_of_bounded_length_for_any_peer_data(text: str, form: str) -> None:
     odd: dict[str, Any] = {"a b=\n": text}
     line = formatter(form).format(record("stated: %s", text, topic=text, keys=[text] * 100, **odd))
     assert len(line.splitlines()) == 1
@@ -110,20 +110,20 @@ def test_whatever_a_peer_states_an_event_is_one_line_of_bounded_length(text: str
         assert json.loads(line)["logger"] == "delaymq.x"
 
 
-def test_a_field_cannot_override_a_common_field() -> None:
+def test_field_cannot_replace_a_standard_field() -> None:
     made = record("x")
     made.__dict__.update(fields(level="fatal", time="never", logger="root"))
     event = json.loads(formatter("json").format(made))
     assert (event["level"], event["level_"], event["logger_"]) == ("warning", "fatal", "root")
 
 
-def test_fields_are_no_more_than_a_line_bears() -> None:
+def test_number_of_fields_is_limited() -> None:
     event = as_json("x", **{f"field{number}": number for number in range(100)})
     assert len(event) == 4 + MAX_FIELDS
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_an_error_is_in_the_same_line_with_the_calls_and_the_causes(form: str) -> None:
+def test_error_line_includes_traceback_and_causes(form: str) -> None:
     line = formatter(form).format(failed())
     assert len(line.splitlines()) == 1
     assert "Traceback" not in line
@@ -132,14 +132,14 @@ def test_an_error_is_in_the_same_line_with_the_calls_and_the_causes(form: str) -
     assert re.search(r"server/test_server_logs\.py:\d+ failed", line)
 
 
-def test_arguments_that_do_not_fit_cost_nothing_but_their_place() -> None:
+def test_unformattable_arguments_lose_only_their_value() -> None:
     assert "invalid arguments" in as_text("%d and %d", "x")
 
 
 # How many
 
 
-def test_a_logger_that_floods_is_cut_and_the_others_are_not() -> None:
+def test_flooding_logger_is_limited_without_affecting_others() -> None:
     now_s = [0.0]
     limit = LineLimit(lambda: now_s[0])
     flood = [limit.admit(record("x")) for _ in range(1_000)]
@@ -154,13 +154,13 @@ def test_a_logger_that_floods_is_cut_and_the_others_are_not() -> None:
     assert limit.suppressed() == {}
 
 
-def test_debug_has_room_of_its_own() -> None:
+def test_debug_has_its_own_limit() -> None:
     limit = LineLimit(lambda: 0.0)
     assert all(limit.admit(record("x", level=logging.DEBUG)) == 0 for _ in range(10 * BURST_LINES))
     assert limit.admit(record("x")) == 0
 
 
-def test_a_throttled_log_keeps_fields_and_counts_suppressed_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_throttled_log_keeps_fields_and_counts_omitted_lines(caplog: pytest.LogCaptureFixture) -> None:
     now_ms = [0]
     quiet = ThrottledLogger(logging.getLogger("delaymq.quiet"), lambda: now_ms[0])
     for _ in range(3):
@@ -189,7 +189,7 @@ def pipe() -> Pipe:
     return Pipe()
 
 
-def test_lines_come_in_order(pipe: Pipe) -> None:
+def test_lines_keep_their_order(pipe: Pipe) -> None:
     writer = LogWriter(os.dup(pipe.writing), lambda count: f"{count} dropped")
     written: list[str] = []
     reader = threading.Thread(target=lambda: written.extend(_read(pipe.reading)))
@@ -204,7 +204,7 @@ def test_lines_come_in_order(pipe: Pipe) -> None:
     assert written == [f"line {number}" for number in range(5_000)]
 
 
-def test_a_reader_that_stopped_costs_lines_and_never_time_or_memory(pipe: Pipe) -> None:
+def test_stopped_reader_costs_lines_but_neither_time_nor_memory(pipe: Pipe) -> None:
     writer = LogWriter(pipe.writing, lambda count: f"{count} lines were dropped")
     line = "x" * 999
     count = 5 * MAX_WAITING_BYTES // 1_000
@@ -225,7 +225,7 @@ def test_a_reader_that_stopped_costs_lines_and_never_time_or_memory(pipe: Pipe) 
     assert written.count(line) + dropped == count
 
 
-def test_a_reader_that_is_gone_is_no_error(pipe: Pipe) -> None:
+def test_closed_pipe_is_no_error(pipe: Pipe) -> None:
     os.close(pipe.reading)
     writer = LogWriter(pipe.writing, str)
     writer.put("x")
@@ -238,7 +238,7 @@ def _read(descriptor: int) -> list[str]:
         return file.read().splitlines()
 
 
-def test_suppressed_lines_are_reported_even_without_further_logging(pipe: Pipe) -> None:
+def test_omitted_lines_are_reported_even_without_further_events(pipe: Pipe) -> None:
     handler = logs.LogHandler("text", pipe.writing, late_s=0.01)
     for _ in range(BURST_LINES + 50):
         handler.emit(record("x"))
@@ -272,7 +272,7 @@ def root_level() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("root_level")
-def test_levels_of_single_loggers_end_with_the_setting_that_made_them() -> None:
+def test_per_logger_levels_end_with_their_setting() -> None:
     follow = logs.LevelFollower("info")
     follow(BrokerConfig(log_level="warning;delaymq.store=debug"))
     assert logging.getLogger().level == logging.WARNING
@@ -293,7 +293,7 @@ def test_levels_of_single_loggers_end_with_the_setting_that_made_them() -> None:
         ("x" * 10_000, "is not a level"),
     ],
 )
-def test_levels_that_cannot_be_are_refused(text: str, words: str) -> None:
+def test_invalid_levels_are_rejected(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as error:
         BrokerConfig(log_level=text)
     assert str(error.value).startswith("logLevel: ")

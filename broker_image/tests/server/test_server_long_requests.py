@@ -1,4 +1,4 @@
-"""Answers with an entry for each of thousands of queues or offsets: others are served while they are put together."""
+"""Responses with thousands of entries: others are served while they are built."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def answered(peer: BrokerPeer, question: Command, other: BrokerPeer) -> tu
         (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, WIDE | {"group": "readers", "timestamp": "-1", "isForce": "true"}),
     ],
 )
-def test_others_are_served_while_an_answer_about_all_queues_is_put_together(
+def test_others_are_served_while_a_response_about_all_queues_is_built(
     tmp_path: Path, code: int, fields: dict[str, str]
 ) -> None:
     async def scenario() -> None:
@@ -83,7 +83,7 @@ def test_others_are_served_while_an_answer_about_all_queues_is_put_together(
     run(scenario)
 
 
-def test_some_are_under_way_at_once_and_the_others_wait_in_the_order_of_their_requests(
+def test_concurrent_long_requests_are_limited_and_others_queue_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stepped: list[int] = []
@@ -120,7 +120,7 @@ def test_some_are_under_way_at_once_and_the_others_wait_in_the_order_of_their_re
     run(scenario)
 
 
-def test_a_queued_change_of_a_disconnected_client_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queued_request_of_a_disconnected_client_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stepped: Counter[int] = Counter()
     next_step = Broker.next_step
 
@@ -152,7 +152,7 @@ def test_a_queued_change_of_a_disconnected_client_is_not_made(tmp_path: Path, mo
     run(scenario)
 
 
-def test_a_defect_in_a_step_leaves_room_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_step_releases_its_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     next_step = Broker.next_step
 
     def broken(broker: Broker, *arguments: Any) -> Any:

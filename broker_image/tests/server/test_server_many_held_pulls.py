@@ -1,4 +1,4 @@
-"""Tens of thousands of pulls over real connections: their memory has a limit, and what wakes them holds nobody up."""
+"""Tens of thousands of held pulls over real connections: limited memory, and no blocking."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PULL = {
 }
 
 
-def test_held_pulls_share_a_limit_that_spares_connections_with_few(tmp_path: Path) -> None:
+def test_pulls_of_many_connections_share_a_limit_that_favours_small_holders(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, max_held_pull_bytes=1 << 20) as server:
             held = server.broker.held_pulls
@@ -106,7 +106,7 @@ CHANGED = """accounts:
 SECRETS = {"rotated": "old-secret"}
 
 
-def test_a_held_pull_ends_when_a_permission_or_account_is_removed(tmp_path: Path) -> None:
+def test_held_pull_ends_when_its_permission_is_revoked_or_its_account_deleted(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yml"
     rules.write_text(RULES)
 

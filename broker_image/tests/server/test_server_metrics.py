@@ -1,4 +1,4 @@
-"""/metrics: as Prometheus' own parser reads it, named as its rules want, and bounded whatever topics there are."""
+"""/metrics: read by Prometheus' own parser, named by its conventions, with bounded cardinality."""
 
 import asyncio
 import errno
@@ -42,7 +42,7 @@ def values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return found
 
 
-def test_names_and_helps_are_as_prometheus_wants_them(tmp_path: Path) -> None:
+def test_names_and_help_follow_prometheus_conventions(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, message_delay_level="1s 1h") as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -63,7 +63,7 @@ def test_names_and_helps_are_as_prometheus_wants_them(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_accepted_delivered_and_rejected_messages_are_counted(tmp_path: Path) -> None:
+def test_received_delivered_and_rejected_messages_are_counted(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(
             tmp_path,
@@ -107,7 +107,7 @@ def test_accepted_delivered_and_rejected_messages_are_counted(tmp_path: Path) ->
     run(scenario)
 
 
-def test_the_disk_is_counted_in_one_way_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_usage_is_measured_consistently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Much of it is reserved for root: 30 % are used of what others may use, and 28 % of the whole is free.
     blocks, free, available = 1_000_000, 880_000, 280_000
     seen = os.statvfs_result((4096, 4096, blocks, free, available, 1, 1, 1, 0, 255))
@@ -182,7 +182,7 @@ async def _turns_during(scraping: Any) -> int:
     return slices
 
 
-def test_a_changed_limit_counts_at_once(tmp_path: Path) -> None:
+def test_changed_limit_applies_immediately(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, metrics_max_topics=2) as server:
             import dataclasses
@@ -213,7 +213,7 @@ async def _delete_topic(peer: BrokerPeer, topic: str) -> None:
     assert answer.code == 0, answer.remark
 
 
-def test_the_series_of_a_topic_end_when_it_is_deleted_and_leave_room_for_a_new_one(tmp_path: Path) -> None:
+def test_series_of_a_topic_end_with_its_deletion_and_free_capacity(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, metrics_max_topics=2, message_delay_level="1s 1h") as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -247,7 +247,7 @@ def test_the_series_of_a_topic_end_when_it_is_deleted_and_leave_room_for_a_new_o
     run(scenario)
 
 
-def test_many_topics_that_come_and_go_leave_no_series(tmp_path: Path) -> None:
+def test_many_short_lived_topics_leave_no_series(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, metrics_max_topics=2) as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -262,7 +262,7 @@ def test_many_topics_that_come_and_go_leave_no_series(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_deleted_topic_has_metrics_while_messages_are_pending(tmp_path: Path) -> None:
+def test_deleted_topic_with_pending_messages_is_exported_until_none_remain(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, message_delay_level="1h") as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -277,7 +277,7 @@ def test_a_deleted_topic_has_metrics_while_messages_are_pending(tmp_path: Path) 
     run(scenario)
 
 
-def test_a_deleted_group_leaves_its_series_to_another_one(tmp_path: Path) -> None:
+def test_deleted_group_frees_its_series(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, metrics_max_topics=1) as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -299,14 +299,14 @@ def test_a_deleted_group_leaves_its_series_to_another_one(tmp_path: Path) -> Non
     run(scenario)
 
 
-def test_names_join_in_the_order_in_which_they_are_active_and_stay() -> None:
+def test_names_get_series_in_order_of_activity_and_keep_them() -> None:
     names = LabelLimiter(2)
     assert [names.label(each) for each in ("a", "b", "c", "a", "c")] == ["a", "b", OTHER, "a", OTHER]
     names.set_limit(1)
     assert [names.label(each) for each in ("a", "b")] == ["a", OTHER]
 
 
-def test_a_name_that_shares_a_series_with_others_keeps_to_it_until_it_is_gone() -> None:
+def test_name_sharing_a_series_keeps_sharing_it() -> None:
     names = LabelLimiter(1)
     assert [names.label(each) for each in ("a", "b", "c", OTHER)] == ["a", OTHER, OTHER, OTHER]
     assert (names.forget("a"), names.forget("b"), names.forget("b"), names.names()) == (False, True, False, [])
@@ -315,7 +315,7 @@ def test_a_name_that_shares_a_series_with_others_keeps_to_it_until_it_is_gone() 
     assert [names.label(each) for each in ("c", "d")] == ["c", OTHER]
 
 
-def test_topics_of_messages_pending_at_start_have_no_metrics_until_counted(tmp_path: Path) -> None:
+def test_topics_pending_before_a_start_are_omitted_until_counted(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, message_delay_level="1h") as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -333,7 +333,7 @@ def test_topics_of_messages_pending_at_start_have_no_metrics_until_counted(tmp_p
     run(scenario)
 
 
-def test_offsets_under_names_of_no_group_take_no_series(tmp_path: Path) -> None:
+def test_offsets_under_invalid_group_names_get_no_series(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, metrics_max_topics=2) as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -351,9 +351,7 @@ def test_offsets_under_names_of_no_group_take_no_series(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_loading_of_pending_topics_is_retried_after_a_read_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pending_topics_are_read_again_after_a_failed_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failures = [OSError(errno.EMFILE, "Too many open files")]
     read = LogFiles.real_topics
 
@@ -378,7 +376,7 @@ def test_loading_of_pending_topics_is_retried_after_a_read_error(
     run(scenario)
 
 
-def test_a_name_in_the_log_that_is_no_text_spoils_no_answer(tmp_path: Path) -> None:
+def test_invalid_utf8_name_in_the_log_breaks_no_response(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, message_delay_level="1h") as server:
             peer = await BrokerPeer.connect(server.broker.port)

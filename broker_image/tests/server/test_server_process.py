@@ -1,4 +1,4 @@
-"""Servers as processes: start lines, exit codes, signals, and what a kill does to their peers."""
+"""Servers as processes: start lines, exit codes, signals, and effects of a kill on peers."""
 
 import asyncio
 import os
@@ -78,7 +78,7 @@ def start(servers: list[Server], what: str, path: Path, port: int = 0) -> Server
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_a_standalone_server_cleanly(tmp_path: Path, servers: list[Server], number: int) -> None:
+def test_signal_stops_a_standalone_server_cleanly(tmp_path: Path, servers: list[Server], number: int) -> None:
     server = start(servers, "standalone", tmp_path)
     line = server.wait_for(
         r"broker broker-a listens on 127\.0\.0\.1:(\d+) and (\d+), HTTP on \S+:(\d+), store (\S+),.*"
@@ -92,14 +92,14 @@ def test_a_signal_stops_a_standalone_server_cleanly(tmp_path: Path, servers: lis
     assert not (tmp_path / "store" / "abort").exists()
 
 
-def test_a_name_server_runs_alone(tmp_path: Path, servers: list[Server]) -> None:
+def test_nameserver_runs_alone(tmp_path: Path, servers: list[Server]) -> None:
     server = start(servers, "namesrv", tmp_path)
     server.wait_for(r'event="NameServer listens on 127\.0\.0\.1:\d+" address=127\.0\.0\.1:\d+ interpreter=')
     assert server.end(signal.SIGTERM) == 0
 
 
 @pytest.mark.parametrize(("what", "lines"), [("standalone", 2), ("namesrv", 1)])
-def test_the_lines_that_say_where_a_server_listens_name_the_build_of_its_interpreter(
+def test_listening_lines_name_the_interpreters_build(
     tmp_path: Path, servers: list[Server], what: str, lines: int
 ) -> None:
     server = start(servers, what, tmp_path)
@@ -110,7 +110,7 @@ def test_the_lines_that_say_where_a_server_listens_name_the_build_of_its_interpr
 
 
 @pytest.mark.parametrize("what", ["standalone", "namesrv"])
-def test_a_port_in_use_is_one_clear_line_and_exit_code_1(tmp_path: Path, servers: list[Server], what: str) -> None:
+def test_port_in_use_is_one_clear_line_and_exit_code_1(tmp_path: Path, servers: list[Server], what: str) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         server = start(servers, what, tmp_path, port)
@@ -118,7 +118,7 @@ def test_a_port_in_use_is_one_clear_line_and_exit_code_1(tmp_path: Path, servers
     assert is_one_error(server, rf"cannot start: .* {HOST}:{port} is in use: .*")
 
 
-def test_a_second_start_on_the_same_store_is_refused(tmp_path: Path, servers: list[Server]) -> None:
+def test_second_start_on_the_same_store_is_rejected(tmp_path: Path, servers: list[Server]) -> None:
     first = start(servers, "standalone", tmp_path)
     first.wait_for("broker broker-a listens")
     second = start(servers, "standalone", tmp_path)
@@ -128,14 +128,14 @@ def test_a_second_start_on_the_same_store_is_refused(tmp_path: Path, servers: li
     assert first.end(signal.SIGTERM) == 0
 
 
-def test_a_directory_that_is_not_a_store_is_rejected(tmp_path: Path, servers: list[Server]) -> None:
+def test_invalid_store_is_rejected(tmp_path: Path, servers: list[Server]) -> None:
     (tmp_path / "store").write_text("a file")
     server = start(servers, "standalone", tmp_path)
     assert server.process.wait(BOUND_S) == 1
     assert is_one_error(server, "cannot start: .*")
 
 
-def test_a_killed_server_resets_its_clients_and_loses_nothing(tmp_path: Path, servers: list[Server]) -> None:
+def test_killed_server_resets_its_clients_and_loses_nothing(tmp_path: Path, servers: list[Server]) -> None:
     server = start(servers, "standalone", tmp_path)
     port = int(server.wait_for(r"broker broker-a listens on \S+:(\d+) and")[1])
 

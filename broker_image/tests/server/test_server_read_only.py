@@ -1,4 +1,4 @@
-"""A broker that only reads its store: everything is served that changes nothing, and nothing changes."""
+"""A read-only broker serves everything that changes nothing, and changes nothing."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def content_of(path: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def test_a_store_and_a_backup_are_served_and_stay_as_they_are(tmp_path: Path) -> None:
+def test_store_and_backup_are_served_unchanged(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path / "a", **SMALL) as server:
             peer = await BrokerPeer.connect(server.broker.port)

@@ -1,4 +1,4 @@
-"""Registration where not every NameServer is there, and what the broker says of itself to those that are."""
+"""Registration with some NameServers down, and the registered data."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ async def ignored(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     await reader.read()
 
 
-def test_a_broker_starts_and_registers_with_those_name_servers_that_are_there(tmp_path: Path) -> None:
+def test_broker_starts_and_registers_with_available_nameservers(tmp_path: Path) -> None:
     async def scenario() -> None:
         namesrv = NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path=""))
         await namesrv.start(http=False)
@@ -47,7 +47,7 @@ def test_a_broker_starts_and_registers_with_those_name_servers_that_are_there(tm
     run(scenario)
 
 
-def test_the_advertised_address_need_not_be_local(tmp_path: Path) -> None:
+def test_clients_get_an_address_that_need_not_be_local(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, broker_ip1="203.0.113.7") as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -61,7 +61,7 @@ def test_the_advertised_address_need_not_be_local(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_broker_registers_again_only_where_its_topics_are_not_known(tmp_path: Path) -> None:
+def test_broker_registers_again_only_where_topics_are_unknown(tmp_path: Path) -> None:
     async def scenario() -> None:
         fields: dict[str, Any] = {
             "register_name_server_period": 20,
@@ -86,7 +86,7 @@ def test_a_broker_registers_again_only_where_its_topics_are_not_known(tmp_path: 
     run(scenario)
 
 
-def test_order_settings_of_the_first_name_server_count_and_come_with_the_next_topic(tmp_path: Path) -> None:
+def test_first_nameservers_order_settings_apply_with_the_next_topic(tmp_path: Path) -> None:
     async def scenario() -> None:
         servers = [NamesrvServer(NamesrvConfig(listen_port=0, kv_config_path="")) for _ in range(2)]
         for server in servers:

@@ -1,4 +1,4 @@
-"""Over sockets: who repeats a live broker's registration does not end its routes."""
+"""Over sockets: replayed registrations do not end a live broker's routes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -51,7 +51,7 @@ async def close(server: NamesrvServer, *connections: RemotingConnection) -> None
     await until(lambda: len(server.sessions) == left)
 
 
-def test_many_connections_do_not_push_out_the_broker_s() -> None:
+def test_many_connections_do_not_displace_the_brokers() -> None:
     async def scenario() -> None:
         async with name_server(route_grace_ms=0) as server:
             broker = await registered(server)
@@ -65,7 +65,7 @@ def test_many_connections_do_not_push_out_the_broker_s() -> None:
     run(scenario)
 
 
-def test_a_stranger_does_not_unregister_a_broker_that_connects_again() -> None:
+def test_stranger_cannot_unregister_a_reconnecting_broker() -> None:
     async def scenario() -> None:
         async with name_server() as server:
             broker = await registered(server)

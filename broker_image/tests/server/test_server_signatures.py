@@ -1,4 +1,4 @@
-"""Captured requests, sent again to a broker with access control: over sockets, from peers elsewhere."""
+"""Captured requests, replayed to a broker with access control over sockets from other peers."""
 
 import asyncio
 import logging
@@ -104,7 +104,7 @@ def refused(server: Standalone) -> dict[str, int]:
     return {reason: count for reason, count in access.refused.items() if count}
 
 
-def test_a_captured_question_about_a_topic_deletes_no_topic(tmp_path: Path) -> None:
+def test_captured_topic_query_deletes_no_topic(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with guarded(tmp_path, acl_admin_needs_tls=True) as server:
             honest = await peer(server)
@@ -118,7 +118,7 @@ def test_a_captured_question_about_a_topic_deletes_no_topic(tmp_path: Path) -> N
     run(scenario)
 
 
-def test_a_captured_change_of_a_group_creates_no_account(tmp_path: Path) -> None:
+def test_captured_group_change_creates_no_account(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with guarded(tmp_path) as server:
             captured = await (await peer(server)).signed(200, {}, GROUP)
@@ -139,7 +139,7 @@ def test_a_captured_change_of_a_group_creates_no_account(tmp_path: Path) -> None
     run(scenario)
 
 
-def test_no_captured_request_changes_rules(tmp_path: Path) -> None:
+def test_captured_request_never_changes_rules(tmp_path: Path) -> None:
     # A tool that asks for all topics signs names that anybody chose.
     async def scenario() -> None:
         async with guarded(tmp_path) as server:
@@ -173,7 +173,7 @@ def test_no_captured_request_changes_rules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["OnsChannel", "SecurityToken", "bname", "lo", "ns", "nsd", "oway"])
-def test_a_captured_question_about_a_topic_of_the_attackers_choice_deletes_no_other(tmp_path: Path, name: str) -> None:
+def test_captured_query_of_a_chosen_topic_deletes_no_other(tmp_path: Path, name: str) -> None:
     async def scenario() -> None:
         async with guarded(tmp_path) as server:
             honest = await peer(server)
@@ -189,7 +189,7 @@ def test_a_captured_question_about_a_topic_of_the_attackers_choice_deletes_no_ot
     run(scenario)
 
 
-def test_a_request_with_the_second_signature_counts_once_and_on_its_connection(tmp_path: Path) -> None:
+def test_request_with_the_second_signature_counts_once_and_on_its_connection(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with guarded(tmp_path) as server:
             honest = await peer(server)
@@ -217,7 +217,7 @@ def test_a_request_with_the_second_signature_counts_once_and_on_its_connection(t
     run(scenario)
 
 
-def test_counters_rise_over_all_accounts_of_a_connection_and_secrets_count_as_they_are_now(tmp_path: Path) -> None:
+def test_counters_rise_across_accounts_of_a_connection_and_current_secrets_apply(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with guarded(tmp_path) as server:
             connected = await peer(server)
@@ -242,7 +242,7 @@ def test_counters_rise_over_all_accounts_of_a_connection_and_secrets_count_as_th
     run(scenario)
 
 
-def test_every_change_of_a_request_with_the_second_signature_is_refused(tmp_path: Path) -> None:
+def test_modified_request_with_the_second_signature_is_rejected(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with guarded(tmp_path) as server:
             connected = await peer(server)
@@ -279,7 +279,7 @@ def test_every_change_of_a_request_with_the_second_signature_is_refused(tmp_path
     run(scenario)
 
 
-def test_an_account_can_require_the_second_signature_and_rocketmqs_tools_keep_it(tmp_path: Path) -> None:
+def test_account_can_require_the_second_signature_and_rocketmqs_tools_preserve_that(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with guarded(tmp_path) as server:
             connected = await peer(server)
@@ -297,7 +297,7 @@ def test_an_account_can_require_the_second_signature_and_rocketmqs_tools_keep_it
     run(scenario)
 
 
-def test_our_client_signs_for_its_connection_and_makes_administrators_that_require_it(tmp_path: Path) -> None:
+def test_client_signs_for_its_connection_and_creates_administrators_that_require_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with guarded(tmp_path, acl_admin_needs_tls=True) as server:
             address = f"127.0.0.1:{server.broker.port}"
@@ -336,9 +336,7 @@ def test_sequential_and_concurrent_requests_are_all_served(tmp_path: Path) -> No
     run(scenario)
 
 
-def test_administrators_that_can_be_captured_are_warned_of_at_the_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_capturable_administrators_are_warned_about_at_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(expected: int, **changes: Any) -> None:
         caplog.clear()
         async with guarded(tmp_path, **changes):
@@ -351,7 +349,7 @@ def test_administrators_that_can_be_captured_are_warned_of_at_the_start(
     run(lambda: scenario(0, acl_admin_needs_tls=True))
 
 
-def test_without_access_control_and_with_rocketmqs_brokers_rocketmqs_signature_is_used(tmp_path: Path) -> None:
+def test_rocketmqs_signature_is_used_without_access_control_and_with_rocketmq(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path) as server:
             for port in (server.broker.port, server.namesrv.port):

@@ -1,4 +1,4 @@
-"""Requests that take longer than a turn of the loop: batches of thousands of messages, and colliding keys."""
+"""Requests longer than a time slice: large batches, and colliding keys."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def serving(
         yield server, await BrokerPeer.connect(server.broker.port), await BrokerPeer.connect(server.broker.port), stored
 
 
-def test_a_large_batch_is_stored_in_slices_between_other_requests(
+def test_large_batch_is_stored_in_slices_while_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -80,7 +80,7 @@ def test_a_large_batch_is_stored_in_slices_between_other_requests(
     run(scenario)
 
 
-def test_of_a_batch_that_cannot_be_stored_whole_nothing_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_that_cannot_be_stored_completely_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, monkeypatch) as (server, peer, _, stored):
             bad = batch(BATCH)
@@ -98,7 +98,7 @@ def test_of_a_batch_that_cannot_be_stored_whole_nothing_is(tmp_path: Path, monke
     run(scenario)
 
 
-def test_the_largest_batch_has_an_answer_that_clients_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_largest_batch_has_a_response_that_clients_accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, monkeypatch) as (server, peer, _, _stored):
             most = batched.most_batched(server.broker.broker)
@@ -111,7 +111,7 @@ def test_the_largest_batch_has_an_answer_that_clients_take(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("oneway", [False, True])
-def test_a_large_batch_is_stored_whole_when_its_sender_leaves(
+def test_large_batch_is_stored_completely_when_its_sender_disconnects(
     oneway: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -157,7 +157,7 @@ def entries_looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return entries
 
 
-def test_a_query_examines_colliding_keys_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_reads_colliding_keys_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = entries_looked_at(monkeypatch)
 
     async def scenario() -> None:
@@ -184,7 +184,7 @@ def test_a_query_examines_colliding_keys_in_slices(tmp_path: Path, monkeypatch: 
     run(scenario)
 
 
-def test_a_query_gives_up_after_so_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_ends_after_a_bounded_number_of_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query, "MAX_INDEX_ENTRIES", 3 * STEP_ENTRIES)
 
     async def scenario() -> None:
@@ -200,7 +200,7 @@ def test_a_query_gives_up_after_so_many_entries(tmp_path: Path, monkeypatch: pyt
     run(scenario)
 
 
-def test_a_second_commit_examines_a_bounded_part_of_a_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_commit_reads_a_bounded_part_of_a_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = entries_looked_at(monkeypatch)
 
     async def scenario() -> None:
@@ -221,7 +221,7 @@ def test_a_second_commit_examines_a_bounded_part_of_a_chain(tmp_path: Path, monk
     run(scenario)
 
 
-def test_many_expressions_of_one_connection_do_not_block_others(
+def test_connection_with_many_expressions_does_not_block_anothers_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent: list[tuple[int, int]] = []
@@ -256,9 +256,7 @@ def test_many_expressions_of_one_connection_do_not_block_others(
     run(scenario)
 
 
-def test_of_a_message_with_thousands_of_keys_the_first_are_indexed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_of_thousands_of_keys_are_indexed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     puts: list[int] = []
     put = IndexFile.put
 

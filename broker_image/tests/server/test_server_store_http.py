@@ -1,4 +1,4 @@
-"""/api/v1/store: what others may read of a running broker's store, and what reading may not do to the broker."""
+"""/api/v1/store: remote reads of a running broker's store, and their limits."""
 
 import asyncio
 import errno
@@ -66,7 +66,7 @@ def records_of(store: MessageStore) -> dict[int, Record]:
     return {record.physical_offset: record for record in StoreReader(store.path).records()}
 
 
-def test_the_listed_segments_add_up_to_the_log(tmp_path: Path) -> None:
+def test_listed_segments_cover_the_log_and_its_bytes(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, broker_name="b7", file_reserved_time=48, **SMALL_SEGMENTS) as server:
             await fill(server, 100)
@@ -89,7 +89,7 @@ def test_the_listed_segments_add_up_to_the_log(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_an_empty_log_has_no_segments(tmp_path: Path) -> None:
+def test_empty_log_has_no_segments(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             told = await get_json(server, "/api/v1/store")
@@ -143,7 +143,7 @@ def test_unconfirmed_data_is_neither_listed_nor_read(tmp_path: Path, monkeypatch
         ("bytes=99999999999999999999-", RangeError),
     ],
 )
-def test_a_range_is_understood_or_refused(header: str | None, found: tuple[int, int] | type[Exception] | None) -> None:
+def test_range_is_parsed_or_rejected(header: str | None, found: tuple[int, int] | type[Exception] | None) -> None:
     if found is RangeError:
         with pytest.raises(RangeError):
             parse_range(header, 100)
@@ -151,7 +151,7 @@ def test_a_range_is_understood_or_refused(header: str | None, found: tuple[int, 
         assert parse_range(header, 100) == found
 
 
-def test_ranges_and_heads_are_answered_as_http_has_it(tmp_path: Path) -> None:
+def test_range_and_head_requests_follow_http(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             await fill(server, 300)
@@ -183,7 +183,7 @@ def test_ranges_and_heads_are_answered_as_http_has_it(tmp_path: Path) -> None:
         ("..%2f..%2flock", "no_such_segment"),
     ],
 )
-def test_a_missing_segment_is_a_404_that_distinguishes_deleted_from_unknown(
+def test_missing_segment_is_a_404_that_states_whether_it_existed(
     tmp_path: Path, name: str, code: str
 ) -> None:
     async def scenario() -> None:
@@ -201,9 +201,7 @@ def test_a_missing_segment_is_a_404_that_distinguishes_deleted_from_unknown(
     run(scenario)
 
 
-def test_a_segment_that_is_deleted_under_the_read_is_sent_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segment_deleted_during_a_read_is_sent_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("delaymq.server.api.store.segments.CHUNK_BYTES", 4_096)
     read_chunk = segments.read_chunk
     reading, may_go_on = threading.Event(), threading.Event()
@@ -230,7 +228,7 @@ def test_a_segment_that_is_deleted_under_the_read_is_sent_to_its_end(
     run(scenario)
 
 
-def test_starts_are_records_about_so_far_apart(tmp_path: Path) -> None:
+def test_starts_are_records_at_regular_distances(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, **SMALL_SEGMENTS) as server:
             await fill(server, 60)
@@ -249,7 +247,7 @@ def test_starts_are_records_about_so_far_apart(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_body_that_looks_like_a_record_is_no_start(tmp_path: Path) -> None:
+def test_body_resembling_a_record_is_no_start(tmp_path: Path) -> None:
     def forged(at: int) -> bytes:
         return encode_record(
             topic=b"T", queue_id=0, queue_offset=0, physical_offset=at, flag=0, sys_flag=0, born_timestamp_ms=1,
@@ -278,7 +276,7 @@ def test_a_body_that_looks_like_a_record_is_no_start(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_positions_are_the_brokers_own(tmp_path: Path) -> None:
+def test_positions_equal_the_brokers(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, message_delay_level="1s 1h") as server:
             peer = await BrokerPeer.connect(server.broker.port)
@@ -307,7 +305,7 @@ def test_positions_are_the_brokers_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["positions", "files"])
-def test_positions_and_files_of_thousands_of_queues_leave_the_loop_to_others(
+def test_positions_and_files_of_thousands_of_queues_yield_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     async def scenario() -> None:
@@ -342,7 +340,7 @@ def test_positions_and_files_of_thousands_of_queues_leave_the_loop_to_others(
     run(scenario)
 
 
-def test_readers_beyond_the_limit_get_retry_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excess_readers_get_retry_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_http, "MAX_WAIT_S", 0.05)
     read_chunk, may_go_on = segments.read_chunk, threading.Event()
     at_once, most = 0, 0
@@ -379,7 +377,7 @@ def test_readers_beyond_the_limit_get_retry_after(tmp_path: Path, monkeypatch: p
     run(scenario)
 
 
-def test_a_response_that_a_disk_error_ends_is_aborted_and_contains_only_log_data(
+def test_failing_disk_aborts_the_response_which_contains_only_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_chunk = segments.read_chunk
@@ -402,7 +400,7 @@ def test_a_response_that_a_disk_error_ends_is_aborted_and_contains_only_log_data
     run(scenario)
 
 
-def test_a_head_request_for_positions_has_no_body(tmp_path: Path) -> None:
+def test_head_of_positions_has_no_body(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             await fill(server, 1)
@@ -432,9 +430,7 @@ async def received(server: Standalone, method: str, path: str, **headers: str) -
     return head.decode(), body, ended
 
 
-def test_a_reader_that_stalls_is_disconnected_and_frees_its_slot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_reader_is_disconnected_and_its_slot_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_http, "RECEIVE_GRACE_S", 0.2)
     monkeypatch.setattr(store_http, "MIN_BYTES_PER_S", 1 << 40)
     monkeypatch.setattr(store_http, "MAX_READS", 1)
@@ -459,7 +455,7 @@ def test_a_reader_that_stalls_is_disconnected_and_frees_its_slot(
     run(scenario)
 
 
-def test_a_reader_that_goes_away_leaves_no_trace(
+def test_disconnected_reader_leaves_no_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(store_http, "MAX_READS", 1)
@@ -479,7 +475,7 @@ def test_a_reader_that_goes_away_leaves_no_trace(
     run(scenario)
 
 
-def test_the_store_needs_the_token(tmp_path: Path) -> None:
+def test_store_requires_the_token(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_token="secret") as server:
             for path in (

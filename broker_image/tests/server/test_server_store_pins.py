@@ -1,4 +1,4 @@
-"""Leased pins, the small files over HTTP, and a backup of a running broker whose retention is at work."""
+"""Leased pins, small files over HTTP, and backups of a running broker during retention."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ class Log:
         del self.asked[name]
 
 
-def test_a_pin_ends_with_its_lease_unless_it_is_renewed() -> None:
+def test_pin_ends_with_its_lease_unless_renewed() -> None:
     log = Log()
     assert log.pins.hold("backup-a", 500, 10_000) == log.now_ms + 10_000
     log.now_ms += 9_999
@@ -53,14 +53,14 @@ def test_a_pin_ends_with_its_lease_unless_it_is_renewed() -> None:
     assert log.asked["backup-a"]() is None
 
 
-def test_a_pin_on_deleted_segments_is_rejected() -> None:
+def test_pin_on_deleted_data_is_rejected() -> None:
     log = Log()
     log.min_offset = 4_096
     with pytest.raises(PinRefusedError, match="starts at 4096"):
         log.pins.hold("backup-a", 4_095, 10_000)
 
 
-def test_the_number_of_holders_is_bounded_and_ended_ones_make_room() -> None:
+def test_pin_holders_are_limited_and_expired_ones_freed() -> None:
     log = Log()
     for number in range(MAX_HOLDERS):
         log.pins.hold(f"backup-{number}", 0, 10_000 + number)
@@ -106,7 +106,7 @@ def backup_of(server: Standalone, folder: Path, source: RemoteSource | None = No
         opened.close()
 
 
-def test_retention_keeps_pinned_segments_until_release(tmp_path: Path) -> None:
+def test_retention_keeps_pinned_data_until_released(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, **SMALL_SEGMENTS) as server:
             await fill(server, 200)
@@ -140,7 +140,7 @@ def test_retention_keeps_pinned_segments_until_release(tmp_path: Path) -> None:
         {"holder": "backup-x", "offset": 0, "leaseMs": 999},
     ],
 )
-def test_an_invalid_pin_is_rejected_with_an_example(tmp_path: Path, bad: dict[str, object]) -> None:
+def test_invalid_pin_is_rejected_with_an_example(tmp_path: Path, bad: dict[str, object]) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             status, told = await ask(server, "POST", "/api/v1/store/pins", bad)
@@ -149,7 +149,7 @@ def test_an_invalid_pin_is_rejected_with_an_example(tmp_path: Path, bad: dict[st
     run(scenario)
 
 
-def test_a_pin_gives_way_when_the_disk_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pin_is_dropped_when_the_disk_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, **SMALL_SEGMENTS) as server:
             await fill(server, 100)
@@ -165,7 +165,7 @@ def test_a_pin_gives_way_when_the_disk_is_nearly_full(tmp_path: Path, monkeypatc
     run(scenario)
 
 
-def test_the_small_files_are_those_that_a_restore_needs(tmp_path: Path) -> None:
+def test_small_files_are_those_needed_by_a_restore(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             await fill(server, 3, DELAY="5")
@@ -187,7 +187,7 @@ def test_the_small_files_are_those_that_a_restore_needs(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_pause_and_resume_report_overdue_messages_and_reject_invalid_policies(tmp_path: Path) -> None:
+def test_pause_and_resume_report_overdue_messages_and_reject_invalid_requests(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, message_delay_level="1s 1h") as server:
             status, told = await ask(server, "POST", "/api/v1/delay/pause", {})
@@ -212,7 +212,7 @@ def test_pause_and_resume_report_overdue_messages_and_reject_invalid_policies(tm
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_a_running_broker_is_backed_up_while_its_retention_deletes(tmp_path: Path, flush: str) -> None:
+def test_running_broker_is_backed_up_during_retention(tmp_path: Path, flush: str) -> None:
     async def scenario() -> None:
         settings = {**SMALL_SEGMENTS, "flush_disk_type": flush}
         async with standalone(tmp_path / "a", http=True, **settings) as server:
@@ -255,7 +255,7 @@ def test_a_running_broker_is_backed_up_while_its_retention_deletes(tmp_path: Pat
     run(scenario)
 
 
-def test_a_backup_of_an_absent_broker_or_without_the_token_fails_with_advice(tmp_path: Path) -> None:
+def test_backup_without_broker_or_token_says_what_to_do(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_token="secret") as server:
             with pytest.raises(CommandError, match="requires its httpToken"):
@@ -266,7 +266,7 @@ def test_a_backup_of_an_absent_broker_or_without_the_token_fails_with_advice(tmp
     run(scenario)
 
 
-def test_an_address_that_leads_to_another_store_meanwhile_ends_the_backup(tmp_path: Path) -> None:
+def test_backup_ends_when_its_address_leads_to_another_store(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path / "a", http=True) as server, standalone(tmp_path / "b", http=True) as other:
             await fill(server, 3)

@@ -1,4 +1,4 @@
-"""Broker and NameServer with TLS: what they start with, what they refuse, certificates that change."""
+"""Broker and NameServer with TLS: start requirements, rejections, changed certificates."""
 
 import asyncio
 import dataclasses
@@ -52,7 +52,7 @@ def common_name(connection: RemotingConnection) -> str:
     return str(shown["subjectAltName"][0][1]) + " until " + str(shown["notAfter"])
 
 
-def test_both_servers_take_plain_and_tls_by_default_where_a_certificate_is_configured(
+def test_both_servers_accept_plaintext_and_tls_with_a_certificate_by_default(
     tmp_path: Path, authority: Authority, pair: Pair
 ) -> None:
     async def scenario() -> None:
@@ -72,9 +72,7 @@ def test_both_servers_take_plain_and_tls_by_default_where_a_certificate_is_confi
     run(scenario)
 
 
-def test_where_tls_is_a_must_the_broker_registers_with_tls_too(
-    tmp_path: Path, authority: Authority, pair: Pair
-) -> None:
+def test_broker_registers_over_tls_where_tls_is_required(tmp_path: Path, authority: Authority, pair: Pair) -> None:
     async def scenario() -> None:
         both: dict[str, Any] = keys(pair, tls_server_mode="enforcing")
         of_namesrv: dict[str, Any] = {f"namesrv_{key}": value for key, value in both.items()}
@@ -91,7 +89,7 @@ def test_where_tls_is_a_must_the_broker_registers_with_tls_too(
     run(scenario)
 
 
-def test_a_broker_logs_why_it_cannot_register_with_tls(tmp_path: Path, authority: Authority, pair: Pair) -> None:
+def test_broker_logs_why_it_cannot_register_over_tls(tmp_path: Path, authority: Authority, pair: Pair) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path / "store", **keys(pair)) as server:
             (link,) = server.broker.registration.links
@@ -113,7 +111,7 @@ def test_a_broker_logs_why_it_cannot_register_with_tls(tmp_path: Path, authority
     run(scenario)
 
 
-def test_without_a_certificate_one_is_made_for_the_first_client_that_comes_with_tls(tmp_path: Path) -> None:
+def test_certificate_is_generated_for_the_first_tls_client(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path / "store") as server:
             assert server.broker.tls.ends_at_s is None
@@ -130,7 +128,7 @@ def test_without_a_certificate_one_is_made_for_the_first_client_that_comes_with_
     run(scenario)
 
 
-def test_no_second_try_to_make_a_certificate_follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_certificate_generation_is_not_retried_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_module, "sys", SimpleNamespace(executable="/bin/false"))
 
     async def scenario() -> None:
@@ -148,7 +146,7 @@ def test_no_second_try_to_make_a_certificate_follows_at_once(monkeypatch: pytest
     run(scenario)
 
 
-def test_without_certificate_and_test_mode_a_tls_client_is_closed(tmp_path: Path, authority: Authority) -> None:
+def test_tls_client_is_closed_without_certificate_and_test_mode(tmp_path: Path, authority: Authority) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path / "store", tls_test_mode_enable=False) as server:
             with pytest.raises(ConnectError, match=r"tls\.server\.mode"):
@@ -157,7 +155,7 @@ def test_without_certificate_and_test_mode_a_tls_client_is_closed(tmp_path: Path
     run(scenario)
 
 
-def test_a_changed_pair_is_shown_to_new_connections_and_old_ones_go_on(
+def test_changed_pair_applies_to_new_connections_and_old_ones_continue(
     tmp_path: Path, authority: Authority, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls_module, "CHECK_INTERVAL_S", 0.02)
@@ -181,7 +179,7 @@ def test_a_changed_pair_is_shown_to_new_connections_and_old_ones_go_on(
     run(scenario)
 
 
-def test_a_folder_of_kubernetes_that_is_swapped_by_a_link_is_seen(tmp_path: Path, authority: Authority) -> None:
+def test_kubernetes_folder_swapped_by_symlink_is_detected(tmp_path: Path, authority: Authority) -> None:
     """Secrets are mounted as links into a folder `..data`, itself a link that is replaced."""
     mounted = tmp_path / "mounted"
     for version, days in (("one", 10), ("two", 20)):
@@ -206,7 +204,7 @@ def test_a_folder_of_kubernetes_that_is_swapped_by_a_link_is_seen(tmp_path: Path
 
 
 @pytest.mark.parametrize("broken", ["no key yet", "half a certificate", "gone"])
-def test_an_incomplete_certificate_pair_is_logged_once_and_replaced_later(
+def test_persistently_incomplete_pair_is_logged_once_and_recovers(
     authority: Authority, pair: Pair, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls = ServerTls(settings(pair))
@@ -229,7 +227,7 @@ def test_an_incomplete_certificate_pair_is_logged_once_and_replaced_later(
     assert tls.reloads == 1
 
 
-def test_a_file_that_changes_while_it_is_read_is_read_again(
+def test_file_changed_during_its_read_is_read_again(
     authority: Authority, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tls = ServerTls(settings(pair))
@@ -253,7 +251,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
     assert tls.ends_at_s == ends_at_s(pair.certificate.read_bytes())
 
 
-def test_an_encrypted_key_is_opened_with_its_password_and_errors_do_not_show_it(
+def test_encrypted_key_is_opened_with_its_password_which_errors_never_show(
     authority: Authority, tmp_path: Path
 ) -> None:
     encrypted = authority.issue(HOST, password="secret words", file="encrypted")
@@ -265,7 +263,7 @@ def test_an_encrypted_key_is_opened_with_its_password_and_errors_do_not_show_it(
     assert "other words" not in str(wrong.value)
 
 
-def test_invalid_tls_files_prevent_the_start_with_an_error(authority: Authority, pair: Pair, tmp_path: Path) -> None:
+def test_invalid_files_prevent_the_start_with_a_reason(authority: Authority, pair: Pair, tmp_path: Path) -> None:
     other = authority.issue(HOST, file="other")
     nothing = tmp_path / "nothing.pem"
     nothing.write_text("no PEM")
@@ -290,7 +288,7 @@ def test_invalid_tls_files_prevent_the_start_with_an_error(authority: Authority,
         broker_s_context(BrokerConfig(tls_client_cert_path="x"))
 
 
-def test_a_namesrv_with_bad_files_leaves_nothing_open(pair: Pair, tmp_path: Path) -> None:
+def test_nameserver_with_invalid_files_releases_everything(pair: Pair, tmp_path: Path) -> None:
     async def scenario() -> None:
         config = NamesrvConfig(listen_port=0, kv_config_path="", **keys(Pair(pair.certificate, tmp_path / "none")))
         with pytest.raises(ServerError, match="cannot read"):
@@ -299,7 +297,7 @@ def test_a_namesrv_with_bad_files_leaves_nothing_open(pair: Pair, tmp_path: Path
     run(scenario)
 
 
-def test_keys_that_do_not_go_together_are_refused() -> None:
+def test_conflicting_keys_are_rejected() -> None:
     for changes, said in (
         ({"tls_server_cert_path": "x"}, r"tls\.server\.keyPath is not"),
         ({"tls_server_key_path": "x"}, r"tls\.server\.certPath is not"),
@@ -311,7 +309,7 @@ def test_keys_that_do_not_go_together_are_refused() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["optional", "require"])
-def test_clients_certificates_are_verified_as_configured(
+def test_client_certificates_are_verified_as_configured(
     tmp_path: Path, authority: Authority, pair: Pair, wanted: str
 ) -> None:
     stranger = Authority(tmp_path / "strangers", "strangers").issue("client.example")
@@ -344,11 +342,11 @@ def test_clients_certificates_are_verified_as_configured(
     run(scenario)
 
 
-def test_older_versions_of_tls_are_not_spoken(tmp_path: Path, authority: Authority, pair: Pair) -> None:
+def test_older_tls_versions_are_rejected(tmp_path: Path, authority: Authority, pair: Pair) -> None:
     assert ServerTls(settings(pair))._context.minimum_version == ssl.TLSVersion.TLSv1_2  # type: ignore[union-attr]
 
 
-def test_the_end_of_a_certificate_is_read_as_openssl_reads_it(authority: Authority) -> None:
+def test_certificate_expiry_equals_openssls(authority: Authority) -> None:
     for days in (1, 3_000, 12_000, 30_000):  # two forms of a date: before 2050, and after
         pem = authority.issue(HOST, days=days, file="dated").certificate
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -358,7 +356,7 @@ def test_the_end_of_a_certificate_is_read_as_openssl_reads_it(authority: Authori
     assert ends_at_s(generate(["localhost", HOST])) > 0
 
 
-def test_damaged_certificates_have_no_end(authority: Authority) -> None:
+def test_damaged_certificates_have_no_expiry(authority: Authority) -> None:
     pem = authority.issue(HOST).certificate.read_text()
     der = ssl.PEM_cert_to_DER_cert(pem)
     for cut in range(0, len(der), 7):
@@ -369,9 +367,7 @@ def test_damaged_certificates_have_no_end(authority: Authority) -> None:
             ends_at_s(text.encode())
 
 
-def test_a_stop_resets_tls_clients_too_and_ends_handshakes_that_are_under_way(
-    tmp_path: Path, authority: Authority, pair: Pair
-) -> None:
+def test_stop_resets_tls_clients_and_ends_handshakes(tmp_path: Path, authority: Authority, pair: Pair) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path / "store", **keys(pair)) as server:
             peer = BrokerPeer(await connect(HOST, server.broker.port, tls=client_context(authority)), [])
@@ -397,7 +393,7 @@ def test_a_stop_resets_tls_clients_too_and_ends_handshakes_that_are_under_way(
     run(scenario)
 
 
-def test_handshakes_that_are_under_way_count_as_connections(tmp_path: Path, pair: Pair, authority: Authority) -> None:
+def test_handshakes_count_as_connections(tmp_path: Path, pair: Pair, authority: Authority) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path / "store", **keys(pair), max_connections=3) as server:
             halfway = [await asyncio.open_connection(HOST, server.broker.port) for _ in range(3)]

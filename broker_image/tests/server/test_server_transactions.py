@@ -1,4 +1,4 @@
-"""Transactions of a running broker: its own rounds ask producers, and its figures tell of them."""
+"""Transactions of a running broker: rounds of checks, and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone
 LIMIT_S = 60.0
 
 
-def test_a_running_broker_checks_transactions_and_counts_their_ends(tmp_path: Path) -> None:
+def test_running_broker_sends_checks_and_counts_outcomes(tmp_path: Path) -> None:
     async def scenario() -> None:
         settings = {"transaction_time_out": 100, "transaction_check_interval": 200}
         async with standalone(tmp_path, http=True, **settings) as server:

@@ -60,7 +60,7 @@ def test_appended_records_are_read_back(open_store: Open) -> None:
     assert store.read_bytes(0, store.end_offset + 1) == b""
 
 
-def test_ipv6_hosts_set_their_bits(open_store: Open, tmp_path: Path) -> None:
+def test_ipv6_hosts_set_their_flags(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     appended = store.append(message("six", host=HOST_IPV6))
     record = store.record_at(appended.physical_offset)
@@ -71,7 +71,7 @@ def test_ipv6_hosts_set_their_bits(open_store: Open, tmp_path: Path) -> None:
     assert open_store().queue_bounds("Orders", 0) == (0, 1)
 
 
-def test_entries_are_read_before_and_after_they_are_written(open_store: Open) -> None:
+def test_entries_are_readable_before_and_after_they_are_written(open_store: Open) -> None:
     store = open_store()
     offsets = [store.append(message(str(n))).physical_offset for n in range(50)]
     assert [entry[0] for entry in entries_of(store, "Orders", 0)] == offsets
@@ -84,7 +84,7 @@ def test_entries_are_read_before_and_after_they_are_written(open_store: Open) ->
     assert store.read_entries("Nothing", 0, 0, 1) == b""
 
 
-def test_a_record_never_crosses_a_segment(open_store: Open, tmp_path: Path) -> None:
+def test_record_never_crosses_a_segment(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     placed = [store.append(message(str(n), body=bytes(n * 37 % 3_000))) for n in range(100)]
     for one in placed:
@@ -95,7 +95,7 @@ def test_a_record_never_crosses_a_segment(open_store: Open, tmp_path: Path) -> N
     assert verify(tmp_path / "store").exit_code == SOUND
 
 
-def test_a_record_may_fill_a_segment_to_its_last_eight_bytes(open_store: Open) -> None:
+def test_record_may_fill_a_segment_to_its_last_eight_bytes(open_store: Open) -> None:
     store = open_store()
     overhead = store.append(message("x", body=b"")).size
     store.append(message("y", body=bytes(16_384 - 8 - 2 * overhead)))
@@ -110,7 +110,7 @@ def test_a_record_may_fill_a_segment_to_its_last_eight_bytes(open_store: Open) -
     assert store.recovery.corrections == []
 
 
-def test_a_batch_is_stored_in_one_segment_or_not_at_all(open_store: Open) -> None:
+def test_batch_is_stored_in_one_segment_or_not_at_all(open_store: Open) -> None:
     store = open_store()
     store.append(message("first", body=bytes(12_000)))
     batch = store.append_batch([message(str(n), topic="Batch", body=bytes(1_000)) for n in range(6)])
@@ -122,7 +122,7 @@ def test_a_batch_is_stored_in_one_segment_or_not_at_all(open_store: Open) -> Non
     assert (store.end_offset, store.queue_bounds("Batch", 0)) == (end, (0, 6))
 
 
-def test_store_time_never_goes_back(open_store: Open, clock: Clock) -> None:
+def test_store_time_never_decreases(open_store: Open, clock: Clock) -> None:
     store = open_store()
     first = store.append(message("a")).store_timestamp_ms
     clock.ms -= 60_000
@@ -131,7 +131,7 @@ def test_store_time_never_goes_back(open_store: Open, clock: Clock) -> None:
     assert open_store().append(message("c")).store_timestamp_ms == first
 
 
-def test_a_flush_advances_the_confirmed_offset(open_store: Open) -> None:
+def test_flushing_advances_the_confirmed_offset(open_store: Open) -> None:
     store = open_store(options=replace(SMALL, sync_flush=True))
     assert store.flush_task() is None or store.end_offset == 0
     store.append(message("a"))
@@ -149,7 +149,7 @@ def test_a_flush_advances_the_confirmed_offset(open_store: Open) -> None:
     assert store.flush_task() is None
 
 
-def test_a_failed_flush_ends_writing(open_store: Open) -> None:
+def test_disk_that_loses_writes_stops_writing(open_store: Open) -> None:
     class Failing(Files):
         fails = False
 
@@ -173,7 +173,7 @@ def test_a_failed_flush_ends_writing(open_store: Open) -> None:
     assert not open_store(files=files).recovery.clean
 
 
-def test_segments_are_made_ahead(open_store: Open, tmp_path: Path) -> None:
+def test_segments_are_preallocated(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     store.append(message("a"))
     task = store.allocation_task()
@@ -189,7 +189,7 @@ def test_segments_are_made_ahead(open_store: Open, tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "store/delaymq").iterdir() if path.name.startswith("0")]
 
 
-def test_a_segment_that_comes_too_late_is_dropped(open_store: Open, tmp_path: Path) -> None:
+def test_segment_preallocated_too_late_is_discarded(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     store.append(message("a", body=bytes(15_000)))
     task = store.allocation_task()
@@ -203,7 +203,7 @@ def test_a_segment_that_comes_too_late_is_dropped(open_store: Open, tmp_path: Pa
     assert len(list((tmp_path / "store/commitlog").iterdir())) == 2
 
 
-def test_a_full_disk_refuses_writes_and_resumes_by_itself(open_store: Open) -> None:
+def test_full_disk_rejects_writes_and_recovers_automatically(open_store: Open) -> None:
     class Full(Files):
         full = False
 
@@ -237,7 +237,7 @@ def test_a_full_disk_refuses_writes_and_resumes_by_itself(open_store: Open) -> N
     assert [entry[0] for entry in entries_of(open_store(files=files), "Orders", 0)] == stored
 
 
-def test_a_disk_nearly_full_refuses_writes(open_store: Open, clock: Clock) -> None:
+def test_nearly_full_disk_rejects_writes(open_store: Open, clock: Clock) -> None:
     class Nearly(Files):
         ratio = 0.5
 
@@ -257,7 +257,7 @@ def test_a_disk_nearly_full_refuses_writes(open_store: Open, clock: Clock) -> No
     store.append(message("c"))
 
 
-def test_illegal_queues_are_refused_before_anything_is_written(open_store: Open) -> None:
+def test_illegal_queues_are_rejected_before_anything_is_written(open_store: Open) -> None:
     store = open_store()
     for topic, queue_id in (("a/../b", 0), ("", 0), ("Orders", -1), ("t" * 128, 0)):
         with pytest.raises(IllegalMessageError):
@@ -267,7 +267,7 @@ def test_illegal_queues_are_refused_before_anything_is_written(open_store: Open)
     assert store.end_offset == 0
 
 
-def test_the_due_time_is_the_tags_code_of_a_delayed_record(open_store: Open, clock: Clock) -> None:
+def test_tags_code_of_a_delayed_record_is_its_due_time(open_store: Open, clock: Clock) -> None:
     store = open_store()
     own: dict[str, Any] = {DUE: format_due(clock.ms + 123, 2, 0)}
     copied: dict[str, Any] = {DUE: format_due(clock.ms + 999_999, 2, 0)}
@@ -282,7 +282,7 @@ def test_the_due_time_is_the_tags_code_of_a_delayed_record(open_store: Open, clo
     assert entries_of(store, SCHEDULE_TOPIC, 2)[-1][2] == clock.ms + 3_000
 
 
-def test_one_store_has_one_broker(open_store: Open, tmp_path: Path) -> None:
+def test_store_is_locked_by_one_broker(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     with pytest.raises(StoreLockedError, match="this process"):
         open_store()
@@ -299,7 +299,7 @@ def test_one_store_has_one_broker(open_store: Open, tmp_path: Path) -> None:
     assert (tmp_path / "store/lock").read_bytes() == b"lock"
 
 
-def test_a_store_of_a_later_version_is_left_alone(tmp_path: Path, open_store: Open) -> None:
+def test_store_of_a_later_version_is_left_unchanged(tmp_path: Path, open_store: Open) -> None:
     (tmp_path / "store/delaymq").mkdir(parents=True)
     (tmp_path / "store/delaymq/state.json").write_text('{"formatVersion":2,"epoch":0,"role":"master","storeId":"x"}')
     with pytest.raises(NotAStoreError, match="format version 2"):
@@ -307,7 +307,7 @@ def test_a_store_of_a_later_version_is_left_alone(tmp_path: Path, open_store: Op
     assert sorted(os.listdir(tmp_path / "store")) == ["delaymq"]
 
 
-def test_a_closed_store_raises_an_error(open_store: Open) -> None:
+def test_closed_store_raises_a_clear_error(open_store: Open) -> None:
     store = open_store()
     store.close()
     store.close()
@@ -330,7 +330,7 @@ def test_observers_see_each_record_once_and_in_order(open_store: Open) -> None:
     assert store.recovery.replayed_records == 10
 
 
-def test_a_state_that_its_observer_cannot_read_costs_the_snapshot_only(open_store: Open) -> None:
+def test_unreadable_observer_state_invalidates_only_the_snapshot(open_store: Open) -> None:
     class Picky(Watcher):
         def restore(self, state: object | None) -> None:
             if state is not None:
@@ -348,7 +348,7 @@ def test_a_state_that_its_observer_cannot_read_costs_the_snapshot_only(open_stor
     assert store.queue_bounds("Orders", 0) == (0, 30)
 
 
-def test_a_deleted_topic_counts_from_zero_also_after_a_rebuild(open_store: Open, tmp_path: Path) -> None:
+def test_recreated_topic_counts_from_zero_even_after_a_rebuild(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     for number in range(30):
         store.append(message(str(number), topic="Gone"))
@@ -367,7 +367,7 @@ def test_a_deleted_topic_counts_from_zero_also_after_a_rebuild(open_store: Open,
     assert store.queue_bounds("Stays", 0) == (0, 30)
 
 
-def test_offset_by_time_finds_the_nearest(open_store: Open, clock: Clock) -> None:
+def test_offset_by_time_finds_the_nearest_entry(open_store: Open, clock: Clock) -> None:
     store = open_store()
     start = clock.ms
     for number in range(60):
@@ -384,7 +384,7 @@ def test_offset_by_time_finds_the_nearest(open_store: Open, clock: Clock) -> Non
     assert store.store_time_of("Orders", 0, 60) is None
 
 
-def test_the_snapshot_shortens_a_recovery(open_store: Open) -> None:
+def test_snapshot_shortens_recovery(open_store: Open) -> None:
     store = open_store()
     assert store.snapshot_task() is None
     while store.snapshot_task is not None and store.end_offset < 9_000:
@@ -403,7 +403,7 @@ def test_the_snapshot_shortens_a_recovery(open_store: Open) -> None:
     assert store.recovery.replayed_records == 1
 
 
-def test_the_index_rolls_over_files_and_is_found_in_all(open_store: Open, clock: Clock, tmp_path: Path) -> None:
+def test_index_spans_several_files(open_store: Open, clock: Clock, tmp_path: Path) -> None:
     clock.step_ms = 7
     store = open_store()
     offsets = {n: store.append(message(f"u{n}", KEYS=f"k{n} common")).physical_offset for n in range(500)}
@@ -424,7 +424,7 @@ def test_the_index_rolls_over_files_and_is_found_in_all(open_store: Open, clock:
     assert expected_queues(tmp_path / "store")[("Orders", 0)][-1][0] == 499
 
 
-def test_an_index_query_respects_the_times(open_store: Open, clock: Clock) -> None:
+def test_index_query_respects_the_time_range(open_store: Open, clock: Clock) -> None:
     clock.step_ms = 1_000
     store = open_store()
     placed = [store.append(message(f"u{n}", KEYS="same")) for n in range(300)]

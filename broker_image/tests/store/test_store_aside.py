@@ -1,4 +1,4 @@
-"""What a repair cuts, clears or overwrites is in delaymq/aside/ first."""
+"""Data that a repair truncates, clears or overwrites is first copied to delaymq/aside/."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from delaymq_testing.store.small_stores import kinds, message, snapshot
 Open = Callable[..., MessageStore]
 
 
-def test_a_tail_is_kept_aside_before_it_is_cleared(tmp_path: Path, open_store: Open) -> None:
+def test_tail_is_copied_aside_before_it_is_cleared(tmp_path: Path, open_store: Open) -> None:
     store = open_store()
     places = [store.append(message(f"u{each}", body=b"b" * 300)) for each in range(3)]
     end = store.end_offset
@@ -35,7 +35,7 @@ def test_a_tail_is_kept_aside_before_it_is_cleared(tmp_path: Path, open_store: O
     assert kept.read_bytes() == tail
 
 
-def test_segments_queues_and_index_files_that_go_are_kept_aside(stopped: Path, open_store: Open) -> None:
+def test_removed_segments_queues_and_index_files_are_moved_aside(stopped: Path, open_store: Open) -> None:
     segments = sorted((stopped / "commitlog").iterdir())
     for segment in segments[1:]:
         segment.write_bytes(b"\x55" * 16_384)
@@ -56,7 +56,7 @@ def test_segments_queues_and_index_files_that_go_are_kept_aside(stopped: Path, o
     assert verify(stopped).exit_code == SOUND
 
 
-def test_entries_behind_a_snapshot_are_kept_aside_before_they_are_cut(stopped: Path, open_store: Open) -> None:
+def test_entries_behind_a_snapshot_are_copied_aside_before_truncation(stopped: Path, open_store: Open) -> None:
     store = open_store()
     snapshot(store)
     for number in range(3):
@@ -72,7 +72,7 @@ def test_entries_behind_a_snapshot_are_kept_aside_before_they_are_cut(stopped: P
     assert pieces[pieces.index(b"\n", pieces.index(about)) + 1 :].startswith(entries.rstrip(b"\0"))
 
 
-def test_the_aside_folder_is_bounded(stopped: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_of_data_moved_aside_is_bounded(stopped: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "MAX_BYTES", 40_960)
     monkeypatch.setattr(aside, "MAX_FILES", 5)
     last = sorted((stopped / "commitlog").iterdir())[-1]
@@ -91,9 +91,7 @@ def test_the_aside_folder_is_bounded(stopped: Path, open_store: Open, monkeypatc
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_nothing_is_cleared_while_a_shortage_keeps_it_from_being_kept(
-    number: int, stopped: Path, open_store: Open
-) -> None:
+def test_nothing_is_cleared_while_copying_aside_fails(number: int, stopped: Path, open_store: Open) -> None:
     class Short(Files):
         def open(self, path: str, *, create: bool = False) -> int:
             if "/aside/" in path:

@@ -1,4 +1,4 @@
-"""A store copied while it changes, and put back: whole, once, and nothing else than what was there."""
+"""A store is backed up while it changes, and restored completely and exactly."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def log_of(path: Path, end: int) -> list[tuple[int, bytes]]:
     ]
 
 
-def test_a_backup_of_a_running_broker_is_restored_up_to_its_end_offset(open_store: Open, tmp_path: Path) -> None:
+def test_running_brokers_data_is_restored_up_to_the_named_offset(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     store.config_files.save("consumerOffset.json", b'{"offsetTable":{}}')
     fill(store, 100)
@@ -84,7 +84,7 @@ def test_a_backup_of_a_running_broker_is_restored_up_to_its_end_offset(open_stor
     assert not again.query_index("Orders", "after7", 8, 0, 1 << 60)
 
 
-def test_a_second_backup_copies_new_data_and_keeps_complete_segments(open_store: Open, tmp_path: Path) -> None:
+def test_second_backup_copies_new_data_and_touches_no_complete_segment(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 50)
     first = back_up(tmp_path / "store", tmp_path / "backup")
@@ -99,7 +99,7 @@ def test_a_second_backup_copies_new_data_and_keeps_complete_segments(open_store:
     assert back_up(tmp_path / "store", tmp_path / "backup").copied_bytes == 0
 
 
-def test_a_copy_made_of_links_stays_a_backup_of_its_own(open_store: Open, tmp_path: Path) -> None:
+def test_hard_linked_copy_stays_independent(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 50)
     first = back_up(tmp_path / "store", tmp_path / "backup")
@@ -128,7 +128,7 @@ class Breaking(FolderSource):
         return super().read(base, position, count)
 
 
-def test_an_interrupted_backup_leaves_the_one_before_and_is_gone_on_with(open_store: Open, tmp_path: Path) -> None:
+def test_interrupted_backup_keeps_the_previous_one_and_can_resume(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 40)
     first = back_up(tmp_path / "store", tmp_path / "backup")
@@ -145,7 +145,7 @@ def test_an_interrupted_backup_leaves_the_one_before_and_is_gone_on_with(open_st
     assert open_store(restored(tmp_path / "backup", tmp_path / "new")).end_offset == store.end_offset
 
 
-def test_a_damaged_file_is_named_by_verify_and_stops_a_restore(open_store: Open, tmp_path: Path) -> None:
+def test_verify_names_a_damaged_file_and_restore_stops(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 60)
     back_up(tmp_path / "store", tmp_path / "backup")
     segment = sorted((tmp_path / "backup/commitlog").iterdir())[1]
@@ -166,7 +166,7 @@ def test_a_damaged_file_is_named_by_verify_and_stops_a_restore(open_store: Open,
     restored(tmp_path / "backup", tmp_path / "again")  # a restore that did not end may be run again
 
 
-def test_a_damaged_manifest_is_reported_and_repaired_by_the_next_backup(open_store: Open, tmp_path: Path) -> None:
+def test_damaged_manifest_is_reported_and_repaired_by_the_next_backup(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 30)
     back_up(tmp_path / "store", tmp_path / "backup")
     manifest = tmp_path / "backup/manifest.json"
@@ -191,7 +191,7 @@ class SmallDisk(Files):
         super().pwrite(descriptor, data, position)
 
 
-def test_after_a_full_disk_the_next_backup_resumes(open_store: Open, tmp_path: Path) -> None:
+def test_full_disk_keeps_copied_data_and_the_next_run_resumes(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 100)
     with pytest.raises(OSError, match="No space"):
@@ -204,9 +204,7 @@ def test_after_a_full_disk_the_next_backup_resumes(open_store: Open, tmp_path: P
     assert check_backup(str(tmp_path / "backup")).exit_code == 0
 
 
-def test_segments_that_are_deleted_meanwhile_move_the_beginning_and_the_end(
-    open_store: Open, clock: Clock, tmp_path: Path
-) -> None:
+def test_concurrent_retention_moves_the_beginning_and_the_end(open_store: Open, clock: Clock, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 100)
     end_before = store.end_offset
@@ -231,7 +229,7 @@ def test_segments_that_are_deleted_meanwhile_move_the_beginning_and_the_end(
     assert sorted(each.name for each in (tmp_path / "backup/commitlog").iterdir()) == list(result.manifest.segments)
 
 
-def test_queues_without_messages_keep_their_offsets(open_store: Open, clock: Clock, tmp_path: Path) -> None:
+def test_empty_queues_keep_their_offsets(open_store: Open, clock: Clock, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 47, topic="Gone")
     fill(store, 60)
@@ -249,9 +247,7 @@ def test_queues_without_messages_keep_their_offsets(open_store: Open, clock: Clo
     assert again.queue_bounds("Orders", 0) == store.queue_bounds("Orders", 0)
 
 
-def test_a_log_that_lost_its_tail_and_went_on_otherwise_is_copied_from_there(
-    open_store: Open, clock: Clock, tmp_path: Path
-) -> None:
+def test_diverged_log_is_copied_from_the_divergence(open_store: Open, clock: Clock, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 40)
     back_up(tmp_path / "store", tmp_path / "other")
@@ -269,7 +265,7 @@ def test_a_log_that_lost_its_tail_and_went_on_otherwise_is_copied_from_there(
     assert log_of(tmp_path / "again", store.end_offset) == log_of(tmp_path / "cut", store.end_offset)
 
 
-def test_two_restores_into_one_folder_do_not_run_at_once(open_store: Open, tmp_path: Path) -> None:
+def test_concurrent_restores_into_one_folder_are_rejected(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 5)
     back_up(tmp_path / "store", tmp_path / "backup")
     first = Restore(str(tmp_path / "backup"), str(tmp_path / "again"))
@@ -280,9 +276,7 @@ def test_two_restores_into_one_folder_do_not_run_at_once(open_store: Open, tmp_p
     assert open_store(tmp_path / "again").end_offset > 0
 
 
-def test_an_interrupted_restore_leaves_nothing_in_the_restore_of_another_backup(
-    open_store: Open, tmp_path: Path
-) -> None:
+def test_interrupted_restore_leaves_nothing_in_another_backups_restore(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 5)
     store.own_files.save("delivery.json", b"{}")
@@ -304,7 +298,7 @@ def test_an_interrupted_restore_leaves_nothing_in_the_restore_of_another_backup(
     assert list((tmp_path / "again/consumequeue").iterdir()) == []
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(open_store: Open, tmp_path: Path) -> None:
+def test_foreign_folder_is_left_unchanged(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 5)
     (tmp_path / "other").mkdir()
     (tmp_path / "other/letter.txt").write_text("mine")
@@ -321,7 +315,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(open_store: Open, tmp_
         restored(tmp_path / "backup", tmp_path / "store")
 
 
-def test_another_store_does_not_go_into_a_stores_backup(open_store: Open, tmp_path: Path) -> None:
+def test_another_stores_backup_is_not_overwritten(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 5)
     fill(open_store(tmp_path / "second"), 5)
     back_up(tmp_path / "store", tmp_path / "backup")
@@ -329,7 +323,7 @@ def test_another_store_does_not_go_into_a_stores_backup(open_store: Open, tmp_pa
         back_up(tmp_path / "second", tmp_path / "backup")
 
 
-def test_two_backups_into_one_folder_do_not_run_at_once(open_store: Open, tmp_path: Path) -> None:
+def test_concurrent_backups_into_one_folder_are_rejected(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 5)
 
     class Taken(Files):
@@ -340,7 +334,7 @@ def test_two_backups_into_one_folder_do_not_run_at_once(open_store: Open, tmp_pa
         back_up(tmp_path / "store", tmp_path / "backup", Taken())
 
 
-def test_an_empty_store_and_one_of_rocketmq_can_be_backed_up(open_store: Open, golden: Path, tmp_path: Path) -> None:
+def test_empty_store_and_rocketmqs_store_can_be_backed_up(open_store: Open, golden: Path, tmp_path: Path) -> None:
     open_store()
     empty = back_up(tmp_path / "store", tmp_path / "empty")
     assert (empty.manifest.start_offset, empty.manifest.end_offset, empty.manifest.segments) == (0, 0, {})
@@ -357,7 +351,7 @@ def test_an_empty_store_and_one_of_rocketmq_can_be_backed_up(open_store: Open, g
     }
 
 
-def test_a_newer_backup_names_the_program_that_can_read_it(open_store: Open, tmp_path: Path) -> None:
+def test_backup_states_the_required_version(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 5)
     result = back_up(tmp_path / "store", tmp_path / "backup")
     path = tmp_path / "backup/manifest.json"
@@ -374,7 +368,7 @@ def test_a_newer_backup_names_the_program_that_can_read_it(open_store: Open, tmp
     assert path.read_bytes() == there
 
 
-def test_a_manifest_does_not_lead_out_of_its_folder(open_store: Open, tmp_path: Path) -> None:
+def test_manifest_paths_stay_inside_the_folder(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 5)
     manifest = back_up(tmp_path / "store", tmp_path / "backup").manifest
     for bad in (
@@ -401,7 +395,7 @@ def test_a_manifest_does_not_lead_out_of_its_folder(open_store: Open, tmp_path: 
     ],
     ids=str,
 )
-def test_an_invalid_source_writes_nothing(open_store: Open, tmp_path: Path, lie: dict[str, object]) -> None:
+def test_source_with_invalid_file_names_writes_nothing(open_store: Open, tmp_path: Path, lie: dict[str, object]) -> None:
     fill(open_store(), 5)
 
     class Lying(FolderSource):
@@ -414,7 +408,7 @@ def test_an_invalid_source_writes_nothing(open_store: Open, tmp_path: Path, lie:
     assert sorted(path.name for path in (tmp_path / "deep/backup").iterdir()) == ["commitlog", "lock"]
 
 
-def test_a_backup_made_to_harm_writes_nothing_outside_the_target(open_store: Open, tmp_path: Path) -> None:
+def test_malicious_backup_writes_nothing_outside_the_target(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 5)
     manifest = back_up(tmp_path / "store", tmp_path / "backup").manifest
     queues = json.dumps([["../../../escaped", 0, 7]]).encode()
@@ -428,9 +422,7 @@ def test_a_backup_made_to_harm_writes_nothing_outside_the_target(open_store: Ope
 
 
 @pytest.mark.parametrize("sizes", [{"commit_log_file_bytes": 1 << 50}, {"index_slots": "many"}, {"index_entries": 0}])
-def test_a_manifest_with_sizes_that_no_store_has_is_refused(
-    open_store: Open, tmp_path: Path, sizes: dict[str, Any]
-) -> None:
+def test_manifest_with_impossible_sizes_is_rejected(open_store: Open, tmp_path: Path, sizes: dict[str, Any]) -> None:
     fill(open_store(), 5)
     manifest = back_up(tmp_path / "store", tmp_path / "backup").manifest
     bad = replace(manifest, sizes=replace(manifest.sizes, **sizes))
@@ -439,7 +431,7 @@ def test_a_manifest_with_sizes_that_no_store_has_is_refused(
         Restore(str(tmp_path / "backup"), str(tmp_path / "again"))
 
 
-def test_a_manifest_that_states_an_endless_log_is_refused_at_once(open_store: Open, tmp_path: Path) -> None:
+def test_manifest_with_an_endless_log_is_rejected_immediately(open_store: Open, tmp_path: Path) -> None:
     fill(open_store(), 5)
     manifest = back_up(tmp_path / "store", tmp_path / "backup").manifest
     (tmp_path / "backup/manifest.json").write_bytes(encode_manifest(replace(manifest, end_offset=1 << 62)))
@@ -447,9 +439,7 @@ def test_a_manifest_that_states_an_endless_log_is_refused_at_once(open_store: Op
         Restore(str(tmp_path / "backup"), str(tmp_path / "again"))
 
 
-def test_a_store_opened_read_only_is_the_same_byte_for_byte_afterwards(
-    open_store: Open, clock: Clock, tmp_path: Path
-) -> None:
+def test_read_only_open_leaves_the_store_identical(open_store: Open, clock: Clock, tmp_path: Path) -> None:
     store = open_store()
     fill(store, 80)
     snapshot(store)

@@ -1,4 +1,4 @@
-"""Tables that outgrow their reader, and tables that nobody can read: none of them is lost by accident."""
+"""Oversized and unreadable tables are never lost by accident."""
 
 import errno
 import json
@@ -29,7 +29,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_an_invalid_table_is_not_written_and_replaces_no_backup(files: ConfigFiles, tmp_path: Path) -> None:
+def test_table_that_a_start_would_reject_is_not_written_and_keeps_the_backup(
+    files: ConfigFiles, tmp_path: Path
+) -> None:
     files.save(NAME, b"[1]", max_bytes=10)
     files.save(NAME, b"[2]", max_bytes=10)
     before = contents(tmp_path / "config")
@@ -40,7 +42,7 @@ def test_an_invalid_table_is_not_written_and_replaces_no_backup(files: ConfigFil
     assert files.load(NAME, json.loads, max_bytes=10) == [2]
 
 
-def test_a_file_beyond_its_limit_is_renamed_unread_and_its_backup_is_used(
+def test_oversized_file_is_renamed_unread_and_its_backup_is_used(
     files: ConfigFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.save(NAME, b"[1]")
@@ -56,7 +58,7 @@ def test_a_file_beyond_its_limit_is_renamed_unread_and_its_backup_is_used(
 
 
 @pytest.mark.parametrize("damaged", [(NAME,), (f"{NAME}.bak",), (NAME, f"{NAME}.bak")])
-def test_a_table_that_may_not_count_as_empty_is_kept_at_each_start_until_there_is_a_good_one(
+def test_required_table_is_kept_at_each_start_until_a_valid_one_exists(
     files: ConfigFiles, tmp_path: Path, damaged: tuple[str, ...]
 ) -> None:
     config = tmp_path / "config"
@@ -76,11 +78,11 @@ def test_a_table_that_may_not_count_as_empty_is_kept_at_each_start_until_there_i
     assert f"config/{NAME}.unreadable{number}" in failure.value.paths
 
 
-def test_where_there_never_was_a_table_there_is_nothing_to_keep(files: ConfigFiles) -> None:
+def test_missing_table_leaves_nothing_to_keep(files: ConfigFiles) -> None:
     assert files.load_or_keep(NAME, json.loads) is None
 
 
-def test_a_file_that_cannot_be_renamed_is_found_in_its_place_each_time(
+def test_unrenamable_file_stays_in_place_at_each_start(
     files: ConfigFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Files, source: str, target: str) -> None:
@@ -94,7 +96,7 @@ def test_a_file_that_cannot_be_renamed_is_found_in_its_place_each_time(
         assert failure.value.paths == [f"config/{NAME}"]
 
 
-def test_a_damaged_table_with_a_good_backup_is_renamed(
+def test_only_the_damaged_file_is_renamed_when_the_backup_is_valid(
     files: ConfigFiles, tmp_path: Path, corrections: list[Correction]
 ) -> None:
     config = tmp_path / "config"

@@ -1,4 +1,4 @@
-"""Crash states of a store with the scheduler at work: each delayed message is handed over once.
+"""Crash states of a store with the scheduler at work: each delayed message is delivered once.
 
 DELAYMQ_CRASH_STATES (default 1,000) and DELAYMQ_SEED as in the other crash replay; a fifth as many states here.
 """
@@ -118,7 +118,7 @@ def check(path: Path, call: int, workload: DelayWorkload) -> int:
 
 @pytest.mark.timeout(300 + STATES // 10)
 @pytest.mark.parametrize("recording", range(RECORDINGS))
-def test_after_any_crash_each_delayed_message_is_handed_over_once(tmp_path: Path, recording: int) -> None:
+def test_each_delayed_message_is_delivered_once_after_any_crash(tmp_path: Path, recording: int) -> None:
     seed = SEED + 1_000 + recording
     workload = DelayWorkload(str(tmp_path / "recorded"), seed)
     workload.run(450)

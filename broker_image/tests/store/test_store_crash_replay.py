@@ -1,4 +1,4 @@
-"""Crash states: whatever of the unsynced writes survives, the store opens and nothing acknowledged is missing.
+"""Crash states: whatever unsynced writes survive, the store opens and nothing acknowledged is missing.
 
 DELAYMQ_CRASH_STATES (default 1,000) says how many, DELAYMQ_SEED which.
 """
@@ -78,7 +78,7 @@ def _topic_of(store: MessageStore, offset: int) -> str:
 
 @pytest.mark.timeout(300 + STATES // 10)
 @pytest.mark.parametrize("recording", range(RECORDINGS))
-def test_whatever_a_crash_leaves_nothing_acknowledged_is_lost(tmp_path: Path, recording: int) -> None:
+def test_nothing_acknowledged_is_lost_after_any_crash(tmp_path: Path, recording: int) -> None:
     seed = SEED + recording
     workload = Workload(str(tmp_path / "recorded"), seed)
     workload.run(450)

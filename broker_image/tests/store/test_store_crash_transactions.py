@@ -1,4 +1,4 @@
-"""Crash states of a broker among transactions: committed once, rolled back never, nothing acknowledged lost.
+"""Crash states of a broker during transactions: committed once, never undone, nothing lost.
 
 DELAYMQ_CRASH_STATES (default 1,000) and DELAYMQ_SEED as in the other crash replays; a fifth as many states here.
 """
@@ -176,7 +176,7 @@ def check(path: Path, call: int, workload: TransactionWorkload) -> int:
 
 @pytest.mark.timeout(300 + STATES // 10)
 @pytest.mark.parametrize("recording", range(RECORDINGS))
-def test_after_any_crash_each_transaction_has_its_fate(tmp_path: Path, recording: int) -> None:
+def test_each_transaction_has_its_fate_after_any_crash(tmp_path: Path, recording: int) -> None:
     seed = SEED + 2_000 + recording
     workload = TransactionWorkload(str(tmp_path / "recorded"), seed)
     workload.run(450)

@@ -1,4 +1,4 @@
-"""Queue files that were cut: what they held is built anew, wherever in the queue it was."""
+"""Truncated queue files: their entries are rebuilt, wherever in the queue they were."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Open = Callable[..., MessageStore]
 @pytest.mark.parametrize("file", [0, 1, 3, 4])
 @pytest.mark.parametrize("keep_bytes", [0, 60, 399])
 @pytest.mark.parametrize(("stop", "has_snapshot"), [("clean", True), ("clean", False), ("killed", True)])
-def test_no_entry_of_a_cut_queue_file_is_missing(
+def test_all_entries_of_a_truncated_queue_file_are_rebuilt(
     open_store: Open, tmp_path: Path, file: int, keep_bytes: int, stop: str, has_snapshot: bool
 ) -> None:
     store = open_store()
@@ -39,7 +39,7 @@ def test_no_entry_of_a_cut_queue_file_is_missing(
     assert entries_of(store, "Orders", 0, 0) == expected
 
 
-def test_an_empty_file_behind_the_end_costs_no_snapshot(open_store: Open, tmp_path: Path) -> None:
+def test_empty_file_behind_the_end_invalidates_no_snapshot(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     for number in range(20):
         store.append(message(f"u{number}"))

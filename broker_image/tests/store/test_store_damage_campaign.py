@@ -1,4 +1,4 @@
-"""Flipped bits in logs of mixed content cost only the messages that they hit; nothing else is lost, doubled or hidden.
+"""Flipped bits in logs of mixed content affect only the messages that they hit.
 
 DELAYMQ_DAMAGES (default 500) is the number of single flips, and a fifth of it that of double ones; DELAYMQ_SEED chooses
 them. Each is tried on a store with a snapshot and on one without.
@@ -44,7 +44,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.timeout(300 + DAMAGES)
 @pytest.mark.parametrize("share", range(SHARES))
-def test_flipped_bits_cost_only_the_messages_that_they_hit(tmp_path: Path, share: int) -> None:
+def test_flipped_bits_affect_only_the_messages_that_they_hit(tmp_path: Path, share: int) -> None:
     templates = build(tmp_path, QuietFiles(), SEED * SHARES + share)
     assert {record.topic for record in templates[0].records} >= KINDS
     failures = []
@@ -59,7 +59,7 @@ def test_flipped_bits_cost_only_the_messages_that_they_hit(tmp_path: Path, share
 
 
 @pytest.mark.timeout(900)
-def test_every_bit_of_a_record_head_costs_only_its_message(tmp_path: Path) -> None:
+def test_every_bit_of_a_record_header_affects_only_its_message(tmp_path: Path) -> None:
     templates = build(tmp_path, QuietFiles(), SEED, small=True)
     chance = random.Random(SEED)
     failures = []
@@ -79,7 +79,7 @@ def sound(tmp_path: Path) -> tuple[Template, Outcome]:
     return template, outcome(tmp_path / "case", QuietFiles(), template.end_ms, template.owners)
 
 
-def test_the_campaign_counts_lost_duplicate_moved_and_unreachable_messages(sound: tuple[Template, Outcome]) -> None:
+def test_campaign_counts_lost_duplicated_moved_and_unreachable_messages(sound: tuple[Template, Outcome]) -> None:
     template, found = sound
     assert problems_of(template, found, []) == []
     record = next(record for record in template.records if record.topic == "Orders")
@@ -95,7 +95,7 @@ def test_the_campaign_counts_lost_duplicate_moved_and_unreachable_messages(sound
     assert "moved to None" in problems_of(template, found, [])[1]
 
 
-def test_the_campaign_sees_a_queue_that_lost_an_entry(tmp_path: Path) -> None:
+def test_campaign_detects_a_queue_that_lost_an_entry(tmp_path: Path) -> None:
     work = Workload(tmp_path / "other", QuietFiles(), SEED)
     work.plain()
     work.broker.close()

@@ -1,4 +1,4 @@
-"""Stores that the real broker wrote: they open, agree with themselves, and are written again byte for byte."""
+"""Stores written by the real broker: they open, are consistent, and are rebuilt byte for byte."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sends(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines][:-1]
 
 
-def test_the_golden_store_is_sound(golden: Path) -> None:
+def test_golden_store_is_consistent(golden: Path) -> None:
     result = verify(golden)
     assert result.exit_code == SOUND
     assert (result.records, result.queue_entries, result.index_entries) == (RECORDS, RECORDS, 246)
@@ -57,7 +57,7 @@ def test_opening_keeps_every_queue_entry_and_key(golden: Path, open_store: Calla
             assert record.physical_offset in store.query_index(record.topic, key, 64, 0, 1 << 62)
 
 
-def test_acknowledged_messages_are_in_the_store(golden: Path, open_store: Callable[..., MessageStore]) -> None:
+def test_all_acknowledged_sends_are_in_the_store(golden: Path, open_store: Callable[..., MessageStore]) -> None:
     store = open_store(golden)
     by_id = {
         offset_message_id(record.store_host, record.physical_offset): record for record in StoreReader(golden).records()
@@ -77,7 +77,7 @@ def test_acknowledged_messages_are_in_the_store(golden: Path, open_store: Callab
     assert checked > 60
 
 
-def test_rebuilding_from_the_log_writes_the_files_of_the_real_broker(
+def test_rebuild_from_the_log_reproduces_the_real_brokers_files(
     golden: Path, open_store: Callable[..., MessageStore]
 ) -> None:
     queue_files = {path: path.read_bytes() for path in (golden / "consumequeue").rglob("0" * 20)}
@@ -92,7 +92,7 @@ def test_rebuilding_from_the_log_writes_the_files_of_the_real_broker(
     assert rebuilt.read_bytes() == index
 
 
-def test_records_go_on_behind_those_of_the_real_broker(golden: Path, open_store: Callable[..., MessageStore]) -> None:
+def test_new_records_follow_those_of_the_real_broker(golden: Path, open_store: Callable[..., MessageStore]) -> None:
     store = open_store(golden)
     before = store.queue_bounds("GoldenNormal", 1)
     appended = store.append(message("later", topic="GoldenNormal", queue_id=1, TAGS="TagA"))
@@ -104,7 +104,7 @@ def test_records_go_on_behind_those_of_the_real_broker(golden: Path, open_store:
     assert expected_queues(golden)[("GoldenNormal", 1)][-1] == (before[1], LOG_END, appended.size)
 
 
-def test_pending_delays_keep_the_due_times_of_the_real_broker(golden: Path) -> None:
+def test_pending_delayed_messages_keep_the_real_brokers_due_times(golden: Path) -> None:
     reader = StoreReader(golden)
     records: dict[tuple[str, int, int], Record] = {(r.topic, r.queue_id, r.queue_offset): r for r in reader.records()}
     delayed = 0
@@ -119,7 +119,7 @@ def test_pending_delays_keep_the_due_times_of_the_real_broker(golden: Path) -> N
     assert delayed == 15
 
 
-def test_the_counts_equal_the_sent_messages(golden: Path) -> None:
+def test_counts_equal_the_sent_messages(golden: Path) -> None:
     inspection = inspect(golden)
     assert inspection.records == RECORDS
     assert inspection.kinds["delayed"] == 15
@@ -132,7 +132,7 @@ def test_the_counts_equal_the_sent_messages(golden: Path) -> None:
 
 
 @pytest.mark.parametrize("configured_bytes", [1 << 30, 8_192])
-def test_existing_sizes_win_over_the_configuration(
+def test_existing_file_sizes_override_the_configuration(
     golden: Path, open_store: Callable[..., MessageStore], configured_bytes: int
 ) -> None:
     options = replace(SMALL, commit_log_file_bytes=configured_bytes, consume_queue_file_bytes=6_000_000)
@@ -142,9 +142,7 @@ def test_existing_sizes_win_over_the_configuration(
     assert store.end_offset == LOG_END
 
 
-def test_a_flipped_bit_in_a_body_is_damage_that_costs_one_message(
-    golden: Path, open_store: Callable[..., MessageStore]
-) -> None:
+def test_flipped_bit_in_a_body_damages_one_message(golden: Path, open_store: Callable[..., MessageStore]) -> None:
     victim = list(StoreReader(golden).records())[20]
     with (golden / "commitlog" / "00000000000000000000").open("r+b") as file:
         file.seek(victim.physical_offset + 90)

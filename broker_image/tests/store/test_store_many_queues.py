@@ -1,4 +1,4 @@
-"""Snapshots of stores with thousands of queues: made in small steps, and true for the moment at which they began."""
+"""Snapshots of stores with thousands of queues: written in small steps, and consistent with their start."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_thousands_of_new_queues_are_written_in_steps_before_their_snapshot(open
     assert store.recovery.replayed_records == 0
 
 
-def test_so_many_queue_files_are_synced_by_one_call(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_call_syncs_a_bounded_number_of_queue_files(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     class CountingFiles(Files):
         synced: ClassVar[list[str]] = []
 
@@ -69,7 +69,7 @@ def test_so_many_queue_files_are_synced_by_one_call(open_store: Open, monkeypatc
     assert store.recovery.snapshot_used
 
 
-def test_records_stored_during_a_snapshot_are_replayed(open_store: Open, tmp_path: Path) -> None:
+def test_records_arriving_while_queues_are_written_are_replayed(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     fill(store)
     sent = 0
@@ -93,7 +93,7 @@ def test_records_stored_during_a_snapshot_are_replayed(open_store: Open, tmp_pat
     assert {queue: entries_of(store, *queue, 0) for queue in sorted(store.queues())} == expected
 
 
-def test_a_steady_stream_into_all_queues_does_not_keep_a_snapshot_off(open_store: Open, tmp_path: Path) -> None:
+def test_steady_stream_into_all_queues_does_not_prevent_a_snapshot(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     fill(store)
     task = task_in_steps(store, tmp_path, lambda: fill(store))
@@ -103,7 +103,7 @@ def test_a_steady_stream_into_all_queues_does_not_keep_a_snapshot_off(open_store
     assert open_store().recovery.snapshot_used
 
 
-def test_a_stop_or_a_deleted_topic_ends_the_writing_for_a_snapshot(open_store: Open, tmp_path: Path) -> None:
+def test_stop_or_deleted_topic_ends_snapshot_writing(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     fill(store)
     assert store.snapshot_task() is None
@@ -131,7 +131,7 @@ class FolderSyncs(Files):
         super().sync_folder(path)
 
 
-def test_a_flush_during_a_snapshot_syncs_new_segment_names(open_store: Open) -> None:
+def test_flush_during_a_snapshot_syncs_a_new_segments_folder(open_store: Open) -> None:
     files = FolderSyncs()
     store = open_store(files=files)
     flush(store)

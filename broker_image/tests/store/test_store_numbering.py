@@ -1,4 +1,4 @@
-"""Which number each record of a log gets: jumps that are true are believed, a lone number that is damaged is not."""
+"""Queue offsets assigned to records: true jumps are accepted, single damaged offsets are not."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ TRUE_NUMBERS = {
 
 
 @pytest.mark.parametrize("case", TRUE_NUMBERS)
-def test_true_numbers_are_believed(case: str) -> None:
+def test_valid_offsets_are_accepted(case: str) -> None:
     assert TRUE_NUMBERS[case].decided() == {}
 
 
@@ -134,63 +134,63 @@ DAMAGED_NUMBERS = {
 
 
 @pytest.mark.parametrize("case", DAMAGED_NUMBERS)
-def test_a_lone_number_does_not_move_its_queue(case: str) -> None:
+def test_single_wrong_offset_does_not_move_its_queue(case: str) -> None:
     log, expected = DAMAGED_NUMBERS[case]
     assert log.decided() == expected
 
 
-def test_a_record_with_a_damaged_queue_id_goes_back_where_its_number_is_missing() -> None:
+def test_record_with_damaged_queue_id_returns_to_the_queue_that_lacks_it() -> None:
     log = Log().put(0, 1, 2).put(0, 1, 2, queue_id=1).put(3).put(3, queue_id=5).put(4).put(4, queue_id=1)
     assert log.decided() == {7: ("A", 1, 3)}
 
 
-def test_a_damaged_queue_id_that_names_another_queue_moves_no_number_there() -> None:
+def test_damaged_queue_id_of_another_queue_moves_no_offset_there() -> None:
     # Both queues are at the same number, as with producers that take them in turn: two records claim 3 of queue 0.
     log = Log().put(0, 1, 2).put(0, 1, 2, queue_id=1).put(3).put(3).put(4).put(4, queue_id=1).confirm(7, False)
     assert log.decided() == {7: ("A", 1, 3)}
 
 
-def test_a_record_from_elsewhere_does_not_displace_the_newest_one_of_a_queue() -> None:
+def test_misplaced_record_does_not_displace_the_newest_one() -> None:
     log = Log().put(0, 1, 2).put(0, 1, 2, queue_id=1).put(3).put(3).confirm(6, False)
     assert log.decided() == {6: ("A", 1, 3)}
 
 
-def test_a_record_from_elsewhere_does_not_displace_the_first_one_of_a_queue() -> None:
+def test_misplaced_record_does_not_displace_the_first_one() -> None:
     log = Log().put(0).put(0).put(1, 2).put(1, 2, queue_id=1).confirm(1, False)
     assert log.decided() == {1: ("A", 1, 0)}
 
 
-def test_the_newest_record_with_a_damaged_queue_id_goes_back() -> None:
+def test_newest_record_with_a_damaged_queue_id_returns_to_its_queue() -> None:
     log = Log().put(0, 1, 2).put(0, 1, 2, 3, 4, queue_id=1).put(5).put(3, 4)
     assert log.decided() == {8: ("A", 1, 5)}
 
 
-def test_a_damaged_topic_is_put_right_where_a_number_is_missing() -> None:
+def test_damaged_topic_is_corrected_where_an_offset_is_missing() -> None:
     log = Log().put(0, 1, queue="Abc").put(2, queue="Abb").put(3, 4, queue="Abc")
     assert log.decided() == {2: ("Abc", 0, 2)}
 
 
-def test_the_first_record_of_a_queue_with_a_damaged_topic_is_put_right() -> None:
+def test_first_record_of_a_queue_with_a_damaged_topic_is_corrected() -> None:
     assert Log().put(0, queue="Abb").put(1, 2, queue="Abc").decided() == {0: ("Abc", 0, 0)}
     assert Log().lose(1).put(0, queue="Abb").put(1, queue="Abc").decided() == {}
 
 
-def test_a_record_from_elsewhere_does_not_make_a_topic_new() -> None:
+def test_misplaced_record_does_not_create_a_topic() -> None:
     log = Log().put(0, queue_id=2).put(*range(4), queue_id=2).put(1, 2)
     assert log.confirm(0, False).confirm(1, True).decided() == {0: ("A", 0, 0)}
 
 
-def test_a_misplaced_record_does_not_hide_records_after_a_snapshot() -> None:
+def test_misplaced_record_does_not_hide_later_ones_behind_a_snapshot() -> None:
     log = Log(start=Start(7)).put(7, 8, queue_id=1).put(6).put(7, 8, 9)
     assert log.decided() == {2: None}
 
 
-def test_of_two_lone_records_that_may_both_be_damaged_neither_moves() -> None:
+def test_two_ambiguous_single_records_stay() -> None:
     assert Log().put(0).put(1, queue_id=2048).decided() == {}
     assert Log().put(0, 1, queue_id=2).put(0, 1, 2).put(3, queue_id=2).decided() == {}
 
 
-def test_of_two_records_that_a_queue_may_lack_the_one_that_names_it_goes_there() -> None:
+def test_record_that_names_the_queue_fills_the_gap() -> None:
     def log() -> Log:
         return Log().put(0, queue_id=1).put(0, queue_id=65536).put(1, 2, 3)
 
@@ -199,12 +199,12 @@ def test_of_two_records_that_a_queue_may_lack_the_one_that_names_it_goes_there()
     assert log().name(1, "A", 0).decided() == {1: ("A", 0, 0)}
 
 
-def test_a_record_that_fits_nowhere_gets_no_entry() -> None:
+def test_record_without_a_matching_gap_gets_no_entry() -> None:
     log = Log().put(0, 1, 2, 3, 4, 2, 5, 6)
     assert log.decided() == {5: None}
 
 
-def test_a_log_full_of_damage_is_decided_in_bounded_time() -> None:
+def test_heavily_damaged_log_is_resolved_in_bounded_time() -> None:
     log = Log()
     for number in range(3_000):
         log.put(number * 7919 % 3_001, queue_id=number % 5)

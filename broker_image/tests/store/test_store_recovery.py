@@ -1,4 +1,4 @@
-"""Damage of every kind: the store opens, keeps what is sound, and says what it put right."""
+"""Damage of every kind: the store opens, keeps all sound data, and reports its repairs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check(store: MessageStore, path: Path) -> None:
         "lock",
     ],
 )
-def test_rebuildable_files_may_be_missing(stopped: Path, open_store: Open, broken: str, clean: bool) -> None:
+def test_missing_derived_files_are_rebuilt(stopped: Path, open_store: Open, broken: str, clean: bool) -> None:
     path = stopped / broken
     if path.is_dir():
         shutil.rmtree(path)
@@ -75,7 +75,7 @@ def test_rebuildable_files_may_be_missing(stopped: Path, open_store: Open, broke
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 1, 399, 10_000, 100_000])
-def test_cut_or_grown_files_are_put_right(stopped: Path, open_store: Open, keep_bytes: int) -> None:
+def test_truncated_or_extended_files_are_corrected(stopped: Path, open_store: Open, keep_bytes: int) -> None:
     for pattern in ("consumequeue/Orders/2/*", "index/*", "checkpoint"):
         victim = sorted(stopped.glob(pattern))[-1]
         with victim.open("r+b") as file:
@@ -86,7 +86,7 @@ def test_cut_or_grown_files_are_put_right(stopped: Path, open_store: Open, keep_
     check(store, stopped)
 
 
-def test_a_cut_last_segment_costs_its_end_only(stopped: Path, open_store: Open) -> None:
+def test_truncated_last_segment_loses_only_its_end(stopped: Path, open_store: Open) -> None:
     last = sorted((stopped / "commitlog").iterdir())[-1]
     with last.open("r+b") as file:
         file.truncate(5_000)
@@ -97,7 +97,7 @@ def test_a_cut_last_segment_costs_its_end_only(stopped: Path, open_store: Open) 
     check(store, stopped)
 
 
-def test_a_missing_segment_costs_its_own_messages(stopped: Path, open_store: Open) -> None:
+def test_missing_segment_loses_only_its_messages(stopped: Path, open_store: Open) -> None:
     segments = sorted((stopped / "commitlog").iterdir())
     before = len(list(StoreReader(stopped).records()))
     lost = [r for r in StoreReader(stopped).records() if 16_384 <= r.physical_offset < 32_768]
@@ -118,7 +118,7 @@ def test_a_missing_segment_costs_its_own_messages(stopped: Path, open_store: Ope
     check(store, stopped)
 
 
-def test_the_first_segment_may_be_missing(stopped: Path, open_store: Open) -> None:
+def test_first_segment_may_be_missing(stopped: Path, open_store: Open) -> None:
     (stopped / "commitlog/00000000000000000000").unlink()
     for _ in range(2):
         store = open_store()
@@ -135,7 +135,7 @@ def test_the_first_segment_may_be_missing(stopped: Path, open_store: Open) -> No
     check(store, stopped)
 
 
-def test_no_log_at_all_is_an_empty_store(stopped: Path, open_store: Open) -> None:
+def test_missing_log_is_an_empty_store(stopped: Path, open_store: Open) -> None:
     shutil.rmtree(stopped / "commitlog")
     assert verify(stopped).exit_code == NOT_A_STORE
     store = open_store()
@@ -145,7 +145,7 @@ def test_no_log_at_all_is_an_empty_store(stopped: Path, open_store: Open) -> Non
     check(store, stopped)
 
 
-def test_stray_files_do_not_matter(stopped: Path, open_store: Open) -> None:
+def test_stray_files_are_ignored(stopped: Path, open_store: Open) -> None:
     (stopped / "commitlog/notes.txt").write_text("x")
     (stopped / "commitlog/00000000000000000007").write_bytes(b"x" * 16_384)
     (stopped / "index/.DS_Store").write_text("x")
@@ -159,7 +159,7 @@ def test_stray_files_do_not_matter(stopped: Path, open_store: Open) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_bytes_anywhere_cost_only_the_records_they_hit(stopped: Path, open_store: Open, seed: int) -> None:
+def test_random_bytes_destroy_only_the_records_they_hit(stopped: Path, open_store: Open, seed: int) -> None:
     chance = random.Random(seed)
     records = list(StoreReader(stopped).records())
     hit = set()
@@ -180,7 +180,7 @@ def test_random_bytes_anywhere_cost_only_the_records_they_hit(stopped: Path, ope
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_small_files_never_keep_a_store_from_opening(stopped: Path, open_store: Open, seed: int) -> None:
+def test_random_small_files_never_prevent_opening(stopped: Path, open_store: Open, seed: int) -> None:
     chance = random.Random(seed)
     victims = [stopped / "delaymq/snapshot.json", stopped / "checkpoint", stopped / "delaymq/deleted_topics.json"]
     victims += [*(stopped / "index").iterdir(), *(stopped / "consumequeue/Orders/0").iterdir()]
@@ -193,7 +193,7 @@ def test_random_small_files_never_keep_a_store_from_opening(stopped: Path, open_
     check(store, stopped)
 
 
-def test_stale_bytes_behind_the_end_do_not_rise_again(stopped: Path, open_store: Open) -> None:
+def test_stale_bytes_behind_the_end_are_not_recovered(stopped: Path, open_store: Open) -> None:
     """The real broker leaves what it truncates: an old record there may begin where a new one ends."""
     reader = StoreReader(stopped)
     segment = reader.segments()[-1]
@@ -210,7 +210,7 @@ def test_stale_bytes_behind_the_end_do_not_rise_again(stopped: Path, open_store:
     store.close()
 
 
-def test_a_real_brokers_clean_stop_is_taken_as_it_is(stopped: Path, open_store: Open) -> None:
+def test_real_brokers_clean_stop_is_accepted_unchanged(stopped: Path, open_store: Open) -> None:
     shutil.rmtree(stopped / "delaymq")
     watcher = Watcher("Orders")
     store = open_store(observers=[watcher])
@@ -222,7 +222,7 @@ def test_a_real_brokers_clean_stop_is_taken_as_it_is(stopped: Path, open_store: 
     check(store, stopped)
 
 
-def test_entries_that_a_clean_stop_lacks_are_added_and_superfluous_ones_cut(stopped: Path, open_store: Open) -> None:
+def test_missing_entries_after_a_clean_stop_are_added_and_surplus_removed(stopped: Path, open_store: Open) -> None:
     shutil.rmtree(stopped / "delaymq")
     files = sorted((stopped / "consumequeue/Orders/1").iterdir())
     with files[-1].open("r+b") as file:  # entry 66 is number 6 of its file
@@ -239,7 +239,7 @@ def test_entries_that_a_clean_stop_lacks_are_added_and_superfluous_ones_cut(stop
     check(store, stopped)
 
 
-def test_addresses_of_a_queue_extension_are_recomputed(stopped: Path, open_store: Open) -> None:
+def test_queue_extension_addresses_are_recomputed(stopped: Path, open_store: Open) -> None:
     shutil.rmtree(stopped / "delaymq")
     (stopped / "consumequeue_ext/Orders/0").mkdir(parents=True)
     for path in (stopped / "consumequeue").rglob("0" * 20):
@@ -254,7 +254,9 @@ def test_addresses_of_a_queue_extension_are_recomputed(stopped: Path, open_store
     check(store, stopped)
 
 
-def test_another_broker_wrote_since_the_snapshot(stopped: Path, open_store: Open, tmp_path: Path) -> None:
+def test_writes_of_another_broker_since_the_snapshot_are_detected(
+    stopped: Path, open_store: Open, tmp_path: Path
+) -> None:
     saved = (stopped / "delaymq/snapshot.json").read_bytes()
     store = open_store()
     for number in range(30):
@@ -268,9 +270,7 @@ def test_another_broker_wrote_since_the_snapshot(stopped: Path, open_store: Open
     check(store, stopped)
 
 
-def test_a_log_that_another_broker_cut_and_wrote_anew_makes_the_snapshot_worthless(
-    stopped: Path, open_store: Open
-) -> None:
+def test_log_rewritten_by_another_broker_invalidates_the_snapshot(stopped: Path, open_store: Open) -> None:
     reader = StoreReader(stopped)
     last = list(reader.records())[-1]
     segment = reader.segments()[-1]
@@ -283,7 +283,7 @@ def test_a_log_that_another_broker_cut_and_wrote_anew_makes_the_snapshot_worthle
     assert not store.recovery.snapshot_used
 
 
-def test_an_index_that_is_not_as_the_snapshot_states_is_built_anew(stopped: Path, open_store: Open) -> None:
+def test_index_that_differs_from_the_snapshot_is_rebuilt(stopped: Path, open_store: Open) -> None:
     newest = sorted((stopped / "index").iterdir())[-1]
     newest.rename(newest.with_name("20010101000000000"))
     store = open_store()
@@ -293,7 +293,7 @@ def test_an_index_that_is_not_as_the_snapshot_states_is_built_anew(stopped: Path
     check(store, stopped)
 
 
-def test_a_torn_record_is_cut_and_overwritten(tmp_path: Path, open_store: Open) -> None:
+def test_torn_record_is_truncated_and_overwritten(tmp_path: Path, open_store: Open) -> None:
     store = open_store()
     first = store.append(message("kept"))
     torn = store.append(message("torn", body=bytes(range(250)) * 4))
@@ -310,7 +310,7 @@ def test_a_torn_record_is_cut_and_overwritten(tmp_path: Path, open_store: Open) 
     check(store, tmp_path / "store")
 
 
-def test_properties_that_were_never_written_are_a_torn_record(tmp_path: Path, open_store: Open) -> None:
+def test_unwritten_properties_are_a_torn_record(tmp_path: Path, open_store: Open) -> None:
     store = open_store()
     store.append(message("kept"))
     torn = store.append(message("torn", text="x" * 500))
@@ -323,7 +323,7 @@ def test_properties_that_were_never_written_are_a_torn_record(tmp_path: Path, op
     check(store, tmp_path / "store")
 
 
-def test_a_recovery_that_is_killed_begins_anew(stopped: Path, open_store: Open) -> None:
+def test_killed_recovery_restarts(stopped: Path, open_store: Open) -> None:
     shutil.rmtree(stopped / "consumequeue")
     for _ in range(3):
         store = open_store()
@@ -332,7 +332,7 @@ def test_a_recovery_that_is_killed_begins_anew(stopped: Path, open_store: Open) 
     check(open_store(), stopped)
 
 
-def test_a_hostile_topic_in_the_log_makes_no_folder(tmp_path: Path, open_store: Open) -> None:
+def test_hostile_topic_in_the_log_creates_no_folder(tmp_path: Path, open_store: Open) -> None:
     store = open_store()
     appended = store.append(message("innocent", topic="AAAAAA"))
     store.abandon()
@@ -348,7 +348,7 @@ def test_a_hostile_topic_in_the_log_makes_no_folder(tmp_path: Path, open_store: 
 
 
 @pytest.mark.parametrize("number", [1 << 50, 1 << 18, 0, 3])
-def test_a_damaged_queue_offset_moves_nothing_and_is_corrected_in_the_log(
+def test_damaged_queue_offset_is_corrected_in_the_log_and_moves_nothing(
     tmp_path: Path, open_store: Open, number: int
 ) -> None:
     store = open_store()
@@ -370,7 +370,7 @@ def test_a_damaged_queue_offset_moves_nothing_and_is_corrected_in_the_log(
     assert "queue-number" not in kinds(open_store())
 
 
-def test_a_number_that_jumped_for_a_hole_stays_at_later_starts(tmp_path: Path, open_store: Open) -> None:
+def test_offset_that_skipped_a_hole_stays_at_later_starts(tmp_path: Path, open_store: Open) -> None:
     store = open_store()
     places = [store.append(message(f"u{each}", body=bytes(100))).physical_offset for each in range(4)]
     store.abandon()
@@ -385,7 +385,7 @@ def test_a_number_that_jumped_for_a_hole_stays_at_later_starts(tmp_path: Path, o
         store.abandon()
 
 
-def test_two_damaged_neighbours_cost_none_of_the_messages_behind_them(stopped: Path, open_store: Open) -> None:
+def test_two_damaged_neighbours_hide_no_later_messages(stopped: Path, open_store: Open) -> None:
     records = list(StoreReader(stopped).records())
     first, second = records[50:52]
     base = first.physical_offset // 16_384 * 16_384
@@ -402,7 +402,7 @@ def test_two_damaged_neighbours_cost_none_of_the_messages_behind_them(stopped: P
     check(store, stopped)
 
 
-def test_a_record_from_the_future_does_not_affect_later_store_times(
+def test_newest_record_with_a_future_time_does_not_affect_later_store_times(
     tmp_path: Path, open_store: Open, clock: Clock
 ) -> None:
     store = open_store()
@@ -419,7 +419,7 @@ def test_a_record_from_the_future_does_not_affect_later_store_times(
 
 
 @pytest.mark.parametrize("stored_ms", [1 << 62, -5, 253_402_300_800_000])
-def test_a_damaged_store_time_hides_no_other_message_from_the_key_index(
+def test_damaged_store_time_hides_no_other_message_from_the_key_index(
     tmp_path: Path, open_store: Open, clock: Clock, stored_ms: int
 ) -> None:
     store = open_store()
@@ -434,7 +434,7 @@ def test_a_damaged_store_time_hides_no_other_message_from_the_key_index(
     assert found == [second.physical_offset]
 
 
-def test_a_clock_that_was_set_back_dates_as_before(open_store: Open, clock: Clock) -> None:
+def test_clock_set_back_keeps_store_times(open_store: Open, clock: Clock) -> None:
     store = open_store()
     store.append(message("a"))
     newest = store.append(message("b")).store_timestamp_ms
@@ -445,7 +445,7 @@ def test_a_clock_that_was_set_back_dates_as_before(open_store: Open, clock: Cloc
     assert store.append(message("c")).store_timestamp_ms == newest
 
 
-def test_records_of_a_killed_process_are_durable_after_the_first_flush(open_store: Open) -> None:
+def test_killed_process_data_is_durable_after_the_first_flush(open_store: Open) -> None:
     store = open_store()
     store.append(message("a"))
     snapshot(store)
@@ -458,7 +458,9 @@ def test_records_of_a_killed_process_are_durable_after_the_first_flush(open_stor
     assert store.flushed_offset == store.end_offset
 
 
-def test_delays_of_another_brokers_log_get_their_due_time_again(tmp_path: Path, open_store: Open, clock: Clock) -> None:
+def test_delayed_messages_of_another_brokers_log_regain_their_due_time(
+    tmp_path: Path, open_store: Open, clock: Clock
+) -> None:
     store = open_store()
     store.append(message("a", topic=SCHEDULE_TOPIC, queue_id=1, DELAY="2"))
     due = clock.ms + 5_000

@@ -1,4 +1,4 @@
-"""Deletion by age and by disk use, never past what somebody needs; many queues; large sizes."""
+"""Deletion by age and by disk use, never past a pin; many queues; large sizes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def segments(tmp_path: Path) -> int:
     return len(list((tmp_path / "store/commitlog").iterdir()))
 
 
-def test_only_old_segments_go_and_only_in_their_hour(filled: MessageStore, clock: Clock, tmp_path: Path) -> None:
+def test_old_segments_are_deleted_only_in_the_configured_hour(
+    filled: MessageStore, clock: Clock, tmp_path: Path
+) -> None:
     count = segments(tmp_path)
     assert count >= 8
     clock.ms += 71 * HOUR_MS
@@ -72,7 +74,7 @@ def test_only_old_segments_go_and_only_in_their_hour(filled: MessageStore, clock
     assert filled.min_offset == (count - 1) * 16_384
 
 
-def test_above_three_quarters_old_segments_go_at_any_hour(
+def test_old_segments_are_deleted_at_any_hour_above_three_quarters(
     filled: MessageStore, clock: Clock, disk: Disk, tmp_path: Path
 ) -> None:
     disk.ratio = 0.80
@@ -82,7 +84,9 @@ def test_above_three_quarters_old_segments_go_at_any_hour(
     assert segments(tmp_path) == 1
 
 
-def test_above_85_percent_age_does_not_matter(filled: MessageStore, clock: Clock, disk: Disk, tmp_path: Path) -> None:
+def test_segments_are_deleted_regardless_of_age_above_85_percent(
+    filled: MessageStore, clock: Clock, disk: Disk, tmp_path: Path
+) -> None:
     disk.ratio = 0.86
     assert filled.clean(clock.ms)
     assert segments(tmp_path) == 1
@@ -107,7 +111,7 @@ def test_nothing_is_deleted_past_a_pin(filled: MessageStore, clock: Clock, disk:
     assert segments(tmp_path) == 1
 
 
-def test_unflushed_segments_stay(open_store: Open, disk: Disk, clock: Clock, tmp_path: Path) -> None:
+def test_unflushed_segments_are_kept(open_store: Open, disk: Disk, clock: Clock, tmp_path: Path) -> None:
     store = open_store(files=disk)
     for number in range(60):
         store.append(message(f"u{number}", body=bytes(1_000)))
@@ -117,7 +121,7 @@ def test_unflushed_segments_stay(open_store: Open, disk: Disk, clock: Clock, tmp
     assert store.clean(clock.ms)
 
 
-def test_files_of_a_running_flush_are_kept_until_it_ends(open_store: Open, disk: Disk, clock: Clock) -> None:
+def test_segments_being_synced_are_kept(open_store: Open, disk: Disk, clock: Clock) -> None:
     store = open_store(files=disk)
     for number in range(60):
         store.append(message(f"u{number}", body=bytes(1_000)))
@@ -131,7 +135,9 @@ def test_files_of_a_running_flush_are_kept_until_it_ends(open_store: Open, disk:
     assert store.clean(clock.ms)
 
 
-def test_queues_and_index_follow_the_log(filled: MessageStore, clock: Clock, disk: Disk, tmp_path: Path) -> None:
+def test_queues_and_index_are_deleted_with_the_log(
+    filled: MessageStore, clock: Clock, disk: Disk, tmp_path: Path
+) -> None:
     snapshot(filled)
     before = len(list((tmp_path / "store/index").iterdir()))
     disk.ratio = 0.86
@@ -149,7 +155,7 @@ def test_queues_and_index_follow_the_log(filled: MessageStore, clock: Clock, dis
 
 
 @pytest.mark.parametrize("how", ["closed", "killed", "without snapshot"])
-def test_numbers_go_on_when_the_log_of_a_queue_is_gone(
+def test_queue_offsets_continue_after_the_queues_log_is_deleted(
     filled: MessageStore, clock: Clock, disk: Disk, open_store: Open, how: str, tmp_path: Path
 ) -> None:
     filled.append(message("quiet", topic="Quiet"))
@@ -178,7 +184,7 @@ def test_numbers_go_on_when_the_log_of_a_queue_is_gone(
     assert verify(tmp_path / "store").rebuildable == []
 
 
-def test_ten_thousand_queues_cost_little(open_store: Open) -> None:
+def test_ten_thousand_queues_use_little_space(open_store: Open) -> None:
     def resident_bytes() -> int:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("RssAnon"):
@@ -200,7 +206,7 @@ def test_ten_thousand_queues_cost_little(open_store: Open) -> None:
     assert store.queue_bounds("Topic1249", 7) == (0, 1)
 
 
-def test_default_sizes_take_no_space_that_is_not_used(open_store: Open, tmp_path: Path) -> None:
+def test_default_file_sizes_allocate_no_unused_space(open_store: Open, tmp_path: Path) -> None:
     store = open_store(options=replace(StoreOptions(), commit_log_file_bytes=1 << 20))
     for number in range(10):
         store.append(message(str(number), topic=f"T{number}", KEYS="a b"))

@@ -1,4 +1,4 @@
-"""The system has no descriptor, no memory and no memory map to give: nothing is lost, and all goes on when it has."""
+"""Shortages of descriptors, memory and memory maps: nothing is lost, and operation resumes afterwards."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Short(Files):
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 @pytest.mark.parametrize("snapshot_first", [False, True])
-def test_a_flush_without_a_descriptor_is_repeated_and_fails_no_disk(
+def test_flush_without_a_descriptor_is_retried_without_failing_the_disk(
     number: int, snapshot_first: bool, open_store: Open, tmp_path: Path
 ) -> None:
     files = Short()
@@ -87,7 +87,7 @@ def test_a_flush_without_a_descriptor_is_repeated_and_fails_no_disk(
     assert f"{tmp_path}/store/commitlog" in files.folder_syncs
 
 
-def test_a_flush_opens_nothing(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_opens_no_files(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store()
     store.append(message("a"))
 
@@ -100,7 +100,7 @@ def test_a_flush_opens_nothing(open_store: Open, monkeypatch: pytest.MonkeyPatch
     assert store.flushed_offset == store.end_offset
 
 
-def test_data_that_a_sync_could_not_write_for_want_of_memory_counts_as_lost(open_store: Open) -> None:
+def test_data_of_a_sync_without_memory_counts_as_lost(open_store: Open) -> None:
     files = Short()
     store = open_store(files=files)
     store.append(message("a"))
@@ -124,7 +124,7 @@ def test_data_that_a_sync_could_not_write_for_want_of_memory_counts_as_lost(open
         ("rename", errno.ENOMEM, SegmentCreateError, "max_map_count"),
     ],
 )
-def test_a_segment_that_cannot_be_made_changes_nothing_until_it_can(
+def test_failed_segment_creation_changes_nothing_until_it_succeeds(
     call: str, number: int, error: type[Exception], text: str, open_store: Open
 ) -> None:
     files = Short()
@@ -149,7 +149,7 @@ def test_a_segment_that_cannot_be_made_changes_nothing_until_it_can(
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_an_unsynced_segment_name_fails_the_store(number: int, open_store: Open) -> None:
+def test_segment_whose_name_was_not_durable_fails_the_store(number: int, open_store: Open) -> None:
     files = Short()
     store = open_store(files=files)
     kept = [store.append(message(str(n), body=bytes(2_000))).physical_offset for n in range(7)]
@@ -166,7 +166,7 @@ def test_an_unsynced_segment_name_fails_the_store(number: int, open_store: Open)
     assert [entry[0] for entry in entries_of(open_store(), "Orders", 0)] == kept
 
 
-def test_a_segment_made_ahead_that_cannot_be_named_gives_its_file_back(open_store: Open) -> None:
+def test_preallocated_segment_that_cannot_be_renamed_releases_its_file(open_store: Open) -> None:
     files = Short()
     store = open_store(files=files)
     store.append(message("a"))
@@ -188,7 +188,7 @@ def test_a_segment_made_ahead_that_cannot_be_named_gives_its_file_back(open_stor
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_a_table_that_cannot_be_read_for_a_shortage_does_not_count_as_empty(number: int, open_store: Open) -> None:
+def test_table_unreadable_for_a_shortage_does_not_count_as_empty(number: int, open_store: Open) -> None:
     files = Short()
     store = open_store(files=files)
     for content in (b"1", b"2"):
@@ -201,7 +201,7 @@ def test_a_table_that_cannot_be_read_for_a_shortage_does_not_count_as_empty(numb
     assert store.recovery.corrections == []
 
 
-def test_an_index_memory_error_does_not_hide_records_from_observers(
+def test_index_without_memory_does_not_hide_records_from_observers(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watcher = Watcher()
@@ -227,7 +227,7 @@ def test_an_index_memory_error_does_not_hide_records_from_observers(
     [(errno.EMFILE, "ulimit -n"), (errno.EROFS, "readOnly=true"), (errno.ENOSPC, "free space"), (errno.EIO, "disk")],
 )
 @pytest.mark.parametrize("call", ["open", "create"])
-def test_a_store_with_unreadable_files_is_rejected_with_an_error(
+def test_store_whose_files_cannot_be_opened_is_rejected_clearly(
     call: str, number: int, text: str, open_store: Open
 ) -> None:
     store = open_store()
@@ -251,7 +251,7 @@ def sparse_copy(source: Path, target: Path) -> None:
                 file.write(data[at : at + 4_096])
 
 
-def test_a_sparse_copy_of_the_log_gets_its_space_at_the_start_or_is_refused(open_store: Open, tmp_path: Path) -> None:
+def test_sparse_copy_of_the_log_is_allocated_at_start_or_rejected(open_store: Open, tmp_path: Path) -> None:
     options = replace(SMALL, commit_log_file_bytes=1 << 20)
     store = open_store(options=options)
     store.append(message("a"))

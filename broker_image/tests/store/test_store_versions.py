@@ -1,4 +1,4 @@
-"""Which program opens which store: the rules of state.json."""
+"""Compatibility of programs and store versions: the rules of state.json."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def change(tmp_path: Path, **members: object) -> None:
     path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
 
 
-def test_a_store_states_its_version_and_minimum_reader(open_store: Open, tmp_path: Path) -> None:
+def test_store_states_its_version_and_the_required_one(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     assert state_of(tmp_path) == {
         "formatVersion": 1, "minimumReader": 1, "epoch": 0, "role": "master", "storeId": store.store_id,
@@ -33,9 +33,7 @@ def test_a_store_states_its_version_and_minimum_reader(open_store: Open, tmp_pat
 
 
 @pytest.mark.parametrize("minimum", [None, 2])
-def test_a_newer_store_is_refused_and_nothing_in_it_touched(
-    open_store: Open, tmp_path: Path, minimum: int | None
-) -> None:
+def test_newer_store_is_rejected_unchanged(open_store: Open, tmp_path: Path, minimum: int | None) -> None:
     open_store().close()
     change(tmp_path, formatVersion=2, minimumReader=minimum)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")}
@@ -44,16 +42,14 @@ def test_a_newer_store_is_refused_and_nothing_in_it_touched(
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == before
 
 
-def test_a_newer_store_that_older_programs_may_read_is_opened_and_keeps_its_version(
-    open_store: Open, tmp_path: Path
-) -> None:
+def test_compatible_newer_store_is_opened_and_keeps_its_version(open_store: Open, tmp_path: Path) -> None:
     open_store().close()
     change(tmp_path, formatVersion=2, minimumReader=1)
     open_store().close()
     assert (state_of(tmp_path)["formatVersion"], state_of(tmp_path)["minimumReader"]) == (2, 1)
 
 
-def test_an_older_store_is_upgraded_before_use(
+def test_older_store_is_marked_before_a_newer_program_writes(
     open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = open_store()
@@ -65,7 +61,7 @@ def test_an_older_store_is_upgraded_before_use(
     assert (state_of(tmp_path)["formatVersion"], state_of(tmp_path)["minimumReader"]) == (3, 2)
 
 
-def test_an_unfinished_restore_is_not_opened(open_store: Open, tmp_path: Path) -> None:
+def test_incomplete_store_of_a_tool_is_not_opened(open_store: Open, tmp_path: Path) -> None:
     open_store().close()
     change(tmp_path, unfinished="an unfinished restore")
     with pytest.raises(NotAStoreError, match="an unfinished restore: run it again"):

@@ -1,4 +1,4 @@
-"""White lists: RocketMQ's forms, and what is none of them."""
+"""White lists: RocketMQ's address patterns and invalid ones."""
 
 from contextlib import suppress
 
@@ -37,7 +37,7 @@ def listed(pattern: str, address: str) -> bool:
         ("*:*:*:*:*:*:*:*", ["1.2.3.4", "::1"], []),
     ],
 )
-def test_a_pattern_matches_exactly_the_stated_addresses(pattern: str, inside: list[str], outside: list[str]) -> None:
+def test_pattern_matches_exactly_its_addresses(pattern: str, inside: list[str], outside: list[str]) -> None:
     assert [address for address in inside if not listed(pattern, address)] == []
     assert [address for address in outside if listed(pattern, address)] == []
 
@@ -50,34 +50,34 @@ def test_a_pattern_matches_exactly_the_stated_addresses(pattern: str, inside: li
         "1:2:3:4:5:6:7::8:*", "٣.0.0.1", "10.0.0.1e1",
     ],
 )  # fmt: skip
-def test_an_invalid_address_is_rejected_and_named(text: str) -> None:
+def test_invalid_address_is_rejected_by_value(text: str) -> None:
     with pytest.raises(AccessError, match="Netaddress examine Exception"):
         WhiteList([text])
 
 
-def test_an_empty_white_list_matches_no_address() -> None:
+def test_empty_list_matches_nothing() -> None:
     assert not WhiteList([])
     assert not WhiteList(["", " , "])
     assert not WhiteList([]).matches(pack_host("10.0.0.1", 1))
 
 
-def test_a_list_is_cut_at_commas_outside_braces() -> None:
+def test_list_is_split_at_commas_outside_braces() -> None:
     assert split_list("10.0.0.{1,2}, 10.0.0.* ,,::1") == ["10.0.0.{1,2}", "10.0.0.*", "::1"]
 
 
 @given(st.text(alphabet="0123456789.:*-{},af", max_size=40))
-def test_any_text_is_a_list_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     with suppress(AccessError):
         WhiteList([text]).matches(pack_host("10.0.0.1", 1))
 
 
 @given(st.ip_addresses(), st.ip_addresses())
-def test_a_plain_address_lists_itself_alone(one: object, other: object) -> None:
+def test_plain_address_matches_only_itself(one: object, other: object) -> None:
     assert listed(str(one), str(one)) or str(one).startswith("::ffff:")
     assert listed(str(one), str(other)) is (one == other) or "::ffff:" in f"{one}{other}"
 
 
-def test_white_lists_and_cached_peers_are_bounded() -> None:
+def test_lists_and_peer_cache_are_bounded() -> None:
     with pytest.raises(AccessError, match="use ranges"):
         WhiteList([f"10.0.{number // 256}.{number % 256}" for number in range(MAX_ALTERNATIVES + 1)])
     one = WhiteList(["10.0.0.1"])
@@ -88,7 +88,7 @@ def test_white_lists_and_cached_peers_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 5_000, "x:" * 2_500])
-def test_an_invalid_address_is_shortened_in_the_error(text: str) -> None:
+def test_long_invalid_address_is_truncated_in_error(text: str) -> None:
     with pytest.raises(AccessError) as refused:
         WhiteList([text])
     assert len(str(refused.value)) < 500

@@ -1,4 +1,4 @@
-"""The check of requests: who is let in, what each code needs, and what the page says of that."""
+"""Request authorization: authentication, permissions per request code, and their documentation."""
 
 import re
 from collections.abc import Callable
@@ -33,16 +33,16 @@ def heartbeat(group: str, *topics: str) -> bytes:
     return HeartbeatData("client", [], [ConsumerData(group, subscription_data_set=subscriptions)]).encode()
 
 
-def test_requests_need_no_signature_without_access_control(harness: Harness) -> None:
+def test_no_signature_needed_without_access_control(harness: Harness) -> None:
     assert harness.broker.access is None
     assert response_of(harness.send()).code == 0
 
 
-def test_every_code_of_a_broker_is_classified() -> None:
+def test_every_broker_code_is_classified() -> None:
     assert set(PROCESSORS) | set(NOT_SERVED) == set(REQUIREMENTS)
 
 
-def test_the_page_lists_the_requirements_of_every_code() -> None:
+def test_page_lists_permission_of_every_code() -> None:
     rows: dict[int, tuple[bool, bool, bool]] = {}
     section = PAGE.read_text().partition("## What a request needs")[2].partition("\n## ")[0]
     for codes, needs in re.findall(r"^\| ([\d, ]+?)(?: \([^)]*\))? \| (.+) \|$", section, re.MULTILINE):
@@ -57,7 +57,7 @@ def test_the_page_lists_the_requirements_of_every_code() -> None:
     assert rows == stated
 
 
-def test_a_request_of_an_unknown_account_is_rejected_with_the_reason(guarded: Guarded) -> None:
+def test_unauthenticated_request_gets_a_reason(guarded: Guarded) -> None:
     fields = send_fields("Orders")
     assert guarded.refusal(310, fields) == ""
     assert guarded.refusal(310, fields, key=None).startswith("No accessKey is configured")
@@ -67,13 +67,13 @@ def test_a_request_of_an_unknown_account_is_rejected_with_the_reason(guarded: Gu
     assert refused == {"unsigned": 1, "unknown_key": 1, "signature": 1}
 
 
-def test_a_long_access_key_of_a_stranger_is_cut_in_the_answer(guarded: Guarded) -> None:
+def test_long_unknown_access_key_is_truncated_in_response(guarded: Guarded) -> None:
     said = guarded.refusal(310, send_fields("Orders"), key="k\x1b" * 10_000, secret="secret")
     assert len(said) < 100
     assert "\x1b" not in said
 
 
-def test_a_changed_request_is_refused(guarded: Guarded) -> None:
+def test_modified_request_is_rejected(guarded: Guarded) -> None:
     def changed(change: Any) -> str:
         command = request_command(310, {name: str(value) for name, value in send_fields("Orders").items()}, b"body")
         Signer("application-secret").sign(command, "application")
@@ -96,7 +96,7 @@ def test_a_changed_request_is_refused(guarded: Guarded) -> None:
         assert "Check signature failed" in changed(change)
 
 
-def test_the_field_that_rocketmqs_broker_leaves_out_may_be_signed_or_not(guarded: Guarded) -> None:
+def test_field_ignored_by_rocketmqs_broker_may_be_signed_or_not(guarded: Guarded) -> None:
     fields = {"topic": "Orders", "key": "k", "maxNum": 1, "beginTimestamp": 0, "endTimestamp": 1}
     assert guarded.refusal(12, {**fields, UNIQUE_KEY_QUERY: "true"}) == ""
     command = request_command(12, {name: str(value) for name, value in fields.items()})
@@ -107,7 +107,7 @@ def test_the_field_that_rocketmqs_broker_leaves_out_may_be_signed_or_not(guarded
     assert "AclException" not in (result.remark or "")
 
 
-def test_white_addresses_need_no_signature(guarded: Guarded) -> None:
+def test_white_listed_addresses_need_no_signature(guarded: Guarded) -> None:
     inside, outside = FakeSession(address="10.1.0.9"), FakeSession(address="10.1.1.9")
     assert guarded.refusal(17, {}, key=None, session=inside) == ""
     assert guarded.refusal(17, {}, key=None, session=outside).startswith("No accessKey")
@@ -116,7 +116,7 @@ def test_white_addresses_need_no_signature(guarded: Guarded) -> None:
     assert guarded.refusal(17, {}, key="neighbours", secret="wrong").startswith("Check signature failed")
 
 
-def test_a_oneway_request_is_refused_without_an_answer(guarded: Guarded) -> None:
+def test_rejected_oneway_request_gets_no_response(guarded: Guarded) -> None:
     assert guarded.ask(310, send_fields("Read"), flag=2) is None
     assert guarded.access.refused["permission"] == 1
     assert guarded.broker.store.end_offset == 0
@@ -180,7 +180,7 @@ def test_a_oneway_request_is_refused_without_an_answer(guarded: Guarded) -> None
         (325, {"b": "Read", "topic": "DefaultCluster_REPLY_TOPIC"}, "topic:Read"),
     ],
 )
-def test_a_request_needs_permissions_for_the_resources_it_names(
+def test_request_needs_permission_for_named_resources(
     guarded: Guarded, code: int, fields: dict[str, Any], missing: str
 ) -> None:
     assert guarded.refusal(code, fields) == (MISSING + missing if missing else "")
@@ -197,14 +197,14 @@ def test_heartbeats_and_locks_need_permissions_for_their_bodies(guarded: Guarded
             assert guarded.refusal(code, body=body) == missing
 
 
-def test_a_body_that_cannot_be_read_is_refused_and_nothing_fails(guarded: Guarded) -> None:
+def test_undecodable_body_is_rejected_without_error(guarded: Guarded) -> None:
     for code in (34, 41, 42):
         answer = guarded.ask(code, body=b'{"consumerDataSet":7')
         assert isinstance(answer, Response)
         assert answer.code == 1
 
 
-def test_a_record_is_judged_by_its_topic_wherever_it_waits(guarded: Guarded) -> None:
+def test_record_is_authorized_by_its_real_topic(guarded: Guarded) -> None:
     sent = guarded.harness
     offsets = {}
     for topic, properties in (("Orders", {}), ("Other", {}), ("Later", {"DELAY": "3"})):
@@ -223,7 +223,7 @@ def test_a_record_is_judged_by_its_topic_wherever_it_waits(guarded: Guarded) -> 
 
 
 @pytest.mark.parametrize("text", [" 0", "0 ", "+0", "0.0", "0x0", "٣", "1e0", "9" * 30, "-", ""])
-def test_an_offset_in_an_ambiguous_number_format_is_rejected(guarded: Guarded, text: str) -> None:
+def test_ambiguous_offset_is_rejected(guarded: Guarded, text: str) -> None:
     for code, name in ((33, "offset"), (36, "offset"), (37, "commitLogOffset")):
         answer = guarded.ask(code, {name: text, "group": "mine"})
         assert isinstance(answer, Response)
@@ -231,26 +231,26 @@ def test_an_offset_in_an_ambiguous_number_format_is_rejected(guarded: Guarded, t
 
 
 @pytest.mark.parametrize("code", sorted(code for code, each in REQUIREMENTS.items() if each.admin))
-def test_only_administrators_may_change_the_broker(guarded: Guarded, code: int) -> None:
+def test_only_administrators_change_the_broker(guarded: Guarded, code: int) -> None:
     needed = f"Need admin permission for request code={code}, but accessKey=application is not"
     assert guarded.refusal(code) == needed
     assert guarded.refusal(code, key="operators") == ""
 
 
 @pytest.mark.parametrize("code", sorted(code for code, each in REQUIREMENTS.items() if each is ACCOUNT))
-def test_reading_about_the_broker_takes_an_account(guarded: Guarded, code: int) -> None:
+def test_reading_broker_information_needs_an_account(guarded: Guarded, code: int) -> None:
     assert guarded.refusal(code) == ""
     assert guarded.refusal(code, key=None).startswith("No accessKey")
 
 
-def test_an_unsupported_code_is_rejected_after_the_signature_check(guarded: Guarded) -> None:
+def test_unknown_code_is_rejected_after_authentication(guarded: Guarded) -> None:
     assert guarded.refusal(9_999, key=None).startswith("No accessKey")
     answer = guarded.ask(9_999)
     assert isinstance(answer, Response)
     assert answer.code == 3
 
 
-def test_permissions_of_an_administrator_count_as_with_rocketmq(guarded: Guarded) -> None:
+def test_administrator_permissions_match_rocketmq(guarded: Guarded) -> None:
     assert guarded.refusal(310, send_fields("Any"), key="operators") == ""
     assert guarded.refusal(310, send_fields("Orders"), key="limited-admin") == ""
     assert guarded.refusal(310, send_fields("Any"), key="limited-admin") == MISSING + "topic:Any"
@@ -258,7 +258,7 @@ def test_permissions_of_an_administrator_count_as_with_rocketmq(guarded: Guarded
     assert guarded.refusal(222, {"group": "g", "topic": "T"}, key="limited-admin") == ""
 
 
-def test_a_default_permission_opens_neither_denied_nor_system_topics(guarded: Guarded) -> None:
+def test_default_permission_opens_neither_denied_nor_system_topics(guarded: Guarded) -> None:
     assert guarded.refusal(310, send_fields("Any"), key="generous") == ""
     assert guarded.refusal(310, send_fields("Orders"), key="generous") == MISSING + "topic:Orders"
     for topic in (
@@ -272,19 +272,19 @@ def test_a_default_permission_opens_neither_denied_nor_system_topics(guarded: Gu
 # Rules that change
 
 
-def test_refusals_are_logged_once_in_a_while(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+def test_rejections_are_logged_at_intervals(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(100):
         guarded.refusal(26, key=None)
         guarded.refusal(17)
     assert len([each for each in caplog.records if "was refused" in each.getMessage()]) == 2
 
 
-def test_codes_are_those_of_rocketmq() -> None:
+def test_response_codes_match_rocketmq() -> None:
     assert int(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG) == 50
     assert {code for code, each in REQUIREMENTS.items() if each.admin and not each.own} == {17, 25, 200, 207, 215}
 
 
-def test_checks_go_only_to_producers_that_may_send_to_the_topic(guarded: Guarded) -> None:
+def test_checks_go_only_to_producers_permitted_to_send(guarded: Guarded) -> None:
     """The question holds the whole message, and anybody can say that he is of a group."""
     broker = guarded.broker
     accounts = ("application", "generous", "operators", "neighbours")
@@ -320,7 +320,7 @@ def test_checks_go_only_to_producers_that_may_send_to_the_topic(guarded: Guarded
     assert not guarded.access.may_publish(sessions["application"], "Write")
 
 
-def test_the_origin_of_a_retry_is_a_topic_of_its_group_s_namespace() -> None:
+def test_retry_origin_must_be_in_the_groups_namespace() -> None:
     requirement = REQUIREMENTS[310]
     assert requirement.resources is not None
     for origin in ("Orders", "NS%Orders"):
@@ -329,7 +329,7 @@ def test_the_origin_of_a_retry_is_a_topic_of_its_group_s_namespace() -> None:
         assert requirement.resources(command, lambda offset: None) == [("%RETRY%NS%readers", SUB), ("NS%Orders", SUB)]
 
 
-def test_an_account_makes_so_many_topics_from_all_its_connections(
+def test_topic_creation_limit_counts_all_connections_of_an_account(
     open_harness: Callable[..., Harness], tmp_path: Path
 ) -> None:
     path = tmp_path / "rules.yml"

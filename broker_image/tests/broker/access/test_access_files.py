@@ -1,4 +1,4 @@
-"""Rule files: what is read of them, what is wrong with them, and what is written."""
+"""Rule files: reading, errors and writing."""
 
 import json
 import os
@@ -46,7 +46,7 @@ accounts:
 """
 
 
-def test_rocketmqs_own_file_is_read_as_it_is() -> None:
+def test_rocketmqs_own_file_is_accepted() -> None:
     file = parse(ROCKETMQ, NOW_MS)
     assert file.white_addresses == ("10.10.103.*", "192.168.0.*")
     assert file.notes == ()
@@ -65,7 +65,7 @@ def test_rocketmqs_own_file_is_read_as_it_is() -> None:
     assert (second.topic_permission, second.group_permission) == (DENY, DENY)
 
 
-def test_a_file_that_is_written_reads_the_same() -> None:
+def test_written_file_reads_back_identically() -> None:
     file = parse(ROCKETMQ + "dataVersion:\n- counter: 4\n  timestamp: 5\nstranger: 7\n", NOW_MS)
     again = parse(to_text(file), NOW_MS + 1)
     assert [each.entry for each in again.accounts] == [each.entry for each in file.accounts]
@@ -78,7 +78,7 @@ keys = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=7, max_s
 
 
 @given(keys, keys, names, st.booleans(), st.sampled_from(["PUB", "SUB", "PUB|SUB", "DENY"]))
-def test_any_account_survives_being_written(key: str, secret: str, topic: str, admin: bool, permission: str) -> None:
+def test_any_account_survives_a_write(key: str, secret: str, topic: str, admin: bool, permission: str) -> None:
     topic = topic.replace("=", "-").strip() or "T"
     tree = {"accessKey": key, "secretKey": secret, "admin": admin, "topicPerms": [f"{topic}={permission}"]}
     file = parse(json.dumps({"accounts": [tree]}, ensure_ascii=False), NOW_MS)
@@ -120,12 +120,12 @@ def test_any_account_survives_being_written(key: str, secret: str, topic: str, a
         ("a: \x00", "is not valid YAML"),
     ],
 )
-def test_problems_of_a_rule_file_are_reported(text: str, said: str) -> None:
+def test_error_describes_the_fault_in_the_file(text: str, said: str) -> None:
     with pytest.raises(AccessError, match=rf"(?s){said}"):
         parse(text, NOW_MS)
 
 
-def test_no_error_shows_a_secret() -> None:
+def test_errors_never_contain_secrets() -> None:
     secret = "a-very-secret-word"
     entry = f"accessKey: long-enough\n  secretKey: {secret}"
     for text in (
@@ -147,7 +147,7 @@ def test_no_error_shows_a_secret() -> None:
     assert secret not in repr(parse(f"{{accounts: [], secretKey:{secret}}}", NOW_MS).notes)
 
 
-def test_ambiguous_settings_of_a_rule_file_are_noted() -> None:
+def test_ambiguous_rules_are_warned_about() -> None:
     account = "accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n"
     assert "means DENY" in parse(account + "  defaultTopicPerm: ANY", NOW_MS).notes[0]
     assert "means DENY" in parse(account + "  topicPerms: [T=READ]", NOW_MS).notes[0]
@@ -158,14 +158,14 @@ def test_ambiguous_settings_of_a_rule_file_are_noted() -> None:
     assert [each.entry.secret_key for each in parse(twice, NOW_MS).accounts] == ["long-enough"]
 
 
-def test_the_number_of_accounts_is_bounded() -> None:
+def test_number_of_accounts_is_limited() -> None:
     text = "accounts:\n" + "- {}\n" * (MAX_ACCOUNTS + 1)
     with pytest.raises(AccessError, match=f"at most {MAX_ACCOUNTS}"):
         parse(text, NOW_MS)
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     with suppress(AccessError):
         read_yaml(text)
     with suppress(AccessError):
@@ -188,7 +188,7 @@ def keys_of(states: files.States) -> list[str]:
     return [account.entry.access_key for state in states.values() for account in state.file.accounts]
 
 
-def test_the_folder_is_read_with_all_below_it_and_the_main_file_last(tmp_path: Path) -> None:
+def test_folder_is_read_recursively_and_main_file_last(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     put(main, ONE.format(key="main-file"))
     put(tmp_path / "acl" / "b.yaml", ONE.format(key="file-b-"))
@@ -209,7 +209,7 @@ def test_only_changed_files_are_read_again(tmp_path: Path) -> None:
     assert keys_of(files.load_changed(main, again, NOW_MS)) == ["other-key"]
 
 
-def test_a_change_is_seen_also_when_size_and_time_of_modification_are_set_back(tmp_path: Path) -> None:
+def test_change_is_detected_with_equal_size_and_mtime(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     put(main, ONE.format(key="first-key"))
     before, state = files.load_changed(main, {}, NOW_MS), main.stat()
@@ -220,7 +220,7 @@ def test_a_change_is_seen_also_when_size_and_time_of_modification_are_set_back(t
     assert keys_of(files.load_changed(main, before, NOW_MS)) == ["other-key"]
 
 
-def test_a_broken_file_keeps_its_last_good_rules_until_it_is_well(tmp_path: Path) -> None:
+def test_broken_file_keeps_its_last_valid_rules(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     put(main, ONE.format(key="first-key"))
     states = files.load_changed(main, {}, NOW_MS)
@@ -237,7 +237,7 @@ def test_a_broken_file_keeps_its_last_good_rules_until_it_is_well(tmp_path: Path
     assert (keys_of(states), states[main].problem) == ([], "")
 
 
-def test_a_file_that_is_gone_takes_its_accounts_away(tmp_path: Path) -> None:
+def test_deleted_file_removes_its_accounts(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     put(main, ONE.format(key="first-key"))
     states = files.load_changed(main, {}, NOW_MS)
@@ -246,19 +246,19 @@ def test_a_file_that_is_gone_takes_its_accounts_away(tmp_path: Path) -> None:
     assert (keys_of(states), states[main].problem) == ([], "")
 
 
-def test_a_folder_in_the_place_of_a_file_is_a_problem(tmp_path: Path) -> None:
+def test_folder_in_place_of_a_file_is_reported(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     main.mkdir()
     assert "Is a directory" in files.load_changed(main, {}, NOW_MS)[main].problem
 
 
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     os.mkfifo(main)
     assert files.load_changed(main, {}, NOW_MS)[main].problem == "is not a regular file"
 
 
-def test_writing_keeps_the_mode_and_follows_links(tmp_path: Path) -> None:
+def test_writing_keeps_mode_and_follows_links(tmp_path: Path) -> None:
     target, main = tmp_path / "elsewhere.yml", tmp_path / "plain_acl.yml"
     put(target, ONE.format(key="first-key"))
     os.chmod(target, 0o640)
@@ -272,13 +272,13 @@ def test_writing_keeps_the_mode_and_follows_links(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["elsewhere.yml", "plain_acl.yml"]
 
 
-def test_a_new_file_is_its_owners_only(tmp_path: Path) -> None:
+def test_new_file_is_readable_by_owner_only(tmp_path: Path) -> None:
     main = tmp_path / "plain_acl.yml"
     files.write(main, AclFile())
     assert main.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_files(tmp_path: Path) -> None:
     main = tmp_path / "missing" / "plain_acl.yml"
     with pytest.raises(AccessError, match="cannot write"):
         files.write(main, AclFile())

@@ -1,4 +1,4 @@
-"""The form of administrative requests: what RocketMQ's tools send is taken, and nothing else."""
+"""The form of administrative requests: exactly what RocketMQ's tools send is accepted."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ COMMON = {
 }  # fmt: skip
 
 
-def test_administrators_requests_and_those_that_move_offsets_are_administrative() -> None:
+def test_administrative_and_offset_requests_are_classified_administrative() -> None:
     administrators = {code for code, requirement in REQUIREMENTS.items() if requirement.admin}
     moving = {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.CLONE_GROUP_OFFSET}
     assert set(FORMS) == administrators | moving
@@ -29,7 +29,7 @@ def test_administrators_requests_and_those_that_move_offsets_are_administrative(
 
 
 @pytest.mark.parametrize("code", FORMS)
-def test_requests_of_rocketmqs_tools_pass_the_form_check(code: int) -> None:
+def test_requests_of_rocketmqs_tools_are_accepted(code: int) -> None:
     form = FORMS[code]
     assert set(NEWER.get(code, ())) <= form.fields
     fields = dict.fromkeys(form.fields, "x-1") | COMMON | {"AccessKey": "operators", "Signature": "x"}
@@ -42,7 +42,7 @@ def test_requests_of_rocketmqs_tools_pass_the_form_check(code: int) -> None:
 
 
 @pytest.mark.parametrize("value", ["{", '"', "a,b", "a b", "x" * 5_000, "ü", "a\n"])
-def test_common_fields_hold_no_part_of_a_body(value: str) -> None:
+def test_common_fields_contain_no_part_of_a_body(value: str) -> None:
     for name in COMMON:
         said = problem(request_command(306, {name: value}), FORMS[306])
         assert said is not None
@@ -56,7 +56,7 @@ def test_access_keys_in_requests_are_plain(guarded: Guarded, key: str) -> None:
         assert "an access key consists of" in guarded.refusal(code, fields, key="operators")
 
 
-def test_a_body_that_is_not_wanted_is_refused_before_it_is_hashed(guarded: Guarded) -> None:
+def test_unexpected_body_is_rejected_before_hashing(guarded: Guarded) -> None:
     said = guarded.refusal(215, {"topic": "Orders"}, b"x" * 100, key="operators", secret="not-the-secret")
     assert said == "request code=215 has no body: leave it out"
     assert guarded.access.refused["signature"] == 0

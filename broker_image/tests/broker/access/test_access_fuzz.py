@@ -1,4 +1,4 @@
-"""Whatever a rule file holds, it is rules or one short sentence, and no secret of it is told."""
+"""Fuzzed rule files yield rules or one short error that contains no secret."""
 
 import json
 import random
@@ -87,7 +87,7 @@ def _block(value: Any) -> str:
     return f"  {json.dumps(value, ensure_ascii=False)}\n"
 
 
-def test_random_rule_files_are_rules_or_one_clear_sentence() -> None:
+def test_random_rule_files_yield_rules_or_one_clear_error() -> None:
     chance = random.Random(f"{SEED} rules")
     outcomes = {"rules": 0, "refused": 0}
     for number in range(INPUTS):
@@ -126,7 +126,7 @@ def meaning(each: Account) -> tuple[Any, ...]:
     return *who, each.admin, each.topic_permission, each.group_permission, each.permissions
 
 
-def test_bytes_that_are_no_rules_leave_the_last_good_ones_in_force(tmp_path: Path) -> None:
+def test_invalid_bytes_keep_the_last_valid_rules(tmp_path: Path) -> None:
     chance = random.Random(f"{SEED} bytes of rules")
     path = tmp_path / "plain_acl.yml"
     good = "accounts:\n- {accessKey: orders-service, secretKey: orders-secret}\n"

@@ -1,4 +1,4 @@
-"""Each request's signature counts exactly when the rule of docs/formats/wire.md says so, whatever was done to it."""
+"""A signature is accepted exactly when the rule of docs/formats/wire.md holds, for any tampering."""
 
 from base64 import b64decode
 from collections import Counter
@@ -62,7 +62,7 @@ class Server:
         return ""
 
 
-def test_a_signature_is_accepted_exactly_under_its_rule(tmp_path: Path) -> None:
+def test_signature_is_accepted_exactly_by_the_rule(tmp_path: Path) -> None:
     server = Server(tmp_path)
     rule = Rule(OWNERS, MAX_SILENCE_S, lambda: server.now_s)
     requests = HostileRequests(f"{SEED} to be signed", PROCESSORS | PROCESSORS_OF_ACCESS)

@@ -1,4 +1,4 @@
-"""What belongs to a group: its retry topic, its dead letters; and the replies, which belong to all."""
+"""Permissions that follow from a group: its retry topic, its dead-letter queue; and reply topics."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def read(groups: Guarded, topic: str, key: str) -> str:
 
 
 @pytest.mark.parametrize("topic", ["%DLQ%G", "%RETRY%G"])
-def test_a_denied_groups_topics_are_denied(groups: Guarded, topic: str) -> None:
+def test_topics_of_a_denied_group_are_denied(groups: Guarded, topic: str) -> None:
     said = read(groups, topic, "denied-one")
     assert said.startswith(MISSING)
     assert read(groups, topic.replace("G", "Other"), "denied-one") == ""
@@ -49,20 +49,20 @@ def test_a_denied_groups_topics_are_denied(groups: Guarded, topic: str) -> None:
     assert groups.refusal(11, pull, key="denied-one") == said
 
 
-def test_groups_that_are_not_named_go_by_the_default_of_groups(groups: Guarded) -> None:
+def test_unnamed_groups_use_the_group_default(groups: Guarded) -> None:
     assert read(groups, "%DLQ%G", "by-default") == MISSING + "topic:%DLQ%G"
     assert read(groups, "%DLQ%H", "by-default") == ""
     assert read(groups, "Orders", "by-default") == ""
 
 
-def test_an_account_that_may_consume_as_a_group_may_read_its_dead_letters(groups: Guarded) -> None:
+def test_group_permission_includes_its_dead_letter_queue(groups: Guarded) -> None:
     for topic in ("%DLQ%G", "%RETRY%G"):
         assert read(groups, topic, "one-group") == ""
         assert groups.refusal(310, send_fields(topic), key="one-group") == ""
     assert read(groups, "%DLQ%H", "one-group") == MISSING + "topic:%DLQ%H"
 
 
-def test_a_topics_own_rule_counts_but_for_a_denied_group(groups: Guarded) -> None:
+def test_topic_rule_overrides_all_but_a_denied_group(groups: Guarded) -> None:
     assert read(groups, "%DLQ%G", "stated-topic") == MISSING + "topic:%DLQ%G"
     assert groups.refusal(310, send_fields("%DLQ%G"), key="stated-topic") == ""
     assert read(groups, "%RETRY%G", "stated-topic") == ""
@@ -71,7 +71,7 @@ def test_a_topics_own_rule_counts_but_for_a_denied_group(groups: Guarded) -> Non
     assert read(groups, "%RETRY%H", "stated-topic") == MISSING + "group:H"
 
 
-def test_replies_may_be_written_by_all_and_read_with_a_permission(groups: Guarded) -> None:
+def test_reply_topics_are_writable_by_all_and_readable_by_rule(groups: Guarded) -> None:
     assert read(groups, REPLIES, "denied-one") == MISSING + f"topic:{REPLIES}"
     assert read(groups, REPLIES, "stated-topic") == ""
     assert read(groups, REPLIES, "operators") == ""

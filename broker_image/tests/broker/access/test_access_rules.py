@@ -1,4 +1,4 @@
-"""The rules in force: files that change while the broker runs, and requests 50 to 53, which change them."""
+"""Active rules: files that change while the broker runs, and requests 50 to 53, which change them."""
 
 import logging
 from pathlib import Path
@@ -19,7 +19,7 @@ def changed(guarded: Guarded, text: str) -> None:
     guarded.reload()
 
 
-def test_changed_rules_count_and_broken_ones_do_not(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+def test_valid_changes_apply_and_invalid_ones_do_not(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     changed(guarded, RULES.replace("Read=SUB", "Read=PUB"))
     assert guarded.refusal(310, send_fields("Read")) == ""
     changed(guarded, RULES.replace("accounts:", "accounts: ["))
@@ -34,9 +34,7 @@ def test_changed_rules_count_and_broken_ones_do_not(guarded: Guarded, caplog: py
     assert guarded.access.rules.problems == []
 
 
-def test_the_loss_of_the_last_administrator_is_warned_of_once(
-    guarded: Guarded, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_loss_of_the_last_administrator_is_warned_once(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     changed(guarded, RULES.replace(", admin: true", ""))
     assert "no administrator account is left" in caplog.text
     caplog.clear()
@@ -44,7 +42,7 @@ def test_the_loss_of_the_last_administrator_is_warned_of_once(
     assert "administrator" not in caplog.text
 
 
-def test_a_reload_that_an_administrator_overtook_changes_nothing(guarded: Guarded) -> None:
+def test_reload_overtaken_by_an_administrator_changes_nothing(guarded: Guarded) -> None:
     guarded.path.write_text(RULES + "# changed\n")
     task = guarded.access.rules.reload_task()
     task.run()
@@ -54,14 +52,14 @@ def test_a_reload_that_an_administrator_overtook_changes_nothing(guarded: Guarde
     assert guarded.refusal(26, key="made-meanwhile") == ""
 
 
-def test_a_broker_does_not_start_with_rules_that_it_cannot_read(open_harness: Any, tmp_path: Path) -> None:
+def test_broker_refuses_to_start_with_unreadable_rules(open_harness: Any, tmp_path: Path) -> None:
     path = tmp_path / "plain_acl.yml"
     path.write_text("accounts: [")
     with pytest.raises(AccessError, match=r"access control \(aclEnable=true\).*plain_acl.yml: is not valid YAML"):
         open_harness(acl_enable=True, acl_config_path=str(path))
 
 
-def test_without_a_file_everybody_is_refused_until_there_is_one(
+def test_missing_file_denies_all_until_it_exists(
     open_harness: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "plain_acl.yml"
@@ -79,7 +77,7 @@ def put(guarded: Guarded, key: str, **fields: Any) -> Command:
     return answer
 
 
-def test_an_account_is_made_changed_and_deleted(guarded: Guarded, open_harness: Any) -> None:
+def test_account_is_created_changed_and_deleted(guarded: Guarded, open_harness: Any) -> None:
     assert put(guarded, "newcomers", topicPerms="Orders=PUB,Read=SUB", defaultGroupPerm="SUB").code == 0
     assert guarded.refusal(310, send_fields("Orders"), key="newcomers") == ""
     assert put(guarded, "newcomers", topicPerms="Read=SUB").code == 0
@@ -94,7 +92,7 @@ def test_an_account_is_made_changed_and_deleted(guarded: Guarded, open_harness: 
     assert len(again.access.rules.accounts) == 5
 
 
-def test_an_account_is_changed_in_its_own_file(guarded: Guarded) -> None:
+def test_account_is_changed_in_its_own_file(guarded: Guarded) -> None:
     other = guarded.path.parent / "acl" / "team.yml"
     other.parent.mkdir()
     other.write_text("accounts:\n- {accessKey: team-key, secretKey: team-secret}\n")
@@ -127,7 +125,7 @@ def test_an_account_is_changed_in_its_own_file(guarded: Guarded) -> None:
         (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "../plain_acl.yml"}, 211, "no file of rules"),
     ],
 )
-def test_a_change_that_cannot_be_changes_nothing(
+def test_invalid_change_has_no_effect(
     guarded: Guarded, code: int, fields: dict[str, str], refused: int, said: str
 ) -> None:
     before = guarded.path.read_text()
@@ -137,7 +135,7 @@ def test_a_change_that_cannot_be_changes_nothing(
     assert len(guarded.access.rules.accounts) == 5
 
 
-def test_a_file_that_is_broken_or_cannot_be_written_is_left_as_it_is(guarded: Guarded) -> None:
+def test_broken_or_unwritable_file_stays_unchanged(guarded: Guarded) -> None:
     guarded.path.write_text("accounts: [")
     answer = put(guarded, "newcomers")
     assert (answer.code, "correct the file first" in str(answer.remark)) == (209, True)
@@ -149,29 +147,27 @@ def test_a_file_that_is_broken_or_cannot_be_written_is_left_as_it_is(guarded: Gu
     assert guarded.refusal(26, key="newcomers") == "No acl config for newcomers"
 
 
-def test_a_concurrent_edit_of_the_file_is_kept(guarded: Guarded) -> None:
+def test_concurrent_edit_of_the_file_is_kept(guarded: Guarded) -> None:
     guarded.path.write_text(RULES + "- {accessKey: by-hand, secretKey: by-hand-secret}\n")
     assert put(guarded, "newcomers").code == 0
     assert guarded.refusal(26, key="by-hand") == ""
     assert "by-hand-secret" in guarded.path.read_text()
 
 
-def test_the_white_list_is_replaced(guarded: Guarded) -> None:
+def test_white_list_is_replaced(guarded: Guarded) -> None:
     assert guarded.ask(53, {"globalWhiteAddrs": "10.3.0.{1,2},10.4.*.*"}, key="operators").code == 0
     for address, unsigned in (("10.1.0.9", False), ("10.3.0.2", True), ("10.3.0.3", False), ("10.4.5.6", True)):
         said = guarded.refusal(26, key=None, session=FakeSession(address=address))
         assert (said == "") is unsigned
 
 
-def test_without_access_control_its_requests_say_how_to_switch_it_on(harness: Harness) -> None:
+def test_requests_without_access_control_explain_how_to_enable_it(harness: Harness) -> None:
     for code, refused in ((50, 209), (51, 210), (52, 1), (53, 211)):
         answer = harness.answer(code, {"accessKey": "x", "globalWhiteAddrs": "x"})
         assert (answer.code, "aclEnable=true" in str(answer.remark)) == (refused, True)
 
 
-def test_no_secret_is_in_a_log_an_answer_or_the_configuration(
-    guarded: Guarded, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_logs_responses_and_configuration_contain_no_secret(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     answers = [put(guarded, "newcomers"), put(guarded, "newcomers", topicPerms="T"), guarded.ask(52, key="operators")]
     answers += [guarded.ask(26, key="operators"), guarded.ask(310, send_fields("Orders"), secret="wrong-secret")]
@@ -183,7 +179,7 @@ def test_no_secret_is_in_a_log_an_answer_or_the_configuration(
         assert secret not in shown
 
 
-def test_held_requests_are_checked_again_by_the_current_rules(guarded: Guarded) -> None:
+def test_held_requests_are_authorized_again_by_current_rules(guarded: Guarded) -> None:
     pull = Command(11, fields={"topic": "Orders", "consumerGroup": "mine", "AccessKey": "application"})
     session = guarded.harness.session
     before = guarded.access.account_of(session, pull)
