@@ -97,7 +97,7 @@ def test_accounts_and_white_lists_are_changed_by_commands(
     assert (done.code, "--topic Orders: use NAME=PERM" in done.err) == (2, True)
 
 
-def test_an_incomplete_key_pair_is_reported(secret_file: Path, tmp_path: Path) -> None:
+def test_key_without_secret_and_secret_without_key_are_errors(secret_file: Path, tmp_path: Path) -> None:
     account_flags.clear()
     assert account_from({}, "", "") is None
     assert account_from({"DELAYMQ_SECRET_KEY": "left over"}, "", "") is None
@@ -140,7 +140,7 @@ def test_new_administrators_require_the_second_signature(
     assert done.code == 0
 
 
-def test_access_control_is_made_for_a_broker_that_has_none(tmp_path: Path) -> None:
+def test_access_control_is_created_for_a_broker_without_it(tmp_path: Path) -> None:
     config = tmp_path / "broker.conf"
     config.write_text("# ours\nlistenPort=10911\n")
     done = called("acl", "init", "-c", str(config))
@@ -162,7 +162,7 @@ def test_access_control_is_made_for_a_broker_that_has_none(tmp_path: Path) -> No
     assert (again.code, "already enables access control" in again.err) == (2, True)
 
 
-def test_acl_init_with_a_certificate_requires_tls_of_administrators(tmp_path: Path) -> None:
+def test_new_access_control_requires_tls_of_administrators_with_a_certificate(tmp_path: Path) -> None:
     config = tmp_path / "broker.conf"
     config.write_text("tls.server.certPath=/etc/cert.pem\n")
     assert called("acl", "init", "-c", str(config), "--key", "head.admin").code == 0

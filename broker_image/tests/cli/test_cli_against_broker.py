@@ -1,4 +1,4 @@
-"""The commands against `delaymq standalone` as a process."""
+"""Commands against a `delaymq standalone` process."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
         yield broker
 
 
-def test_a_delayed_message_is_received_on_time(standalone: Standalone) -> None:
+def test_delayed_message_is_received_on_time(standalone: Standalone) -> None:
     words = ("send", "Plants", "water them", "--delay", "2s", "--keys", "a b", "--tags", "Home")
     sent = called(*words, environment=standalone.environment)
     assert sent.code == 0
@@ -35,7 +35,7 @@ def test_a_delayed_message_is_received_on_time(standalone: Standalone) -> None:
     assert message["storedMs"] - message["bornMs"] >= 2_000
 
 
-def test_a_group_receives_each_message_once_and_at_most_the_requested_number(standalone: Standalone) -> None:
+def test_group_receives_each_message_once_up_to_the_requested_number(standalone: Standalone) -> None:
     sent = called("send", "Counted", "-", "--count", "5", "--json", environment=standalone.environment, given="text")
     ids = [json.loads(line)["messageId"] for line in sent.out.splitlines()]
     assert len(set(ids)) == 5
@@ -49,7 +49,7 @@ def test_a_group_receives_each_message_once_and_at_most_the_requested_number(sta
     assert {each["body"] for each in received} == {"text"}
 
 
-def test_too_few_messages_are_reported(standalone: Standalone) -> None:
+def test_receiving_too_few_is_reported(standalone: Standalone) -> None:
     called("send", "Few", "x", environment=standalone.environment)
     words = ("receive", "Few", "--count", "2", "--timeout", "1")
     done = called(*words, environment=standalone.environment)
@@ -57,7 +57,7 @@ def test_too_few_messages_are_reported(standalone: Standalone) -> None:
     assert "received 1 of 2 messages" in done.err
 
 
-def test_a_receive_without_messages_reports_why(standalone: Standalone) -> None:
+def test_receiving_nothing_states_the_reason(standalone: Standalone) -> None:
     done = called("receive", "NotYet", "--timeout", "0.5", environment=standalone.environment)
     assert (done.code, done.out) == (0, "")
     assert "topic NotYet does not exist yet" in done.err
@@ -68,7 +68,7 @@ def test_a_receive_without_messages_reports_why(standalone: Standalone) -> None:
     assert "has consumed all messages of topic Read" in done.err
 
 
-def test_a_wrong_kind_of_address_is_reported(standalone: Standalone) -> None:
+def test_wrong_kind_of_address_is_reported(standalone: Standalone) -> None:
     done = called("send", "T", "x", "--namesrv", f"127.0.0.1:{standalone.listen_port}")
     assert done.code == 1
     assert "Is this a broker's address?" in done.err
@@ -78,7 +78,7 @@ def test_a_wrong_kind_of_address_is_reported(standalone: Standalone) -> None:
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
-def test_when_the_reader_of_a_pipe_goes_no_message_is_lost(standalone: Standalone, form: list[str]) -> None:
+def test_closed_pipe_loses_no_message(standalone: Standalone, form: list[str]) -> None:
     topic = f"Pipe{len(form)}"
     environment = {**os.environ, **standalone.environment}
     words = [sys.executable, "-m", "delaymq", "receive", topic, "--follow", "--group", topic, *form]
@@ -96,13 +96,13 @@ def test_when_the_reader_of_a_pipe_goes_no_message_is_lost(standalone: Standalon
     assert "retry" not in again.out
 
 
-def test_a_delay_that_the_broker_does_not_have_is_refused_with_its_list(standalone: Standalone) -> None:
+def test_unknown_delay_is_rejected_with_the_available_ones(standalone: Standalone) -> None:
     done = called("send", "Plants", "x", "--delay", "3s", environment=standalone.environment)
     assert done.code == 2
     assert "its levels are: 1s 2s 5s" in done.err
 
 
-def test_the_status_shows_pending_messages(standalone: Standalone) -> None:
+def test_status_shows_pending_messages(standalone: Standalone) -> None:
     called("send", "Later", "x", "--delay", "5s", "--count", "3", environment=standalone.environment)
     status = called("delay", "status", environment=standalone.environment)
     assert status.code == 0
@@ -112,14 +112,14 @@ def test_the_status_shows_pending_messages(standalone: Standalone) -> None:
     assert [level["pending"] for level in data["levels"]][2] == 3
 
 
-def test_a_second_start_on_the_same_store_is_refused(standalone: Standalone) -> None:
+def test_second_start_on_the_same_store_is_rejected(standalone: Standalone) -> None:
     other = Standalone(standalone.store_path.parent)
     done = command(*other.arguments)
     assert done.returncode == 1
     assert "cannot start" in done.stderr
 
 
-def test_a_store_that_was_stopped_cleanly_is_sound_and_can_be_looked_into(tmp_path: Path) -> None:
+def test_cleanly_stopped_store_is_sound_and_can_be_inspected(tmp_path: Path) -> None:
     broker = Standalone(tmp_path)
     with broker.running() as process:
         called("send", "Kept", "x", "--delay", "1s", environment=broker.environment)
@@ -143,7 +143,7 @@ def test_a_store_that_was_stopped_cleanly_is_sound_and_can_be_looked_into(tmp_pa
     assert "log-hole" in damaged.out
 
 
-def test_an_unreachable_broker_of_a_route_is_named(tmp_path: Path) -> None:
+def test_unreachable_broker_of_a_route_is_reported(tmp_path: Path) -> None:
     broker = Standalone(tmp_path)
     arguments = ["namesrv", "--namesrv-port", str(broker.namesrv_port), "--store-path", str(tmp_path / "namesrv")]
     namesrv = subprocess.Popen([sys.executable, "-m", "delaymq", *arguments], stderr=subprocess.DEVNULL)

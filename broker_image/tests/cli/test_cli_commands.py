@@ -1,4 +1,4 @@
-"""The commands as a user runs them: exit codes, errors that say what to do, no stack traces."""
+"""Commands as a user runs them: exit codes, helpful errors, no stack traces."""
 
 import json
 import subprocess
@@ -14,12 +14,12 @@ from delaymq_testing.cli_running import command, ended
 NOBODY = "127.0.0.1:1"
 
 
-def test_the_version_is_printed() -> None:
+def test_version_is_printed() -> None:
     done = command("--version")
     assert (done.returncode, done.stdout) == (0, f"delaymq {__version__}\n")
 
 
-def test_help_names_all_commands() -> None:
+def test_help_lists_all_commands() -> None:
     done = command("--help")
     assert done.returncode == 0
     for name in (
@@ -38,7 +38,7 @@ def test_help_names_all_commands() -> None:
 
 
 @pytest.mark.parametrize("server", ["standalone", "broker", "namesrv"])
-def test_servers_list_their_own_options(server: str) -> None:
+def test_server_help_lists_their_options(server: str) -> None:
     done = command(server, "--help")
     assert done.returncode == 0
     assert "--listen-port" in done.stdout
@@ -60,7 +60,7 @@ def test_servers_list_their_own_options(server: str) -> None:
         ("store", "verify"),
     ],
 )
-def test_wrong_arguments_end_with_two(words: tuple[str, ...]) -> None:
+def test_wrong_arguments_exit_with_two(words: tuple[str, ...]) -> None:
     code, _, error = ended(*words)
     assert code == 2
     assert error
@@ -77,13 +77,13 @@ def test_wrong_arguments_end_with_two(words: tuple[str, ...]) -> None:
         (("message", "life", "7F" * 16, "--http", NOBODY), "which RocketMQ's broker does not have"),
     ],
 )
-def test_a_refused_connection_is_an_error_with_advice(words: tuple[str, ...], hint: str) -> None:
+def test_connection_error_says_what_to_do(words: tuple[str, ...], hint: str) -> None:
     code, out, error = ended(*words)
     assert (code, out) == (3, "")
     assert hint in error
 
 
-def test_a_wrong_configuration_is_refused_with_the_key(tmp_path: Path) -> None:
+def test_invalid_configuration_is_rejected_with_its_key(tmp_path: Path) -> None:
     config = tmp_path / "broker.conf"
     config.write_text("listnPort=1\n")
     done = command("standalone", "-c", str(config), "--store-path", str(tmp_path / "store"))
@@ -95,7 +95,7 @@ def test_a_wrong_configuration_is_refused_with_the_key(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_a_directory_that_is_not_a_store_exits_with_2(tmp_path: Path) -> None:
+def test_invalid_store_exits_with_two(tmp_path: Path) -> None:
     for name in ("verify", "inspect"):
         code, out, error = ended("store", name, str(tmp_path))
         assert code == 2
@@ -103,7 +103,7 @@ def test_a_directory_that_is_not_a_store_exits_with_2(tmp_path: Path) -> None:
     assert json.loads(ended("store", "verify", str(tmp_path), "--json")[1])["exit_code"] == 2
 
 
-def test_the_configuration_for_the_real_broker_can_be_printed_without_starting(tmp_path: Path) -> None:
+def test_configuration_for_the_real_broker_is_printed_without_starting(tmp_path: Path) -> None:
     segment = tmp_path / "commitlog" / "00000000000000000000"
     segment.parent.mkdir()
     segment.write_bytes(bytes(8192))
@@ -117,7 +117,7 @@ def test_the_configuration_for_the_real_broker_can_be_printed_without_starting(t
     assert [path.name for path in tmp_path.iterdir()] == ["commitlog"]
 
 
-def test_servers_start_without_the_libraries_for_terminals() -> None:
+def test_servers_start_without_terminal_libraries() -> None:
     program = (
         "import sys, delaymq.cli.main, delaymq.cli.servers.serve, delaymq.server.main, delaymq.server.standalone;"
         "sys.exit(bool({'typer', 'rich', 'click'} & sys.modules.keys()))"
@@ -125,7 +125,7 @@ def test_servers_start_without_the_libraries_for_terminals() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=30).returncode == 0
 
 
-def test_names_that_are_no_text_are_shown_escaped(tmp_path: Path) -> None:
+def test_undecodable_names_are_shown_escaped(tmp_path: Path) -> None:
     body, topic, host = b"x", b"Bad\xaaName", pack_host("127.0.0.1", 10911)
     record = encode_record(
         topic=topic, queue_id=0, queue_offset=0, physical_offset=0, flag=0, sys_flag=0, born_timestamp_ms=1,

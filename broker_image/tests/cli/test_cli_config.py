@@ -1,4 +1,4 @@
-"""`delaymq config`: settings and their origins, all problems of a file at once, and what a key means."""
+"""`delaymq config`: settings and their origins, all problems of a file together, and explanations of keys."""
 
 import json
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_print_shows_where_each_value_is_from(config: Config, file: Path) -> None:
+def test_print_shows_the_origin_of_each_value(config: Config, file: Path) -> None:
     words = ("print", "standalone", "-c", str(file), "--listen-port", "5", "--json")
     answer = json.loads(config(*words, DELAYMQ_MAX_MESSAGE_SIZE="2048", DELAYMQ_HTTP_TOKEN="very-secret"))
     found = {row["key"]: row for row in answer["broker"]}
@@ -66,7 +66,7 @@ def test_print_shows_where_each_value_is_from(config: Config, file: Path) -> Non
     assert "very-secret" not in json.dumps(answer)
 
 
-def test_config_print_omits_defaults_on_request(config: Config, file: Path) -> None:
+def test_print_omits_defaults_on_request(config: Config, file: Path) -> None:
     text = config("print", "broker", "-c", str(file), "--changed", DELAYMQ_HTTP_TOKEN="very-secret")
     from_file = [line.split()[0] for line in text.splitlines() if "broker.conf:" in line]
     assert from_file == ["brokerName", "fileReservedTime"]
@@ -76,12 +76,12 @@ def test_config_print_omits_defaults_on_request(config: Config, file: Path) -> N
     assert "maxMessageSize" in config("print", "broker")
 
 
-def test_print_takes_a_name_server_s_flags_too(config: Config) -> None:
+def test_print_accepts_nameserver_flags(config: Config) -> None:
     answer = json.loads(config("print", "namesrv", "--namesrv-port", "5", "--changed", "--json"))
     assert [(row["key"], row["origin"]) for row in answer["namesrv"]] == [("listenPort", "flag --namesrv-port")]
 
 
-def test_config_print_reports_all_problems(config: Config, tmp_path: Path) -> None:
+def test_print_reports_all_errors_instead(config: Config, tmp_path: Path) -> None:
     path = tmp_path / "bad.conf"
     path.write_text("lisenPort=1\nrouteGraceMs=-1\n")
     text = config("print", "-c", str(path), code=2)
@@ -102,7 +102,7 @@ def test_check_names_every_problem_with_its_line(config: Config, tmp_path: Path)
     assert len(answer["problems"]) == 5
 
 
-def test_config_check_lists_ignored_keys_and_reasons(config: Config, file: Path) -> None:
+def test_check_of_a_valid_file_lists_ignored_keys_with_reasons(config: Config, file: Path) -> None:
     text = config("check", str(file))
     assert f"{file}:4: sendMessageThreadPoolNums is ignored: thread pools and queues of the Java broker" in text
     assert f"{file}: no errors" in text
@@ -112,7 +112,7 @@ def test_config_check_lists_ignored_keys_and_reasons(config: Config, file: Path)
     assert "cannot read" in config("check", str(file) + "x", code=2)
 
 
-def test_keys_explains_one_and_lists_all(config: Config) -> None:
+def test_keys_explains_one_key_and_lists_all(config: Config) -> None:
     text = config("keys", "mappedFileSizeCommitLog")
     for words in (
         "size of a commit log segment, in bytes",
@@ -128,14 +128,14 @@ def test_keys_explains_one_and_lists_all(config: Config) -> None:
     assert [(row["server"], row["default"]) for row in rows] == [("broker", "10911"), ("namesrv", "9876")]
 
 
-def test_keys_explains_those_of_rocketmq_that_are_no_settings_here(config: Config) -> None:
+def test_keys_explains_unsupported_rocketmq_keys(config: Config) -> None:
     assert "has no meaning here" in config("keys", "serverWorkerThreads")
     assert "is rejected (accepted: false): light queues are not supported" in config("keys", "enableLmq")
     assert json.loads(config("keys", "enableLmq", "--json"))["kind"] == "refused"
     assert "did you mean listenPort?" in config("keys", "lisenPort", code=2)
 
 
-def test_a_token_may_come_from_a_file(config: Config, file: Path, tmp_path: Path) -> None:
+def test_token_may_come_from_a_file(config: Config, file: Path, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("very-secret\n")
     file.write_text(f"httpTokenFile={token}\n")
@@ -150,7 +150,7 @@ def test_a_token_may_come_from_a_file(config: Config, file: Path, tmp_path: Path
     assert "keep one of them" in config("print", "broker", "-c", str(file), code=2, DELAYMQ_HTTP_TOKEN="x")
 
 
-def test_config_print_shows_a_running_brokers_settings_and_pending_restarts(tmp_path: Path) -> None:
+def test_print_shows_a_running_brokers_settings_and_pending_changes(tmp_path: Path) -> None:
     server = Standalone(tmp_path)
     with server.running():
         url = f"http://127.0.0.1:{server.http_port}"
@@ -164,7 +164,7 @@ def test_config_print_shows_a_running_brokers_settings_and_pending_restarts(tmp_
     assert "is it running?" in done.stderr
 
 
-def test_a_server_reports_all_problems_of_its_file_and_exits_with_2(tmp_path: Path) -> None:
+def test_server_reports_all_errors_of_its_file_and_exits_with_2(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("lisenPort=1\nmaxMessageSize=many\n")
     done = command("standalone", "-c", str(path))

@@ -1,4 +1,4 @@
-"""Contexts: which addresses a command means, the file that names them, and what may not be in it or go to whom."""
+"""Contexts: selected addresses, the contexts file, and where tokens may be sent."""
 
 import json
 import stat
@@ -24,14 +24,14 @@ def write(environment: dict[str, str], text: str) -> None:
 DEV = 'current = "dev"\n[contexts.dev]\nnamesrv = "10.0.0.5:9876"\nhttp = "http://10.0.0.5:8080"\n'
 
 
-def test_without_anything_this_machine_is_meant(environment: dict[str, str]) -> None:
+def test_default_is_this_machine(environment: dict[str, str]) -> None:
     found = target(environment=environment)
     assert (found.namesrv, found.http, found.token, found.context) == (
         "127.0.0.1:9876", "http://127.0.0.1:8080", "", "",
     )  # fmt: skip
 
 
-def test_a_flag_goes_before_the_environment_and_that_before_the_context(environment: dict[str, str]) -> None:
+def test_flag_overrides_environment_and_environment_overrides_context(environment: dict[str, str]) -> None:
     write(environment, DEV)
     assert target(environment=environment).namesrv == "10.0.0.5:9876"
     said = {**environment, "DELAYMQ_NAMESRV": "b:1", "DELAYMQ_HTTP": "http://b:2"}
@@ -40,7 +40,7 @@ def test_a_flag_goes_before_the_environment_and_that_before_the_context(environm
     assert target(http="http://c:2", environment=said).http == "http://c:2"
 
 
-def test_a_context_named_by_a_flag_goes_before_the_environment(environment: dict[str, str]) -> None:
+def test_context_named_by_a_flag_overrides_the_environment(environment: dict[str, str]) -> None:
     write(environment, DEV + '[contexts.prod]\nnamesrv = "10.9.9.9:9876"\n')
     said = {**environment, "DELAYMQ_NAMESRV": "b:1", "DELAYMQ_CONTEXT": "dev"}
     assert target(context="prod", environment=said).namesrv == "10.9.9.9:9876"
@@ -50,7 +50,7 @@ def test_a_context_named_by_a_flag_goes_before_the_environment(environment: dict
     assert target(environment=named).context == "prod"
 
 
-def test_a_context_s_token_goes_to_its_own_address_only(environment: dict[str, str], tmp_path: Path) -> None:
+def test_context_token_is_sent_to_its_own_address_only(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n")
     write(environment, DEV + f'token-file = "{tmp_path}/token"\n')
     assert target(environment=environment).token == "s3cret"
@@ -61,7 +61,7 @@ def test_a_context_s_token_goes_to_its_own_address_only(environment: dict[str, s
 
 
 @pytest.mark.parametrize("content", [b"", b"two\nlines", b"\xff\xfe", b"x" * 5_000], ids=len)
-def test_an_invalid_token_is_not_sent(content: bytes, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_invalid_token_is_not_sent(content: bytes, tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(CommandError, match="does not contain a token"):
         target(token_file=str(tmp_path / "token"), environment=environment)
@@ -86,7 +86,7 @@ def test_an_invalid_token_is_not_sent(content: bytes, tmp_path: Path, environmen
     ],
     ids=lambda value: value[:24],
 )
-def test_an_invalid_context_file_is_reported_with_the_line(text: str, told: str, environment: dict[str, str]) -> None:
+def test_invalid_file_is_reported_with_its_line(text: str, told: str, environment: dict[str, str]) -> None:
     write(environment, text)
     done = called("topic", "list", environment=environment)
     assert (done.code, done.out) == (2, "")
@@ -94,7 +94,7 @@ def test_an_invalid_context_file_is_reported_with_the_line(text: str, told: str,
     assert environment["DELAYMQ_CONFIG"] in done.err
 
 
-def test_a_saved_context_file_is_read_back_and_private(tmp_path: Path) -> None:
+def test_saved_contexts_are_read_back_and_private(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "contexts.toml"
     contexts = Contexts("a", {"a": Context('q"uo\\te', "http://ü", "~/t"), "b-1": Context(), "c": Context("x:1")})
     for _ in range(2):
@@ -105,12 +105,12 @@ def test_a_saved_context_file_is_read_back_and_private(tmp_path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["contexts.toml"]
 
 
-def test_the_context_file_is_in_the_users_configuration_directory() -> None:
+def test_file_is_in_the_users_configuration_folder() -> None:
     assert path_of_file({"XDG_CONFIG_HOME": "/x"}) == Path("/x/delaymq/contexts.toml")
     assert path_of_file({}).parts[-3:] == (".config", "delaymq", "contexts.toml")
 
 
-def test_contexts_are_set_used_shown_and_forgotten(environment: dict[str, str]) -> None:
+def test_contexts_are_set_used_shown_and_deleted(environment: dict[str, str]) -> None:
     assert "no contexts in" in called("context", "list", environment=environment).out
     first = called("context", "set", "dev", "--namesrv", "10.0.0.5:9876", environment=environment)
     assert (first.code, "the current one" in first.out) == (0, True)
@@ -148,7 +148,7 @@ def test_contexts_are_set_used_shown_and_forgotten(environment: dict[str, str]) 
         (("delete", "gone", "--yes"), 2, "no context gone; known contexts"),
     ],
 )
-def test_an_invalid_context_is_rejected(
+def test_invalid_context_is_reported(
     words: tuple[str, ...], code: int, told: str, environment: dict[str, str]
 ) -> None:
     done = called("context", *words, environment=environment)

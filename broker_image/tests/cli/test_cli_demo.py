@@ -1,4 +1,4 @@
-"""`delaymq demo`, as a person tries it first: the commands of README."""
+"""`delaymq demo`, with the commands of README."""
 
 import json
 import re
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text()
 
 
-def test_make_has_the_targets_of_readme_and_the_demo_s_runs_the_command() -> None:
+def test_makefile_has_the_readmes_targets_and_demo_runs_the_command() -> None:
     targets = sorted(set(re.findall(r"^make ([\w-]+)", README, re.MULTILINE)))
     assert {"demo", "setup", "test"} <= set(targets)
     for target in targets:
@@ -27,7 +27,7 @@ def test_make_has_the_targets_of_readme_and_the_demo_s_runs_the_command() -> Non
         assert target != "demo" or planned.stdout.splitlines()[-1] == ".venv/bin/delaymq demo"
 
 
-def test_the_demo_succeeds_and_keeps_its_store(tmp_path: Path) -> None:
+def test_demo_succeeds_and_leaves_its_store_in_the_given_folder(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     command = ["demo", "--keep", str(kept)]
     done = called(*command)

@@ -1,4 +1,4 @@
-"""Every command's help, the page that lists them all, and how little is loaded for it."""
+"""Help of every command, the page that lists them all, and lazy loading."""
 
 import inspect
 import re
@@ -27,7 +27,7 @@ GROUPS = [name for name, entry in COMMANDS.items() if isinstance(entry, Group)]
 
 
 @pytest.mark.parametrize("words", [words for words in LEAVES if words[0] not in ABOUT], ids=" ".join)
-def test_every_command_has_a_help_text(words: tuple[str, ...]) -> None:
+def test_every_command_has_a_descriptive_help(words: tuple[str, ...]) -> None:
     done = called(*words, "--help")
     assert (done.code, done.err) == (0, "")
     assert " ".join(words) in done.out
@@ -36,13 +36,13 @@ def test_every_command_has_a_help_text(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("words", [(), *((group,) for group in GROUPS)], ids=str)
-def test_groups_of_commands_have_both_names_of_the_help(words: tuple[str, ...]) -> None:
+def test_command_groups_have_both_help_options(words: tuple[str, ...]) -> None:
     assert called(*words, "-h") == called(*words, "--help")
     assert called(*words, "-h").code == 0
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_group_lists_its_commands_alone_or_with_help(group: str) -> None:
+def test_every_group_lists_its_commands_with_and_without_help(group: str) -> None:
     entry = COMMANDS[group]
     assert isinstance(entry, Group)
     shown = called(group, "--help")
@@ -51,7 +51,7 @@ def test_every_group_lists_its_commands_alone_or_with_help(group: str) -> None:
     assert all(f"  {name} " in called(group).err + called(group).out for name in entry.commands)
 
 
-def test_a_mistyped_command_names_the_one_that_may_have_been_meant() -> None:
+def test_mistyped_command_gets_a_suggestion() -> None:
     done = called("topc", "list")
     assert (done.code, "Did you mean 'topic'?" in done.err) == (2, True)
     done = called("topic", "lst")
@@ -59,7 +59,7 @@ def test_a_mistyped_command_names_the_one_that_may_have_been_meant() -> None:
 
 
 @pytest.mark.parametrize(("words", "leaf"), [each for each in LEAVES.items() if each[1].text], ids=str)
-def test_the_command_list_equals_the_commands_help(words: tuple[str, ...], leaf: Leaf) -> None:
+def test_list_and_help_of_a_command_agree(words: tuple[str, ...], leaf: Leaf) -> None:
     module, _, name = leaf.target.partition(":")
     told = inspect.getdoc(getattr(import_module(f"delaymq.cli.commands.{module}"), name)) or ""
     assert told.splitlines()[0] == leaf.text
@@ -67,11 +67,11 @@ def test_the_command_list_equals_the_commands_help(words: tuple[str, ...], leaf:
         assert leaf.text == ABOUT[words[0]]
 
 
-def test_every_command_and_option_is_on_the_commands_page() -> None:
+def test_command_page_has_every_command_and_option() -> None:
     assert PAGE.read_text() == with_commands(PAGE.read_text()), "run `make docs`"
 
 
-def test_the_page_of_commands_leaves_nothing_out() -> None:
+def test_command_page_is_complete() -> None:
     sections = dict(part.split("\n", 1) for part in PAGE.read_text().split("### delaymq ")[1:])
     assert set(sections) == {" ".join(words) for words in LEAVES}
     for name, made in commands():
@@ -81,7 +81,7 @@ def test_the_page_of_commands_leaves_nothing_out() -> None:
         assert all(word in sections[name] for word in parser(name).format_help().split() if word.startswith("--l"))
 
 
-def test_each_command_of_the_page_leads_to_its_module() -> None:
+def test_each_command_of_the_page_links_to_its_module() -> None:
     for section in PAGE.read_text().split("### delaymq ")[1:]:
         (target,) = re.findall(r"^Code: \[`\S+`\]\((\S+)\)$", section, re.MULTILINE)
         text = (PAGE.parent / target).read_text()
@@ -91,7 +91,7 @@ def test_each_command_of_the_page_leads_to_its_module() -> None:
         assert re.search(rf"^(async )?def {function}\(", text, re.MULTILINE), name
 
 
-def test_json_output_equals_the_page() -> None:
+def test_json_examples_of_the_page_match_the_output() -> None:
     text = PAGE.read_text()
     source = Path(inspect.getfile(import_module("delaymq.cli.views.message_text"))).read_text()
     for name in ("offsetMessageId", "physicalOffset", "latenessMs", "bodyBase64"):
@@ -99,7 +99,7 @@ def test_json_output_equals_the_page() -> None:
         assert f'"{name}"' in source
 
 
-def test_the_list_of_commands_loads_no_command() -> None:
+def test_list_of_commands_loads_no_command() -> None:
     program = (
         "import sys; from delaymq.cli.main import main\n"
         "try: main(['--help'])\n"
@@ -115,7 +115,7 @@ def test_the_list_of_commands_loads_no_command() -> None:
     ("words", "missing", "extra"),
     [(["topic", "list"], "typer", "cli"), (["standalone"], "uvloop", "server"), (["topic", "list"], "msgspec", "cli")],
 )
-def test_a_missing_extra_is_an_error_with_advice(words: list[str], missing: str, extra: str, tmp_path: Path) -> None:
+def test_distribution_without_extras_says_what_to_install(words: list[str], missing: str, extra: str, tmp_path: Path) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from delaymq.cli.main import main; main({words!r})"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path
@@ -129,12 +129,12 @@ def test_a_missing_extra_is_an_error_with_advice(words: list[str], missing: str,
 @pytest.mark.parametrize(
     "module", ["commands.delay.status", "commands.delay.watch", "commands.message", "commands.context"]
 )
-def test_commands_over_http_load_no_client(module: str) -> None:
+def test_http_commands_load_no_client(module: str) -> None:
     program = f"import sys, delaymq.cli.{module}; sys.exit('delaymq.client' in sys.modules or 'asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
 
 
-def test_shells_are_taught_and_answered() -> None:
+def test_shell_completion_scripts_and_completions_work() -> None:
     for shell in ("bash", "zsh", "fish"):
         shown = called("completion", "show", "--shell", shell)
         assert (shown.code, "_DELAYMQ_COMPLETE" in shown.out) == (0, True)
@@ -147,7 +147,7 @@ def test_shells_are_taught_and_answered() -> None:
     assert called("completion", "show", "--shell", "nonsense").code == 2
 
 
-def test_a_shell_s_start_file_is_written_on_request(tmp_path: Path) -> None:
+def test_completion_is_installed_in_the_shells_start_file_on_request(tmp_path: Path) -> None:
     done = command("completion", "install", "--shell", "bash", environment={"HOME": str(tmp_path)})
     assert done.returncode == 0
     assert "delaymq" in (tmp_path / ".bashrc").read_text()

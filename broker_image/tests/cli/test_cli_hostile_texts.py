@@ -1,4 +1,4 @@
-"""Bodies, keys, names and answers that others wrote: none of them acts on the terminal or breaks a command."""
+"""Hostile bodies, keys, names and responses neither control the terminal nor break a command."""
 
 import io
 import json
@@ -40,7 +40,7 @@ LOOKS = [
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("words", LOOKS, ids=lambda words: " ".join(words[:2]) + words[3])
-def test_control_characters_are_shown_as_escapes(
+def test_terminal_control_characters_are_escaped(
     standalone: Standalone, words: tuple[str, ...], form: list[str]
 ) -> None:
     asked = [each if each != "text" else f"g{len(form)}" for each in words]
@@ -54,12 +54,12 @@ def test_control_characters_are_shown_as_escapes(
         assert message["tags"] == HOSTILE
 
 
-def test_a_received_message_is_one_line_however_long_it_is(standalone: Standalone) -> None:
+def test_received_message_is_one_line_of_any_length(standalone: Standalone) -> None:
     done = called("receive", "Hostile", "--tail", "5", environment=standalone.environment | {"COLUMNS": "40"})
     assert len(done.lines) == 1
 
 
-def test_one_message_and_its_life_are_shown_with_escapes(standalone: Standalone) -> None:
+def test_message_and_history_are_escaped(standalone: Standalone) -> None:
     found = called("message", "find", "Hostile", "--from", "1h ago", "--json", environment=standalone.environment)
     offset_id = json.loads(found.out)["offsetMessageId"]
     for words in (("message", "get"), ("message", "life")):
@@ -91,7 +91,7 @@ def asked(server: HTTPServer, *words: str) -> Done:
 
 
 @pytest.mark.parametrize("status", ["400 Bad", "500 \x1b[31mred", "401 \x1b[31m"])
-def test_errors_of_a_hostile_server_are_shown_with_escapes(status: str) -> None:
+def test_errors_of_a_hostile_server_are_escaped(status: str) -> None:
     body = json.dumps({"error": {"code": "\x1b[2J", "message": HOSTILE}}).encode()
     done = asked(answering(status, body), "delay", "status")
     assert done.code == (2 if status.startswith("400") else 1)
@@ -106,7 +106,7 @@ def test_ordinary_text_is_unchanged() -> None:
     assert json.loads(json_line({"a": text})) == {"a": text}
 
 
-def test_json_is_one_line_for_every_reader_and_lossless() -> None:
+def test_json_is_one_lossless_line() -> None:
     text = "".join(map(chr, [*range(0x300), 0x2028, 0x2029, 0xD800, 0xFEFF, 0xE0001]))
     line = json_line(text)
     assert json.loads(line) == text
@@ -115,7 +115,7 @@ def test_json_is_one_line_for_every_reader_and_lossless() -> None:
     assert len(line.splitlines()) == 1
 
 
-def test_a_file_of_settings_does_not_act_on_the_terminal(tmp_path: Path) -> None:
+def test_settings_file_is_escaped(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("brokerName=\x1b[31mred\nmaxMessageSize=\x1b[2J\n\x1b[1m=x\n")
     for words in (("config", "check", str(file)), ("config", "print", "standalone", "-c", str(file))):

@@ -1,4 +1,4 @@
-"""Commands that ask over HTTP, against a server that answers what the test says: shapes, limits, every error."""
+"""Commands over HTTP, against a scripted server: requests, limits, every error."""
 
 import http.server
 import json
@@ -77,7 +77,7 @@ def ask(api: FakeApi, *words: str, **environment: str) -> Any:
     return called(*words, environment={"DELAYMQ_HTTP": api.url, **environment})
 
 
-def test_a_token_from_the_environment_goes_along_and_is_never_shown(api: FakeApi) -> None:
+def test_token_from_the_environment_is_sent_and_never_shown(api: FakeApi) -> None:
     api.answers["/api/v1/delay"] = (200, DELAY)
     done = ask(api, "delay", "status", DELAYMQ_HTTP_TOKEN="s3cret")
     assert done.code == 0
@@ -85,7 +85,7 @@ def test_a_token_from_the_environment_goes_along_and_is_never_shown(api: FakeApi
     assert "s3cret" not in done.out + done.err
 
 
-def test_a_redirect_is_not_followed_with_the_token(api: FakeApi) -> None:
+def test_redirect_is_not_followed_with_the_token(api: FakeApi) -> None:
     api.answers["/api/v1/delay"] = (302, b"")
     api.headers["Location"] = f"{api.url}/elsewhere"
     done = ask(api, "delay", "status", DELAYMQ_HTTP_TOKEN="s3cret")
@@ -110,7 +110,7 @@ def test_a_redirect_is_not_followed_with_the_token(api: FakeApi) -> None:
     ],
     ids=str,
 )
-def test_an_error_is_one_line(api: FakeApi, status: int, answer: Any, told: str) -> None:
+def test_each_error_is_one_sentence(api: FakeApi, status: int, answer: Any, told: str) -> None:
     api.answers["/api/v1/delay"] = (status, answer)
     done = ask(api, "delay", "status")
     assert (done.code, done.out) == (1, "")
@@ -118,13 +118,13 @@ def test_an_error_is_one_line(api: FakeApi, status: int, answer: Any, told: str)
     assert done.err.count("\n") == 1
 
 
-def test_a_larger_answer_than_any_broker_s_is_not_taken(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_response_is_rejected(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_api, "MAX_RESPONSE_BYTES", 10)
     api.answers["/api/v1/delay"] = (200, DELAY)
     assert "exceeds 10 bytes" in ask(api, "delay", "status").err
 
 
-def test_a_silent_server_times_out(api: FakeApi) -> None:
+def test_unresponsive_server_times_out(api: FakeApi) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -135,13 +135,13 @@ def test_a_silent_server_times_out(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:99999", "http://[::1", "no-port:x"])
-def test_an_invalid_address_is_a_usage_error(url: str) -> None:
+def test_invalid_address_is_a_usage_error(url: str) -> None:
     done = called("delay", "status", "--http", url)
     assert done.code == 2
     assert "is not an HTTP address" in done.err
 
 
-def test_methods_bodies_and_parameters_go_as_they_should(api: FakeApi) -> None:
+def test_methods_bodies_and_parameters_are_sent_as_documented(api: FakeApi) -> None:
     api.answers["/api/v1/thing"] = (200, {"a": 1})
     client = HttpApi(Target("", api.url, "", ""))
     for answer in (
@@ -183,7 +183,7 @@ def test_pending_messages_are_counted_by_level_topic_and_due_time(api: FakeApi) 
     assert api.requests[-1][1] == "/api/v1/delay/pending?by=due&level=2&topic=Orders&bucketMs=60000"
 
 
-def test_the_next_due_messages_are_listed(api: FakeApi) -> None:
+def test_next_due_messages_are_listed(api: FakeApi) -> None:
     path, rest = "/api/v1/delay/pending/messages", {"asOfMs": 1, "total": 1, "limit": 5, "complete": True}
     api.answers[path] = (200, {**rest, "messages": [MESSAGE], "truncated": False})
     done = ask(api, "delay", "pending", "--messages", "5")
@@ -200,7 +200,7 @@ def test_the_next_due_messages_are_listed(api: FakeApi) -> None:
     assert "the count is incomplete" in done.out
 
 
-def test_a_truncated_list_of_pending_messages_names_the_limit(api: FakeApi) -> None:
+def test_incomplete_list_of_pending_messages_states_the_limit(api: FakeApi) -> None:
     answer = {"asOfMs": 1, "messages": [MESSAGE] * 64, "total": 200, "truncated": True, "limit": 64, "complete": True}
     api.answers["/api/v1/delay/pending/messages"] = (200, answer)
     told = "64 of 200 pending messages are listed: a broker returns at most 64"
@@ -238,7 +238,7 @@ def test_paused_deliveries_are_reported(api: FakeApi) -> None:
     assert "4 overdue messages are being spread over time" in ask(api, "delay", "status").out
 
 
-def test_unreadable_offsets_are_forgotten_on_request(api: FakeApi) -> None:
+def test_unreadable_offsets_are_discarded_only_on_request(api: FakeApi) -> None:
     path = "/api/v1/offsets/forget"
     api.answers[path] = (200, {"asOfMs": 1, "kept": ["config/consumerOffset.json.unreadable"]})
     assert ask(api, "group", "forget-offsets").code != 0
@@ -251,7 +251,7 @@ def test_unreadable_offsets_are_forgotten_on_request(api: FakeApi) -> None:
     assert (refused.code, "the consumer offsets can be read" in refused.err) == (1, True)
 
 
-def test_watching_prints_a_line_each_look_where_no_terminal_is(api: FakeApi) -> None:
+def test_watch_prints_a_line_per_interval_without_a_terminal(api: FakeApi) -> None:
     api.answers["/api/v1/delay"] = (200, DELAY)
     done = ask(api, "delay", "watch", "--every", "0.2", "--times", "2")
     assert (done.code, len(done.lines)) == (0, 2)
@@ -260,7 +260,7 @@ def test_watching_prints_a_line_each_look_where_no_terminal_is(api: FakeApi) -> 
     assert [json.loads(line) for line in as_json.lines] == [DELAY, DELAY]
 
 
-def test_watching_waits_for_a_broker_that_goes_away_where_no_terminal_is(api: FakeApi) -> None:
+def test_watch_waits_for_an_unavailable_broker_without_a_terminal(api: FakeApi) -> None:
     for words in ((), ("--json",)):
         api.answers["/api/v1/delay"] = [(200, DELAY), None, None, (200, DELAY)]
         done = ask(api, "delay", "watch", "--every", "0.2", "--times", "4", *words)
@@ -272,7 +272,7 @@ def test_watching_waits_for_a_broker_that_goes_away_where_no_terminal_is(api: Fa
     assert (refused.code, len(refused.lines), "--token-file" in refused.err) == (1, 1, True)
 
 
-def test_dead_letters_are_resent_in_requests_of_64_and_failures_end_with_one(api: FakeApi) -> None:
+def test_dead_letters_are_resent_in_requests_of_64_and_failures_exit_with_one(api: FakeApi) -> None:
     path = "/api/v1/deadletters/billing/resend"
     api.answers[path] = (200, {"resent": [{"offsetMessageId": "A", "newOffsetMessageId": "B"}], "failed": []})
     done = ask(api, "deadletter", "resend", "billing", *(f"ID{number}" for number in range(65)))
@@ -292,7 +292,7 @@ def test_dead_letters_are_resent_in_requests_of_64_and_failures_end_with_one(api
         assert ask(api, "deadletter", "resend", *words).code == 2
 
 
-def test_the_life_of_a_message_is_shown(api: FakeApi) -> None:
+def test_message_history_is_shown(api: FakeApi) -> None:
     life = [{"event": "consumed", "atMs": None, "detail": "offset 3 of 5", "group": "billing"}]
     body = {"text": "hi", "base64": None, "bytes": 2, "truncated": False}
     api.answers["/api/v1/messages/AB"] = (200, {**MESSAGE, "life": life, "body": body})
@@ -311,7 +311,7 @@ def test_the_life_of_a_message_is_shown(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://me:pass-word@127.0.0.1:8080", "me:pass-word@127.0.0.1", "http://pass-word@x/"])
-def test_a_password_in_an_address_is_refused_and_not_shown(url: str) -> None:
+def test_password_in_an_address_is_rejected_and_not_shown(url: str) -> None:
     with pytest.raises(CommandError) as caught:
         http_api.checked_url(url)
     assert caught.value.exit_code == 2

@@ -1,4 +1,4 @@
-"""One member of a group: what it does, and a message that it is to consume, against a broker that runs."""
+"""A member of a group against a running broker: its status, and direct consumption."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def member(standalone: Standalone, group: str, topic: str) -> Iterator[tuple[str
         thread.join(LIMIT_S)
 
 
-def test_a_member_shows_its_state_and_consumes_directly(standalone: Standalone) -> None:
+def test_member_shows_its_status_and_consumes_a_message_directly(standalone: Standalone) -> None:
     def ask(*words: str) -> Done:
         return called(*words, environment=standalone.environment)
 
@@ -86,7 +86,7 @@ def test_a_member_shows_its_state_and_consumes_directly(standalone: Standalone) 
         assert bodies.count(b"bad") == 3
 
 
-def test_an_unknown_member_is_an_error(standalone: Standalone) -> None:
+def test_unknown_member_gets_no_request(standalone: Standalone) -> None:
     def ask(*words: str) -> Done:
         return called(*words, environment=standalone.environment)
 

@@ -1,4 +1,4 @@
-"""Sending many, looking on without a group, finding messages and dead letters: against a broker that runs."""
+"""Bulk sends, browsing without a group, finding messages and dead letters: against a running broker."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_several_texts_are_sent_with_keys_tags_and_properties(ask: Ask) -> None:
     assert all(row["properties"]["size"] == "a=b" for row in got)  # type: ignore[index]
 
 
-def test_lines_of_a_file_or_of_standard_input_are_messages(ask: Ask, tmp_path: Path) -> None:
+def test_lines_of_a_file_or_standard_input_are_messages(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"one\r\ntwo\n\n\xfft\nlast")
     done = ask("send", "Lines", "--lines", str(tmp_path / "lines"))
     assert (done.code, len(done.lines)) == (0, 4)
@@ -73,7 +73,7 @@ def test_lines_of_a_file_or_of_standard_input_are_messages(ask: Ask, tmp_path: P
     assert sorted(int(str(body)) for body in bodies(got)) == sorted([*range(200)] * 2)
 
 
-def test_a_rate_is_kept(ask: Ask) -> None:
+def test_rate_limit_is_obeyed(ask: Ask) -> None:
     ask("send", "Rated", *"abcde", "--rate", "50")
     stored = [int(str(row["bornMs"])) for row in ask.json("receive", "Rated", "--tail", "5")]
     # 80 ms by the clock that paces; on a machine that others use too the first may be made late, the last never early.
@@ -119,13 +119,13 @@ def test_a_rate_is_kept(ask: Ask) -> None:
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
-def test_an_impossible_request_is_reported(ask: Ask, words: tuple[str, ...], code: int, told: str) -> None:
+def test_invalid_options_are_reported(ask: Ask, words: tuple[str, ...], code: int, told: str) -> None:
     done = ask(*words)
     assert (done.code, done.out) == (code, "")
     assert told in done.err
 
 
-def test_an_http_port_as_name_server_is_reported_without_a_tls_hint(ask: Ask) -> None:
+def test_http_port_in_place_of_the_nameservers_is_reported_without_a_tls_hint(ask: Ask) -> None:
     http = ask.environment["DELAYMQ_HTTP"].removeprefix("http://")
     done = ask("topic", "list", "--namesrv", http)
     assert (done.code, done.out) == (3, "")
@@ -134,19 +134,19 @@ def test_an_http_port_as_name_server_is_reported_without_a_tls_hint(ask: Ask) ->
     assert "tls" not in done.err.lower()
 
 
-def test_too_long_a_line_ends_the_send_and_reports_the_progress(ask: Ask, tmp_path: Path) -> None:
+def test_overlong_line_ends_the_sending_with_the_progress(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"short\n" + b"x" * (4 * 1024 * 1024 + 1) + b"\n")
     done = ask("send", "TooLong", "--lines", str(tmp_path / "lines"))
     assert done.code == 2
     assert "line 2: exceeds 4194304 bytes" in done.err
 
 
-def test_a_failed_send_reports_the_number_sent(ask: Ask) -> None:
+def test_failed_send_reports_the_number_of_sent_messages(ask: Ask) -> None:
     done = ask("send", "Partly", "a", "b", "--delay", "3s")
     assert (done.code, "its levels are: 1s 2s 5s" in done.err, "sent before" in done.err) == (2, True, False)
 
 
-def test_looking_on_moves_no_group_and_needs_none(ask: Ask) -> None:
+def test_browsing_neither_needs_nor_moves_a_group(ask: Ask) -> None:
     ask("topic", "create", "Seen", "--queues", "2")
     ask("send", "Seen", *"abcdef")
     assert bodies(ask.json("receive", "Seen", "--tail", "3")) == ["d", "e", "f"]
@@ -216,7 +216,7 @@ def test_ctrl_c_exits_with_130_and_reports_the_count(ask: Ask, standalone: Stand
         assert process.stderr.read() == "delaymq: 1 message received\n"
 
 
-def test_messages_are_found_by_key_id_and_time_and_while_they_wait(ask: Ask) -> None:
+def test_messages_are_found_by_key_id_and_time_even_while_pending(ask: Ask) -> None:
     ask("topic", "create", "Found", "--queues", "2")
     [first] = ask.json("send", "Found", "a", "--key", "k1")
     ask("send", "Found", "b", "--key", "k1")
@@ -246,7 +246,7 @@ def test_messages_are_found_by_key_id_and_time_and_while_they_wait(ask: Ask) -> 
     assert ask("message", "get", "A" * 32, "--topic", "Found").code == 1
 
 
-def test_a_search_by_time_names_the_delayed_messages_that_wait(ask: Ask) -> None:
+def test_search_by_time_reports_pending_messages(ask: Ask) -> None:
     ask("topic", "create", "FindLater")
     ask("send", "FindLater", "a", "b", "--delay", "1h")
     search = ("message", "find", "FindLater", "--from", "10m ago")
@@ -267,7 +267,7 @@ def test_a_search_by_time_names_the_delayed_messages_that_wait(ask: Ask) -> None
     assert (done.code, done.err, done.lines[-1].startswith(told)) == (0, "", True)
 
 
-def test_a_message_that_waits_is_counted_listed_and_has_a_life(ask: Ask) -> None:
+def test_pending_message_is_counted_listed_and_has_a_history(ask: Ask) -> None:
     [sent] = ask.json("send", "Waiting", "x", "--delay", "1h", "--key", "w")
     [by_topic] = ask.json("delay", "pending", "--by", "topic", "--topic", "Waiting")
     assert [row["topic"] for row in by_topic["rows"]] == ["Waiting"]  # type: ignore[attr-defined]
@@ -283,7 +283,7 @@ def test_a_message_that_waits_is_counted_listed_and_has_a_life(ask: Ask) -> None
     assert watched[0]["levels"]
 
 
-def test_dead_letters_are_listed_and_given_to_their_group_again(ask: Ask, standalone: Standalone) -> None:
+def test_dead_letters_are_listed_and_resent_to_their_group(ask: Ask, standalone: Standalone) -> None:
     program = """
 import asyncio, sys
 from delaymq.client import *
@@ -344,7 +344,7 @@ asyncio.run(asyncio.wait_for(main(), 60))
     assert json.loads(got.out)["body"] == "poison"
 
 
-def test_receiving_by_a_condition_leaves_the_other_messages_out(ask: Ask, tmp_path: Path) -> None:
+def test_receiving_by_condition_skips_other_messages(ask: Ask, tmp_path: Path) -> None:
     ask("send", "Priced", "costs nothing")
     refused = ask("receive", "Priced", "--sql", "price > 5", "--count", "1")
     assert (refused.code, "enablePropertyFilter" in refused.err) == (1, True)
@@ -361,7 +361,7 @@ def test_receiving_by_a_condition_leaves_the_other_messages_out(ask: Ask, tmp_pa
         assert (wrong.code, "line 1, column 8" in wrong.err) == (1, True)
 
 
-def test_looking_on_by_a_condition_needs_no_group_and_leaves_none(ask: Ask, tmp_path: Path) -> None:
+def test_browsing_by_condition_neither_needs_nor_leaves_a_group(ask: Ask, tmp_path: Path) -> None:
     ask("send", "Watched", "costs nothing")
     for words in (("--tail", "1"), ("--tail", "0", "--follow")):
         refused = ask("receive", "Watched", "--sql", "price > 5", *words)
@@ -398,7 +398,7 @@ def test_looking_on_by_a_condition_needs_no_group_and_leaves_none(ask: Ask, tmp_
         assert there.json("group", "list", "--names") == []
 
 
-def test_looking_back_ends_when_enough_is_shown(ask: Ask) -> None:
+def test_browsing_backward_ends_when_enough_is_shown(ask: Ask) -> None:
     ask("send", "Enough", "a", "b", "c")
     done = ask("receive", "Enough", "--tail", "3", "--follow", "--count", "2")
     assert done.code == 0
@@ -406,7 +406,7 @@ def test_looking_back_ends_when_enough_is_shown(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
-def test_the_tail_ends_when_its_output_closes(ask: Ask, form: list[str]) -> None:
+def test_browsing_backward_ends_when_the_pipe_closes(ask: Ask, form: list[str]) -> None:
     ask("send", "NobodyReads", "a", "b", "c")
     words = [sys.executable, "-m", "delaymq", "receive", "NobodyReads", "--tail", "3", *form]
     reading, writing = os.pipe()
@@ -417,7 +417,7 @@ def test_the_tail_ends_when_its_output_closes(ask: Ask, form: list[str]) -> None
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_a_line_is_sent_before_the_next_one_comes(ask: Ask) -> None:
+def test_line_is_sent_before_the_next_one_arrives(ask: Ask) -> None:
     words = [sys.executable, "-m", "delaymq", "send", "Typed", "--lines", "-", "--json"]
     environment = {**os.environ, **ask.environment}
     with subprocess.Popen(

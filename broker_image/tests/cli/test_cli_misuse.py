@@ -1,4 +1,4 @@
-"""Misuse ends with exit code 2, whatever the command: a file or folder that cannot be what it is named for."""
+"""Misuse exits with code 2, whatever the command: unusable files and folders."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_a_named_file_or_folder_that_cannot_be_used_is_misuse(words: str, text: str) -> None:
+def test_unusable_file_or_folder_is_misuse(words: str, text: str) -> None:
     done = called(*words.split())
     assert text in done.err
     assert done.code == 2
 
 
-def test_a_backup_folder_that_holds_something_else_is_misuse(folder: Path) -> None:
+def test_foreign_backup_folder_is_misuse(folder: Path) -> None:
     store = folder / "source"
     (store / "commitlog").mkdir(parents=True)
     done = called("store", "backup", str(store), str(folder))
@@ -54,14 +54,14 @@ def test_a_backup_folder_that_holds_something_else_is_misuse(folder: Path) -> No
     assert done.code == 2
 
 
-def test_contexts_that_cannot_be_written_are_misuse() -> None:
+def test_unwritable_contexts_are_misuse() -> None:
     known = {"DELAYMQ_CONFIG": "/proc/delaymq/contexts.toml"}
     done = called("context", "set", "dev", "--namesrv", "127.0.0.1:9876", environment=known)
     assert "cannot write" in done.err
     assert done.code == 2
 
 
-def test_input_too_long_for_a_message_is_misuse(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_message_input_is_misuse(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "MAX_INPUT_BYTES", 0)
     with pytest.raises(CommandError, match="the maximum size of a message") as caught:
         list(send._lines(str(folder / "file")))

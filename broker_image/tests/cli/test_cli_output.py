@@ -1,4 +1,4 @@
-"""What commands print of messages, and when the demo calls itself good."""
+"""Printed messages, and the verdict of the demo."""
 
 import re
 import time
@@ -21,29 +21,29 @@ def message(body: bytes = b"hello", **properties: str) -> ReceivedMessage:
     )  # fmt: skip
 
 
-def test_a_delayed_message_shows_its_delay_and_its_lateness() -> None:
+def test_delayed_message_shows_its_delay_and_lateness() -> None:
     line = as_line(message(TAGS="A", KEYS="k1 k2", DELAY="2"), BORN_MS + 5_003, BORN_MS + 5_000)
     clock = datetime.fromtimestamp((BORN_MS + 5_003) / 1000).strftime("%Y-%m-%d %H:%M:%S.003")
     assert line == f"{clock}  hello  tags A  keys k1 k2  delayed 5.0 s  late by 1 ms  queue 3, offset 9"
 
 
-def test_a_message_that_was_on_time_and_is_read_later_is_not_late() -> None:
+def test_punctual_message_read_later_is_not_late() -> None:
     line = as_line(message(DELAY="2"), BORN_MS + 65_001, BORN_MS + 5_000)
     assert "late by 1 ms  read 1m 0s later" in line
 
 
-def test_a_line_has_a_date_where_the_message_is_not_of_today() -> None:
+def test_line_has_a_date_unless_the_message_is_of_today() -> None:
     now_ms = round(time.time() * 1000)
     assert re.match(r"\d\d:\d\d:\d\d\.\d{3}  ", as_line(message(), now_ms, None))
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  ", as_line(message(), now_ms - 2 * DAY_MS, None))
 
 
-def test_a_body_that_is_no_text_or_very_long_is_still_one_readable_line() -> None:
+def test_binary_or_long_body_is_one_readable_line() -> None:
     assert "0xff00" in as_line(message(b"\xff\x00"), BORN_MS, None)
     assert len(as_line(message(b"x" * 100_000), BORN_MS, None)) < 400
 
 
-def test_as_json_a_message_has_its_text_or_its_bytes() -> None:
+def test_json_message_has_its_text_or_bytes() -> None:
     data = as_data(message(DELAY="2"), BORN_MS + 5_003, BORN_MS + 5_000)
     assert (data["body"], data["latenessMs"], data["delayLevel"]) == ("hello", 1, 2)
     assert as_data(message(b"\xff"), BORN_MS, None)["bodyBase64"] == "/w=="
@@ -59,14 +59,14 @@ def report(*arrivals_ms: list[int]) -> Report:
     return Report({str(number): Sent("1s", 1_000, BORN_MS, each) for number, each in enumerate(arrivals_ms)})
 
 
-def test_the_demo_is_good_when_all_came_once_and_on_time() -> None:
+def test_demo_succeeds_when_all_messages_came_once_and_on_time() -> None:
     good = report([BORN_MS + 1_000], [BORN_MS + 1_010])
     assert good.is_good
     assert "2 sent, 2 arrived, 0 lost, 0 twice, 0 early" in good.summary()
     assert "median 5 ms, at most 10 ms" in good.summary()
 
 
-def test_the_demo_is_not_good_when_something_is_lost_twice_early_late_or_foreign() -> None:
+def test_demo_fails_on_lost_duplicate_early_late_or_foreign_messages() -> None:
     on_time = BORN_MS + 1_001
     foreign = report([on_time])
     foreign.arrived(message(), on_time)

@@ -1,4 +1,4 @@
-"""From flags, environment and file to a configuration: flags win, then the environment, then the file."""
+"""Precedence of configuration: flags, then the environment, then the file."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def settings(command: str, *words: str, **environment: str) -> ServerSettings:
     return settings_of(command, parser(command).parse_args(words), environment)
 
 
-def test_flags_go_before_environment_before_file_before_defaults(tmp_path: Path) -> None:
+def test_flags_override_environment_file_and_defaults(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("listenPort=1\nhttpPort=1\nbrokerName=file\n")
     config = broker("-c", str(file), "--listen-port", "3", DELAYMQ_LISTEN_PORT="2", DELAYMQ_HTTP_PORT="2")
@@ -33,7 +33,7 @@ def test_flags_go_before_environment_before_file_before_defaults(tmp_path: Path)
     assert config.mapped_file_size_commit_log == 64 << 20
 
 
-def test_a_file_may_ask_for_other_file_sizes_than_standalone_has(tmp_path: Path) -> None:
+def test_file_may_override_standalones_file_sizes(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("mappedFileSizeCommitLog=1073741824\n")
     assert broker("-c", str(file)).mapped_file_size_commit_log == 1 << 30
@@ -46,7 +46,7 @@ def test_a_file_may_ask_for_other_file_sizes_than_standalone_has(tmp_path: Path)
     }
 
 
-def test_the_host_is_bound_and_advertised() -> None:
+def test_host_is_bound_and_advertised() -> None:
     config = broker("--host", "127.0.0.2")
     assert (config.listen_host, config.http_host, config.broker_ip1) == ("127.0.0.2",) * 3
     config = broker("--host", "0.0.0.0", "--broker-ip", "10.0.0.1")
@@ -55,7 +55,7 @@ def test_the_host_is_bound_and_advertised() -> None:
     assert broker("--host", "127.0.0.2", DELAYMQ_BROKER_IP1="10.0.0.9").broker_ip1 == "10.0.0.9"
 
 
-def test_all_interfaces_without_an_address_for_clients_is_refused() -> None:
+def test_all_interfaces_need_an_advertised_address() -> None:
     with pytest.raises(ConfigError, match="--broker-ip"):
         broker("--host", "0.0.0.0")
     with pytest.raises(ConfigError, match="nor a resolvable name"):
@@ -63,14 +63,14 @@ def test_all_interfaces_without_an_address_for_clients_is_refused() -> None:
     assert advertised_address("localhost") in ("127.0.0.1", "::1")
 
 
-def test_a_name_server_of_its_own_takes_its_settings_from_its_own_flags(tmp_path: Path) -> None:
+def test_separate_nameserver_has_its_own_flags(tmp_path: Path) -> None:
     words = ("--listen-port", "5", "--store-path", str(tmp_path), "--host", "127.0.0.2")
     config = namesrv("namesrv", *words, DELAYMQ_ROUTE_GRACE_MS="7")
     assert (config.listen_port, config.listen_host, config.route_grace_ms) == (5, "127.0.0.2", 7)
     assert config.kv_config_path == str(tmp_path / "kvConfig.json")
 
 
-def test_the_name_server_of_standalone_does_not_take_the_brokers_ports() -> None:
+def test_standalone_nameserver_does_not_use_the_brokers_ports() -> None:
     environment = {"DELAYMQ_LISTEN_PORT": "2", "DELAYMQ_HTTP_PORT": "3", "DELAYMQ_ROUTE_GRACE_MS": "7"}
     words = ("--namesrv-port", "9", "--store-path", "/s")
     own, config = broker(*words, **environment), namesrv("standalone", *words, **environment)
@@ -79,7 +79,7 @@ def test_the_name_server_of_standalone_does_not_take_the_brokers_ports() -> None
     assert config.kv_config_path == "/s/delaymq/kvConfig.json"
 
 
-def test_the_required_disk_space_is_printed(tmp_path: Path) -> None:
+def test_required_disk_space_is_stated(tmp_path: Path) -> None:
     assert "128 MiB allocated" in disk_note(broker("--store-path", str(tmp_path / "new" / "store")))
     too_large = BrokerConfig(store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=1 << 60)
     assert "not enough, free some space first" in disk_note(too_large)
@@ -87,7 +87,7 @@ def test_the_required_disk_space_is_printed(tmp_path: Path) -> None:
     assert "allocated" not in disk_note(too_large)
 
 
-def test_the_real_broker_gets_the_sizes_of_the_index_that_is_there(tmp_path: Path) -> None:
+def test_configuration_for_the_real_broker_has_the_existing_index_sizes(tmp_path: Path) -> None:
     index = tmp_path / "index" / "20240101000000000"
     index.parent.mkdir()
     index.write_bytes(bytes(40 + 4 * 1_000 + 20 * 4_000))
@@ -100,28 +100,28 @@ def test_the_real_broker_gets_the_sizes_of_the_index_that_is_there(tmp_path: Pat
     assert {"maxHashSlotNum=6000", "maxIndexNum=3000"} <= set(lines)
 
 
-def test_the_printed_rocketmq_configuration_is_accepted(tmp_path: Path) -> None:
+def test_configuration_for_the_real_broker_is_accepted_by_delaymq(tmp_path: Path) -> None:
     file = tmp_path / "printed.conf"
     file.write_text(rocketmq_conf(broker("--store-path", str(tmp_path / "store"), "--listen-port", "5")))
     config = broker("-c", str(file), command="broker")
     assert (config.listen_port, config.store_path, config.max_index_num) == (5, tmp_path / "store", 2_000_000)
 
 
-def test_an_index_of_an_unknown_division_is_pointed_out_to_who_moves_to_the_real_broker(tmp_path: Path) -> None:
+def test_index_of_unknown_layout_is_reported_for_a_migration(tmp_path: Path) -> None:
     index = tmp_path / "index" / "20240101000000000"
     index.parent.mkdir()
     index.write_bytes(bytes(100))
     assert "# The layout of index files of 100 bytes is unknown" in rocketmq_conf(broker("--store-path", str(tmp_path)))
 
 
-def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_store_path_that_is_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ConfigError, match="is not a folder"):
             disk_note(broker("--store-path", str(path)))
 
 
-def test_a_misspelt_variable_is_reported_and_foreign_ones_are_ignored() -> None:
+def test_misspelt_variable_is_reported_and_foreign_ones_are_ignored() -> None:
     assert misspelt_variables({"DELAYMQ_LISTEN_PRT": "1", "DELAYMQ_LISTEN_PORT": "1", "PATH": "x"}) == [
         "the environment variable DELAYMQ_LISTEN_PRT is not a setting: did you mean DELAYMQ_LISTEN_PORT?"
     ]

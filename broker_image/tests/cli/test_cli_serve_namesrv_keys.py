@@ -1,4 +1,4 @@
-"""One file for both halves of a standalone server."""
+"""One configuration file for both servers of standalone."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from delaymq.cli.servers.serve import parser
 from delaymq.cli.servers.settings import settings_of
 
 
-def test_a_standalone_file_may_hold_the_keys_of_broker_and_nameserver(tmp_path: Path) -> None:
+def test_standalone_file_may_have_keys_of_broker_and_nameserver(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=b\nrouteGraceMs=7\nlistenPort=12345\n")
     options = parser("standalone").parse_args(["-c", str(conf), "--store-path", str(tmp_path / "store")])

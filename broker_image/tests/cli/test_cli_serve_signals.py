@@ -1,4 +1,4 @@
-"""Signals to a server that has not begun to serve."""
+"""Signals to a server before it serves."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def wait_for_reader(path: Path) -> int:
 
 
 @pytest.mark.parametrize("command", ["broker", "namesrv", "standalone"])
-def test_a_server_stopped_while_loading_stops(tmp_path: Path, command: str) -> None:
+def test_signal_during_loading_stops_the_server(tmp_path: Path, command: str) -> None:
     # Reading its configuration from a pipe it waits, with nothing open yet. As the first process of a container it
     # would not even notice a signal that it does not handle.
     pipe = tmp_path / "broker.conf"

@@ -1,4 +1,4 @@
-"""store backup, restore, clone and export as a user runs them."""
+"""Store backup, restore, clone and export as a user runs them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def restore(backup: Path, store: Path, *words: str) -> dict[str, object]:
         (["--overdue", "spread=1d"], 1, {1: OVERDUE - 1, 2: PENDING}),
     ],
 )
-def test_a_restore_applies_the_overdue_policy(
+def test_restore_treats_overdue_messages_as_chosen(
     backup: Path, tmp_path: Path, choice: list[str], count: int, pending: dict[int, int]
 ) -> None:
     told = restore(backup, tmp_path / "again", *choice)
@@ -114,7 +114,7 @@ def test_a_restore_applies_the_overdue_policy(
     assert called("store", "verify", str(tmp_path / "again")).code == 0
 
 
-def test_dropping_needs_confirmation_and_otherwise_the_store_stays_paused(backup: Path, tmp_path: Path) -> None:
+def test_drop_needs_confirmation_and_else_the_store_stays_paused(backup: Path, tmp_path: Path) -> None:
     done = called("store", "restore", str(backup), str(tmp_path / "again"), "--overdue", "drop")
     assert done.code == 2
     assert f"{OVERDUE} delayed messages are overdue. Drop them permanently?" in done.err
@@ -122,7 +122,7 @@ def test_dropping_needs_confirmation_and_otherwise_the_store_stays_paused(backup
     assert delivered(tmp_path / "again") == ([], {1: OVERDUE, 2: PENDING})
 
 
-def test_drops_that_a_full_store_rejects_are_made_by_the_broker(
+def test_drops_that_a_full_store_rejects_are_done_by_the_broker(
     backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = Restore(str(backup), str(tmp_path / "again"))
@@ -167,12 +167,12 @@ def test_restore_and_clone_report_open_transactions(tmp_path: Path) -> None:
     broker.close()
 
 
-def test_without_open_transactions_none_are_reported(backup: Path, tmp_path: Path) -> None:
+def test_nothing_is_reported_without_open_transactions(backup: Path, tmp_path: Path) -> None:
     assert restore(backup, tmp_path / "again")["openTransactions"] == 0
     assert "transactions" not in called("store", "restore", str(backup), str(tmp_path / "other")).out
 
 
-def test_a_store_that_was_paused_is_restored_paused_unless_said_otherwise(origin: Path, tmp_path: Path) -> None:
+def test_paused_store_is_restored_paused_by_default(origin: Path, tmp_path: Path) -> None:
     shutil.copytree(origin, tmp_path / "paused")
     broker = open_broker(tmp_path / "paused")
     broker.delivery.control.pause()
@@ -186,7 +186,7 @@ def test_a_store_that_was_paused_is_restored_paused_unless_said_otherwise(origin
 
 @pytest.mark.parametrize("from_backup", [True, False])
 @pytest.mark.parametrize("offsets", ["keep", "drop"])
-def test_a_clone_has_an_id_of_its_own_and_delivers_nothing_by_itself(
+def test_clone_has_its_own_id_and_delivers_nothing(
     origin: Path, backup: Path, tmp_path: Path, from_backup: bool, offsets: str
 ) -> None:
     source = backup if from_backup else origin
@@ -216,7 +216,7 @@ def test_verify_names_the_damaged_file_of_a_backup(backup: Path) -> None:
     assert segment.name in done.err
 
 
-def test_a_full_disk_is_reported_and_the_next_run_resumes(origin: Path, tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_the_next_run_resumes(origin: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "delaymq", "store", "backup", str(origin), str(tmp_path / "b"), "--json"]
 
     def small_files_only() -> None:
@@ -251,7 +251,7 @@ def test_a_full_disk_is_reported_and_the_next_run_resumes(origin: Path, tmp_path
         (["export", "STORE", "--format", "xml"], "use jsonl"),
     ],
 )
-def test_invalid_usage_is_one_error_line(origin: Path, tmp_path: Path, words: list[str], said: str) -> None:
+def test_each_error_is_one_sentence(origin: Path, tmp_path: Path, words: list[str], said: str) -> None:
     (tmp_path / "empty").mkdir()
     names = {"STORE": str(origin), "EMPTY": str(tmp_path / "empty"), "NOWHERE": str(tmp_path / "nowhere")}
     for name, path in names.items():
@@ -262,7 +262,7 @@ def test_invalid_usage_is_one_error_line(origin: Path, tmp_path: Path, words: li
     assert not (tmp_path / "b").exists() or not any((tmp_path / "b").rglob("manifest.json"))
 
 
-def test_an_export_has_each_message_as_a_line(origin: Path, backup: Path, tmp_path: Path) -> None:
+def test_export_has_one_line_per_message(origin: Path, backup: Path, tmp_path: Path) -> None:
     done = called("store", "export", str(origin), "--topic", "Orders")
     lines = [json.loads(line) for line in done.lines]
     assert [line["body"][:7] for line in lines] == [f"plain{number}."[:7] for number in range(PLAIN)]
@@ -278,11 +278,11 @@ def test_an_export_has_each_message_as_a_line(origin: Path, backup: Path, tmp_pa
     assert "already exists" in called("store", "export", str(origin), "-o", str(out)).err
 
 
-def test_the_limits_of_command_and_broker_are_the_same() -> None:
+def test_limits_of_command_and_broker_are_equal() -> None:
     assert overdue_policy.MAX_SPREAD_MS == control.MAX_SPREAD_MS
 
 
-def test_a_running_broker_is_backed_up_cloned_paused_and_resumed_by_commands(tmp_path: Path) -> None:
+def test_running_broker_is_backed_up_cloned_paused_and_resumed(tmp_path: Path) -> None:
     server = Standalone(tmp_path)
     with server.running():
         known = server.environment

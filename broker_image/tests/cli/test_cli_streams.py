@@ -1,4 +1,4 @@
-"""Standard streams that are closed or full: a sentence or silence, no stack trace."""
+"""Standard streams that are closed or full: one sentence or silence, no stack trace."""
 
 import subprocess
 import sys
@@ -16,13 +16,13 @@ def in_shell(line: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_is_a_silent_one(closed: str) -> None:
+def test_closed_stream_is_silent(closed: str) -> None:
     done = in_shell(f"{DELAYMQ} config keys maxMessageSize {closed}")
     assert done.returncode == 0
     assert ("1024" in done.stdout) == (">&-" not in closed.replace("2>&-", ""))
 
 
-def test_an_unanswerable_confirmation_is_a_no(tmp_path: object) -> None:
+def test_unanswerable_prompt_means_no(tmp_path: object) -> None:
     contexts = f"DELAYMQ_CONFIG={tmp_path}/contexts.toml"
     assert in_shell(f"{contexts} {DELAYMQ} context set dev --http 127.0.0.1:8080").returncode == 0
     done = in_shell(f"{contexts} {DELAYMQ} context delete dev <&-")
@@ -31,7 +31,7 @@ def test_an_unanswerable_confirmation_is_a_no(tmp_path: object) -> None:
 
 
 @pytest.mark.parametrize("form", ["", "--json"])
-def test_a_full_output_disk_is_reported(form: str) -> None:
+def test_full_disk_behind_the_output_is_reported(form: str) -> None:
     done = in_shell(f"{DELAYMQ} config keys {form} > /dev/full")
     assert done.returncode == 1
     assert "cannot write the output: No space left" in done.stderr

@@ -1,4 +1,4 @@
-"""What commands do on a terminal only: questions, live pictures, columns that give way."""
+"""Behaviour on terminals only: prompts, live displays, hidden columns."""
 
 import io
 import os
@@ -26,14 +26,14 @@ def answered(monkeypatch: pytest.MonkeyPatch, text: str) -> Terminal:
 
 
 @pytest.mark.parametrize("answer", ["y\n", "YES\n"])
-def test_on_a_terminal_a_yes_is_enough(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+def test_terminal_prompt_accepts_yes(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     shown = answered(monkeypatch, answer)
     options.confirm("Delete it?", False)
     assert shown.getvalue() == "Delete it? [y/N] "
 
 
 @pytest.mark.parametrize("answer", ["\n", "n\n", "", "yess\n"])
-def test_on_a_terminal_everything_else_is_a_no(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+def test_terminal_prompt_takes_anything_else_as_no(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     answered(monkeypatch, answer)
     with pytest.raises(CommandError, match="nothing was changed") as caught:
         options.confirm("Delete it?", False)
@@ -54,7 +54,7 @@ def level(offset: int, pending: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_the_live_view_shows_pending_messages_and_rates() -> None:
+def test_live_display_shows_pending_messages_and_rates() -> None:
     looks = _Looks()
     first = text_of(looks.picture({"asOfMs": 1_000, "levels": [level(10, 5)]}))
     assert "5 pending" in first
@@ -65,7 +65,7 @@ def test_the_live_view_shows_pending_messages_and_rates() -> None:
     assert "0/s" in text_of(looks.picture({"asOfMs": 3_000, "levels": [level(1, 0)]}))
 
 
-def test_on_a_narrow_terminal_long_text_gives_way_and_ids_do_not() -> None:
+def test_narrow_terminal_wraps_text_and_keeps_ids_whole() -> None:
     message_id = "A" * 32
     shown = text_of(tables.table(("id", "how"), [(message_id, "word " * 20)], left=2, elastic=1), width=60)
     assert message_id in shown
@@ -88,7 +88,7 @@ ROWS = [("Orders", "normal", "2026-11-21 19:53:31", "12345", "███"), ("Bil
         (14, ["kind", "last stored", "messages"]),
     ],
 )
-def test_hidden_columns_are_named_and_nothing_is_truncated(width: int, left_out: list[str]) -> None:
+def test_narrow_terminal_names_hidden_columns_and_truncates_nothing(width: int, left_out: list[str]) -> None:
     shown = text_of(tables.table(COLUMNS, ROWS, left=3), width)
     assert all(len(line) <= width for line in shown.splitlines())
     assert "…" not in shown
@@ -98,12 +98,12 @@ def test_hidden_columns_are_named_and_nothing_is_truncated(width: int, left_out:
         assert (cell in said) is (column not in left_out)
 
 
-def test_a_first_column_that_is_wider_than_the_terminal_goes_over_several_lines() -> None:
+def test_first_column_wider_than_the_terminal_wraps() -> None:
     lines = text_of(tables.table(COLUMNS, ROWS, left=3), 4).splitlines()
     assert [line.strip() for line in lines[3:7]] == ["Orde", "rs", "Bill", "s"]
 
 
-def test_wide_and_control_characters_count_by_their_displayed_width() -> None:
+def test_wide_and_control_characters_count_as_displayed() -> None:
     row = ("名前" * 5, "a\x1bb", "x" * 10)
     for width, has_all in ((20 + 3 + 6 + 3 + 10, True), (20 + 3 + 6 + 3 + 9, False)):
         shown = io.StringIO()
@@ -114,7 +114,7 @@ def test_wide_and_control_characters_count_by_their_displayed_width() -> None:
         assert "a\\x1bb" in shown.getvalue()
 
 
-def test_no_column_is_hidden_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipe_shows_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [f"column{number}" for number in range(10)]
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
@@ -138,7 +138,7 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
     assert "topics" in shown.getvalue()
 
 
-def test_one_interrupt_ends_a_question_within_an_event_loop() -> None:
+def test_one_interrupt_ends_a_prompt_within_an_event_loop() -> None:
     code = """
 import asyncio, os, signal, sys
 from delaymq.cli import options

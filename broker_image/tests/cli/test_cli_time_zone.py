@@ -1,4 +1,4 @@
-"""`deleteWhen` and the times in logs are in the zone of TZ, also where the system has no zones."""
+"""`deleteWhen` and log times use the zone of TZ, even where the system has no zone files."""
 
 import os
 import subprocess
@@ -50,11 +50,11 @@ def said(**environment: str) -> str:
         ("UTC", "[22] 2023-11-14T22:13:20.000+00:00"),
     ],
 )
-def test_the_hour_of_deletion_and_times_are_those_of_the_zone(zone: str, expected: str, zones: dict[str, str]) -> None:
+def test_deletion_hour_and_log_times_use_the_zone(zone: str, expected: str, zones: dict[str, str]) -> None:
     assert said(TZ=zone, **zones) == expected
 
 
-def test_an_unknown_time_zone_is_reported_and_treated_as_utc() -> None:
+def test_unknown_zone_is_reported_and_means_utc() -> None:
     text = said(TZ="Europe/Berln", TZDIR="/no/such/folder")
     assert text == (
         "[22] 2023-11-14T22:13:20.000+00:00"

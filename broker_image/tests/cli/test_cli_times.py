@@ -1,4 +1,4 @@
-"""Times as people write them."""
+"""Parsing and formatting of times."""
 
 from datetime import UTC, datetime
 
@@ -23,11 +23,11 @@ NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
         ("2026-01-01T01:00:00.5+01:00", NOW_MS + 500),
     ],
 )
-def test_times_are_read(text: str, ms: int) -> None:
+def test_times_are_parsed(text: str, ms: int) -> None:
     assert parse_time(text, NOW_MS) == ms
 
 
-def test_a_time_without_an_offset_is_local() -> None:
+def test_time_without_an_offset_is_local() -> None:
     local = datetime(2026, 7, 1, 12, 30)  # the local zone's rule of that day
     assert parse_time("2026-07-01T12:30", NOW_MS) == round(local.timestamp() * 1000)
     assert parse_time("2026-07-01 12:30", NOW_MS) == round(local.timestamp() * 1000)
@@ -36,20 +36,20 @@ def test_a_time_without_an_offset_is_local() -> None:
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "10 ago", "10x ago", "ago", "-5", "99999999999999999999", "9999999d ago", "٣"]
 )
-def test_an_invalid_time_is_rejected_with_examples(text: str) -> None:
+def test_invalid_time_is_reported_with_examples(text: str) -> None:
     with pytest.raises(CommandError, match="use 2026-01-31T12:00") as caught:
         parse_time(text, NOW_MS)
     assert caught.value.exit_code == 2
 
 
-def test_times_are_shown_with_their_offset_and_read_again() -> None:
+def test_times_are_shown_with_their_offset_and_parsed_back() -> None:
     shown = format_time(NOW_MS + 250)
     assert datetime.fromisoformat(shown) == datetime(2026, 1, 1, 0, 0, 0, 250_000, UTC)
     assert parse_time(shown) == NOW_MS + 250
     assert (format_time(None), format_time(1 << 60)) == ("", f"{1 << 60} ms")
 
 
-def test_times_of_other_days_are_shown_with_the_date() -> None:
+def test_times_of_other_days_are_shown_with_a_date() -> None:
     assert len(format_clock(NOW_MS + 1_000, NOW_MS)) == len("12:00:00")
     assert format_clock(NOW_MS + 86_400_000, NOW_MS).startswith("2026-01-0")
     assert len(format_moment(NOW_MS + 1_000, NOW_MS)) == len("12:00:00.000")

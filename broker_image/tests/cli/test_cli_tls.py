@@ -1,4 +1,4 @@
-"""The commands with TLS against a standalone broker that takes nothing else, and what they say when it goes wrong."""
+"""Commands over TLS against a standalone broker that requires it, and their errors."""
 
 import errno
 import json
@@ -35,7 +35,7 @@ def standalone(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -
         yield broker
 
 
-def test_flags_environment_and_context_each_bring_tls(
+def test_tls_is_enabled_by_flags_environment_or_context(
     standalone: Standalone, authority: Authority, tmp_path: Path
 ) -> None:
     environment = standalone.environment | {"DELAYMQ_CONFIG": str(tmp_path / "contexts.toml")}
@@ -63,7 +63,7 @@ def test_flags_environment_and_context_each_bring_tls(
         (("--tls-ca", "/none.crt"), "cannot be read"),
     ],
 )
-def test_errors_contain_advice(standalone: Standalone, authority: Authority, words: tuple[str, ...], said: str) -> None:
+def test_errors_say_what_to_do(standalone: Standalone, authority: Authority, words: tuple[str, ...], said: str) -> None:
     flags = [str(authority.certificate) if word == "CA" else word for word in words]
     done = called(*flags, "topic", "list", environment=standalone.environment)
     assert done.code != 0
@@ -71,13 +71,13 @@ def test_errors_contain_advice(standalone: Standalone, authority: Authority, wor
     assert "--tls" in done.err or "none.crt" in done.err
 
 
-def test_neither_word_nor_file_that_makes_no_sense_is_taken(tmp_path: Path) -> None:
+def test_invalid_mode_or_file_is_rejected(tmp_path: Path) -> None:
     environment = {"DELAYMQ_CONFIG": str(tmp_path / "contexts.toml")}
     assert "true or false" in called("topic", "list", environment=environment | {"DELAYMQ_TLS": "yes"}).err
     assert "true or false" in called("context", "set", "c", "--tls", "maybe", environment=environment).err
 
 
-def test_invalid_tls_settings_are_reported_before_the_start(authority: Authority, tmp_path: Path) -> None:
+def test_server_reports_tls_errors_before_it_starts(authority: Authority, tmp_path: Path) -> None:
     pair = authority.issue(HOST, password="the secret", file="closed")
     where = ("--store-path", str(tmp_path / "store"), "--listen-port", "0", "--namesrv-port", "0", "--http-port", "0")
     for words, said in (
@@ -96,7 +96,7 @@ def test_invalid_tls_settings_are_reported_before_the_start(authority: Authority
     assert "the secret" not in shown.out + shown.err
 
 
-def test_a_killed_process_resets_connections_with_tls_too(authority: Authority, tmp_path: Path) -> None:
+def test_killed_process_resets_tls_connections(authority: Authority, tmp_path: Path) -> None:
     """Clients whose peer ends otherwise wait for their answers until the time is over."""
     pair = authority.issue(HOST)
     broker = Standalone(tmp_path)

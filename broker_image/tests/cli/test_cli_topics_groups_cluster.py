@@ -1,4 +1,4 @@
-"""Topics, groups, the cluster: the commands against a broker that runs."""
+"""Topics, groups and the cluster: commands against a running broker."""
 
 import asyncio
 import json
@@ -81,7 +81,7 @@ def until(is_so: object) -> None:
         time.sleep(0.02)
 
 
-def test_a_topic_is_created_shown_changed_and_deleted(ask: Ask) -> None:
+def test_topic_is_created_shown_changed_and_deleted(ask: Ask) -> None:
     made = ask.json("topic", "create", "Made", "--queues", "3", "--permission", "rw")
     brokers = [{"brokerName": "broker-a", "readQueues": 3, "writeQueues": 3, "permission": "rw"}]
     assert made == [{"topic": "Made", "brokers": brokers}]
@@ -152,7 +152,7 @@ def test_topics_are_listed_by_kind_and_name(ask: Ask) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_an_impossible_reset_is_reported_with_alternatives(
+def test_errors_state_the_possible_alternatives(
     ask: Ask, words: tuple[str, ...], code: int, told: str
 ) -> None:
     ask("topic", "create", "Near", "--queues", "2")
@@ -163,7 +163,7 @@ def test_an_impossible_reset_is_reported_with_alternatives(
     assert told in done.err
 
 
-def test_a_group_is_created_replaced_listed_and_deleted(ask: Ask) -> None:
+def test_group_is_created_replaced_listed_and_deleted(ask: Ask) -> None:
     assert ask.json("group", "create", "made", "--retries", "5") == [{"group": "made", "brokers": ["broker-a"]}]
     assert "is set on broker-a" in ask("group", "create", "made", "--no-consume", "--replace").out
     [shown] = ask.json("group", "show", "made")
@@ -191,7 +191,7 @@ def test_a_group_is_created_replaced_listed_and_deleted(ask: Ask) -> None:
     assert ask("group", "show", "made").code == 1
 
 
-def test_a_group_without_members_is_reset_by_its_offsets(ask: Ask) -> None:
+def test_group_without_members_is_reset_by_its_offsets(ask: Ask) -> None:
     ask("topic", "create", "Reset", "--queues", "1")
     ask("send", "Reset", *"abcde")
     ask("receive", "Reset", "--group", "resetting", "--count", "5")
@@ -213,7 +213,7 @@ def test_a_group_without_members_is_reset_by_its_offsets(ask: Ask) -> None:
     assert [json.loads(line)["body"] for line in got.lines] == ["d", "e"]
 
 
-def test_a_reset_notifies_members_which_block_exact_offsets_and_deletion(ask: Ask, standalone: Standalone) -> None:
+def test_connected_members_receive_a_reset_and_prevent_exact_offsets_and_deletion(ask: Ask, standalone: Standalone) -> None:
     ask("topic", "create", "Live", "--queues", "1")
     ask("send", "Live", *"abc")
     with member(standalone, "living", "Live") as bodies:
@@ -238,7 +238,7 @@ def test_a_reset_notifies_members_which_block_exact_offsets_and_deletion(ask: As
         until(lambda: bodies == [b"a", b"b", b"c"] * 2)
 
 
-def test_the_cluster_view_shows_unreachable_servers(ask: Ask, standalone: Standalone) -> None:
+def test_cluster_shows_unresponsive_servers(ask: Ask, standalone: Standalone) -> None:
     [shown] = ask.json("cluster", "show")
     brokers: Any = shown["brokers"]
     [broker] = brokers

@@ -1,4 +1,4 @@
-"""What the documents say stands in the code: links, metrics, settings, limits, HTTP paths."""
+"""Documentation agrees with the code: links, metrics, settings, limits, HTTP paths."""
 
 import importlib
 import re
@@ -69,13 +69,13 @@ def rows_of(path: Path, title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_the_documents_are_found() -> None:
+def test_documents_are_found() -> None:
     names = {str(path.relative_to(ROOT)) for path in documents()}
     assert {"README.md", "docs/architecture.md", "docs/operations/running.md", "bench/README.md"} <= names
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_relative_link_leads_somewhere(document: Path) -> None:
+def test_every_relative_link_has_a_target(document: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
         if "://" in target:
             continue
@@ -86,7 +86,7 @@ def test_every_relative_link_leads_somewhere(document: Path) -> None:
             assert anchor in anchors_of(file), f"{document.name}: {target}"
 
 
-def test_every_document_below_docs_is_reached_from_the_readme() -> None:
+def test_every_document_below_docs_is_reachable_from_the_readme() -> None:
     seen: set[Path] = set()
     open_ones = [ROOT / "README.md"]
     while open_ones:
@@ -103,7 +103,7 @@ def test_every_document_below_docs_is_reached_from_the_readme() -> None:
     assert {path for path in documents() if "docs" in path.relative_to(ROOT).parts} <= seen
 
 
-def test_metrics_that_documents_name_exist() -> None:
+def test_documented_metrics_exist() -> None:
     known = metrics_of_the_code() | metrics_of_name_servers()
     for document in documents():
         named = set(re.findall(r"(?<![\w/])delaymq_[a-z_]+", document.read_text()))
@@ -113,17 +113,17 @@ def test_metrics_that_documents_name_exist() -> None:
         assert ours <= known, document.name
 
 
-def test_the_table_of_metrics_has_all() -> None:
+def test_metrics_table_is_complete() -> None:
     rows = rows_of(OPERATIONS / "http.md", "Metrics")
     assert {name for row in rows for name in re.findall(r"(?:delaymq|process)_\w+", row[0])} == metrics_of_the_code()
 
 
-def test_the_table_of_a_name_servers_metrics_has_all() -> None:
+def test_nameserver_metrics_table_is_complete() -> None:
     rows = rows_of(OPERATIONS / "name-server-rules.md", "Metrics and error messages")
     assert {name for row in rows for name in re.findall(r"delaymq_\w+", row[0])} == metrics_of_name_servers()
 
 
-def test_the_table_of_http_requests_is_the_routes() -> None:
+def test_http_table_equals_the_routes() -> None:
     rows = rows_of(OPERATIONS / "http.md", "Requests")
     assert [row[0] for row in rows] == [f"{route.method} `{route.path}`" for route in ROUTES]
     for row, route in zip(rows, ROUTES, strict=True):
@@ -132,7 +132,7 @@ def test_the_table_of_http_requests_is_the_routes() -> None:
 
 
 @pytest.mark.parametrize(("title", "kind"), [("Broker", BrokerConfig), ("NameServer", NamesrvConfig)])
-def test_the_tables_of_settings_are_the_code(title: str, kind: type[Any]) -> None:
+def test_settings_tables_equal_the_code(title: str, kind: type[Any]) -> None:
     rows = rows_of(OPERATIONS / "configuration.md", title)
     stated = [row[:4] for row in rows]
     expected = []
@@ -150,7 +150,7 @@ LIMITS = rows_of(OPERATIONS / "running.md", "Limits") + rows_of(OPERATIONS / "ht
 
 
 @pytest.mark.parametrize("row", LIMITS, ids=lambda row: row[0])
-def test_the_limits_are_those_of_the_code(row: list[str]) -> None:
+def test_limits_equal_the_code(row: list[str]) -> None:
     number, _, unit = row[1].partition(" ")
     stated = int(number.replace(",", "")) * UNITS[unit]
     module, dot, constant = row[2].strip("`").rpartition(".")

@@ -1,4 +1,4 @@
-"""The texts that troubleshooting.md explains stand in the code, and the tests that durability.md names exist."""
+"""The code contains the messages that troubleshooting.md explains, and the tests that durability.md names."""
 
 import ast
 import re
@@ -41,20 +41,20 @@ def quoted_texts() -> list[str]:
     return [text for row in rows for text in re.findall(r"`([^`]+)`", row) if " " in text]
 
 
-def test_the_page_quotes_many_texts() -> None:
+def test_page_quotes_many_messages() -> None:
     assert len(quoted_texts()) >= 40
 
 
 @pytest.mark.parametrize("quoted", quoted_texts())
-def test_the_messages_of_the_page_are_in_the_code(quoted: str) -> None:
+def test_quoted_message_is_in_the_code(quoted: str) -> None:
     assert is_said(quoted), f"no string of the code has: {quoted}"
 
 
-def test_a_message_missing_from_the_code_is_detected() -> None:
+def test_unknown_message_is_detected() -> None:
     assert not is_said("the broker has no more biscuits for …")
 
 
-def test_the_tests_that_the_durability_page_names_exist() -> None:
+def test_tests_named_on_the_durability_page_exist() -> None:
     named = re.findall(r"`(test_\w+)`", (OPERATIONS / "durability.md").read_text())
     sources = "".join(
         path.read_text() for folder in ("broker_image/tests", "e2e") for path in (ROOT / folder).rglob("test_*.py")

@@ -1,4 +1,4 @@
-"""From README to the code in two steps: pages link the modules that they name, and there is a link to each module."""
+"""From README to the code in two steps: pages link the modules they name, and each module is linked."""
 
 import re
 from collections.abc import Iterator
@@ -58,24 +58,24 @@ def is_package(name: str) -> bool:
     return any(each.endswith("/" + name.removesuffix("/")) for each in PACKAGES)
 
 
-def test_the_page_of_modules_is_made_of_the_modules() -> None:
+def test_module_page_equals_the_modules() -> None:
     assert PAGE.read_text() == with_modules(PAGE.read_text()), "run `make docs`"
 
 
-def test_the_pages_of_the_architecture_link_every_module() -> None:
+def test_architecture_pages_link_every_module() -> None:
     linked = {file for page in ARCHITECTURE for _, file in links(page)}
     assert MODULES - linked == set()
 
 
 @pytest.mark.parametrize("page", ARCHITECTURE, ids=lambda page: page.name)
-def test_a_module_or_folder_that_a_page_names_is_a_link(page: Path) -> None:
+def test_named_module_or_folder_is_a_link(page: Path) -> None:
     bare = CODE.findall(LINK.sub("", FENCED.sub("", page.read_text())))
     if page != PAGE:
         assert [name for name in bare if is_module(name) or (name.endswith("/") and is_package(name))] == []
 
 
 @pytest.mark.parametrize("page", ARCHITECTURE, ids=lambda page: page.name)
-def test_a_link_with_the_name_of_a_module_leads_to_it(page: Path) -> None:
+def test_link_text_of_a_module_matches_its_target(page: Path) -> None:
     for text, file in links(page):
         name = text.strip("`").removesuffix(".py")
         if text.startswith("`") and is_module(name):
@@ -83,20 +83,20 @@ def test_a_link_with_the_name_of_a_module_leads_to_it(page: Path) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_code_of_a_behaviour_is_two_steps_from_the_readme(way: str) -> None:
+def test_code_of_a_behaviour_is_two_steps_from_the_readme(way: str) -> None:
     page, module = WAYS[way]
     assert ROOT / page in {file for _, file in links(ROOT / "README.md")}
     assert ROOT / "broker_image/src" / module in {file for _, file in links(ROOT / page)}
     assert way in " ".join((ROOT / page).read_text().split())
 
 
-def test_there_is_a_picture_of_the_process_and_of_four_ways_through_it() -> None:
+def test_process_and_four_request_paths_have_diagrams() -> None:
     assert [diagram.split()[0] for diagram in diagrams()].count("flowchart") == 1
     assert [diagram.split()[0] for diagram in diagrams()].count("sequenceDiagram") == 4
 
 
 @pytest.mark.parametrize("diagram", diagrams())
-def test_a_diagram_names_modules_and_folders_that_exist(diagram: str) -> None:
+def test_diagrams_name_existing_modules_and_folders(diagram: str) -> None:
     named = NAMED.findall(diagram)
     assert named
     for name in named:
@@ -105,7 +105,7 @@ def test_a_diagram_names_modules_and_folders_that_exist(diagram: str) -> None:
 
 
 @pytest.mark.parametrize("diagram", diagrams())
-def test_a_diagram_can_be_drawn(diagram: str) -> None:
+def test_diagrams_are_valid(diagram: str) -> None:
     kind, *lines = diagram.splitlines()
     if kind.startswith("flowchart"):
         declared = {found[1] for line in lines if (found := NODE.fullmatch(line))}

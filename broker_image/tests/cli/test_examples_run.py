@@ -1,4 +1,4 @@
-"""The programs in examples/, each twice in a row, against `delaymq standalone` with its default levels."""
+"""The programs in examples/, each twice, against `delaymq standalone` with its default levels."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def run(standalone: Standalone, path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs_twice_in_a_row(standalone: Standalone, path: Path) -> None:
+def test_example_runs_twice(standalone: Standalone, path: Path) -> None:
     assert path.read_text().startswith('"""')
     printed = [run(standalone, path) for _ in range(2)]
     assert all(SHOWN_BY_EXAMPLES[path.stem] in each for each in printed)

@@ -1,4 +1,4 @@
-"""The synchronous HTTP client against a server that keeps what it was asked."""
+"""The synchronous HTTP client against a server that records its requests."""
 
 import http.server
 import threading
@@ -61,7 +61,7 @@ def client_of(url: str, *, keeps_connection: bool = False, uses_proxy: bool = Fa
 
 
 @pytest.mark.parametrize(("keeps_connection", "connections"), [(True, 1), (False, 3)])
-def test_a_connection_is_kept_if_the_caller_wants_so(kept: Kept, keeps_connection: bool, connections: int) -> None:
+def test_connection_is_kept_on_request(kept: Kept, keeps_connection: bool, connections: int) -> None:
     client = client_of(kept.url, keeps_connection=keeps_connection)
     for _ in range(3):
         assert client.request("GET", "/x").data == b"{}"
@@ -70,7 +70,7 @@ def test_a_connection_is_kept_if_the_caller_wants_so(kept: Kept, keeps_connectio
     assert {headers["Authorization"] for headers in kept.headers} == {"Bearer token"}
 
 
-def test_the_rest_of_a_long_error_is_not_taken_for_the_next_answer(kept: Kept) -> None:
+def test_rest_of_a_long_error_is_not_read_as_the_next_response(kept: Kept) -> None:
     client = client_of(kept.url, keeps_connection=True)
     kept.answer = (500, b"x" * (MAX_ERROR_BYTES + 10))
     reply = client.request("GET", "/x")
@@ -80,22 +80,20 @@ def test_the_rest_of_a_long_error_is_not_taken_for_the_next_answer(kept: Kept) -
     client.close()
 
 
-def test_an_answer_may_be_as_large_as_the_limit_and_no_larger(kept: Kept) -> None:
+def test_response_size_is_limited(kept: Kept) -> None:
     kept.answer = (200, b"x" * 100)
     assert len(client_of(kept.url, most=100).request("GET", "/x").data) == 100
     with pytest.raises(AnswerTooLargeError, match="exceeds 99 bytes"):
         client_of(kept.url, most=99).request("GET", "/x")
 
 
-def test_a_problem_is_read_only_from_the_form_of_a_broker_s_error(kept: Kept) -> None:
+def test_problem_is_read_only_from_a_brokers_error_format(kept: Kept) -> None:
     for body, code in ((b'{"error":{"code":"busy","message":"m"}}', "busy"), (b"<html>", ""), (b"\xff", ""), (b"", "")):
         kept.answer = (503, body)
         assert client_of(kept.url).request("GET", "/x").problem.code == code
 
 
-def test_a_request_goes_through_the_proxy_that_the_environment_names(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_uses_the_environments_proxy(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.setenv("http_proxy", kept.url.replace("//", "//me:p%40ss@"))
@@ -108,7 +106,7 @@ def test_a_request_goes_through_the_proxy_that_the_environment_names(
     assert kept.paths[1] == "/x"
 
 
-def test_no_proxy_is_used_unless_requested(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_is_used_only_on_request(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", kept.url)
     with pytest.raises(NotSentError):
         client_of("http://127.0.0.2:1").request("GET", "/x")
@@ -137,7 +135,7 @@ class Waits(Pace):
         self.bytes.append(count)
 
 
-def test_a_body_is_read_in_pieces_at_the_caller_s_pace(kept: Kept) -> None:
+def test_body_is_read_in_chunks_at_the_callers_pace(kept: Kept) -> None:
     kept.answer = (206, b"0123456789")
     waits = Waits()
     client = HttpClient(kept.url, timeout_s=waits, max_answer_bytes=0, keeps_connection=True)
@@ -158,7 +156,7 @@ def test_a_body_is_read_in_pieces_at_the_caller_s_pace(kept: Kept) -> None:
     assert isinstance(caught.value.reason, TimeoutError)
 
 
-def test_the_rest_of_a_body_is_not_taken_for_the_next_response(kept: Kept) -> None:
+def test_rest_of_a_body_is_not_read_as_the_next_response(kept: Kept) -> None:
     client = client_of(kept.url, keeps_connection=True)
     kept.answer = (200, b"0123456789")
     with client.send("GET", "/x") as response:
@@ -168,7 +166,7 @@ def test_the_rest_of_a_body_is_not_taken_for_the_next_response(kept: Kept) -> No
     assert len(kept.connections) == 2
 
 
-def test_a_body_that_ends_early_is_no_body(kept: Kept) -> None:
+def test_truncated_body_is_an_error(kept: Kept) -> None:
     kept.answer, kept.missing = (200, b"{}"), 8
     with pytest.raises(AnswerCutError, match="ended 8 bytes early"):
         client_of(kept.url).request("GET", "/x")

@@ -1,4 +1,4 @@
-"""Configuration: layers, ranges, unknown keys, and what may not be overlooked."""
+"""Configuration: layers, ranges, unknown keys, and rejected settings."""
 
 import dataclasses
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_rocketmq_keys_become_fields_and_later_layers_win() -> None:
     assert (config.broker_ip1, config.listen_port, config.auto_create_topic_enable, notes) == ("10.0.0.1", 2, False, [])
 
 
-def test_keys_without_meaning_are_reported_and_do_not_stop_the_start() -> None:
+def test_unsupported_keys_are_reported_without_stopping_the_start() -> None:
     _, notes = build(BrokerConfig, {"sendMessageThreadPoolNums": "16"})
     assert notes == ["sendMessageThreadPoolNums has no meaning here and is ignored"]
 
@@ -50,7 +50,7 @@ def test_keys_without_meaning_are_reported_and_do_not_stop_the_start() -> None:
         ("storePathCommitLog", "/data", "remove the key"),
     ],
 )
-def test_an_unstorable_change_is_rejected_with_advice(key: str, value: str, hint: str) -> None:
+def test_unsatisfiable_settings_are_rejected_with_a_hint(key: str, value: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint.replace("?", r"\?")):
         build(BrokerConfig, {key: value})
 
@@ -64,16 +64,16 @@ def test_properties_text_follows_javas_syntax() -> None:
     assert parse_properties_text(text) == {"a": "1", "b": "2", "c": "xy", "d": "A\tz", "empty": ""}
 
 
-def test_the_text_of_a_configuration_builds_the_same_configuration() -> None:
+def test_text_of_a_configuration_builds_the_same_configuration() -> None:
     config = BrokerConfig(broker_name="b", message_delay_level="1s 7d", auto_create_topic_enable=False)
     assert build(BrokerConfig, parse_properties_text(to_properties_text(config)))[0] == config
 
 
-def test_the_token_never_shows_in_the_text() -> None:
+def test_token_never_appears_in_the_text() -> None:
     assert "secret" not in to_properties_text(BrokerConfig(http_token="secret"))
 
 
-def test_every_number_has_a_range_and_every_default_lies_in_it() -> None:
+def test_every_number_has_a_range_that_contains_its_default() -> None:
     kinds: tuple[Any, ...] = (BrokerConfig, NamesrvConfig)
     for kind in kinds:
         for key, item in keys_of(kind).items():
@@ -81,14 +81,14 @@ def test_every_number_has_a_range_and_every_default_lies_in_it() -> None:
                 assert item.metadata["low"] <= item.default <= item.metadata["high"], key
 
 
-def test_a_change_reports_whether_it_is_hot() -> None:
+def test_changes_are_classified_as_hot_or_not() -> None:
     assert is_hot(BrokerConfig, "messageDelayLevel") is True
     assert is_hot(BrokerConfig, "listenPort") is False
     assert is_hot(BrokerConfig, "nonsense") is None
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * ((1 << 20) + 1)])
-def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_invalid_file_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broker.conf"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="is it a configuration file"):
@@ -102,6 +102,6 @@ def test_configurations_are_immutable() -> None:
         BrokerConfig().listen_port = 1
 
 
-def test_keys_that_rocketmq_spells_in_capitals_are_known_as_it_spells_them() -> None:
+def test_capitalised_rocketmq_keys_are_accepted_in_their_spelling() -> None:
     config, left_aside = build(BrokerConfig, {"checkCRCOnRecover": "false", "brokerIP1": "10.0.0.1"})
     assert (config.check_crc_on_recover, config.broker_ip1, left_aside) == (False, "10.0.0.1", [])

@@ -1,4 +1,4 @@
-"""Java's properties text, read as Java reads it, and changed without touching what people wrote."""
+"""Java's properties format, parsed as by Java, and edited without touching users' text."""
 
 import stat
 from pathlib import Path
@@ -42,17 +42,17 @@ from delaymq.config.rewriting import rewrite
         ("a=1\na=2", {"a": "2"}),
     ],
 )
-def test_properties_are_parsed_as_by_java(text: str, pairs: dict[str, str]) -> None:
+def test_text_is_parsed_as_by_java(text: str, pairs: dict[str, str]) -> None:
     assert parse_properties_text(text) == pairs
 
 
 @pytest.mark.parametrize("escape", ["\\u12", "\\uwxyz", "\\u 123", "\\u"])
-def test_an_escape_that_is_no_character_is_refused_with_its_line(escape: str) -> None:
+def test_invalid_escape_is_rejected_with_its_line(escape: str) -> None:
     with pytest.raises(ConfigError, match=r"line 2: .* four hexadecimal digits"):
         parse_properties_text(f"a=1\nb={escape}\n")
 
 
-def test_entries_know_the_lines_that_they_stand_on() -> None:
+def test_entries_record_their_lines() -> None:
     entries = parse_entries("# x\na=1\\\n 2\n\nb=3\r\nc=4")
     assert [(entry.key, entry.line, entry.last_line) for entry in entries] == [("a", 2, 3), ("b", 5, 5), ("c", 6, 6)]
 
@@ -65,7 +65,7 @@ def test_entries_know_the_lines_that_they_stand_on() -> None:
         ("\ufeffbrokerName=bröker".encode(), "bröker"),
     ],
 )
-def test_files_are_utf_8_or_what_java_takes_them_for(tmp_path: Path, data: bytes, value: str) -> None:
+def test_files_are_utf_8_or_latin_1(tmp_path: Path, data: bytes, value: str) -> None:
     path = tmp_path / "broker.conf"
     path.write_bytes(data)
     assert [(entry.key, entry.value) for entry in read_entries(path)] == [("brokerName", value)]
@@ -74,14 +74,14 @@ def test_files_are_utf_8_or_what_java_takes_them_for(tmp_path: Path, data: bytes
 @pytest.mark.parametrize(
     "data", ["brokerName=b".encode("utf-16"), b"\x7fELF\x01", b"a=1\x00", b"x" * (MAX_FILE_BYTES + 1)]
 )
-def test_invalid_text_is_rejected(tmp_path: Path, data: bytes) -> None:
+def test_binary_data_is_rejected(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "broker.conf"
     path.write_bytes(data)
     with pytest.raises(ConfigError, match="is it a configuration file"):
         read_entries(path)
 
 
-def test_a_duplicate_key_is_reported_with_both_lines_and_the_last_counts(tmp_path: Path) -> None:
+def test_duplicate_key_is_reported_with_both_lines_and_the_last_wins(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("brokerName=a\n\nbrokerName=b\n")
     layer, notes = file_layer(path)
@@ -89,13 +89,13 @@ def test_a_duplicate_key_is_reported_with_both_lines_and_the_last_counts(tmp_pat
     assert notes == [f"brokerName is set in {path}:1 and in {path}:3: the last value is used"]
 
 
-def test_a_change_touches_only_the_lines_of_its_keys() -> None:
+def test_change_touches_only_the_lines_of_its_keys() -> None:
     text = "# mine\nbrokerName = a\nfileReservedTime: 4\\\n  8\n\n! end\nbrokerName=b\n"
     changed = with_values(text, {"fileReservedTime": "72", "brokerName": "c", "deleteWhen": "03"})
     assert changed == "# mine\nbrokerName = a\nfileReservedTime=72\n\n! end\nbrokerName=c\ndeleteWhen=03\n"
 
 
-def test_line_ends_of_windows_stay(tmp_path: Path) -> None:
+def test_windows_line_ends_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_bytes(b"# mine\r\na=1\r\nb=2\r\n")
     rewrite(path, {"b": "3", "c": "4"})
@@ -103,14 +103,14 @@ def test_line_ends_of_windows_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["plain", "a\\b", "tab\tin it", "ä ö", "1s 5s # no comment", "x=y:z", "end\\"])
-def test_what_is_written_is_read_again(tmp_path: Path, value: str) -> None:
+def test_written_text_is_parsed_back(tmp_path: Path, value: str) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("a=1\n")
     rewrite(path, {"a": value, "b": value})
     assert {entry.key: entry.value for entry in read_entries(path)} == {"a": value, "b": value}
 
 
-def test_the_file_behind_a_link_is_written_and_keeps_its_mode(tmp_path: Path) -> None:
+def test_symlink_target_is_written_and_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "real" / "broker.conf"
     path.parent.mkdir()
     path.write_text("a=1")
@@ -124,7 +124,7 @@ def test_the_file_behind_a_link_is_written_and_keeps_its_mode(tmp_path: Path) ->
     assert sorted(each.name for each in path.parent.iterdir()) == ["broker.conf"]
 
 
-def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
+def test_unwritable_file_stays_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("a=1\n")
     (tmp_path / ".broker.conf.new").mkdir()  # nothing can be created under this name, not even by root

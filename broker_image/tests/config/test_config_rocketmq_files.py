@@ -1,4 +1,4 @@
-"""What becomes of RocketMQ's keys, and of the configuration files that it brings and people write."""
+"""RocketMQ's keys, and the configuration files of its distribution and its users."""
 
 from pathlib import Path
 
@@ -19,17 +19,17 @@ def problems_of(name: str) -> list[str]:
     return []
 
 
-def test_the_list_of_rocketmq_s_keys_is_whole() -> None:
+def test_list_of_rocketmq_keys_is_complete() -> None:
     assert len(ALL_KEYS) == 206  # of its five configuration classes and its TLS properties
 
 
 @pytest.mark.parametrize("key", sorted(ALL_KEYS))
-def test_each_key_of_rocketmq_is_used_left_aside_or_refused_and_only_one_of_these(key: str) -> None:
+def test_each_rocketmq_key_is_used_ignored_or_rejected(key: str) -> None:
     is_used = key in keys_of(BrokerConfig) or key in keys_of(NamesrvConfig)
     assert [is_used, key in WITHOUT_MEANING, key in REFUSED].count(True) == 1
 
 
-def test_a_file_with_every_key_as_rocketmq_writes_it_after_a_change_works_as_it_is() -> None:
+def test_file_with_every_key_as_saved_by_rocketmq_works_unchanged() -> None:
     layer, notes = file_layer(FILES / "every-key.conf")
     resolved = resolve(BrokerConfig, layer)
     # RocketMQ has both in two of its classes, and one file for all of them.
@@ -51,7 +51,7 @@ def test_a_file_with_every_key_as_rocketmq_writes_it_after_a_change_works_as_it_
         *(f"{folder}-broker-{name}.properties" for folder in ("2m-noslave", "2m-2s-async") for name in "ab"),
     ],
 )
-def test_files_of_masters_without_slaves_that_must_follow_work_as_they_are(name: str) -> None:
+def test_files_of_masters_with_asynchronous_slaves_work_unchanged(name: str) -> None:
     layer, notes = file_layer(FILES / name)
     resolved = resolve(BrokerConfig, layer)
     assert (notes, dict(resolved.left_aside)) == ([], {})
@@ -61,7 +61,7 @@ def test_files_of_masters_without_slaves_that_must_follow_work_as_they_are(name:
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_a_master_that_must_wait_for_a_slave_is_refused(name: str) -> None:
+def test_synchronous_master_is_rejected(name: str) -> None:
     assert problems_of(f"2m-2s-sync-broker-{name}.properties") == [
         "6: brokerRole=SYNC_MASTER: replication is not supported yet: use ASYNC_MASTER"
     ]
@@ -69,7 +69,7 @@ def test_a_master_that_must_wait_for_a_slave_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("folder", ["2m-2s-async", "2m-2s-sync"])
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_slaves_are_refused_with_both_keys_that_make_them_slaves(folder: str, name: str) -> None:
+def test_slaves_are_rejected_with_both_keys(folder: str, name: str) -> None:
     assert problems_of(f"{folder}-broker-{name}-s.properties") == [
         "3: brokerId: 1 is out of range: slaves are not supported yet: use 0, or remove this broker",
         "6: brokerRole=SLAVE: replication is not supported yet: use ASYNC_MASTER",
@@ -77,7 +77,7 @@ def test_slaves_are_refused_with_both_keys_that_make_them_slaves(folder: str, na
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_dledger_is_refused_key_by_key(number: int) -> None:
+def test_dledger_is_rejected_key_by_key(number: int) -> None:
     assert [problem.partition("=")[0] for problem in problems_of(f"dledger-broker-n{number}.conf")] == [
         "7: enableDLegerCommitLog",
         "8: dLegerGroup",
@@ -86,7 +86,7 @@ def test_dledger_is_refused_key_by_key(number: int) -> None:
     ]
 
 
-def test_a_file_as_tutorials_write_it_works_and_old_keys_are_named() -> None:
+def test_typical_tutorial_file_works_and_old_keys_are_named() -> None:
     resolved = resolve(BrokerConfig, file_layer(FILES / "people.conf")[0])
     assert resolved.config.name_servers == (("rocketmq-nameserver1", 9876), ("rocketmq-nameserver2", 9876))
     # Misspelt since RocketMQ 3, ignored by RocketMQ 4.9 too, without a message.
@@ -95,7 +95,7 @@ def test_a_file_as_tutorials_write_it_works_and_old_keys_are_named() -> None:
 
 
 @pytest.mark.parametrize("path", ["/data/commitlog", "/data//commitlog/", "store/commitlog"])
-def test_naming_the_folder_of_the_log_that_is_used_anyway_is_harmless(path: str) -> None:
+def test_default_log_folder_may_be_named(path: str) -> None:
     text = f"storePathRootDir={'store' if path.startswith('store') else '/data'}\nstorePathCommitLog={path}\n"
     layer = parse_properties_text(text)
     moved = same_origin({"storePathRootDir": "/elsewhere"}, "flag --store-path")
@@ -103,7 +103,7 @@ def test_naming_the_folder_of_the_log_that_is_used_anyway_is_harmless(path: str)
 
 
 @pytest.mark.parametrize("path", ["/other/commitlog", "/data/commitlog,/more/commitlog", "commitlog"])
-def test_another_folder_for_the_log_is_refused(path: str) -> None:
+def test_another_log_folder_is_rejected(path: str) -> None:
     layer = same_origin({"storePathRootDir": "/data", "storePathCommitLog": path}, "file")
     with pytest.raises(ConfigError, match="always in storePathRootDir/commitlog"):
         resolve(BrokerConfig, layer)

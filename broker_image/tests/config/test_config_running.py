@@ -1,4 +1,4 @@
-"""Changes over the wire: all or nothing, hot or after a restart, kept in the file or not, and never paths."""
+"""Run-time changes: atomic, hot or after a restart, persisted or not, and never paths."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def test_hot_keys_change_now_others_at_the_restart_and_the_file_has_both(path: Path) -> None:
+def test_hot_keys_change_immediately_others_after_restart_and_the_file_has_both(path: Path) -> None:
     running = Running(path)
     change = running.change(fileReservedTime="24", regionId="b", sendMessageThreadPoolNums="4")
     assert (change.config.file_reserved_time, change.config.region_id) == (24, "DefaultRegion")
@@ -51,7 +51,7 @@ def test_hot_keys_change_now_others_at_the_restart_and_the_file_has_both(path: P
     assert (again.config.file_reserved_time, again.config.region_id) == (24, "b")
 
 
-def test_values_have_an_origin_and_a_pending_value(path: Path) -> None:
+def test_values_have_their_origin_and_pending_changes(path: Path) -> None:
     running = Running(path)
     running.change(fileReservedTime="24", regionId="b")
     rows = {row["key"]: row for row in describe(running.config, running.settings.origins, running.settings.waiting)}
@@ -65,7 +65,7 @@ def test_values_have_an_origin_and_a_pending_value(path: Path) -> None:
     assert running.settings.waiting == {}
 
 
-def test_without_a_file_hot_keys_change_until_the_restart_and_others_are_refused() -> None:
+def test_hot_keys_change_until_the_restart_without_a_file_and_others_are_rejected() -> None:
     running = Running(None)
     change = running.change(fileReservedTime="24")
     assert change.remark == (
@@ -77,7 +77,7 @@ def test_without_a_file_hot_keys_change_until_the_restart_and_others_are_refused
     assert running.config.file_reserved_time == 24
 
 
-def test_a_file_that_cannot_be_written_is_as_none(path: Path) -> None:
+def test_unwritable_file_counts_as_none(path: Path) -> None:
     running = Running(path)
     (path.parent / f".{path.name}.new").mkdir()
     assert f"lost at the next restart: cannot write {path}" in running.change(fileReservedTime="24").remark
@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_written_is_as_none(path: Path) -> None:
     assert "cannot read" in running.change(fileReservedTime="12").remark
 
 
-def test_a_setting_of_a_flag_is_reported_to_return_after_a_restart(path: Path) -> None:
+def test_value_set_by_a_flag_is_reported_as_temporary_and_not_saved(path: Path) -> None:
     running = Running(path, fileReservedTime="36", regionId="flagged")
     assert "after a restart flag --x takes precedence" in running.change(fileReservedTime="24").remark
     with pytest.raises(ConfigError, match="the flag --x takes precedence over the file"):
@@ -103,7 +103,7 @@ def test_a_setting_of_a_flag_is_reported_to_return_after_a_restart(path: Path) -
         {"fileReservedTime": "24", "aclEnable": "true"},
     ],
 )
-def test_a_change_with_one_key_that_cannot_be_changes_nothing(path: Path, settings: dict[str, str]) -> None:
+def test_change_with_one_invalid_key_changes_nothing(path: Path, settings: dict[str, str]) -> None:
     running = Running(path)
     before, text = running.config, path.read_text()
     with pytest.raises(ConfigError):
@@ -113,7 +113,7 @@ def test_a_change_with_one_key_that_cannot_be_changes_nothing(path: Path, settin
 
 
 @pytest.mark.parametrize("key", sorted(FORBIDDEN_KEYS))
-def test_paths_addresses_names_ports_and_secrets_are_never_changed_over_the_wire(path: Path, key: str) -> None:
+def test_paths_addresses_names_ports_and_secrets_are_never_changed_remotely(path: Path, key: str) -> None:
     with pytest.raises(ForbiddenKeyError, match=f"{key}: cannot be changed over the network"):
         Running(path).change(**{key: "9"})
     settings = RunningSettings(NamesrvConfig)
@@ -121,7 +121,7 @@ def test_paths_addresses_names_ports_and_secrets_are_never_changed_over_the_wire
         at_once(settings.change(NamesrvConfig, {key: "9"}, by="x", now_ms=NOW_MS))
 
 
-def test_every_key_that_is_a_path_a_port_or_a_secret_is_forbidden() -> None:
+def test_every_path_port_and_secret_key_is_forbidden() -> None:
     words = ("port", "path", "dir", "host", "token", "namesrvaddr", "brokerip", "brokername", "clustername")
     for config in (BrokerConfig(), NamesrvConfig()):
         keys = {key: key.lower().replace("support", "") for key in [*to_settings(config), "httpToken"]}
@@ -129,20 +129,20 @@ def test_every_key_that_is_a_path_a_port_or_a_secret_is_forbidden() -> None:
         assert named <= FORBIDDEN_KEYS
 
 
-def test_stating_what_is_so_anyway_changes_nothing_but_a_token_cannot_be_guessed_that_way(path: Path) -> None:
+def test_setting_the_current_value_changes_nothing_without_revealing_the_token(path: Path) -> None:
     running = Running(path, httpToken="secret")
     running.change(listenPort="10911", fileReservedTime="24")
     with pytest.raises(ForbiddenKeyError):
         running.change(httpToken="secret")
 
 
-def test_the_black_list_forbids_further_keys(path: Path) -> None:
+def test_black_list_forbids_further_keys(path: Path) -> None:
     running = Running(path, configBlackList="regionId; fileReservedTime")
     with pytest.raises(ForbiddenKeyError, match="fileReservedTime"):
         running.change(fileReservedTime="24")
 
 
-def test_secrets_are_described_as_set_and_never_shown() -> None:
+def test_secrets_are_shown_only_as_set() -> None:
     [row] = [row for row in describe(BrokerConfig(http_token="secret"), {}) if row["key"] == "httpToken"]
     assert (row["value"], row["isSet"]) == (None, True)
     assert "secret" not in str(describe(BrokerConfig(http_token="secret"), {}))
@@ -151,7 +151,7 @@ def test_secrets_are_described_as_set_and_never_shown() -> None:
 @pytest.mark.parametrize(
     "value", ["\x1b[31m", "a\nlistenPort=9", "a\x00", "a\x85b", "a\u2028b", "\ud800", "x" * 20_000]
 )
-def test_a_peer_cannot_leave_a_value_with_which_no_start_succeeds(tmp_path: Path, value: str) -> None:
+def test_remote_change_cannot_leave_a_value_that_prevents_a_start(tmp_path: Path, value: str) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("brokerName=before\n")
     running = Running(path)
@@ -161,7 +161,7 @@ def test_a_peer_cannot_leave_a_value_with_which_no_start_succeeds(tmp_path: Path
     assert running.change(regionId="eu-1").remark == f"takes effect after a restart: regionId; stored in {path}"
 
 
-def test_a_file_does_not_grow_beyond_the_readable_size(tmp_path: Path) -> None:
+def test_file_does_not_exceed_the_start_limit(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     text = "brokerName=before\n" + "# a comment\n" * (((1 << 20) - 100) // 12)
     path.write_text(text)

@@ -1,4 +1,4 @@
-"""Bodies that producers compressed, taken apart whole, and as far as people are shown of them."""
+"""Inflation of compressed bodies, complete and as previews."""
 
 import builtins
 import sys
@@ -24,26 +24,26 @@ by_each_kind = pytest.mark.parametrize("kind", PACKED)
 
 
 @by_each_kind
-def test_a_body_comes_out_whole(kind: int) -> None:
+def test_body_is_inflated_completely(kind: int) -> None:
     assert inflate(PACKED[kind], flags.COMPRESSED | kind) == TEXT
 
 
 @by_each_kind
-def test_a_truncated_or_foreign_body_is_an_error(kind: int) -> None:
+def test_truncated_or_foreign_body_is_reported(kind: int) -> None:
     for body in (PACKED[kind][:-10], b"", b"no such stream"):
         with pytest.raises(RecordError, match="compressed with"):
             inflate(body, flags.COMPRESSED | kind)
 
 
 @by_each_kind
-def test_inflation_stops_at_the_limit(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_body_inflating_beyond_the_limit_is_rejected(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "MAX_INFLATED_BYTES", len(TEXT) - 1)
     with pytest.raises(RecordError, match="more than"):
         inflate(PACKED[kind], flags.COMPRESSED | kind)
 
 
 @by_each_kind
-def test_a_partial_inflation_reports_whether_there_is_more(kind: int) -> None:
+def test_preview_reports_whether_more_follows(kind: int) -> None:
     sys_flag = flags.COMPRESSED | kind
     for most_bytes in (0, 1, 1_000, len(TEXT) - 1):
         assert inflate_beginning(PACKED[kind], sys_flag, most_bytes) == (TEXT[:most_bytes], True)
@@ -52,7 +52,7 @@ def test_a_partial_inflation_reports_whether_there_is_more(kind: int) -> None:
 
 
 @by_each_kind
-def test_of_a_bomb_only_the_beginning_is_taken_apart(kind: int) -> None:
+def test_compression_bomb_is_inflated_only_for_the_preview(kind: int) -> None:
     bomb = _bomb(kind)
     tracemalloc.start()
     try:
@@ -75,12 +75,12 @@ def _bomb(kind: int) -> bytes:
     return b"".join((*map(packing.compress, pieces), packing.flush()))
 
 
-def test_an_unknown_compression_is_an_error() -> None:
+def test_unknown_compression_is_reported() -> None:
     with pytest.raises(RecordError, match="unknown compression type"):
         inflate(TEXT, flags.COMPRESSED | 0x700)
 
 
-def test_a_missing_library_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = builtins.__import__
 
     def without_lz4(name: str, *rest: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Java's hash codes: values computed by a Java virtual machine's definition, and by known examples."""
+"""Java's hash codes: values by the definition of the Java virtual machine, and known examples."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from hypothesis import strategies as st
         ("😀", 1772899),
     ],
 )
-def test_known_values_of_java(text: str, expected: int) -> None:
+def test_known_java_values(text: str, expected: int) -> None:
     assert java_hash(text) == expected
     assert tags_code(text) == expected
 
 
-def test_the_one_value_without_a_positive_counterpart_is_zero() -> None:
+def test_minimum_integer_maps_to_zero() -> None:
     # "polygenelubricants" hashes to Integer.MIN_VALUE; here topic#key has to.
     topic, key = "T", "k"
     assert index_key_hash(topic, key) == abs(java_hash("T#k"))
@@ -49,11 +49,11 @@ def slow_hash(text: str) -> int:
 
 
 @given(st.text(max_size=600))
-def test_hashes_of_texts_follow_the_definition(text: str) -> None:
+def test_any_text_hashes_by_the_definition(text: str) -> None:
     assert java_hash(text) == slow_hash(text)
 
 
 @given(st.text(max_size=40), st.text(max_size=300))
-def test_hashes_of_keys_follow_the_definition(topic: str, key: str) -> None:
+def test_any_key_hashes_by_the_definition(topic: str, key: str) -> None:
     value = slow_hash(f"{topic}#{key}")
     assert index_key_hash(topic, key) == (0 if value == -(1 << 31) else abs(value))

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def test_the_default_table_is_rocketmqs() -> None:
+def test_default_table_is_rocketmqs() -> None:
     levels = DelayLevels.parse(DEFAULT_LEVELS)
     assert levels == DelayLevels.parse()
     assert levels.max_level == 18
@@ -38,12 +38,12 @@ def test_delays_have_a_unit(text: str, delay_ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "5", "5x", "-1s", "0s", "1.5s", "٣s", "99999999999999s", "4000d", " 1s"])
-def test_an_invalid_delay_is_rejected(text: str) -> None:
+def test_invalid_delay_is_rejected(text: str) -> None:
     with pytest.raises(LevelTableError):
         parse_delay_ms(text)
 
 
-def test_a_bad_table_names_the_level() -> None:
+def test_invalid_table_error_names_the_level() -> None:
     with pytest.raises(LevelTableError, match="level 2"):
         DelayLevels.parse("1s 5x 10s")
     with pytest.raises(LevelTableError, match="empty"):
@@ -53,12 +53,12 @@ def test_a_bad_table_names_the_level() -> None:
 
 
 @given(st.integers(1, 1_000))
-def test_a_level_has_its_own_queue(level: int) -> None:
+def test_level_has_its_own_queue(level: int) -> None:
     assert level_of_queue(queue_of_level(level)) == level
 
 
 @given(st.integers(0, 10**16 - 1), st.integers(0, 9_999), st.integers(0, 10**19))
-def test_a_due_time_is_believed_by_its_own_record_only(due_ms: int, queue_id: int, queue_offset: int) -> None:
+def test_due_time_is_trusted_only_in_its_own_record(due_ms: int, queue_id: int, queue_offset: int) -> None:
     text = format_due(due_ms, queue_id, queue_offset)
     assert len(text) == DUE_WIDTH
     assert parse_due(text, queue_id, queue_offset) == due_ms
@@ -67,12 +67,12 @@ def test_a_due_time_is_believed_by_its_own_record_only(due_ms: int, queue_id: in
 
 
 @pytest.mark.parametrize("text", ["", "1:2:3", "x" * DUE_WIDTH, format_due(1, 2, 3) + "0", format_due(1, 2, 3) + "\n"])
-def test_an_invalid_due_time_is_none(text: str) -> None:
+def test_invalid_due_time_is_none(text: str) -> None:
     assert parse_due(text, 2, 3) is None
 
 
 @given(st.sampled_from(list(MarkKind)), st.integers(0, 9_999), st.integers(0, 10**19), st.integers(0, 10**19))
-def test_a_mark_is_read_as_it_was_written(kind: MarkKind, queue_id: int, queue_offset: int, offset: int) -> None:
+def test_mark_survives_a_round_trip(kind: MarkKind, queue_id: int, queue_offset: int, offset: int) -> None:
     mark = Mark(kind, queue_id, queue_offset, offset)
     assert parse_mark(str(mark)) == mark
 
@@ -80,12 +80,12 @@ def test_a_mark_is_read_as_it_was_written(kind: MarkKind, queue_id: int, queue_o
 @pytest.mark.parametrize(
     "text", ["", "delivered", "delivered:1:2", "eaten:1:2:3", "delivered:1:2:3:4", "delivered:-1:2:3"]
 )
-def test_an_invalid_mark_is_none(text: str) -> None:
+def test_invalid_mark_is_none(text: str) -> None:
     assert parse_mark(text) is None
 
 
 @pytest.mark.parametrize(("address", "port", "digits"), [("127.0.0.1", 10_911, 32), ("2001:db8::1", 65_535, 56)])
-def test_an_offset_message_id_contains_address_and_offset(address: str, port: int, digits: int) -> None:
+def test_offset_id_contains_the_records_location(address: str, port: int, digits: int) -> None:
     host = pack_host(address, port)
     assert unpack_host(host) == (address, port)
     message_id = offset_message_id(host, 123_456_789)
@@ -93,12 +93,12 @@ def test_an_offset_message_id_contains_address_and_offset(address: str, port: in
     assert parse_offset_message_id(message_id) == (address, port, 123_456_789)
 
 
-def test_a_golden_offset_id() -> None:
+def test_golden_offset_id() -> None:
     assert parse_offset_message_id("7F000001000051AF000000000000010E") == ("127.0.0.1", 20_911, 270)
 
 
 @pytest.mark.parametrize("text", ["", "7F", "Z" * 32, "7F000001000051AF0000000000000"])
-def test_an_invalid_offset_message_id_is_rejected(text: str) -> None:
+def test_invalid_offset_id_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"hex|hexadecimal"):
         parse_offset_message_id(text)
 

@@ -1,4 +1,4 @@
-"""Whatever stands where properties should, it is read as pairs, and what is written of them reads the same."""
+"""Any properties text is parsed as pairs, which survive a round trip."""
 
 import random
 
@@ -26,7 +26,7 @@ _PIECES = [
 ]
 
 
-def test_random_texts_of_properties_are_pairs_that_survive_being_written() -> None:
+def test_random_properties_are_pairs_that_survive_a_round_trip() -> None:
     chance = random.Random(f"{SEED} properties")
     pairs_seen = 0
     for number in range(FUZZ_INPUTS):

@@ -1,4 +1,4 @@
-"""The record codec: golden bytes both ways, any record, any bytes.
+"""The record codec: golden bytes in both directions, arbitrary records, arbitrary bytes.
 
 DELAYMQ_FUZZ_INPUTS (default 20,000) says how many broken inputs are tried.
 """
@@ -66,7 +66,7 @@ def test_golden_records_decode_and_encode_to_the_same_bytes(name: str) -> None:
         assert decode_properties(encode_properties(properties)) == properties
 
 
-def test_the_first_golden_record_is_known_field_by_field() -> None:
+def test_first_golden_record_has_its_known_fields() -> None:
     record = decode_record(golden_records("clean")[0])
     assert (record.topic, record.queue_id, record.queue_offset, record.physical_offset) == ("GoldenNormal", 1, 0, 0)
     assert (record.flag, record.sys_flag, record.reconsume_times, record.prepared_transaction_offset) == (0, 0, 0, 0)
@@ -100,7 +100,7 @@ records = st.fixed_dictionaries(
 
 
 @given(records)
-def test_any_record_is_read_as_it_was_written(fields: dict[str, object]) -> None:
+def test_any_record_survives_a_round_trip(fields: dict[str, object]) -> None:
     data = encode_record(**fields)  # type: ignore[arg-type]
     record = decode_record(data)
     assert record.size == len(data)
@@ -118,7 +118,7 @@ def test_any_record_is_read_as_it_was_written(fields: dict[str, object]) -> None
 
 
 @given(records)
-def test_the_size_is_known_before_a_record_is_written(fields: dict[str, bytes]) -> None:
+def test_size_is_known_before_encoding(fields: dict[str, bytes]) -> None:
     size = record_bytes(
         len(fields["topic"]), len(fields["body"]), len(fields["properties"]), fields["born_host"], fields["store_host"]
     )
@@ -129,18 +129,18 @@ names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 
 
 @given(st.dictionaries(names, names, max_size=20))
-def test_any_properties_are_read_as_they_were_written(pairs: dict[str, str]) -> None:
+def test_any_properties_survive_a_round_trip(pairs: dict[str, str]) -> None:
     assert all(is_storable(*pair) for pair in pairs.items())
     assert decode_properties(encode_properties(pairs)) == pairs
 
 
 @given(st.binary(max_size=300))
-def test_properties_that_are_no_text_survive(data: bytes) -> None:
+def test_invalid_utf8_properties_survive(data: bytes) -> None:
     pairs = decode_properties(data)
     assert decode_properties(encode_properties(pairs)) == pairs
 
 
-def test_of_two_properties_with_one_name_the_later_counts_and_empty_ones_are_dropped() -> None:
+def test_last_duplicate_property_wins_and_empty_ones_are_dropped() -> None:
     assert decode_properties(b"WAIT\x01true\x02a\x01b\x02WAIT\x01false\x02empty\x01\x02\x01x\x02bare\x02") == {
         "WAIT": "false",
         "a": "b",
@@ -156,7 +156,7 @@ def plain(**changes: object) -> bytes:
     return encode_record(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_unstorable_messages_are_rejected() -> None:
+def test_unencodable_values_are_rejected() -> None:
     with pytest.raises(IllegalMessageError, match="shorten it"):
         plain(topic=b"t" * 128)
     with pytest.raises(IllegalMessageError, match="fewer or shorter"):
@@ -165,18 +165,18 @@ def test_unstorable_messages_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 90, 91, 103])
-def test_a_cut_record_is_an_error(cut: int) -> None:
+def test_truncated_record_is_an_error(cut: int) -> None:
     with pytest.raises(RecordError):
         decode_record(plain()[:cut])
 
 
 @pytest.mark.parametrize("head", [b"", bytes(MAX_HEAD_BYTES), b"\0\0\0\x70\xda\xa3\x20\xa7" + b"\xff" * 80])
-def test_a_head_that_is_none_is_an_error(head: bytes) -> None:
+def test_invalid_header_is_an_error(head: bytes) -> None:
     with pytest.raises(RecordError):
         decode_transaction(head)
 
 
-def test_a_flipped_bit_in_the_body_is_an_error() -> None:
+def test_flipped_bit_in_the_body_is_an_error() -> None:
     data = bytearray(plain())
     data[89] ^= 1
     with pytest.raises(RecordError, match="checksum"):
@@ -191,7 +191,7 @@ def decode_or_refuse(data: bytes) -> Record | None:
         return None
 
 
-def test_broken_bytes_are_refused_and_nothing_else_happens() -> None:
+def test_corrupt_bytes_raise_only_the_documented_error() -> None:
     chance = random.Random(SEED)
     samples = [*golden_records("clean"), plain(born_host=bytes(20)), plain(store_host=bytes(20)), plain(body=b"")]
     accepted = 0
@@ -224,5 +224,5 @@ def test_broken_bytes_are_refused_and_nothing_else_happens() -> None:
 
 @settings(max_examples=200)
 @given(st.binary(max_size=400))
-def test_any_bytes_are_a_record_or_refused(data: bytes) -> None:
+def test_any_bytes_are_a_record_or_rejected(data: bytes) -> None:
     decode_or_refuse(data)

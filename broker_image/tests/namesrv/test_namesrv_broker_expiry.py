@@ -1,4 +1,4 @@
-"""Brokers go away, come back, and show that they are alive."""
+"""Brokers disconnect, return, and send heartbeats."""
 
 import pytest
 from delaymq.config import NamesrvConfig
@@ -11,7 +11,7 @@ def world() -> World:
     return World()
 
 
-def test_routes_stay_for_the_grace_period_after_the_connection_closed(world: World) -> None:
+def test_routes_stay_for_the_grace_period_after_a_disconnect(world: World) -> None:
     broker = world.broker()
     broker.register("T")
     broker.disconnect()
@@ -24,7 +24,7 @@ def test_routes_stay_for_the_grace_period_after_the_connection_closed(world: Wor
     assert world.topics() == []
 
 
-def test_the_end_of_the_grace_period_is_known_ahead(world: World) -> None:
+def test_end_of_the_grace_period_is_known(world: World) -> None:
     broker = world.broker()
     broker.register("T")
     assert world.server.next_expiry_ms() is None
@@ -34,7 +34,7 @@ def test_the_end_of_the_grace_period_is_known_ahead(world: World) -> None:
     assert world.server.next_expiry_ms() is None
 
 
-def test_without_grace_a_closed_connection_drops_the_routes_at_once() -> None:
+def test_disconnect_drops_the_routes_immediately_without_grace() -> None:
     world = World(config=NamesrvConfig(kv_config_path="", route_grace_ms=0))
     broker = world.broker()
     broker.register("T")
@@ -42,7 +42,7 @@ def test_without_grace_a_closed_connection_drops_the_routes_at_once() -> None:
     assert world.route("T") is None
 
 
-def test_a_slave_with_a_closed_connection_is_removed_immediately(world: World) -> None:
+def test_disconnected_slave_is_dropped_immediately(world: World) -> None:
     def addresses() -> object:
         route = world.route("T")
         return route and route["brokerDatas"][0]["brokerAddrs"]
@@ -57,7 +57,7 @@ def test_a_slave_with_a_closed_connection_is_removed_immediately(world: World) -
     assert addresses() == {"0": "10.0.0.1:10911", "1": "10.0.0.2:10911"}
 
 
-def test_a_broker_that_is_away_loses_write_permission_while_another_takes_writes(world: World) -> None:
+def test_disconnected_broker_loses_write_permission_while_another_accepts_writes(world: World) -> None:
     first, second = world.broker("broker-a"), world.broker("broker-b")
     first.register("shared", "alone")
     second.register("shared")
@@ -69,7 +69,7 @@ def test_a_broker_that_is_away_loses_write_permission_while_another_takes_writes
 
 
 @pytest.mark.parametrize("other", ["away too", "read only", "slave only"])
-def test_write_permission_stays_if_no_other_broker_takes_writes(world: World, other: str) -> None:
+def test_write_permission_stays_if_no_other_broker_accepts_writes(world: World, other: str) -> None:
     first, second = world.broker("broker-a"), world.broker("broker-b")
     first.register("T")
     if other == "slave only":
@@ -84,7 +84,7 @@ def test_write_permission_stays_if_no_other_broker_takes_writes(world: World, ot
     assert world.permissions("T")["broker-a"] == 6
 
 
-def test_withheld_queues_are_not_removed_from_the_data(world: World) -> None:
+def test_withheld_permission_is_never_stored(world: World) -> None:
     first, second = world.broker("broker-a"), world.broker("broker-b")
     first.register("T")
     second.register("T")
@@ -94,7 +94,7 @@ def test_withheld_queues_are_not_removed_from_the_data(world: World) -> None:
     assert world.permissions("T") == {"broker-a": 6}
 
 
-def test_a_broker_that_registered_over_a_new_connection_survives_the_end_of_the_old_one(world: World) -> None:
+def test_broker_reregistered_over_a_new_connection_survives_the_old_ones_end(world: World) -> None:
     broker = world.broker()
     broker.register("T")
     old = broker.peer
@@ -106,7 +106,7 @@ def test_a_broker_that_registered_over_a_new_connection_survives_the_end_of_the_
     assert world.permissions("T") == {"broker-a": 6}
 
 
-def test_unregistering_drops_the_routes_at_once(world: World) -> None:
+def test_unregistering_drops_the_routes_immediately(world: World) -> None:
     broker = world.broker()
     broker.register("T")
     assert broker.unregister().code == 0
@@ -115,7 +115,7 @@ def test_unregistering_drops_the_routes_at_once(world: World) -> None:
     assert broker.unregister().code == 0
 
 
-def test_a_silent_broker_expires_after_two_minutes_and_its_session_is_named(world: World) -> None:
+def test_silent_broker_expires_after_two_minutes_and_its_session_is_named(world: World) -> None:
     broker = world.broker()
     broker.register("T")
     world.now_ms += 120_000
@@ -125,7 +125,7 @@ def test_a_silent_broker_expires_after_two_minutes_and_its_session_is_named(worl
     assert world.route("T") is None
 
 
-def test_a_broker_at_a_new_address_replaces_the_old_one(world: World) -> None:
+def test_broker_at_a_new_address_replaces_the_old_one(world: World) -> None:
     world.broker(address="10.0.0.1:10911").register("T")
     world.now_ms += 45_000
     world.broker(address="10.0.0.2:10911").register("T")
@@ -135,7 +135,7 @@ def test_a_broker_at_a_new_address_replaces_the_old_one(world: World) -> None:
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.2:10911"}
 
 
-def test_an_address_that_another_broker_took_over_leaves_no_trace_of_the_first(world: World) -> None:
+def test_address_taken_over_by_another_broker_leaves_no_trace_of_the_first(world: World) -> None:
     world.broker("broker-a", address="10.0.0.1:10911").register("T1")
     world.now_ms += 45_000
     world.broker("broker-b", address="10.0.0.1:10911").register("T2")
@@ -148,7 +148,7 @@ def query_version(broker: BrokerPeer, version: int) -> tuple[str, bytes]:
     return answer.fields["changed"], answer.body
 
 
-def test_an_unchanged_data_version_is_a_sign_of_life(world: World) -> None:
+def test_unchanged_data_version_is_a_heartbeat(world: World) -> None:
     broker = world.broker()
     assert query_version(broker, 1) == ("true", b"")
     broker.register("T", version=1)
@@ -161,7 +161,7 @@ def test_an_unchanged_data_version_is_a_sign_of_life(world: World) -> None:
     assert world.server.expire() == []
 
 
-def test_a_broker_whose_connection_closed_must_register_again(world: World) -> None:
+def test_disconnected_broker_must_register_again(world: World) -> None:
     broker = world.broker()
     broker.register("T", version=1)
     broker.disconnect()

@@ -1,4 +1,4 @@
-"""Strangers repeat a live broker's registration, in whatever order: its routes stay at its address."""
+"""Strangers replay a live broker's registration: its routes stay at its address."""
 
 import logging
 import random
@@ -89,7 +89,7 @@ def strangers(world: World, chance: random.Random) -> Iterator[str]:
             yield "closed"
 
 
-def test_strangers_neither_end_a_live_broker_nor_move_its_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_strangers_neither_remove_a_live_broker_nor_move_its_name(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     done: set[str] = set()
     for number in range(0, STEPS, A_ROUND):

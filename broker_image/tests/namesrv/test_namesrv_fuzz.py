@@ -1,4 +1,4 @@
-"""Whatever a peer sends to a NameServer, the answer is one that somebody wrote, and other brokers keep their routes."""
+"""Fuzzed requests to a NameServer get intended responses, and other brokers keep their routes."""
 
 import logging
 from collections import Counter
@@ -59,7 +59,7 @@ def answer_of(server: NameServer, peer: Peer, command: Command) -> Response:
     return result if isinstance(result, Response) else server.guarded(command.code, lambda: at_once(result))
 
 
-def test_every_request_has_an_intended_response(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_request_gets_an_intended_response(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     now_ms = 1_700_000_000_000
     config = NamesrvConfig(kv_config_path=str(tmp_path / "kv.json"))

@@ -47,7 +47,7 @@ def test_settings_survive_a_restart_in_rocketmqs_file(tmp_path: Path) -> None:
     assert sorted(each.name for each in path.parent.iterdir()) == ["kvConfig.json", "kvConfig.json.bak"]
 
 
-def test_a_broken_file_is_left_aside_for_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_file_is_replaced_by_its_backup(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "kvConfig.json"
     server = name_server(path)
     ask(server, 100, namespace="N", key="k", value="1")
@@ -57,7 +57,7 @@ def test_a_broken_file_is_left_aside_for_the_one_before(tmp_path: Path, caplog: 
     assert "is unreadable and is moved aside" in caplog.text
 
 
-def test_settings_that_a_start_would_not_read_are_refused_and_the_file_stays_good(
+def test_settings_that_a_start_would_reject_are_rejected_and_the_file_stays_valid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv, "MAX_FILE_BYTES", 5_000)
@@ -72,7 +72,7 @@ def test_settings_that_a_start_would_not_read_are_refused_and_the_file_stays_goo
     assert ask(name_server(path), 101, namespace="N", key="k").fields == {"value": "1"}
 
 
-def test_files_that_cannot_be_read_are_kept_and_replace_no_good_backup(tmp_path: Path) -> None:
+def test_unreadable_files_are_kept_and_replace_no_valid_backup(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
     server = name_server(path)
     for value in ("1", "2"):
@@ -94,20 +94,18 @@ def test_files_that_cannot_be_read_are_kept_and_replace_no_good_backup(tmp_path:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"configTable":[]}', '{"configTable":{"N":1}}', "\xff"])
-def test_no_file_keeps_the_name_server_from_starting(tmp_path: Path, text: str) -> None:
+def test_missing_files_do_not_prevent_the_start(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kvConfig.json"
     path.write_text(text, "latin-1")
     assert ask(name_server(path), 219, namespace="N").code == 22
 
 
-def test_an_unreadable_path_is_an_error(tmp_path: Path) -> None:
+def test_unreadable_path_is_a_descriptive_error(tmp_path: Path) -> None:
     with pytest.raises(NamesrvError, match="cannot read"):
         name_server(tmp_path)
 
 
-def test_a_change_that_cannot_be_written_is_refused_and_not_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_change_is_rejected_without_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "kvConfig.json"
     server = name_server(path)
     ask(server, 100, namespace="N", key="k", value="1")
@@ -124,7 +122,7 @@ def test_a_change_that_cannot_be_written_is_refused_and_not_made(
     assert ask(name_server(path), 101, namespace="N", key="k").fields == {"value": "1"}
 
 
-def test_the_number_and_size_of_settings_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_and_size_of_settings_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = KVSettings(None)
     monkeypatch.setattr(kv, "MAX_ENTRIES", 2)
     at_once(settings.put("N", "a", "1"))
@@ -136,7 +134,7 @@ def test_the_number_and_size_of_settings_are_limited(monkeypatch: pytest.MonkeyP
         at_once(settings.put("N", "a", "x" * kv.MAX_ENTRY_CHARACTERS))
 
 
-def test_all_settings_together_are_limited_and_may_always_get_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_total_size_of_settings_is_limited_and_may_always_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = KVSettings(None)
     monkeypatch.setattr(kv, "MAX_CHARACTERS", 31)
     at_once(settings.put("N", "a", "x" * 10))
@@ -153,7 +151,7 @@ def test_all_settings_together_are_limited_and_may_always_get_shorter(monkeypatc
     at_once(settings.put("N", "a", "x" * 10))
 
 
-def test_namespaces_without_keys_do_not_add_up() -> None:
+def test_empty_namespaces_do_not_accumulate() -> None:
     settings = KVSettings(None)
     for number in range(10):
         at_once(settings.put(f"N{number}", "k", "1"))
@@ -168,7 +166,7 @@ def register(server: NameServer) -> Response:
     return ask(server, 103, body, **names, brokerId="0")
 
 
-def test_brokers_get_the_order_settings_with_each_answer() -> None:
+def test_brokers_get_the_order_settings_with_each_response() -> None:
     server = name_server()
     assert register(server).body == b""
     ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
@@ -176,7 +174,7 @@ def test_brokers_get_the_order_settings_with_each_answer() -> None:
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_routes_carry_the_order_setting_only_if_it_is_enabled(enabled: bool) -> None:
+def test_routes_carry_the_order_setting_only_if_enabled(enabled: bool) -> None:
     from delaymq.protocol.bodies import TopicConfig, TopicTable
 
     server = name_server(order_message_enable=enabled)

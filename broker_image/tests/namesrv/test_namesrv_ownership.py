@@ -1,4 +1,4 @@
-"""Without rules a broker's name and address are its own for 45 s after each registration."""
+"""Without rules, a broker's name and address are reserved for 45 s after each registration."""
 
 import pytest
 from delaymq_testing.namesrv_world import BrokerPeer, World, limited
@@ -21,7 +21,7 @@ def other(world: World, name: str = "broker-a", **options: object) -> BrokerPeer
     return world.broker(name, **({"address": "10.0.0.66:10911", "host": "10.0.0.66"} | options))
 
 
-def test_a_name_moves_to_another_address_45_s_after_the_last_registration(world: World) -> None:
+def test_name_moves_to_another_address_45_s_after_the_last_registration(world: World) -> None:
     broker = world.broker(address="10.0.0.1:10911")
     broker.register("T")
     world.now_ms += HELD_MS - 1
@@ -38,7 +38,7 @@ def test_a_name_moves_to_another_address_45_s_after_the_last_registration(world:
     assert addresses(world) == {"0": "10.0.0.66:10911"}
 
 
-def test_each_registration_and_each_question_holds_the_name_for_45_s_more(world: World) -> None:
+def test_each_registration_and_query_extends_the_name_for_45_s(world: World) -> None:
     broker = world.broker(address="10.0.0.1:10911")
     broker.register("T")
     for code in (103, 322):
@@ -52,7 +52,7 @@ def test_each_registration_and_each_question_holds_the_name_for_45_s_more(world:
         assert other(world).register("T").code == 1, code
 
 
-def test_a_question_over_another_connection_is_no_sign_of_life(world: World) -> None:
+def test_query_over_another_connection_is_no_heartbeat(world: World) -> None:
     broker = world.broker(address="10.0.0.1:10911")
     broker.register("T")
     table = world.server.routes.live["10.0.0.1:10911"].data_version
@@ -62,14 +62,14 @@ def test_a_question_over_another_connection_is_no_sign_of_life(world: World) -> 
     assert world.server.routes.live["10.0.0.66:10911"].seen_ms == world.now_ms
 
 
-def test_a_broker_at_its_own_address_is_accepted_from_any_host_at_once(world: World) -> None:
+def test_broker_at_its_own_address_is_accepted_from_any_host_immediately(world: World) -> None:
     world.broker(address="10.0.0.1:10911").register("T")
     moved = world.broker(address="10.0.0.1:10911", host="10.0.7.7")
     assert moved.register("T", "T2", version=2).code == 0
     assert world.topics() == ["T", "T2"]
 
 
-def test_a_broker_that_unregistered_leaves_its_name_at_once(world: World) -> None:
+def test_unregistered_broker_releases_its_name_immediately(world: World) -> None:
     broker = world.broker(address="10.0.0.1:10911")
     broker.register("T")
     assert broker.unregister().code == 0
@@ -77,7 +77,7 @@ def test_a_broker_that_unregistered_leaves_its_name_at_once(world: World) -> Non
 
 
 @pytest.mark.parametrize("fields", [{}, {"brokerAddr": "10.0.0.66:10911"}, {"brokerId": "7"}, {"brokerName": "other"}])
-def test_only_the_connection_of_a_registration_takes_it_back(world: World, fields: dict[str, str]) -> None:
+def test_only_the_registering_connection_may_unregister(world: World, fields: dict[str, str]) -> None:
     broker = world.broker(address="10.0.0.1:10911")
     broker.register("T")
     stranger = other(world)
@@ -89,7 +89,7 @@ def test_only_the_connection_of_a_registration_takes_it_back(world: World, field
 
 
 @pytest.mark.parametrize(("name", "broker_id"), [("other", 0), ("broker-a", 1)])
-def test_an_address_is_not_taken_from_its_name_first(world: World, name: str, broker_id: int) -> None:
+def test_address_is_not_taken_from_its_first_name(world: World, name: str, broker_id: int) -> None:
     world.broker(address="10.0.0.1:10911").register("T")
     answer = other(world, name, address="10.0.0.1:10911", broker_id=broker_id).register("T")
     assert answer.code == 1
@@ -98,7 +98,7 @@ def test_an_address_is_not_taken_from_its_name_first(world: World, name: str, br
     assert addresses(world) == {"0": "10.0.0.1:10911"}
 
 
-def test_a_slave_that_becomes_the_master_on_its_connection_keeps_its_address(world: World) -> None:
+def test_slave_promoted_on_its_connection_keeps_its_address(world: World) -> None:
     slave = world.broker(address="10.0.0.2:10911", broker_id=1)
     slave.register()
     slave.broker_id = 0
@@ -106,20 +106,20 @@ def test_a_slave_that_becomes_the_master_on_its_connection_keeps_its_address(wor
     assert addresses(world) == {"0": "10.0.0.2:10911"}
 
 
-def test_a_slave_does_not_change_the_cluster_of_its_name(world: World) -> None:
+def test_slave_does_not_change_the_cluster_of_its_name(world: World) -> None:
     world.broker(address="10.0.0.1:10911").register("T")
     other(world, broker_id=1, cluster="Theirs").register("T")
     assert world.server.routes.groups["broker-a"].cluster == "C"
 
 
-def test_an_unsigned_epoch_is_ignored(world: World) -> None:
+def test_unauthenticated_epoch_is_ignored(world: World) -> None:
     world.broker(address="10.0.0.1:10911").register("T")
     assert other(world, more={"epoch": "9"}).register("T").code == 1
     assert world.broker(address="10.0.0.1:10911", more={"epoch": "9"}).register("T").code == 0
     assert world.broker(address="10.0.0.1:10911").register("T").code == 0
 
 
-def test_expiry_uses_the_monotonic_clock(world: World) -> None:
+def test_time_is_measured_by_a_monotonic_clock(world: World) -> None:
     wall_ms = [10_000_000]
     world.server.now_ms = lambda: wall_ms[0]
     world.broker(address="10.0.0.1:10911").register("T")
@@ -130,7 +130,7 @@ def test_expiry_uses_the_monotonic_clock(world: World) -> None:
     assert other(world).register("T").code == 0
 
 
-def test_a_broker_that_registers_each_minute_keeps_its_name_in_between(world: World) -> None:
+def test_broker_registering_each_minute_keeps_its_name_in_between(world: World) -> None:
     broker = world.broker(address="10.0.0.1:10911")
     for _ in range(3):
         broker.register("T")
@@ -143,7 +143,7 @@ def test_a_broker_that_registers_each_minute_keeps_its_name_in_between(world: Wo
     assert other(world).register("T").code == 0
 
 
-def test_a_repeated_registration_cannot_be_ended_by_its_sender(world: World) -> None:
+def test_replayed_registration_is_ended_neither_by_104_nor_by_closing(world: World) -> None:
     broker = world.broker(address="10.0.0.1:10911")
     broker.register("T")
     stranger = world.broker(address="10.0.0.1:10911", host="10.0.0.66")
@@ -160,7 +160,7 @@ def test_a_repeated_registration_cannot_be_ended_by_its_sender(world: World) -> 
     assert addresses(world) == {}
 
 
-def test_a_broker_that_connects_again_may_unregister_over_its_new_connection(world: World) -> None:
+def test_reconnected_broker_may_unregister_over_its_new_connection(world: World) -> None:
     broker = world.broker(address="10.0.0.1:10911")
     broker.register("T")
     broker.disconnect()
@@ -169,7 +169,7 @@ def test_a_broker_that_connects_again_may_unregister_over_its_new_connection(wor
 
 
 @pytest.mark.parametrize("shares", ["topic_shares", "route_shares"])
-def test_a_registration_that_is_refused_leaves_nothing_behind(world: World, shares: str) -> None:
+def test_rejected_registration_leaves_nothing(world: World, shares: str) -> None:
     limited(getattr(world.server.routes, shares), 1)
     world.broker("broker-a", address="10.0.0.1:10911").register("T1")
     assert other(world, "broker-b").register("T1", "T2").code == 1
@@ -180,13 +180,13 @@ def test_a_registration_that_is_refused_leaves_nothing_behind(world: World, shar
 @pytest.mark.parametrize(
     "fields", [{"brokerId": "-1"}, {"clusterName": "C\x1b[2J"}, {"haServerAddr": "a\nb"}, {"epoch": "-1"}]
 )
-def test_an_implausible_registration_is_rejected(world: World, fields: dict[str, str]) -> None:
+def test_impossible_registration_is_rejected(world: World, fields: dict[str, str]) -> None:
     broker = world.broker(address="10.0.0.1:10911", more=fields)
     assert broker.register("T").code == 1
     assert world.topics() == []
 
 
-def test_claims_of_brokers_that_are_gone_are_limited_and_end(world: World) -> None:
+def test_claims_of_disconnected_brokers_are_limited_and_expire(world: World) -> None:
     limited(world.server.ownership.shares, 2)
     brokers = [world.broker(name, address=f"10.0.1.{number}:1") for number, name in enumerate("abc")]
     for broker in brokers[:2]:
@@ -203,9 +203,7 @@ def test_claims_of_brokers_that_are_gone_are_limited_and_end(world: World) -> No
 
 
 @pytest.mark.parametrize("fields", [{}, {"brokerName": "theirs"}, {"brokerId": "7"}])
-def test_a_registration_repeated_during_a_reconnect_cannot_be_ended_by_its_sender(
-    world: World, fields: dict[str, str]
-) -> None:
+def test_replay_during_a_reconnect_cannot_end_the_registration(world: World, fields: dict[str, str]) -> None:
     broker = world.broker(address="10.0.0.1:10911")
     broker.register("T")
     broker.disconnect()
@@ -223,7 +221,7 @@ def test_a_registration_repeated_during_a_reconnect_cannot_be_ended_by_its_sende
     assert addresses(world) == {"0": "10.0.0.1:10911"}
 
 
-def test_repeated_registrations_do_not_shorten_the_time_for_which_a_name_is_held(world: World) -> None:
+def test_replays_do_not_shorten_the_reservation_of_a_name(world: World) -> None:
     broker = world.broker(address="10.0.0.1:10911")
     stranger = world.broker(address="10.0.0.1:10911", host="10.0.0.66")
     broker.register("T")
@@ -238,7 +236,7 @@ def test_repeated_registrations_do_not_shorten_the_time_for_which_a_name_is_held
     assert other(world).register("T").code == 1, "its next registration is due"
 
 
-def test_a_repeated_registration_of_a_lost_broker_keeps_its_routes(world: World) -> None:
+def test_replay_for_a_disconnected_broker_keeps_its_routes(world: World) -> None:
     # Nothing tells this from a broker that comes back from another host, such as a pod that moved.
     broker = world.broker(address="10.0.0.1:10911")
     broker.register("T")
@@ -253,7 +251,7 @@ def test_a_repeated_registration_of_a_lost_broker_keeps_its_routes(world: World)
     assert addresses(world) == {}, "an open connection alone keeps nothing"
 
 
-def test_a_slave_that_became_the_master_may_connect_again_at_once(world: World) -> None:
+def test_promoted_slave_may_reconnect_immediately(world: World) -> None:
     broker = world.broker(address="10.0.0.2:10911", broker_id=1)
     broker.register()
     broker.broker_id = 0
@@ -262,7 +260,7 @@ def test_a_slave_that_became_the_master_may_connect_again_at_once(world: World) 
     assert broker.register("T").code == 0
 
 
-def test_a_stranger_of_the_same_ipv6_network_is_another_host(world: World) -> None:
+def test_stranger_of_the_same_ipv6_network_is_another_host(world: World) -> None:
     broker = world.broker(address="10.0.0.1:10911", host="2001:db8::1")
     broker.register("T")
     broker.disconnect()

@@ -1,4 +1,4 @@
-"""How a NameServer answers: unknown and broken requests, and changes of its configuration."""
+"""Responses of a NameServer: unknown and broken requests, and configuration changes."""
 
 import json
 from dataclasses import replace
@@ -15,14 +15,14 @@ def world() -> World:
     return World()
 
 
-def test_an_unknown_code_is_answered_with_3(world: World) -> None:
+def test_unknown_code_gets_3(world: World) -> None:
     answer = world.ask(9_999)
     assert answer.code == 3
     assert answer.remark is not None
     assert "9999 not supported" in answer.remark
 
 
-def test_a_defect_in_a_processor_is_answered_with_1(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defect_in_a_processor_gets_1(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> Response:
         raise KeyError("a defect")
 
@@ -39,7 +39,7 @@ def test_every_code_survives_empty_and_broken_requests(world: World) -> None:
             assert answer.code in (0, 1, 17, 22), (code, answer)
 
 
-def test_routes_are_ascii_json_also_for_old_clients(world: World) -> None:
+def test_routes_are_ascii_json_even_for_old_clients(world: World) -> None:
     world.broker("brökér").register("T")
     for version in (121, 400, 407):
         answer = world.answer(Peer(0), Command(105, version=version, fields={"topic": "T"}))
@@ -66,7 +66,7 @@ def test_configuration_is_read_and_changed_over_the_wire(world: World) -> None:
         ("routeGraceMs=1\nlistenPort=1", 16, "changed over the network"),
     ],
 )
-def test_an_invalid_change_is_rejected_completely(world: World, text: str, code: int, remark: str) -> None:
+def test_invalid_change_is_rejected_as_a_whole(world: World, text: str, code: int, remark: str) -> None:
     before = replace(world.server.config)
     answer = world.ask(318, body=text.encode())
     assert answer.code == code

@@ -12,7 +12,7 @@ def world() -> World:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_registered_topic_has_a_route(world: World, compressed: bool) -> None:
+def test_registered_topic_has_a_route(world: World, compressed: bool) -> None:
     broker = world.broker(address="10.0.0.1:10911")
     answer = broker.register(TopicConfig("T", 4, 8, 6), compressed=compressed)
     assert (answer.code, answer.fields, answer.body) == (0, {}, b"")
@@ -25,7 +25,7 @@ def test_a_registered_topic_has_a_route(world: World, compressed: bool) -> None:
     }
 
 
-def test_an_unknown_topic_is_code_17(world: World) -> None:
+def test_unknown_topic_gets_code_17(world: World) -> None:
     world.broker().register("T")
     answer = world.ask(105, {"topic": "other"})
     assert answer.code == 17
@@ -33,21 +33,21 @@ def test_an_unknown_topic_is_code_17(world: World) -> None:
     assert answer.remark.startswith("No topic route info in name server for the topic: other")
 
 
-def test_a_body_with_a_wrong_checksum_is_refused(world: World) -> None:
+def test_body_with_a_wrong_checksum_is_rejected(world: World) -> None:
     answer = world.broker().register("T", crc32=12345)
     assert answer.code == 1
     assert "crc32 not match" in (answer.remark or "")
     assert world.route("T") is None
 
 
-def test_a_partial_registration_adds_and_removes_nothing(world: World) -> None:
+def test_partial_registration_adds_and_removes_nothing(world: World) -> None:
     broker = world.broker()
     broker.register("T1", "T2", version=1)
     broker.register("T3", version=2)
     assert world.topics() == ["T1", "T2", "T3"]
 
 
-def test_topics_are_taken_over_only_with_a_changed_data_version(world: World) -> None:
+def test_topics_are_updated_only_with_a_changed_data_version(world: World) -> None:
     broker = world.broker()
     broker.register(TopicConfig("T", 4, 4), version=1)
     broker.register(TopicConfig("T", 9, 9), version=1)
@@ -60,7 +60,7 @@ def test_topics_are_taken_over_only_with_a_changed_data_version(world: World) ->
     assert route["queueDatas"][0]["readQueueNums"] == 9
 
 
-def test_a_slave_gets_its_masters_addresses_and_registers_no_topics(world: World) -> None:
+def test_slave_gets_its_masters_addresses_and_registers_no_topics(world: World) -> None:
     world.broker(address="10.0.0.1:10911").register("T")
     slave = world.broker(address="10.0.0.2:10911", broker_id=1)
     answer = slave.register("Only on the slave".replace(" ", "_"))
@@ -71,7 +71,7 @@ def test_a_slave_gets_its_masters_addresses_and_registers_no_topics(world: World
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911", "1": "10.0.0.2:10911"}
 
 
-def test_a_slave_that_becomes_the_master_keeps_one_address(world: World) -> None:
+def test_promoted_slave_keeps_one_address(world: World) -> None:
     world.broker(address="10.0.0.1:10911").register("T")
     slave = world.broker(address="10.0.0.2:10911", broker_id=1)
     slave.register()
@@ -83,13 +83,13 @@ def test_a_slave_that_becomes_the_master_keeps_one_address(world: World) -> None
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.2:10911"}
 
 
-def test_illegal_topic_names_in_a_registration_are_left_aside(world: World) -> None:
+def test_illegal_topic_names_in_a_registration_are_ignored(world: World) -> None:
     world.broker().register("good", "bad name", "")
     assert world.topics() == ["good"]
 
 
 @pytest.mark.parametrize("missing", ["brokerName", "brokerAddr", "clusterName", "brokerId", "haServerAddr"])
-def test_a_registration_without_a_name_is_refused(world: World, missing: str) -> None:
+def test_registration_without_a_name_is_rejected(world: World, missing: str) -> None:
     fields = world.broker().names() | {"haServerAddr": "x"}
     del fields[missing]
     answer = world.ask(103, fields)
@@ -97,7 +97,7 @@ def test_a_registration_without_a_name_is_refused(world: World, missing: str) ->
     assert missing in (answer.remark or "")
 
 
-def test_more_brokers_and_topics_than_allowed_are_refused(world: World) -> None:
+def test_excess_brokers_and_topics_are_rejected(world: World) -> None:
     limited(world.server.routes.broker_shares, 1)
     limited(world.server.routes.topic_shares, 2)
     assert world.broker("a").register("T1").code == 0
@@ -105,7 +105,7 @@ def test_more_brokers_and_topics_than_allowed_are_refused(world: World) -> None:
     assert world.broker("a").register("T2", "T3", version=2).code == 1
 
 
-def test_topics_of_all_brokers_together_are_limited_and_room_comes_back(world: World) -> None:
+def test_topics_of_all_brokers_are_limited_and_capacity_is_released(world: World) -> None:
     limited(world.server.routes.route_shares, 3)
     first, second = world.broker("a"), world.broker("b")
     assert first.register("T1", "T2").code == 0
@@ -118,15 +118,13 @@ def test_topics_of_all_brokers_together_are_limited_and_room_comes_back(world: W
     assert world.permissions("T1") == {"b": 6}
 
 
-def test_a_replication_address_of_any_length_is_not_kept(world: World) -> None:
+def test_replication_address_of_excessive_length_is_dropped(world: World) -> None:
     answer = world.ask(103, world.broker().names() | {"haServerAddr": "x" * 256})
     assert answer.code == 1
     assert "haServerAddr must have at most 255 characters" in (answer.remark or "")
 
 
-def test_of_many_brokers_that_are_gone_some_are_dropped_at_a_time(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_expired_brokers_are_dropped_in_bounded_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes_module, "MAX_EXPIRED_PER_SLICE", 2)
     for name in "abcde":
         world.broker(name).register(f"Topic{name}", "Shared")
@@ -148,7 +146,7 @@ def test_write_permission_is_wiped_and_added(world: World) -> None:
     assert world.ask(205, {"brokerName": "nobody"}).fields == {"wipeTopicCount": "0"}
 
 
-def test_a_restarted_broker_gets_its_wiped_permission_back(world: World) -> None:
+def test_restarted_broker_regains_its_wiped_permission(world: World) -> None:
     broker = world.broker()
     broker.register("T")
     world.ask(205, {"brokerName": "broker-a"})

@@ -1,4 +1,4 @@
-"""Rules of a NameServer: whose name is whose, who may change something, and files that cannot be read."""
+"""Rules of a NameServer: ownership of names, permissions for changes, and unreadable files."""
 
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def reload(world: World) -> None:
     task.finish()
 
 
-def test_the_table_names_all_codes_that_change_something() -> None:
+def test_table_lists_all_codes_that_change_state() -> None:
     assert set(GUARDED) == set(FIELDS)
 
 
@@ -95,7 +95,7 @@ def test_the_table_names_all_codes_that_change_something() -> None:
         (ORDINARY, "ordinary"),
     ],
 )
-def test_unauthorised_requests_change_nothing(
+def test_unauthorized_request_changes_nothing(
     world: World, code: int, account: tuple[str, str] | None, remark: str
 ) -> None:
     world.broker("broker-a", address="10.0.0.1:10911", account=A).register("T")
@@ -109,7 +109,7 @@ def test_unauthorised_requests_change_nothing(
 
 
 @pytest.mark.parametrize("code", FIELDS)
-def test_brokers_and_administrators_have_codes_of_their_own(world: World, code: int) -> None:
+def test_brokers_and_administrators_have_separate_codes(world: World, code: int) -> None:
     of_broker = code in (103, 104)
     assert ask(world, code, A).code == (0 if of_broker else 1)
     assert ask(world, code, ADMIN).code == (1 if of_broker else 0)
@@ -123,21 +123,21 @@ def test_reading_needs_no_signature(world: World) -> None:
     assert [world.ask(code).code for code in (106, 206, 304, 319)] == [0, 0, 0, 0]
 
 
-def test_an_account_registers_its_own_names_only(world: World) -> None:
+def test_account_registers_only_its_own_names(world: World) -> None:
     answer = world.broker("broker-b", address="10.0.0.2:10911", account=A).register("T")
     assert answer.code == 1
     assert "may not register broker broker-b" in str(answer.remark)
     assert world.broker("broker-c", address="10.0.0.3:10911", account=B).register("T").code == 0
 
 
-def test_unsigned_brokers_register_unowned_names_from_listed_networks(world: World) -> None:
+def test_unsigned_brokers_register_unowned_names_from_their_network(world: World) -> None:
     assert world.broker("theirs", address="10.1.2.3:10911", host="10.1.2.3").register("T").code == 0
     assert world.broker("other", address="10.2.2.3:10911", host="10.2.2.3").register("T").code == 1
     assert world.broker("broker-a", address="10.1.2.4:10911", host="10.1.2.4").register("T").code == 1
     assert world.permissions("T") == {"theirs": 6}
 
 
-def test_a_name_of_an_account_may_stay_unsigned_for_a_while(world: World) -> None:
+def test_owned_name_may_stay_unsigned_for_a_while(world: World) -> None:
     first = world.broker("broker-b", address="10.0.0.1:10911")
     assert first.register("T").code == 0
     assert world.broker("broker-b", address="10.0.0.2:10911", host="10.0.0.2").register("T").code == 1
@@ -145,14 +145,14 @@ def test_a_name_of_an_account_may_stay_unsigned_for_a_while(world: World) -> Non
     assert world.broker("broker-b", address="10.0.0.3:10911", account=B).register("T").code == 0
 
 
-def test_a_signed_broker_moves_to_another_address_at_once(world: World) -> None:
+def test_signed_broker_moves_to_another_address_immediately(world: World) -> None:
     world.broker("broker-a", address="10.0.0.1:10911", account=A).register("T")
     moved = world.broker("broker-a", address="10.0.0.2:10911", account=A, host="10.0.0.2")
     assert moved.register("T").code == 0
     assert set(world.server.routes.live) == {"10.0.0.2:10911"}
 
 
-def test_a_promoted_replica_is_accepted_at_once_and_the_master_before_no_more(world: World) -> None:
+def test_promoted_replica_replaces_the_master_immediately(world: World) -> None:
     def at(host: int, broker_id: int, epoch: int) -> Response:
         address, more = f"10.0.0.{host}:10911", {"epoch": str(epoch)}
         return world.broker("broker-a", address=address, broker_id=broker_id, account=A, more=more).register("T")
@@ -166,13 +166,13 @@ def test_a_promoted_replica_is_accepted_at_once_and_the_master_before_no_more(wo
     assert world.server.routes.groups["broker-a"].addresses == {0: "10.0.0.2:10911"}
 
 
-def test_a_signed_broker_does_not_take_another_names_address(world: World) -> None:
+def test_signed_broker_does_not_take_another_names_address(world: World) -> None:
     world.broker("broker-a", address="10.0.0.1:10911", account=A).register("T")
     assert world.broker("broker-b", address="10.0.0.1:10911", account=B).register("T").code == 1
     assert world.permissions("T") == {"broker-a": 6}
 
 
-def test_a_signed_broker_takes_its_address_from_an_unsigned_one(world: World) -> None:
+def test_signed_broker_takes_its_address_from_an_unsigned_one(world: World) -> None:
     stranger = world.broker("theirs", address="10.0.0.1:10911", host="10.1.2.3")
     assert stranger.register("T").code == 0
     assert world.broker("broker-a", address="10.0.0.1:10911", account=A).register("T").code == 0
@@ -180,7 +180,7 @@ def test_a_signed_broker_takes_its_address_from_an_unsigned_one(world: World) ->
     assert stranger.register("T").code == 1
 
 
-def test_an_unsigned_repetition_does_not_make_an_address_one_that_others_take(world: World) -> None:
+def test_unsigned_replay_does_not_release_an_address(world: World) -> None:
     world.broker("broker-b", address="10.0.0.1:10911", account=B).register("T")
     assert world.broker("broker-b", address="10.0.0.1:10911", host="10.6.6.6").register("T").code == 0
     assert world.broker("broker-a", address="10.0.0.1:10911", account=A).register("T").code == 1
@@ -195,12 +195,12 @@ def test_an_unsigned_repetition_does_not_make_an_address_one_that_others_take(wo
         {"brokerAddr": "10.0.0.1:010911"},
     ],
 )
-def test_signed_requests_have_no_room_to_shift_values_between_fields(world: World, fields: dict[str, str]) -> None:
+def test_signed_requests_allow_no_shifting_between_fields(world: World, fields: dict[str, str]) -> None:
     assert ask(world, 103, A, **fields).code == 1
     assert world.server.refused["fields"] == 1
 
 
-def test_fields_of_rocketmq_5_are_no_strange_ones(world: World) -> None:
+def test_rocketmq_5_fields_are_accepted(world: World) -> None:
     assert ask(world, 216, ADMIN, bname="", oway="", ns="", nsd="", lo="", SecurityToken="").code == 0
 
 
@@ -219,7 +219,7 @@ ADDRESSES = "  - broker-a\n  addresses: [10.0.0.0/24, '2001:db8::/32']\n"
         ({"haServerAddr": "broker.example:10912"}, "haServerAddr 'broker.example:10912'"),
     ],
 )
-def test_an_account_may_be_bound_to_the_addresses_of_its_brokers(
+def test_account_may_be_bound_to_its_brokers_addresses(
     world: World, path: Path, fields: dict[str, str], refused: str
 ) -> None:
     path.write_text(RULES.replace("  - broker-a\n", ADDRESSES))
@@ -234,14 +234,14 @@ def test_an_account_may_be_bound_to_the_addresses_of_its_brokers(
 # Files
 
 
-def test_a_file_that_cannot_be_read_leaves_its_last_good_rules(world: World, path: Path) -> None:
+def test_unreadable_file_keeps_its_last_valid_rules(world: World, path: Path) -> None:
     path.write_text("accounts: [")
     reload(world)
     assert ask(world, 103, A).code == 0
     assert ask(world, 103, None).code == 1
 
 
-def test_without_readable_rules_at_the_start_nothing_is_changed_and_routes_are_answered(path: Path) -> None:
+def test_unreadable_rules_at_start_forbid_changes_and_serve_routes(path: Path) -> None:
     path.write_text("accounts: [")
     world = World(config=NamesrvConfig(kv_config_path="", namesrv_acl_config_path=str(path)))
     for code in FIELDS:
@@ -254,7 +254,7 @@ def test_without_readable_rules_at_the_start_nothing_is_changed_and_routes_are_a
     assert world.server.refused["unreadable"] == len(FIELDS)
 
 
-def test_changed_rules_count_at_once_and_a_new_secret_beside_the_old_one(world: World, path: Path) -> None:
+def test_changed_rules_apply_immediately_with_old_and_new_secrets(world: World, path: Path) -> None:
     second = "- accessKey: account-of-a-2\n  secretKey: second-secret\n  brokerNames: [broker-a]\n"
     path.write_text(RULES.replace("unsignedBrokers", f"{second}unsignedBrokers"))
     reload(world)
@@ -266,7 +266,7 @@ def test_changed_rules_count_at_once_and_a_new_secret_beside_the_old_one(world: 
     assert ask(world, 103, ("account-of-a-2", "second-secret")).code == 0
 
 
-def test_administrators_of_a_brokers_file_beside_it_are_administrators(world: World, path: Path) -> None:
+def test_administrators_of_an_adjacent_broker_file_are_administrators(world: World, path: Path) -> None:
     (path.parent / "acl").mkdir()
     (path.parent / "acl" / "plain_acl.yml").write_text(
         "globalWhiteRemoteAddresses: ['*']\n"
@@ -296,12 +296,12 @@ def test_administrators_of_a_brokers_file_beside_it_are_administrators(world: Wo
         ("- 7", "is not a rule file"),
     ],
 )
-def test_errors_of_a_rule_file_are_reported(text: str, problem: str) -> None:
+def test_errors_in_a_file_are_reported(text: str, problem: str) -> None:
     with pytest.raises(AccessError, match=problem):
         parse(text, 0)
 
 
-def test_a_file_of_networks_alone_is_one() -> None:
+def test_file_with_only_networks_is_valid() -> None:
     file = parse("unsignedBrokers: ['10.1.0.0/16', '2001:db8::/32', 10.2.0.7]", 0)
     assert [str(network) for network in file.networks] == ["10.1.0.0/16", "2001:db8::/32", "10.2.0.7/32"]
     assert file.has_data

@@ -1,4 +1,4 @@
-"""A NameServer with rules under hostile requests, signed or not: an honest broker, administrator and client go on."""
+"""A NameServer with rules under hostile requests: an honest broker, administrator and client continue."""
 
 import copy
 import logging
@@ -147,7 +147,7 @@ class Hostile:
         self.peers[at] = self.world.peer(self.peers[at].remote_address.partition(":")[0])
 
 
-def test_names_of_other_accounts_cannot_be_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_hostile_requests_cannot_change_protected_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     path = tmp_path / "namesrv_acl.yml"
     path.write_text(RULES)

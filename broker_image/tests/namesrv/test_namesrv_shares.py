@@ -1,4 +1,4 @@
-"""One host takes a share of a NameServer's tables without a signature, and none of the room of signed registrations."""
+"""A host takes a limited share of a NameServer's tables, and none reserved for signed registrations."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_one_host_takes_a_quarter_of_each_table(world: World) -> None:
     assert world.server.routes.route_shares.host_limit == 250_000
 
 
-def test_one_host_does_not_take_the_room_of_all_brokers(world: World) -> None:
+def test_one_host_does_not_use_up_the_broker_limit(world: World) -> None:
     limited(world.server.routes.broker_shares, 4, 2)
     greedy = brokers(world, 3)
     assert [each.register("T").code for each in greedy] == [0, 0, 1]
@@ -59,7 +59,7 @@ def test_one_host_does_not_take_the_room_of_all_brokers(world: World) -> None:
     assert greedy[2].register("T").code == 0, "room comes back"
 
 
-def test_the_remark_contains_advice(world: World) -> None:
+def test_remark_says_what_to_do(world: World) -> None:
     limited(world.server.routes.broker_shares, 4, 1)
     greedy = brokers(world, 2)
     greedy[0].register("T")
@@ -69,7 +69,7 @@ def test_the_remark_contains_advice(world: World) -> None:
     )
 
 
-def test_one_host_does_not_take_the_names_of_brokers_that_it_leaves_behind(world: World) -> None:
+def test_one_host_does_not_use_up_names_by_abandoning_brokers(world: World) -> None:
     limited(world.server.ownership.shares, 4, 2)
     for each in (greedy := brokers(world, 3)):
         each.register("T")
@@ -81,7 +81,7 @@ def test_one_host_does_not_take_the_names_of_brokers_that_it_leaves_behind(world
 
 
 @pytest.mark.parametrize(("shares", "others_topic"), [("topic_shares", "New"), ("route_shares", "T1")])
-def test_one_host_does_not_take_the_room_of_all_topics(world: World, shares: str, others_topic: str) -> None:
+def test_one_host_does_not_use_up_the_topic_limit(world: World, shares: str, others_topic: str) -> None:
     limited(getattr(world.server.routes, shares), 4, 3)
     (greedy,) = brokers(world, 1)
     assert greedy.register("T1", "T2", "T3").code == 0
@@ -92,7 +92,7 @@ def test_one_host_does_not_take_the_room_of_all_topics(world: World, shares: str
     assert brokers(world, 1)[0].register("T5", "T6", "T7").code == 0
 
 
-def test_a_registered_broker_is_renewed_without_the_topics_that_have_no_room(world: World) -> None:
+def test_registered_broker_is_renewed_without_excess_topics(world: World) -> None:
     limited(world.server.routes.topic_shares, 10, 1)
     (broker,) = brokers(world, 1)
     broker.register("T1")
@@ -107,7 +107,7 @@ def test_a_registered_broker_is_renewed_without_the_topics_that_have_no_room(wor
     assert world.topics() == ["T1", "T2"]
 
 
-def test_topics_that_a_stranger_adds_to_a_broker_are_charged_to_the_stranger(world: World) -> None:
+def test_topics_added_by_a_stranger_count_for_the_stranger(world: World) -> None:
     limited(world.server.routes.topic_shares, 10, 2)
     (broker,) = brokers(world, 1, OTHER)
     broker.register("T1")
@@ -118,7 +118,7 @@ def test_topics_that_a_stranger_adds_to_a_broker_are_charged_to_the_stranger(wor
 
 
 @pytest.mark.parametrize("shares", ["broker_shares", "topic_shares", "route_shares", "claims"])
-def test_signed_registrations_have_room_of_their_own(ruled: World, shares: str) -> None:
+def test_signed_registrations_have_reserved_capacity(ruled: World, shares: str) -> None:
     table = ruled.server.ownership.shares if shares == "claims" else getattr(ruled.server.routes, shares)
     limited(table, 2)
     assert [each.register(f"T{number}").code for number, each in enumerate(brokers(ruled, 3))] == [0, 0, 1]
@@ -135,11 +135,11 @@ def test_signed_registrations_have_room_of_their_own(ruled: World, shares: str) 
         ("2001:db8::1", "2001:db8:0:1::1", False),
     ],
 )
-def test_a_host_is_an_ipv4_address_or_a_network_of_ipv6(one: str, another: str, same: bool) -> None:
+def test_host_is_an_ipv4_address_or_an_ipv6_network(one: str, another: str, same: bool) -> None:
     assert (network_of(pack_host(one, 1)) == network_of(pack_host(another, 2))) is same
 
 
-def test_connections_of_one_host_use_a_limited_share_of_the_tables() -> None:
+def test_connections_of_a_host_share_a_memory_limit() -> None:
     links = Links()
     links.shares = Shares(8, "connections")
     stranger, host = b"\x0a\x06\x06\x06", b"\x0a\x00\x00\x01"

@@ -1,4 +1,4 @@
-"""What a captured request is worth at a NameServer with rules: RocketMQ's signature, and the second one."""
+"""Effect of a captured request on a NameServer with rules, for RocketMQ's and the second signature."""
 
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def why(world: World, answer: Response) -> str:
         ),
     ],
 )
-def test_a_captured_question_of_an_administrator_changes_nothing(
+def test_captured_query_of_an_administrator_changes_nothing(
     world: World, captured: dict[str, str], code: int, fields: dict[str, str]
 ) -> None:
     question = as_rocketmq(ADMIN, 202, captured)
@@ -90,14 +90,14 @@ def test_a_captured_question_of_an_administrator_changes_nothing(
     assert world.answer(world.peer(), as_rocketmq(ADMIN, code, fields)).code == 0, "from this machine it is served"
 
 
-def test_text_in_a_common_field_takes_no_part_of_another_field(world: World) -> None:
+def test_text_in_a_common_field_cannot_replace_part_of_another(world: World) -> None:
     question = as_rocketmq(ADMIN, 105, {"topic": "xxOrders"})
     credentials = {name: question.fields[name] for name in ("AccessKey", "Signature")}
     forged = request_command(216, {"bname": "xx", "topic": "Orders"} | credentials)
     assert why(world, world.answer(world.peer(), forged)) == "fields"
 
 
-def test_an_administrator_with_the_second_signature_comes_from_anywhere(world: World) -> None:
+def test_administrator_with_the_second_signature_may_come_from_anywhere(world: World) -> None:
     peer = remote(world)
     signer = signer_on(world, peer, ADMIN)
     command = signed(signer, 100, {"namespace": "N", "key": "K", "value": "V"})
@@ -108,7 +108,7 @@ def test_an_administrator_with_the_second_signature_comes_from_anywhere(world: W
     assert "not signed for this connection" in str(world.answer(other, command).remark)
 
 
-def test_an_account_may_require_the_second_signature(world: World) -> None:
+def test_account_may_require_the_second_signature(world: World) -> None:
     peer = remote(world)
     assert why(world, world.answer(peer, as_rocketmq(STRICT, 103, REGISTRATION))) == "second_required"
     signer = signer_on(world, peer, STRICT)
@@ -118,7 +118,7 @@ def test_an_account_may_require_the_second_signature(world: World) -> None:
     assert world.answer(peer, signed(wrong, 104, REGISTRATION)).code == 1
 
 
-def test_a_broker_with_queries_only_keeps_its_challenge(world: World) -> None:
+def test_broker_that_only_queries_keeps_its_challenge(world: World) -> None:
     assert world.server.channels is not None
     now = [0.0]
     world.server.channels._clock = lambda: now[0]
@@ -132,13 +132,13 @@ def test_a_broker_with_queries_only_keeps_its_challenge(world: World) -> None:
     assert "ask for a new challenge" in str(world.answer(peer, signed(signer, 103, REGISTRATION)).remark)
 
 
-def test_a_stored_value_is_no_challenge(world: World) -> None:
+def test_stored_value_is_no_challenge(world: World) -> None:
     fields = {"namespace": "DELAYMQ", "key": "challenge", "value": "stored"}
     assert world.answer(world.peer(), as_rocketmq(ADMIN, 100, fields)).code == 0
     assert signer_on(world, remote(world), ADMIN)
 
 
-def test_names_count_only_from_the_file_whose_account_counts(world: World, tmp_path: Path) -> None:
+def test_names_count_only_from_the_file_of_the_account(world: World, tmp_path: Path) -> None:
     (tmp_path / "acl").mkdir()
     (tmp_path / "acl" / "other.yml").write_text(
         "accounts:\n- accessKey: account-of-b\n  secretKey: another-secret\n  brokerNames: [broker-x]\n"

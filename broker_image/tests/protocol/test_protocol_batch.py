@@ -21,11 +21,11 @@ ONE = encode_batch([BatchMessage(5, b"body", b"KEYS\x01k")])
 
 
 @given(messages_strategy)
-def test_what_is_written_is_read_again(messages: list[BatchMessage]) -> None:
+def test_batch_survives_a_round_trip(messages: list[BatchMessage]) -> None:
     assert decode_batch(encode_batch(messages)) == messages
 
 
-def test_an_entry_has_this_layout() -> None:
+def test_entry_has_the_documented_layout() -> None:
     assert bytes.fromhex("00000020 00000000 00000000 00000005 00000004") + b"body\0\x06KEYS\x01k" == ONE
 
 
@@ -34,7 +34,7 @@ def test_magic_and_crc_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("length", range(1, len(ONE)))
-def test_a_cut_batch_is_illegal(length: int) -> None:
+def test_truncated_batch_is_illegal(length: int) -> None:
     with pytest.raises(RequestError, match="the batch") as caught:
         decode_batch(ONE + ONE[:length])
     assert caught.value.code == 13
@@ -59,7 +59,7 @@ def test_wrong_lengths_are_illegal(body: bytes) -> None:
     assert caught.value.code == 13
 
 
-def test_properties_that_no_record_can_hold_are_illegal() -> None:
+def test_oversized_properties_are_illegal() -> None:
     with pytest.raises(ValueError, match="the maximum is 32767"):
         encode_batch([BatchMessage(0, b"", bytes(32768))])
     assert decode_batch(encode_batch([BatchMessage(0, b"", bytes(32767))]))
@@ -68,7 +68,7 @@ def test_properties_that_no_record_can_hold_are_illegal() -> None:
         decode_batch(entry)
 
 
-def test_a_batch_can_be_read_in_parts() -> None:
+def test_batch_can_be_read_in_parts() -> None:
     body = ONE * 7
     parts: list[list[BatchMessage]] = []
     at = 0

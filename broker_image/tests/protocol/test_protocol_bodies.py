@@ -1,4 +1,4 @@
-"""Typed bodies: forms of the wire, other clients' dialects, limits."""
+"""Typed bodies: wire formats, dialects of other clients, limits."""
 
 import json
 import tracemalloc
@@ -98,13 +98,13 @@ register_strategies()
 
 
 @given(any_body())
-def test_every_body_that_is_written_is_read_again(body: Body) -> None:
+def test_every_body_survives_a_round_trip(body: Body) -> None:
     assert type(body).decode(body.encode()) == body
 
 
 @pytest.mark.parametrize("body", ALL_BODIES)
 @pytest.mark.parametrize("data", [b"", b"[]", b"7", b'"x"', b"{", b"{1:", b"\xff", b"{{}:1}", b"[" * 100_000])
-def test_no_body_is_read_from_rubbish(body: type[Body], data: bytes) -> None:
+def test_no_body_is_read_from_garbage(body: type[Body], data: bytes) -> None:
     with pytest.raises(RequestError, match=f"the body is not a valid {body.__name__}: ") as caught:
         body.decode(data)
     assert caught.value.code == 1
@@ -129,7 +129,7 @@ def test_no_body_is_read_from_rubbish(body: type[Body], data: bytes) -> None:
         ),
     ],
 )
-def test_tables_with_queues_as_keys_are_read_and_written_in_javas_form(body: type[Body], data: bytes) -> None:
+def test_tables_with_queue_keys_use_javas_format(body: type[Body], data: bytes) -> None:
     read = body.decode(data)
     assert QUEUE.topic in repr(read)
     assert MQ + b":" in read.encode()
@@ -137,7 +137,7 @@ def test_tables_with_queues_as_keys_are_read_and_written_in_javas_form(body: typ
     assert sorted(read.encode()) == sorted(data)
 
 
-def test_integer_keys_are_read_in_both_forms_and_written_with_quotes() -> None:
+def test_integer_keys_are_read_in_both_forms_and_written_quoted() -> None:
     data = (
         b'{"brokerAddrTable":{"a":{"brokerAddrs":{%s:"10.0.0.1:1"},"brokerName":"a","cluster":"C"}},'
         b'"clusterAddrTable":{"C":["a"]}}'
@@ -167,13 +167,13 @@ def test_absent_fields_are_omitted_and_defaults_written() -> None:
     assert json.loads(TopicRoute().encode()) == {"brokerDatas": [], "queueDatas": [], "filterServerTable": {}}
 
 
-def test_a_route_is_ascii_whatever_its_names() -> None:
+def test_route_is_ascii_for_any_names() -> None:
     route = TopicRoute(broker_datas=[bodies.BrokerData("brøker", "延", {0: "a:1"})])
     assert route.encode().isascii()
     assert TopicRoute.decode(route.encode()) == route
 
 
-def test_a_heartbeat_of_a_client_in_go_may_have_nulls() -> None:
+def test_go_clients_heartbeat_may_contain_nulls() -> None:
     heartbeat = HeartbeatData.decode(
         b'{"clientID":"ID","producerDataSet":null,"consumerDataSet":[{"groupName":"G","consumeType":"CONSUME_ACTIVELY",'
         b'"messageModel":"BROADCASTING","subscriptionDataSet":[{"topic":"T","subString":"*","tagsSet":null,"codeSet":null,'
@@ -185,7 +185,7 @@ def test_a_heartbeat_of_a_client_in_go_may_have_nulls() -> None:
     assert consumer.subscription_data_set == [SubscriptionData("T", "*", sub_version=5, expression_type="TAG")]
 
 
-def test_a_heartbeat_of_a_client_in_cpp_may_number_its_enums_and_quote_numbers() -> None:
+def test_cpp_clients_heartbeat_may_have_numeric_enums_and_quoted_numbers() -> None:
     heartbeat = HeartbeatData.decode(
         b'{"clientID":"ID","consumerDataSet":[{"groupName":"G","consumeType":0,"messageModel":0,"consumeFromWhere":4,'
         b'"subscriptionDataSet":[{"topic":"T","subVersion":"5"}]}]}'
@@ -199,7 +199,7 @@ def test_a_heartbeat_of_a_client_in_cpp_may_number_its_enums_and_quote_numbers()
         HeartbeatData.decode(b'{"clientID":"ID","consumerDataSet":[{"groupName":"G","consumeType":7}]}')
 
 
-def test_a_body_error_names_the_place() -> None:
+def test_body_error_names_the_position() -> None:
     with pytest.raises(RequestError, match=r"missing required field `groupName`.*consumerDataSet"):
         HeartbeatData.decode(b'{"clientID":"ID","consumerDataSet":[{}]}')
     with pytest.raises(RequestError, match=r"queueId"):
@@ -208,12 +208,12 @@ def test_a_body_error_names_the_place() -> None:
         )
 
 
-def test_unknown_fields_of_a_body_are_ignored() -> None:
+def test_unknown_members_are_ignored() -> None:
     assert KVTable.decode(b'{"table":{"k":"v"},"more":{0:{{"a":1}:[null]}}}') == KVTable({"k": "v"})
     assert KVTable.decode(b'{"table":{"k":"v"},"more":{"0":[null]}}') == KVTable({"k": "v"})
 
 
-def test_config_files_of_the_real_broker_are_read() -> None:
+def test_real_brokers_config_files_are_read() -> None:
     table = TopicTable.decode(
         b'{\n\t"dataVersion":{\n\t\t"counter":3,\n\t\t"timestamp":5\n\t},\n\t"topicConfigTable":{\n\t\t"T":{\n\t\t\t"order":false,'
         b'\n\t\t\t"perm":7,\n\t\t\t"readQueueNums":8,\n\t\t\t"topicFilterType":"SINGLE_TAG",\n\t\t\t"topicName":"T",\n\t\t\t'
@@ -226,7 +226,7 @@ def test_config_files_of_the_real_broker_are_read() -> None:
     assert groups.subscription_group_table["G"].retry_max_times == 16
 
 
-def test_connections_have_javas_names() -> None:
+def test_connections_use_javas_names() -> None:
     connection = ConsumerConnection([Connection("ID", "10.0.0.2:5", "JAVA", 409)])
     assert json.loads(connection.encode()) == {
         "connectionSet": [{"clientAddr": "10.0.0.2:5", "clientId": "ID", "language": "JAVA", "version": 409}],
@@ -234,13 +234,13 @@ def test_connections_have_javas_names() -> None:
     }
 
 
-def test_a_reset_for_cpp_is_a_list() -> None:
+def test_reset_for_cpp_is_a_list() -> None:
     assert json.loads(ResetOffset({QUEUE: 5}).encode_as_list()) == {
         "offsetTable": [{"brokerName": "broker-a", "offset": 5, "queueId": 0, "topic": "T"}]
     }
 
 
-def test_a_compressed_registration_is_read_and_written() -> None:
+def test_compressed_registration_survives_a_round_trip() -> None:
     body = RegisterBody(TopicTable(DataVersion(3, 5), {"T": TopicConfig("T", 4, 8, 7)}), ["10.0.0.9:1"])
     data = body.encode_compressed()
     assert zlib.decompress(data)[4:] == (
@@ -272,12 +272,12 @@ def piece(data: bytes) -> bytes:
         (zlib.compress(piece(b"{}") + bytes(4)), "ends within a length"),
     ],
 )
-def test_a_broken_compressed_registration_is_refused(data: bytes, problem: str) -> None:
+def test_broken_compressed_registration_is_rejected(data: bytes, problem: str) -> None:
     with pytest.raises(RequestError, match=problem):
         RegisterBody.decode_request(data, compressed=True)
 
 
-def test_a_small_registration_cannot_inflate_without_end() -> None:
+def test_inflated_registration_is_limited() -> None:
     bomb = zlib.compress(bytes(200 * 1024 * 1024), 9)
     assert len(bomb) < 256 * 1024
     tracemalloc.start()
@@ -290,7 +290,7 @@ def test_a_small_registration_cannot_inflate_without_end() -> None:
     assert peak_bytes < 64 * 1024 * 1024
 
 
-def test_a_body_beyond_its_limit_is_refused_unparsed_and_a_caller_may_raise_it() -> None:
+def test_oversized_body_is_rejected_unparsed_and_callers_may_raise_the_limit() -> None:
     data = KVTable({"k": "v" * 5_000_000}).encode()
     with pytest.raises(RequestError, match="exceeds the limit"):
         KVTable.decode(data)
@@ -316,13 +316,13 @@ def test_settings_are_read_and_written_as_lines() -> None:
         (b"a=1\n" * 10_001, "lines"),
     ],
 )
-def test_settings_that_cannot_be_read_are_refused(data: bytes, problem: str) -> None:
+def test_unreadable_settings_are_rejected(data: bytes, problem: str) -> None:
     with pytest.raises(RequestError, match=problem):
         decode_settings(data)
 
 
 @pytest.mark.parametrize("kind", [HeartbeatData, LockRequest, CheckClient, SubscriptionGroupConfig])
-def test_the_slow_parser_reads_small_requests_only(kind: type[Body]) -> None:
+def test_tolerant_parser_reads_small_requests_only(kind: type[Body]) -> None:
     small, large = b'{1:"%b"}' % (b"x" * 1_000), b'{1:"%b"}' % (b"x" * REQUEST_DIALECT_BYTES)
     with pytest.raises(RequestError) as of_fields:
         kind.decode(small)
@@ -331,7 +331,7 @@ def test_the_slow_parser_reads_small_requests_only(kind: type[Body]) -> None:
         kind.decode(large)
 
 
-def test_a_request_for_locks_of_the_largest_topic_is_read_and_a_larger_one_refused() -> None:
+def test_lock_request_of_the_largest_topic_is_read_and_a_larger_one_rejected() -> None:
     def body(count: int) -> bytes:
         queues = [MessageQueue("broker-a", number, "Orders-of-a-department") for number in range(count)]
         return LockRequest("readers", "client", queues).encode()

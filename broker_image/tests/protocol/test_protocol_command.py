@@ -1,4 +1,4 @@
-"""Headers of frames in both forms, from well-meaning and other peers."""
+"""Frame headers in both formats, from well-behaved and other peers."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ def binary_frame(header: bytes) -> bytes:
 
 
 @given(commands)
-def test_what_is_written_is_read_again(command: Command) -> None:
+def test_command_survives_a_round_trip(command: Command) -> None:
     frame = encode_command(command)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     assert decode_command(frame[4:]) == command
@@ -53,7 +53,7 @@ def test_what_is_written_is_read_again(command: Command) -> None:
 
 
 @given(commands, st.builds(Response, code=st.integers(0, 300), remark=st.none() | text.filter(bool), body=st.binary()))
-def test_an_answer_has_the_opaque_and_the_form_of_its_request(request: Command, response: Response) -> None:
+def test_response_has_its_requests_opaque_and_format(request: Command, response: Response) -> None:
     answer = decode_command(encode_response(request, response)[4:])
     assert (answer.opaque, answer.binary) == (request.opaque, request.binary)
     assert (answer.code, answer.remark, answer.body) == (response.code, response.remark, response.body)
@@ -62,7 +62,7 @@ def test_an_answer_has_the_opaque_and_the_form_of_its_request(request: Command, 
     assert not answer.is_oneway
 
 
-def test_a_json_answer_always_has_its_fields_and_no_null() -> None:
+def test_json_response_always_has_its_fields_and_no_null() -> None:
     # Java clients fail on an answer to a send without extFields.
     frame = encode_response(request_command(10), Response())
     assert json.loads(frame[8:]) == {
@@ -76,14 +76,14 @@ def test_a_json_answer_always_has_its_fields_and_no_null() -> None:
     }
 
 
-def test_a_binary_answer_has_this_layout() -> None:
+def test_binary_response_has_the_documented_layout() -> None:
     request = Command(RequestCode.SEND_MESSAGE_V2, 7, binary=True)
     frame = encode_response(request, Response(ResponseCode.NO_PERMISSION, "no", {"a": "bc"}, b"B"))
     header = bytes.fromhex("0010 03 0197 00000007 00000001 00000002 6e6f 00000009 0001 61 00000002 6263")
     assert frame == (len(header) + 5).to_bytes(4, "big") + b"\x01\x00\x00" + bytes([len(header)]) + header + b"B"
 
 
-def test_one_way_requests_carry_the_flag() -> None:
+def test_oneway_requests_carry_the_flag() -> None:
     assert request_command(15, {"topic": "T"}, oneway=True).is_oneway
     assert not request_command(15).is_oneway
 
@@ -106,7 +106,7 @@ def test_numbers_and_booleans_in_fields_become_text() -> None:
     assert command.fields == {"a": "12", "b": "true", "c": "x", "d": "1.5"}
 
 
-def test_a_language_may_be_a_number_or_unknown() -> None:
+def test_language_may_be_a_number_or_unknown() -> None:
     assert decode_command(json_frame({"code": 10, "language": 9})).language == "GO"
     assert decode_command(json_frame({"code": 10, "language": 99})).language == "OTHER"
     assert decode_command(json_frame({"code": 10, "language": "COBOL"})).language == "COBOL"
@@ -114,7 +114,7 @@ def test_a_language_may_be_a_number_or_unknown() -> None:
     assert decode_command(binary_frame(unknown)).language == "OTHER"
 
 
-def test_a_header_cannot_set_what_is_not_a_header_field() -> None:
+def test_header_cannot_set_other_attributes() -> None:
     command = decode_command(json_frame({"code": 10, "body": "QUJD", "binary": True, "fields": {"a": "b"}}, b"real"))
     assert (command.body, command.binary, command.fields) == (b"real", False, {})
 
@@ -157,31 +157,31 @@ def test_a_header_cannot_set_what_is_not_a_header_field() -> None:
         ),
     ],
 )
-def test_an_invalid_frame_ends_the_connection(frame: bytes, problem: str) -> None:
+def test_invalid_frame_ends_the_connection(frame: bytes, problem: str) -> None:
     with pytest.raises(ProtocolError, match=problem):
         decode_command(frame)
 
 
-def test_an_empty_value_in_a_binary_header_means_absent() -> None:
+def test_empty_value_in_a_binary_header_means_absent() -> None:
     fields = bytes.fromhex("0001 61 00000000 0001 62 00000001 78")
     header = bytes.fromhex("000a 00 0197 00000001 00000000 00000000") + len(fields).to_bytes(4, "big") + fields
     assert decode_command(binary_frame(header)).fields == {"b": "x"}
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_an_answer_with_a_text_that_utf8_cannot_hold_still_goes_out(binary: bool) -> None:
+def test_response_with_unencodable_text_is_sent(binary: bool) -> None:
     request = Command(10, 1, binary=binary)
     answer = decode_command(encode_response(request, Response(1, "bad file \udcff", {"a": "\ud800"}))[4:])
     assert (answer.remark, answer.fields) == ("bad file ?", {"a": "?"})
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_an_unencodable_command_is_rejected_before_the_send(binary: bool) -> None:
+def test_oversized_command_is_rejected_before_it_is_sent(binary: bool) -> None:
     with pytest.raises(ValueError, match="exceeds the limit"):
         encode_command(Command(10, body=bytes(MAX_FRAME_BYTES), binary=binary))
 
 
-def test_a_binary_header_has_no_place_for_a_large_code_version_or_name() -> None:
+def test_binary_header_rejects_large_codes_versions_and_names() -> None:
     with pytest.raises(ValueError, match="16 bits"):
         encode_command(Command(40_000, binary=True))
     with pytest.raises(ValueError, match="16 bits"):

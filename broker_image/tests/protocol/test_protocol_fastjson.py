@@ -1,4 +1,4 @@
-"""JSON as fastjson writes it, both ways, and what is refused."""
+"""JSON in fastjson's dialect, in both directions, and rejected input."""
 
 import json
 import math
@@ -27,31 +27,31 @@ keyed_trees = st.dictionaries(object_keys, trees, min_size=1, max_size=3)
 
 
 @given(trees)
-def test_standard_json_is_read_as_the_standard_parser_reads_it(tree: Any) -> None:
+def test_standard_json_is_read_as_by_the_standard_parser(tree: Any) -> None:
     text = json.dumps(tree)
     assert loads(text) == tree
     assert loads(text.encode()) == tree
 
 
 @given(keyed_trees)
-def test_maps_with_objects_as_keys_are_read_as_they_were_written(tree: Any) -> None:
+def test_maps_with_object_keys_survive_a_round_trip(tree: Any) -> None:
     assert loads(dumps(tree)) == tree
     assert loads(dumps({"in": [tree]})) == {"in": [tree]}
 
 
 @given(trees)
-def test_the_tolerant_parser_agrees_with_the_standard_one(tree: Any) -> None:
+def test_tolerant_parser_agrees_with_the_standard_one(tree: Any) -> None:
     # An unquoted key sends the whole text through the tolerant parser.
     read = loads("{1 :\n" + json.dumps(tree, indent=1) + ' , "x":[ ]}')
     assert read == {1: tree, "x": []}
 
 
-def test_integer_keys_may_come_without_quotes() -> None:
+def test_integer_keys_may_be_unquoted() -> None:
     assert loads(b'{"offsetTable":{1:3,-2:0}}') == {"offsetTable": {1: 3, -2: 0}}
     assert loads(b'{"offsetTable":{"1":3}}') == {"offsetTable": {"1": 3}}
 
 
-def test_objects_as_keys_are_hashable_and_order_does_not_matter() -> None:
+def test_object_keys_are_hashable_regardless_of_order() -> None:
     first = loads(b'{{"brokerName":"b","queueId":0,"topic":"t"}:{"maxOffset":9}}')
     second = loads(b'{{"topic":"t","queueId":0,"brokerName":"b"}:{"maxOffset":9}}')
     assert first == second
@@ -59,18 +59,18 @@ def test_objects_as_keys_are_hashable_and_order_does_not_matter() -> None:
     assert key.as_dict() == {"brokerName": "b", "queueId": 0, "topic": "t"}
 
 
-def test_objects_as_keys_may_nest() -> None:
+def test_object_keys_may_nest() -> None:
     (key,) = loads(b'{{"a":{"b":[1,{"c":2}]}}:0}')
     assert hash(key) == hash(ObjectKey.of({"a": {"b": [1, {"c": 2}]}}))
     assert loads(dumps({key: 0})) == {key: 0}
 
 
-def test_a_caller_may_choose_what_an_object_as_key_becomes() -> None:
+def test_callers_may_choose_the_type_of_object_keys() -> None:
     read = loads(b'{{"a":1}:2}', object_key=lambda fields: ("chosen", fields["a"]))
     assert read == {("chosen", 1): 2}
 
 
-def test_strings_that_look_like_syntax_are_left_alone() -> None:
+def test_strings_resembling_syntax_are_unchanged() -> None:
     assert loads(b'{0:"{1:2}","{":",3:\\"\\u5ef6\\\\"}') == {0: "{1:2}", "{": ',3:"延\\'}
 
 
@@ -108,7 +108,7 @@ def test_invalid_json_is_rejected(text: bytes) -> None:
         loads(text)
 
 
-def test_an_error_contains_the_position() -> None:
+def test_error_states_the_position() -> None:
     with pytest.raises(FastJsonError, match="character 3: expected a value, found 'oops}'"):
         loads(b"{1:oops}")
 
@@ -120,7 +120,7 @@ def test_nesting_is_accepted_up_to_its_limit() -> None:
         loads(b"{1:" + b"[" * (arrays + 1) + b"]" * (arrays + 1) + b"}")
 
 
-def test_texts_beyond_the_limits_are_refused_before_they_are_parsed() -> None:
+def test_oversized_texts_are_rejected_before_parsing() -> None:
     with pytest.raises(FastJsonError, match="exceeds the limit of 10"):
         loads(b'"0123456789"', max_bytes=10)
     with pytest.raises(FastJsonError, match="more than 100 values"):

@@ -1,4 +1,4 @@
-"""Cutting a stream into commands: pieces, limits, errors and memory."""
+"""Splitting a stream into commands: fragments, limits, errors and memory."""
 
 import tracemalloc
 
@@ -20,11 +20,11 @@ def frame_of(code: int, body_bytes: int = 0) -> bytes:
     return encode_command(request_command(code, {"topic": "T"}, b"x" * body_bytes))
 
 
-def test_frames_that_arrive_together_come_out_together() -> None:
+def test_frames_that_arrive_together_are_returned_together() -> None:
     assert [command.code for command in FrameReceiver().feed(frame_of(1) + frame_of(2) + frame_of(3))] == [1, 2, 3]
 
 
-def test_a_frame_that_arrives_byte_by_byte_comes_out_once() -> None:
+def test_frame_arriving_byte_by_byte_is_returned_once() -> None:
     receiver = FrameReceiver()
     frame = frame_of(10, 50)
     for byte in frame[:-1]:
@@ -33,7 +33,7 @@ def test_a_frame_that_arrives_byte_by_byte_comes_out_once() -> None:
     assert command.body == b"x" * 50
 
 
-def test_commands_keep_nothing_of_the_buffer_that_later_bytes_overwrite() -> None:
+def test_commands_do_not_refer_to_the_reused_buffer() -> None:
     receiver = FrameReceiver()
     (first,) = receiver.feed(encode_command(request_command(1, {"topic": "First"}, b"first")))
     receiver.feed(encode_command(request_command(1, {"topic": "Other"}, b"other")))
@@ -41,7 +41,7 @@ def test_commands_keep_nothing_of_the_buffer_that_later_bytes_overwrite() -> Non
     assert first.fields == {"topic": "First"}
 
 
-def test_good_frames_before_a_bad_one_are_handed_out_first() -> None:
+def test_valid_frames_before_an_invalid_one_are_returned_first() -> None:
     receiver = FrameReceiver()
     assert [command.code for command in receiver.feed(frame_of(1) + frame_of(2) + BAD_FRAME)] == [1, 2]
     assert isinstance(receiver.error, ProtocolError)
@@ -49,7 +49,7 @@ def test_good_frames_before_a_bad_one_are_handed_out_first() -> None:
         receiver.feed(b"")
 
 
-def test_after_an_error_even_good_frames_are_refused() -> None:
+def test_valid_frames_after_an_error_are_rejected() -> None:
     receiver = FrameReceiver()
     with pytest.raises(ProtocolError):
         receiver.feed(BAD_FRAME)
@@ -58,7 +58,7 @@ def test_after_an_error_even_good_frames_are_refused() -> None:
     assert len(receiver.get_buffer(-1)) > 0
 
 
-def test_the_largest_frame_is_taken_and_one_byte_more_is_not() -> None:
+def test_largest_frame_is_accepted_and_one_byte_more_is_not() -> None:
     overhead = len(frame_of(10)) + 4
     largest = frame_of(10, MAX_FRAME_BYTES - overhead)
     (command,) = FrameReceiver().feed(largest)
@@ -67,18 +67,18 @@ def test_the_largest_frame_is_taken_and_one_byte_more_is_not() -> None:
         FrameReceiver().feed((MAX_FRAME_BYTES - 3).to_bytes(4, "big"))
 
 
-def test_a_tls_handshake_is_named_as_such() -> None:
+def test_tls_handshake_is_recognised() -> None:
     with pytest.raises(ProtocolError, match="TLS"):
         FrameReceiver().feed(bytes.fromhex("160301020001fc"))
 
 
-def test_a_frame_without_room_for_a_header_length_is_refused() -> None:
+def test_frame_without_space_for_a_header_length_is_rejected() -> None:
     with pytest.raises(ProtocolError, match="no header length"):
         FrameReceiver().feed(bytes.fromhex("00000003000000"))
 
 
 @pytest.mark.parametrize("body_bytes", [20_000, TRUSTED_BUFFER_BYTES, 3_000_000])
-def test_the_buffer_grows_for_a_large_frame_and_shrinks_again(body_bytes: int) -> None:
+def test_buffer_grows_for_a_large_frame_and_shrinks_again(body_bytes: int) -> None:
     receiver = FrameReceiver()
     stream = frame_of(1, body_bytes) + frame_of(2)
     commands, largest, at = [], 0, 0
@@ -97,20 +97,20 @@ def test_the_buffer_grows_for_a_large_frame_and_shrinks_again(body_bytes: int) -
     assert receiver.buffer_bytes == IDLE_BUFFER_BYTES
 
 
-def test_a_peer_that_fills_the_buffer_gets_larger_reads() -> None:
+def test_peer_that_fills_the_buffer_gets_larger_reads() -> None:
     receiver = FrameReceiver()
     stream = b"".join(frame_of(number, 900) for number in range(100))
     assert [command.code for command in receiver.feed(stream)] == list(range(100))
     assert receiver.buffer_bytes == BUSY_BUFFER_BYTES
 
 
-def test_a_stated_length_alone_reserves_no_memory() -> None:
+def test_stated_length_alone_allocates_no_memory() -> None:
     receiver = FrameReceiver()
     receiver.feed((MAX_FRAME_BYTES - 4).to_bytes(4, "big"))
     assert receiver.buffer_bytes <= TRUSTED_BUFFER_BYTES
 
 
-def test_an_idle_receiver_costs_little_memory() -> None:
+def test_idle_receiver_uses_little_memory() -> None:
     tracemalloc.start()
     try:
         receivers = [FrameReceiver() for _ in range(100)]

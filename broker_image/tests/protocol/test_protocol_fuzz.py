@@ -1,4 +1,4 @@
-"""Random and mutated bytes: only ProtocolError and RequestError come out, in bounded time and memory.
+"""Random and mutated bytes raise only ProtocolError and RequestError, in bounded time and memory.
 
 DELAYMQ_FUZZ_INPUTS sets the inputs for each target, DELAYMQ_SEED another sequence of them; a failure names its input.
 """

@@ -1,4 +1,4 @@
-"""Golden frames both ways: read, and written again equal as data."""
+"""Golden frames in both directions: decoded, and encoded again as equal data."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def header_of(frame: bytes) -> dict[str, Any]:
     return header
 
 
-def test_every_golden_frame_is_read_as_an_independent_parser_reads_it(golden_frames: list[Any]) -> None:
+def test_every_golden_frame_is_read_as_by_an_independent_parser(golden_frames: list[Any]) -> None:
     assert len(golden_frames) == 381
     for golden in golden_frames:
         command, header = golden.command, golden.header
@@ -57,7 +57,7 @@ def test_every_golden_frame_is_read_as_an_independent_parser_reads_it(golden_fra
         assert golden.frame.endswith(command.body)
 
 
-def test_every_golden_frame_is_written_again_equal_as_data(golden_frames: list[Any]) -> None:
+def test_every_golden_frame_is_encoded_as_equal_data(golden_frames: list[Any]) -> None:
     for golden in golden_frames:
         frame = encode_command(golden.command)
         assert header_of(frame) == header_of(golden.frame)
@@ -73,7 +73,7 @@ def test_every_golden_frame_survives_a_binary_header(golden_frames: list[Any]) -
         assert decode_command(frame[4:]) == command
 
 
-def test_the_golden_stream_is_cut_the_same_however_it_arrives(golden_frames: list[Any]) -> None:
+def test_golden_stream_is_split_equally_for_any_fragmentation(golden_frames: list[Any]) -> None:
     stream = b"".join(golden.frame for golden in golden_frames)
     expected = [golden.command for golden in golden_frames]
     chooser = random.Random(7)
@@ -88,7 +88,7 @@ def test_the_golden_stream_is_cut_the_same_however_it_arrives(golden_frames: lis
         assert commands == expected
 
 
-def test_our_answers_equal_the_golden_ones_but_for_the_language(golden_exchanges: list[Any]) -> None:
+def test_responses_equal_the_golden_ones_except_for_the_language(golden_exchanges: list[Any]) -> None:
     answered = 0
     for request, response in golden_exchanges:
         if response is None:
@@ -102,7 +102,7 @@ def test_our_answers_equal_the_golden_ones_but_for_the_language(golden_exchanges
     assert answered == 151
 
 
-def test_golden_headers_are_read_and_written_again(golden_exchanges: list[Any]) -> None:
+def test_golden_headers_survive_a_round_trip(golden_exchanges: list[Any]) -> None:
     seen: Counter[str] = Counter()
     for request, response in golden_exchanges:
         header = REQUEST_HEADERS.get(request.code)
@@ -129,7 +129,7 @@ def test_golden_headers_are_read_and_written_again(golden_exchanges: list[Any]) 
         (105, True, TopicRoute, 13),
     ],
 )
-def test_golden_bodies_are_read_and_written_again(
+def test_golden_bodies_survive_a_round_trip(
     golden_exchanges: list[Any], code: int, of_response: bool, body: Any, count: int
 ) -> None:
     seen = 0
@@ -156,7 +156,7 @@ def test_golden_registrations_have_the_crc_of_their_body(golden_exchanges: list[
     assert checked > 0
 
 
-def test_the_golden_batch_is_read_and_written_again_byte_for_byte(golden_exchanges: list[Any]) -> None:
+def test_golden_batch_survives_a_round_trip_byte_for_byte(golden_exchanges: list[Any]) -> None:
     (request,) = [request for request, _ in golden_exchanges if request.code == 320]
     messages = decode_batch(request.body)
     assert [message.body for message in messages] == [b"batch message %d" % n for n in range(10)]

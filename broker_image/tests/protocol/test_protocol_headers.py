@@ -1,4 +1,4 @@
-"""Typed headers: what is required, what fits, and every class both ways."""
+"""Typed headers: required fields, ranges, and round trips of every class."""
 
 from typing import Any, get_args
 
@@ -43,14 +43,14 @@ any_header = st.sampled_from(ALL_HEADERS).flatmap(
 
 
 @given(any_header)
-def test_every_header_that_is_written_is_read_again(header: headers.Header) -> None:
+def test_every_header_survives_a_round_trip(header: headers.Header) -> None:
     fields = header.to_fields()
     assert all(isinstance(value, str) for value in fields.values())
     assert type(header).from_fields(fields) == header
 
 
 @pytest.mark.parametrize("header", ALL_HEADERS)
-def test_every_header_names_a_required_field_that_is_missing(header: type[headers.Header]) -> None:
+def test_missing_required_field_is_named(header: type[headers.Header]) -> None:
     required = [field for field in msgspec.structs.fields(header) if field.required]
     if not required:
         assert header.from_fields({}).to_fields() == {}
@@ -64,7 +64,7 @@ def test_every_header_names_a_required_field_that_is_missing(header: type[header
 @pytest.mark.parametrize(
     "queue_id", ["", " 1", "x", "0x1", "2147483648", "-2147483649", "9" * 5000, "1.5", "null", "١"]
 )
-def test_a_number_that_does_not_fit_is_named_with_its_value(queue_id: str) -> None:
+def test_number_out_of_range_is_named_with_its_value(queue_id: str) -> None:
     with pytest.raises(RequestError) as caught:
         UpdateConsumerOffsetRequestHeader.from_fields(OFFSET_FIELDS | {"queueId": queue_id})
     assert caught.value.code == 1
@@ -73,7 +73,7 @@ def test_a_number_that_does_not_fit_is_named_with_its_value(queue_id: str) -> No
     assert len(caught.value.remark) < 200
 
 
-def test_the_ends_of_64_bits_fit_and_one_more_does_not() -> None:
+def test_limits_of_64_bits_fit_and_one_more_does_not() -> None:
     for offset in (2**63 - 1, -(2**63)):
         header = UpdateConsumerOffsetRequestHeader.from_fields(OFFSET_FIELDS | {"commitOffset": str(offset)})
         assert header.commit_offset == offset
@@ -82,7 +82,7 @@ def test_the_ends_of_64_bits_fit_and_one_more_does_not() -> None:
             UpdateConsumerOffsetRequestHeader.from_fields(OFFSET_FIELDS | {"commitOffset": str(offset)})
 
 
-def test_fields_that_a_header_does_not_know_are_ignored() -> None:
+def test_unknown_header_fields_are_ignored() -> None:
     header = UpdateConsumerOffsetRequestHeader.from_fields(OFFSET_FIELDS | {"bname": "broker-a"})
     assert (header.consumer_group, header.topic, header.queue_id, header.commit_offset) == ("G", "T", 0, 10)
 
@@ -105,14 +105,14 @@ def test_booleans_are_words() -> None:
         CreateTopicRequestHeader.from_fields(fields | {"order": "maybe"})
 
 
-def test_text_that_looks_like_something_else_stays_text() -> None:
+def test_text_resembling_other_types_stays_text() -> None:
     for text in ("null", "true", "12", ""):
         fields = {"clientID": text, "producerGroup": text}
         header = UnregisterClientRequestHeader.from_fields(fields)
         assert (header.client_id, header.producer_group, header.consumer_group) == (text, text, None)
 
 
-def test_both_versions_of_a_send_give_the_same_header() -> None:
+def test_both_send_versions_yield_the_same_header() -> None:
     long = {
         "producerGroup": "P",
         "topic": "T",
@@ -140,18 +140,18 @@ def test_both_versions_of_a_send_give_the_same_header() -> None:
     assert type(send_request_header(324, long)) is SendMessageRequestHeader
 
 
-def test_a_short_send_names_missing_fields_as_the_wire_does() -> None:
+def test_short_send_names_missing_fields_by_their_wire_names() -> None:
     with pytest.raises(RequestError, match="the request lacks field b "):
         send_request_header(310, {"a": "P"})
 
 
-def test_a_pull_without_subscription_has_none() -> None:
+def test_pull_without_subscription_has_none() -> None:
     numbers = ["queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis", "subVersion"]
     header = PullMessageRequestHeader.from_fields({"consumerGroup": "G", "topic": "T"} | dict.fromkeys(numbers, "7"))
     assert header.subscription is None
     assert header.queue_offset == 7
 
 
-def test_the_answer_to_a_send_leaves_an_absent_transaction_out() -> None:
+def test_send_response_omits_an_absent_transaction() -> None:
     header = SendMessageResponseHeader("ID", 1, 2)
     assert header.to_fields() == {"msgId": "ID", "queueId": "1", "queueOffset": "2"}

@@ -1,4 +1,4 @@
-"""Entries written from templates are those that the writer of whole bodies makes."""
+"""Entries built from templates equal those of fully encoded bodies."""
 
 import pytest
 from delaymq.protocol.bodies import (
@@ -34,7 +34,7 @@ NUMBERS = [(0, 0, 0), (1, 2, 3), (-1, 2**63 - 1, -(2**63)), (1_700_000_000_000, 
 @pytest.mark.parametrize(("broker_name", "topic"), NAMES)
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize(("value", "table"), [(TopicOffset, TopicStats), (ConsumeOffset, ConsumeStats)])
-def test_an_entry_of_a_table_equals_the_encoded_body(
+def test_table_entry_equals_the_encoded_body(
     broker_name: str, topic: str, numbers: tuple[int, int, int], value: type[Body], table: type[Body]
 ) -> None:
     queue = MessageQueue(broker_name, 16_383, topic)
@@ -44,16 +44,14 @@ def test_an_entry_of_a_table_equals_the_encoded_body(
 
 @pytest.mark.parametrize(("broker_name", "topic"), NAMES)
 @pytest.mark.parametrize("numbers", NUMBERS)
-def test_an_element_of_a_list_equals_the_encoded_body(
-    broker_name: str, topic: str, numbers: tuple[int, int, int]
-) -> None:
+def test_list_element_equals_the_encoded_body(broker_name: str, topic: str, numbers: tuple[int, int, int]) -> None:
     span = QueueTimeSpan(MessageQueue(broker_name, 7, topic), *numbers, 9)
     written = element_template(broker_name, topic, QueueTimeSpan) % (7, *numbers, 9)
     assert TimeSpans([span]).encode() == b'{"consumeTimeSpanSet":[' + written + b"]}"
 
 
 @pytest.mark.parametrize(("broker_name", "topic"), NAMES)
-def test_an_offset_to_reset_equals_both_forms_of_the_encoded_body(broker_name: str, topic: str) -> None:
+def test_reset_offset_equals_both_formats_of_the_encoded_body(broker_name: str, topic: str) -> None:
     body = ResetOffset({MessageQueue(broker_name, 3, topic): 2**40})
     plain = offset_template(broker_name, topic) % (3, 2**40)
     listed = listed_offset_template(broker_name, topic) % (2**40, 3)

@@ -1,4 +1,4 @@
-"""The second signature: what it covers, by every bit of a frame, and how long a challenge lasts."""
+"""The second signature: coverage of every bit of a frame, and the lifetime of a challenge."""
 
 import hmac
 from base64 import b64encode
@@ -39,7 +39,7 @@ def request() -> Command:
     return command
 
 
-def test_the_signature_equals_the_pages_example() -> None:
+def test_signature_is_as_documented() -> None:
     signer = ConnectionSigner(ConnectionKey(KEY, SECRET, b"c" * 16, NONCE, SERVER), KEY)
     command = request()
     signer.sign(command)
@@ -51,7 +51,7 @@ def test_the_signature_equals_the_pages_example() -> None:
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_every_bit_that_means_something_is_covered(binary: bool) -> None:
+def test_every_significant_bit_is_covered(binary: bool) -> None:
     channels = Channels()
     signer = signer_on(channels)
     command = request()
@@ -77,7 +77,7 @@ def test_every_bit_that_means_something_is_covered(binary: bool) -> None:
     assert channels.verdict(1, KEY, SECRET, sent) == "replay"
 
 
-def test_fields_cannot_be_cut_otherwise() -> None:
+def test_field_boundaries_are_covered() -> None:
     channels = Channels()
     signer = signer_on(channels)
     command = request_command(202, {"a": "bc", "d": "e"})
@@ -88,7 +88,7 @@ def test_fields_cannot_be_cut_otherwise() -> None:
         assert channels.verdict(1, KEY, SECRET, cut) == "second"
 
 
-def test_text_that_has_no_form_on_the_wire_is_signed_as_it_is_sent() -> None:
+def test_unencodable_text_is_signed_as_sent() -> None:
     channels = Channels()
     signer = signer_on(channels)
     command = request_command(17, {"topic": "a\udcff"})
@@ -101,7 +101,7 @@ def test_text_that_has_no_form_on_the_wire_is_signed_as_it_is_sent() -> None:
     assert channels.verdict(1, KEY, SECRET, read) == ""
 
 
-def test_a_command_is_signed_anew_in_either_way() -> None:
+def test_command_is_signed_again_in_either_way() -> None:
     channels = Channels()
     command = request()
     signer_on(channels).sign(command)
@@ -113,7 +113,7 @@ def test_a_command_is_signed_anew_in_either_way() -> None:
     assert channels.verdict(1, KEY, SECRET, command) == ""
 
 
-def test_a_challenge_ends_with_silence_and_with_the_connection() -> None:
+def test_challenge_ends_with_silence_and_with_the_connection() -> None:
     now = [0.0]
     channels = Channels(max_silence_s=300, clock=lambda: now[0])
     signer, held, later = signer_on(channels), request(), request()
@@ -130,7 +130,7 @@ def test_a_challenge_ends_with_silence_and_with_the_connection() -> None:
     assert channels.verdict(1, KEY, SECRET, held) == "second"
 
 
-def test_a_challenge_needs_a_nonce() -> None:
+def test_challenge_needs_a_nonce() -> None:
     for nonce in (None, "", "AAAA", "not base64 at all!!!!!!", "é" * 22):
         command = challenge_request(NONCE)
         command.fields = {name: value for name, value in command.fields.items() if name != "nonce"}
@@ -140,7 +140,7 @@ def test_a_challenge_needs_a_nonce() -> None:
             Channels().challenge(1, SERVER, command)
 
 
-def test_only_servers_that_do_not_know_challenges_get_rocketmqs_signature() -> None:
+def test_only_servers_without_challenges_get_rocketmqs_signature() -> None:
     accident = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured"
     for told in (Response(3), Response(22), Response(1, accident), Response(0, None, {"value": "AAAA"})):
         assert challenge_in(Command(told.code, remark=told.remark, fields=told.fields)) is None
@@ -151,7 +151,7 @@ def test_only_servers_that_do_not_know_challenges_get_rocketmqs_signature() -> N
             challenge_in(Command(told.code, remark=told.remark))
 
 
-def test_a_broker_is_known_by_name_and_address() -> None:
+def test_broker_is_identified_by_name_and_address() -> None:
     assert is_broker(SERVER, "broker-a", "10.0.0.1:10911")
     assert not is_broker(SERVER, "broker-b", "10.0.0.1:10911")
     assert not is_broker(SERVER, "broker-a", "10.0.0.2:10911")

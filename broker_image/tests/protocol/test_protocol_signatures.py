@@ -1,4 +1,4 @@
-"""Signatures of requests: RocketMQ's own frames, and what must not verify."""
+"""RocketMQ's request signatures: its own frames, and invalid signatures."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ fields_of = st.dictionaries(st.text("abcXYZ_09", min_size=1, max_size=8), texts,
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["name"])
-def test_frames_signed_by_rocketmqs_hook_verify_and_ours_have_the_same_signature(golden: dict[str, str]) -> None:
+def test_frames_signed_by_rocketmqs_hook_verify_and_signatures_are_equal(golden: dict[str, str]) -> None:
     signer = Signer(golden["secretKey"])
     theirs = decode_command(base64.b64decode(golden["frame"])[4:])
     assert signer.signed(theirs.fields, theirs.body)
@@ -31,7 +31,7 @@ def test_frames_signed_by_rocketmqs_hook_verify_and_ours_have_the_same_signature
 
 
 @given(fields_of, st.binary(max_size=100), st.booleans(), st.text(min_size=1, max_size=20))
-def test_a_signed_request_verifies_after_the_wire_and_a_changed_one_does_not(
+def test_signed_request_verifies_after_the_wire_and_a_modified_one_does_not(
     fields: dict[str, str], body: bytes, binary: bool, secret: str
 ) -> None:
     command = request_command(10, dict(fields), body)
@@ -47,13 +47,13 @@ def test_a_signed_request_verifies_after_the_wire_and_a_changed_one_does_not(
 
 
 @given(fields_of, st.binary(max_size=100), st.text(min_size=1, max_size=100))
-def test_the_signature_is_that_of_the_standard_librarys_hmac(fields: dict[str, str], body: bytes, secret: str) -> None:
+def test_signature_equals_the_standard_librarys_hmac(fields: dict[str, str], body: bytes, secret: str) -> None:
     content = "".join(fields[name] for name in sorted(fields)).encode(errors="replace") + body
     expected = base64.b64encode(hmac.new(secret.encode(errors="replace"), content, hashlib.sha1).digest())
     assert Signer(secret).signature(fields, body) == expected
 
 
-def test_signing_again_replaces_the_signature_and_leaves_the_callers_fields_alone() -> None:
+def test_signing_again_replaces_the_signature_and_keeps_the_callers_fields() -> None:
     fields = {"topic": "T"}
     command = request_command(11, fields)
     Signer("secret-one").sign(command, "account")
@@ -64,7 +64,7 @@ def test_signing_again_replaces_the_signature_and_leaves_the_callers_fields_alon
     assert fields == {"topic": "T"}
 
 
-def test_a_signature_of_any_form_is_only_wrong() -> None:
+def test_malformed_signature_is_invalid() -> None:
     signer = Signer("secret")
     for stated in ("", "é", "\udcff", "x" * 100_000, " "):
         assert not signer.signed({SIGNATURE: stated}, b"")

@@ -1,4 +1,4 @@
-"""docs/formats/wire.md states what the code has."""
+"""docs/formats/wire.md agrees with the code."""
 
 import re
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_every_request_code_is_documented(document: str) -> None:
     assert numbers == {code.value: code.name for code in RequestCode}
 
 
-def test_every_name_in_the_table_of_requests_is_explained(document: str) -> None:
+def test_every_name_in_the_request_table_is_explained(document: str) -> None:
     explained = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`[^|]*) \|", document, re.MULTILINE))))
     for name, rest in request_rows(document).values():
         for used in re.findall(r"`(\w+)`", rest):

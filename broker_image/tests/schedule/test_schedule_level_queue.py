@@ -23,7 +23,7 @@ def offsets(queue: LevelQueue, now_ms: int, count: int = 1_000_000) -> list[int]
     return [offset for _, _, offset, _ in queue.take(now_ms, count)]
 
 
-def test_nothing_is_given_out_before_it_is_due() -> None:
+def test_nothing_is_returned_before_it_is_due() -> None:
     queue = queue_of([10, 20, 30])
     assert queue.next_due_ms() == 10
     assert offsets(queue, 9) == []
@@ -31,19 +31,19 @@ def test_nothing_is_given_out_before_it_is_due() -> None:
     assert queue.next_due_ms() == 30
 
 
-def test_equal_due_times_keep_the_order_of_the_queue() -> None:
+def test_equal_due_times_keep_the_queue_order() -> None:
     queue = queue_of([50, 50, 20, 50, 20, 50])
     assert offsets(queue, 50) == [2, 4, 0, 1, 3, 5]
 
 
-def test_a_later_entry_with_an_earlier_due_time_goes_first() -> None:
+def test_later_entry_with_an_earlier_due_time_comes_first() -> None:
     queue = queue_of([100, 110, 120, 5, 6])
     assert queue.next_due_ms() == 5
     assert offsets(queue, 6) == [3, 4]
     assert offsets(queue, 120) == [0, 1, 2]
 
 
-def test_settled_entries_are_skipped_and_do_not_wake_anybody() -> None:
+def test_settled_entries_are_skipped_and_cause_no_wakeup() -> None:
     settled = Settled()
     queue = queue_of([10, 20, 30, 40], settled)
     settled.settle(1)
@@ -54,7 +54,7 @@ def test_settled_entries_are_skipped_and_do_not_wake_anybody() -> None:
     assert queue.next_due_ms() is None
 
 
-def test_returned_entries_are_taken_again_in_order() -> None:
+def test_returned_entries_come_again_in_order() -> None:
     queue = queue_of([10, 10, 10, 20])
     taken = queue.take(10, 2)
     queue.give_back(taken)
@@ -75,7 +75,7 @@ DUES = st.lists(st.one_of(st.integers(0, 9), st.integers(0, 1_000)), max_size=30
 
 
 @given(DUES, st.lists(st.tuples(st.integers(0, 1_100), st.integers(1, 50), st.booleans()), max_size=20), st.booleans())
-def test_a_level_queue_agrees_with_a_sorted_list(
+def test_level_queue_agrees_with_a_sorted_list(
     dues: list[int], steps: list[tuple[int, int, bool]], loaded: bool
 ) -> None:
     settled = Settled()
@@ -101,7 +101,7 @@ def test_a_level_queue_agrees_with_a_sorted_list(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_thousands_of_entries_in_disorder_stay_in_few_runs(seed: int) -> None:
+def test_thousands_of_unordered_entries_stay_in_few_runs(seed: int) -> None:
     random = Random(seed)
     dues = [random.randrange(1_000_000) for _ in range(3_000)]
     queue = queue_of(dues)
@@ -109,14 +109,14 @@ def test_thousands_of_entries_in_disorder_stay_in_few_runs(seed: int) -> None:
     assert offsets(queue, 1_000_000) == [offset for _, offset in sorted((due, at) for at, due in enumerate(dues))]
 
 
-def test_falling_due_times_cost_arrays_and_not_a_run_an_entry() -> None:
+def test_falling_due_times_use_arrays_and_not_one_run_per_entry() -> None:
     count = 20_000
     queue = queue_of(list(range(count, 0, -1)))
     assert len(queue._heap) <= MAX_RUNS
     assert offsets(queue, count) == list(range(count - 1, -1, -1))
 
 
-def test_a_million_pending_entries_take_less_than_20_mb_and_load_at_once() -> None:
+def test_million_pending_entries_use_less_than_20_mb_and_load_in_one_call() -> None:
     dues = array("q", range(1_000_000))
     tracemalloc.start()
     try:
@@ -141,7 +141,7 @@ def test_a_million_pending_entries_take_less_than_20_mb_and_load_at_once() -> No
     assert given_out == 1_000_000
 
 
-def test_memory_of_taken_entries_is_released() -> None:
+def test_memory_of_returned_entries_is_released() -> None:
     queue = LevelQueue(0, Settled())
     queue.extend(0, array("q", range(100_000)))
     while queue.take(90_000, 1_000):

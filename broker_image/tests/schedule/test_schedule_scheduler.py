@@ -35,7 +35,7 @@ def taken_by_queue(batches: list[list[Entry]]) -> dict[int, int]:
     return counts
 
 
-def test_the_next_wakeup_is_the_earliest_of_all_sources() -> None:
+def test_next_wakeup_is_the_earliest_of_all_sources() -> None:
     scheduler = Scheduler()
     assert scheduler.next_wakeup_ms() is None
     scheduler.add(level_queue(0, [500]))
@@ -46,21 +46,21 @@ def test_the_next_wakeup_is_the_earliest_of_all_sources() -> None:
     assert scheduler.next_wakeup_ms() == 500
 
 
-def test_queues_with_much_to_do_share_the_budget() -> None:
+def test_busy_queues_share_the_budget() -> None:
     scheduler = Scheduler()
     for queue_id in range(4):
         scheduler.add(level_queue(queue_id, [1] * 1_000))
     assert taken_by_queue(scheduler.due(5, 100)) == {0: 25, 1: 25, 2: 25, 3: 25}
 
 
-def test_unused_budget_of_a_queue_goes_to_the_others() -> None:
+def test_unused_budget_of_a_queue_goes_to_others() -> None:
     scheduler = Scheduler()
     scheduler.add(level_queue(0, [1] * 3))
     scheduler.add(level_queue(1, [1] * 1_000))
     assert taken_by_queue(scheduler.due(5, 100)) == {0: 3, 1: 97}
 
 
-def test_a_budget_smaller_than_the_number_of_queues_reaches_each_in_turn() -> None:
+def test_budget_smaller_than_the_number_of_queues_rotates() -> None:
     scheduler = Scheduler()
     for queue_id in range(5):
         scheduler.add(level_queue(queue_id, [1] * 10))
@@ -71,7 +71,7 @@ def test_a_budget_smaller_than_the_number_of_queues_reaches_each_in_turn() -> No
     assert set(seen) == set(range(5))
 
 
-def test_users_do_not_starve_retries_or_the_system_nor_the_other_way_round() -> None:
+def test_users_retries_and_system_do_not_starve_each_other() -> None:
     scheduler = Scheduler()
     for queue_id in range(18):
         scheduler.add(level_queue(queue_id, [1] * 1_000))
@@ -90,7 +90,7 @@ def test_users_do_not_starve_retries_or_the_system_nor_the_other_way_round() -> 
     st.lists(st.lists(st.integers(0, 50), max_size=60), max_size=6),
     st.lists(st.tuples(st.integers(0, 60), st.integers(1, 40)), max_size=12),
 )
-def test_everything_due_is_given_out_once_and_nothing_early(
+def test_every_due_entry_is_returned_once_and_never_early(
     queues: list[list[int]], steps: list[tuple[int, int]]
 ) -> None:
     scheduler = Scheduler()
@@ -108,13 +108,13 @@ def test_everything_due_is_given_out_once_and_nothing_early(
     assert not left
 
 
-def test_a_failed_entry_waits_twice_as_long_each_time_up_to_the_limit() -> None:
+def test_failed_entry_backs_off_exponentially_up_to_the_limit() -> None:
     backoff = Backoff(first_ms=100, longest_ms=1_000)
     assert [backoff.wait_ms(failures) for failures in range(1, 7)] == [100, 200, 400, 800, 1_000, 1_000]
     assert backoff.wait_ms(10_000) == 1_000
 
 
-def test_a_failed_entry_keeps_its_due_time_and_counts_its_failures() -> None:
+def test_failed_entry_keeps_its_due_time_and_failure_count() -> None:
     retries = RetryQueue(Backoff(first_ms=100))
     assert retries.add_failed((40, 0, 7, 0), 1_000) == 100
     assert retries.next_due_ms() == 1_100
@@ -127,7 +127,7 @@ def test_a_failed_entry_keeps_its_due_time_and_counts_its_failures() -> None:
     assert list(retries.entries()) == [(40, 0, 7, 2)]
 
 
-def test_failed_entries_beyond_those_kept_as_objects_wait_longest_and_none_is_lost() -> None:
+def test_excess_failed_entries_wait_longest_and_none_is_lost() -> None:
     retries = RetryQueue(Backoff(first_ms=100, longest_ms=1_000), max_objects=3)
     count = 40_000
     for offset in range(count):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def test_in_queue_order_only_the_low_watermark_moves() -> None:
+def test_settling_in_queue_order_moves_only_the_low_watermark() -> None:
     settled = Settled()
     assert all(settled.settle(offset) for offset in range(1_000))
     assert settled.low == 1_000
@@ -16,7 +16,7 @@ def test_in_queue_order_only_the_low_watermark_moves() -> None:
     assert settled.state() == {"low": 1_000, "above": []}
 
 
-def test_the_watermark_advances_over_settled_entries() -> None:
+def test_watermark_moves_over_entries_settled_above_it() -> None:
     settled = Settled(5)
     for offset in (7, 6, 9):
         assert settled.settle(offset)
@@ -80,12 +80,12 @@ def test_ranges_agree_with_a_plain_set(offsets: list[int], below: int, from_offs
         {"low": 5, "above": [8, 1 << 70]},
     ],
 )
-def test_a_state_that_describes_nothing_is_refused(state: object) -> None:
+def test_empty_state_is_rejected(state: object) -> None:
     with pytest.raises(ValueError, match=r"offset|settle"):
         Settled.from_state(state)
 
 
-def test_a_shorter_queue_truncates_the_settled_entries() -> None:
+def test_shorter_queue_truncates_its_settled_ranges() -> None:
     settled = Settled.from_state({"low": 5, "above": [8, 12, 20, 30]})
     settled.cut(10)
     assert settled.state() == {"low": 5, "above": [8, 10]}

@@ -1,4 +1,4 @@
-"""Large buffers of all connections share one budget, and the oldest make room."""
+"""Large buffers of all connections share one budget; the oldest are evicted."""
 
 from delaymq.transport.buffer_budget import BufferBudget
 
@@ -22,7 +22,7 @@ class Peer:
         self.budget.sends(self, more_bytes)
 
 
-def test_half_received_requests_of_many_peers_stay_below_the_budget_and_the_oldest_goes() -> None:
+def test_partial_requests_of_many_peers_stay_below_the_budget_and_the_oldest_is_closed() -> None:
     budget = BufferBudget(16 * MIB)
     peers = [Peer(budget) for _ in range(20)]
     for peer in peers:
@@ -33,7 +33,7 @@ def test_half_received_requests_of_many_peers_stay_below_the_budget_and_the_olde
     assert "maxBufferedBytes" in peers[0].reasons[0]
 
 
-def test_a_growing_buffer_keeps_its_position_in_the_eviction_order() -> None:
+def test_growing_buffer_keeps_its_age() -> None:
     budget = BufferBudget(16 * MIB)
     first, second = Peer(budget), Peer(budget)
     budget.receives(first, MIB)
@@ -44,7 +44,7 @@ def test_a_growing_buffer_keeps_its_position_in_the_eviction_order() -> None:
     assert budget.received_bytes == 8 * MIB
 
 
-def test_announced_sizes_are_believed_only_while_little_is_held() -> None:
+def test_announced_sizes_are_trusted_only_while_little_memory_is_used() -> None:
     budget = BufferBudget(16 * MIB)
     peer = Peer(budget)
     assert budget.trusts_peers
@@ -54,7 +54,7 @@ def test_announced_sizes_are_believed_only_while_little_is_held() -> None:
     assert budget.trusts_peers
 
 
-def test_unsent_responses_count_and_the_slowest_peer_is_disconnected() -> None:
+def test_unsent_responses_count_and_the_first_slow_peer_is_disconnected() -> None:
     budget = BufferBudget(16 * MIB)
     peers = [Peer(budget) for _ in range(5)]
     for peer in peers:
@@ -64,7 +64,7 @@ def test_unsent_responses_count_and_the_slowest_peer_is_disconnected() -> None:
     assert budget.unsent_bytes == 16 * MIB
 
 
-def test_bytes_that_a_slow_peer_has_read_do_not_count() -> None:
+def test_data_read_by_a_slow_peer_is_released() -> None:
     budget = BufferBudget(16 * MIB)
     slow = Peer(budget)
     for _ in range(1_000):
@@ -73,7 +73,7 @@ def test_bytes_that_a_slow_peer_has_read_do_not_count() -> None:
     assert not slow.reasons
 
 
-def test_received_and_unsent_share_the_budget_and_the_larger_part_gives() -> None:
+def test_received_and_unsent_data_share_the_budget_and_the_larger_part_is_evicted() -> None:
     budget = BufferBudget(16 * MIB)
     receiving, reading = Peer(budget), Peer(budget)
     budget.receives(receiving, 6 * MIB)
@@ -82,7 +82,7 @@ def test_received_and_unsent_share_the_budget_and_the_larger_part_gives() -> Non
     assert not receiving.reasons
 
 
-def test_a_connection_that_ended_or_caught_up_frees_its_share() -> None:
+def test_closed_or_caught_up_connection_releases_its_share() -> None:
     budget = BufferBudget(16 * MIB)
     ended, quick = Peer(budget), Peer(budget)
     budget.receives(ended, 10 * MIB)

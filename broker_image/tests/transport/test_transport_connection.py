@@ -1,4 +1,4 @@
-"""One connection between two real sockets on loopback."""
+"""A connection between two real sockets on loopback."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ from delaymq.transport import connector as connecting_module
 from delaymq_testing.transport.loopback import HOST, echo, never_answer, run, server, until
 
 
-def test_a_request_gets_the_answer_with_its_own_opaque() -> None:
+def test_response_is_matched_by_opaque() -> None:
     def backwards(connection: RemotingConnection, commands: list[Command]) -> None:
         echo(connection, commands[::-1])
 
@@ -42,7 +42,7 @@ def test_a_request_gets_the_answer_with_its_own_opaque() -> None:
     run(scenario)
 
 
-def test_answers_of_one_read_leave_in_one_write() -> None:
+def test_responses_of_one_read_leave_in_one_write() -> None:
     async def scenario() -> None:
         writes: list[int] = []
         batches: list[int] = []
@@ -77,7 +77,7 @@ def test_answers_of_one_read_leave_in_one_write() -> None:
     run(scenario)
 
 
-def test_a_request_without_an_answer_times_out_and_the_next_one_still_works() -> None:
+def test_request_without_a_response_times_out_and_the_next_one_works() -> None:
     async def scenario() -> None:
         def answer_some(connection: RemotingConnection, commands: list[Command]) -> None:
             echo(connection, [command for command in commands if command.code == 11])
@@ -98,7 +98,7 @@ def test_a_request_without_an_answer_times_out_and_the_next_one_still_works() ->
     run(scenario)
 
 
-def test_open_requests_end_when_the_peer_goes_away() -> None:
+def test_open_requests_end_when_the_peer_disconnects() -> None:
     async def scenario() -> None:
         closed: list[RemotingConnection] = []
         async with server(never_answer) as (port, accepted):
@@ -117,7 +117,7 @@ def test_open_requests_end_when_the_peer_goes_away() -> None:
     run(scenario)
 
 
-def test_both_sides_can_ask() -> None:
+def test_both_sides_can_send_requests() -> None:
     async def scenario() -> None:
         async with server(echo) as (port, accepted):
             client = await connect(HOST, port, echo)
@@ -129,7 +129,7 @@ def test_both_sides_can_ask() -> None:
     run(scenario)
 
 
-def test_a_client_side_connection_rejects_requests_with_code_3() -> None:
+def test_client_only_peer_rejects_requests_with_code_3() -> None:
     async def scenario() -> None:
         async with server(echo) as (port, accepted):
             client = await connect(HOST, port)
@@ -141,7 +141,7 @@ def test_a_client_side_connection_rejects_requests_with_code_3() -> None:
     run(scenario)
 
 
-def test_too_many_open_requests_are_refused_before_they_are_sent() -> None:
+def test_excess_open_requests_are_rejected_before_they_are_sent() -> None:
     async def scenario() -> None:
         async with server(never_answer) as (port, _):
             client = await connect(HOST, port, limits=ConnectionLimits(max_open_requests=2))
@@ -154,7 +154,7 @@ def test_too_many_open_requests_are_refused_before_they_are_sent() -> None:
     run(scenario)
 
 
-def test_a_cancelled_request_leaves_the_table() -> None:
+def test_cancelled_request_leaves_the_table() -> None:
     async def scenario() -> None:
         async with server(never_answer) as (port, _):
             client = await connect(HOST, port)
@@ -169,7 +169,7 @@ def test_a_cancelled_request_leaves_the_table() -> None:
     run(scenario)
 
 
-def test_bad_bytes_close_their_connection_only_and_good_commands_before_them_are_answered(
+def test_invalid_bytes_close_their_connection_after_earlier_commands_are_answered(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -193,7 +193,7 @@ def test_bad_bytes_close_their_connection_only_and_good_commands_before_them_are
     assert " disconnected: " in caplog.text
 
 
-def test_an_exception_of_the_owner_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_of_the_owner_closes_one_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         def fail(connection: RemotingConnection, commands: list[Command]) -> None:
             if commands[0].code == 1:
@@ -223,7 +223,7 @@ def test_accepted_sockets_are_reset_when_their_process_is_killed() -> None:
     run(scenario)
 
 
-def test_addresses_are_known_as_text_and_packed() -> None:
+def test_addresses_are_available_as_text_and_packed() -> None:
     async def scenario() -> None:
         async with server(echo) as (port, accepted):
             client = await connect(HOST, port)
@@ -237,7 +237,7 @@ def test_addresses_are_known_as_text_and_packed() -> None:
     run(scenario)
 
 
-def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers() -> None:
+def test_name_with_several_addresses_is_reached_at_a_responding_one() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         silent = await loop.getaddrinfo("127.0.0.2", None, type=socket.SOCK_STREAM)
@@ -255,7 +255,7 @@ def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers() -> N
     run(scenario)
 
 
-def test_connecting_to_an_unresolvable_name_is_an_error() -> None:
+def test_connecting_to_an_unresolvable_name_is_reported() -> None:
     async def scenario() -> None:
         with pytest.raises(ConnectError, match=r"no-such-name\.invalid:1: cannot connect"):
             await connect("no-such-name.invalid", 1)
@@ -263,7 +263,7 @@ def test_connecting_to_an_unresolvable_name_is_an_error() -> None:
     run(scenario)
 
 
-def test_connecting_to_a_closed_port_is_an_error() -> None:
+def test_connecting_to_a_closed_port_is_reported() -> None:
     async def scenario() -> None:
         with socket.socket() as unused:
             unused.bind((HOST, 0))
@@ -274,7 +274,7 @@ def test_connecting_to_a_closed_port_is_an_error() -> None:
     run(scenario)
 
 
-def test_an_attempt_to_connect_that_nothing_answers_is_given_up_for_another_one(
+def test_unanswered_connection_attempt_falls_back_to_another_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connecting_module, "ATTEMPT_MS", 20)
@@ -301,7 +301,7 @@ def test_an_attempt_to_connect_that_nothing_answers_is_given_up_for_another_one(
     run(scenario)
 
 
-def test_lines_about_bad_peers_are_limited_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_about_bad_peers_are_throttled_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = [0]
     limited = ThrottledLogger(logging.getLogger("test"), lambda: now[0])
     with caplog.at_level(logging.WARNING):

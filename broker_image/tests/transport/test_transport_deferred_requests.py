@@ -1,4 +1,4 @@
-"""What becomes of requests that are not handled at once, in combinations of states that are easily overlooked."""
+"""Deferred requests in combinations of states that are easily overlooked."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ class Handled:
             connection.send(encode_response(command, Response()))
 
 
-def test_a_long_request_that_ends_while_its_peer_is_behind_leaves_nothing_deferred() -> None:
+def test_long_request_ending_while_its_peer_is_behind_leaves_nothing_deferred() -> None:
     """Else flow control takes every later request for one that has waited since then, and refuses it."""
 
     def large_answer(connection: RemotingConnection, commands: list[Command]) -> None:
@@ -57,7 +57,7 @@ def test_a_long_request_that_ends_while_its_peer_is_behind_leaves_nothing_deferr
     run(scenario)
 
 
-def test_a_long_request_of_a_connection_that_is_read_while_behind_is_followed_by_others() -> None:
+def test_long_request_of_a_connection_read_while_behind_is_followed_by_others() -> None:
     handled = Handled()
 
     def first_is_long(connection: RemotingConnection, commands: list[Command]) -> None:
@@ -86,7 +86,7 @@ def test_a_long_request_of_a_connection_that_is_read_while_behind_is_followed_by
     run(scenario)
 
 
-def test_a_second_long_request_does_not_replace_the_first() -> None:
+def test_second_long_request_does_not_replace_the_first() -> None:
     steps: list[str] = []
 
     def step(name: str) -> bool:
@@ -107,7 +107,7 @@ def test_a_second_long_request_does_not_replace_the_first() -> None:
     run(scenario)
 
 
-def test_no_request_is_handled_after_reading_was_stopped_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_request_is_handled_after_reading_stopped_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbound, "SLICE_S", 0.0)
     handled = Handled()
 
@@ -162,7 +162,7 @@ def test_reading_stays_paused_when_the_peer_catches_up_within_a_slice(monkeypatc
     run(scenario)
 
 
-def test_a_stop_of_reading_during_a_handshake_leaves_the_handshake_alone_and_holds_after_it() -> None:
+def test_stopping_reads_during_a_handshake_takes_effect_after_it() -> None:
     handled = Handled()
 
     async def scenario() -> None:
@@ -179,7 +179,7 @@ def test_a_stop_of_reading_during_a_handshake_leaves_the_handshake_alone_and_hol
     run(scenario)
 
 
-def test_data_sent_before_or_during_a_handshake_is_never_plaintext() -> None:
+def test_data_sent_before_or_during_a_handshake_never_leaves_in_plaintext() -> None:
     async def scenario() -> None:
         connection, below = opened()
         futures = [connection.start_request(request_command(10)) for _ in range(3)]
@@ -204,7 +204,7 @@ def test_data_sent_before_or_during_a_handshake_is_never_plaintext() -> None:
     run(scenario)
 
 
-def test_a_connection_lost_in_a_handshake_is_reported_once_and_released() -> None:
+def test_end_during_a_handshake_is_reported_once_and_keeps_nothing() -> None:
     told: list[Any] = []
 
     async def scenario() -> None:
@@ -220,7 +220,7 @@ def test_a_connection_lost_in_a_handshake_is_reported_once_and_released() -> Non
     run(scenario)
 
 
-def test_a_handshake_on_a_connection_that_ended_is_an_error_of_the_connection() -> None:
+def test_handshake_on_a_closed_connection_is_a_connection_error() -> None:
     async def scenario() -> None:
         connection, _ = opened()
         connection.connection_lost(None)
@@ -230,7 +230,7 @@ def test_a_handshake_on_a_connection_that_ended_is_an_error_of_the_connection() 
     run(scenario)
 
 
-def test_no_timer_outlives_its_connection() -> None:
+def test_no_timer_outlives_its_purpose() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         timers: list[asyncio.TimerHandle] = []
@@ -259,7 +259,7 @@ def test_no_timer_outlives_its_connection() -> None:
     run(scenario)
 
 
-def test_a_lost_connection_is_not_behind_and_holds_no_request() -> None:
+def test_lost_connection_is_not_behind_and_holds_no_request() -> None:
     handled = Handled()
 
     async def scenario() -> None:

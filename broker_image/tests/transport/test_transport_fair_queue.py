@@ -1,4 +1,4 @@
-"""Who has much to say shares the loop's turns with others; who asks one thing at a time never waits for them."""
+"""Fair scheduling of connections with queued requests; single requests are never delayed."""
 
 import asyncio
 import itertools
@@ -60,7 +60,7 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_connections_of_one_host_are_scheduled_round_robin(now: list[float]) -> None:
+def test_connections_of_one_host_are_scheduled_in_rotation(now: list[float]) -> None:
     taken: list[str] = []
 
     async def scenario() -> None:
@@ -75,7 +75,7 @@ def test_connections_of_one_host_are_scheduled_round_robin(now: list[float]) -> 
     assert taken == list("abcaba")
 
 
-def test_an_account_with_many_connections_gets_no_more_than_one_with_one(now: list[float]) -> None:
+def test_account_with_many_connections_gets_the_share_of_one(now: list[float]) -> None:
     taken: list[str] = []
 
     async def scenario() -> None:
@@ -89,7 +89,7 @@ def test_an_account_with_many_connections_gets_no_more_than_one_with_one(now: li
     assert "".join(taken[:20]) == "hx" * 10
 
 
-def test_a_connection_that_comes_back_goes_before_those_that_used_more_and_owes_nothing_for_its_absence(
+def test_returning_connection_precedes_heavier_users_without_debt_for_its_absence(
     now: list[float],
 ) -> None:
     taken: list[str] = []
@@ -124,7 +124,7 @@ def test_a_connection_that_comes_back_goes_before_those_that_used_more_and_owes_
     run(scenario)
 
 
-def test_a_new_connection_to_a_busy_host_does_not_go_before_all_others_for_long(now: list[float]) -> None:
+def test_new_connection_to_a_busy_host_does_not_keep_precedence(now: list[float]) -> None:
     taken: list[str] = []
 
     async def scenario() -> None:
@@ -140,7 +140,7 @@ def test_a_new_connection_to_a_busy_host_does_not_go_before_all_others_for_long(
     run(scenario)
 
 
-def test_a_connection_is_queued_once(now: list[float]) -> None:
+def test_nothing_waits_twice(now: list[float]) -> None:
     taken: list[str] = []
 
     async def scenario() -> None:
@@ -155,7 +155,7 @@ def test_a_connection_is_queued_once(now: list[float]) -> None:
     assert taken == ["a"]
 
 
-def test_an_exhausted_slice_lasts_until_the_next_loop_iteration(now: list[float]) -> None:
+def test_used_time_slice_ends_until_the_next_loop_iteration(now: list[float]) -> None:
     async def scenario() -> None:
         turns = FairQueue()
         assert not turns.is_exhausted()
@@ -180,7 +180,7 @@ async def server(on_commands: Callable[[RemotingConnection, list[Command]], None
     listening.close()
 
 
-def test_a_flood_is_handled_in_slices_with_others_in_between_and_every_request_once(
+def test_flood_is_handled_in_slices_and_every_request_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(inbound, "SLICE_S", 0.0)  # each slice is the smallest one
@@ -218,7 +218,7 @@ def test_a_flood_is_handled_in_slices_with_others_in_between_and_every_request_o
     assert sum(1 for one, other in itertools.pairwise(firsts) if one != other) > 20
 
 
-def test_deferred_requests_have_a_start_time_until_the_connection_catches_up(
+def test_deferral_has_a_start_time_until_the_connection_catches_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(inbound, "SLICE_S", 0.0)
@@ -246,7 +246,7 @@ def test_deferred_requests_have_a_start_time_until_the_connection_catches_up(
     run(scenario)
 
 
-def test_many_announced_frames_cost_little_and_half_received_ones_no_more_than_the_budget() -> None:
+def test_many_announced_frames_use_little_memory_and_partial_ones_the_budget() -> None:
     budget = BufferBudget(2 << 20)
     opened: list[RemotingConnection] = []
 
@@ -269,7 +269,7 @@ def test_many_announced_frames_cost_little_and_half_received_ones_no_more_than_t
     run(scenario)
 
 
-def test_a_connection_that_ended_holds_no_buffer() -> None:
+def test_closed_connection_holds_no_buffer() -> None:
     receiver = FrameReceiver()
     receiver.feed(struct.pack(">II", 250_000, 10) + b"x" * 1000)
     assert receiver.buffer_bytes > IDLE_BUFFER_BYTES
@@ -277,7 +277,7 @@ def test_a_connection_that_ended_holds_no_buffer() -> None:
     assert receiver.buffer_bytes == 0
 
 
-def test_a_header_beyond_its_limit_is_refused_before_its_bytes_are_taken_in() -> None:
+def test_oversized_header_is_rejected_before_its_bytes_are_read() -> None:
     receiver = FrameReceiver()
     with pytest.raises(ProtocolError, match="exceeds the limit of 1048576"):
         receiver.feed(struct.pack(">II", 12_000_000, 10_000_000) + b"{")

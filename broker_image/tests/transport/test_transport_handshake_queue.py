@@ -1,4 +1,4 @@
-"""Whose TLS handshake begins next: shares of networks, the newest first, and the oldest of the largest gives way."""
+"""Order of TLS handshakes: shares per network, newest first, eviction of the largest network's oldest."""
 
 import random
 from dataclasses import dataclass
@@ -57,14 +57,14 @@ def row() -> Row:
     return Row()
 
 
-def test_handshakes_rotate_through_networks_newest_first(row: Row) -> None:
+def test_networks_rotate_and_the_newest_of_each_is_first(row: Row) -> None:
     first, second = row.come("10.0.0.1", 2)
     third, fourth = row.come("10.0.0.2", 2)
     assert row.begin_all() == [second, fourth, first, third]
     assert (row.row.waiting, row.row.under_way) == (0, 4)
 
 
-def test_one_network_leaves_room_for_others(row: Row) -> None:
+def test_one_network_leaves_capacity_for_others(row: Row) -> None:
     row.come("10.0.0.1", 1_000)
     assert len(row.begin_all()) == MAX_PER_NETWORK
     (other,) = row.come("10.0.0.2")
@@ -72,7 +72,7 @@ def test_one_network_leaves_room_for_others(row: Row) -> None:
     assert row.begin() is None
 
 
-def test_the_oldest_of_the_network_that_has_most_gives_way_after_its_time_and_not_before(row: Row) -> None:
+def test_oldest_handshake_of_the_largest_network_is_evicted_only_after_its_time(row: Row) -> None:
     large = row.come("10.0.0.1", 120)
     row.come("10.0.0.2", 70)
     row.come("10.0.0.3", 66)
@@ -88,7 +88,7 @@ def test_the_oldest_of_the_network_that_has_most_gives_way_after_its_time_and_no
     assert row.begin() == (again[0], large[-2])
 
 
-def test_where_nothing_moves_a_network_makes_room_for_its_own_one_after_the_other(row: Row) -> None:
+def test_stalled_network_evicts_its_own_handshakes_one_at_a_time(row: Row) -> None:
     old = row.come("10.0.0.1", MAX_PER_NETWORK)
     row.begin_all()
     row.now += GIVES_WAY_STUCK_S
@@ -99,7 +99,7 @@ def test_where_nothing_moves_a_network_makes_room_for_its_own_one_after_the_othe
     assert row.begin() == (new[0], old[-2])
 
 
-def test_slow_clients_of_one_network_that_get_on_have_more_time(row: Row) -> None:
+def test_slow_but_progressing_clients_of_one_network_get_more_time(row: Row) -> None:
     """A thousand that start on one machine: each takes seconds, but one is done and another begins all the time."""
     waiting = row.come("10.0.0.1", MAX_PER_NETWORK + 50)
     under_way = row.begin_all()
@@ -118,7 +118,7 @@ def test_slow_clients_of_one_network_that_get_on_have_more_time(row: Row) -> Non
     assert waiting[-1] is under_way[0]
 
 
-def test_a_handshake_that_waits_for_the_server_is_not_evicted(row: Row) -> None:
+def test_handshake_blocked_by_the_server_is_not_evicted(row: Row) -> None:
     """Its certificate is being made: that is no fault of its peer."""
     row.come("10.0.0.1", MAX_PER_NETWORK)
     for _ in range(MAX_PER_NETWORK):
@@ -128,7 +128,7 @@ def test_a_handshake_that_waits_for_the_server_is_not_evicted(row: Row) -> None:
     assert row.row.next(row.now) == GIVES_WAY_S
 
 
-def test_a_host_with_many_ipv6_addresses_is_one_network(row: Row) -> None:
+def test_host_with_many_ipv6_addresses_is_one_network(row: Row) -> None:
     for number in range(300):
         row.come(f"2001:db8:1:2::{number:x}")
     assert len(row.begin_all()) == MAX_PER_NETWORK
@@ -136,7 +136,7 @@ def test_a_host_with_many_ipv6_addresses_is_one_network(row: Row) -> None:
     assert len(row.begin_all()) == 1
 
 
-def test_expired_handshakes_are_dropped_in_batches(row: Row) -> None:
+def test_expired_handshakes_are_dropped_in_bounded_numbers(row: Row) -> None:
     came = row.come("10.0.0.1", 20)
     row.now += WAIT_S
     late = row.come("10.0.0.1")
@@ -151,7 +151,7 @@ def test_expired_handshakes_are_dropped_in_batches(row: Row) -> None:
     assert (row.row.waiting, row.row.next(row.now)) == (0, GIVES_WAY_S)
 
 
-def test_a_client_starts_within_one_round_of_all_networks(row: Row) -> None:
+def test_client_starts_within_one_rotation_despite_any_number_of_hostile_ones(row: Row) -> None:
     """Peers reconnect whenever one of their handshakes is ended; a handshake that begins takes STUCK_S at most."""
     hostile = [f"10.1.0.{number}" for number in range(20)]
     for address in hostile:
@@ -170,7 +170,7 @@ def test_a_client_starts_within_one_round_of_all_networks(row: Row) -> None:
     assert client in begun
 
 
-def test_counters_equal_the_queue_contents() -> None:
+def test_counters_equal_the_actual_entries_after_any_events() -> None:
     chance = random.Random(7)
     row = Row()
     waiting: set[Handshake] = set()

@@ -1,4 +1,4 @@
-"""Peers that do not take what they are sent: what waits for them is limited, and a close delivers what was written."""
+"""Peers that do not read: pending output is limited, and a close delivers written data."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ from delaymq.transport.buffer_budget import BufferBudget
 from delaymq_testing.transport.loopback import BOUND_S, HOST, never_answer, run, server, until
 
 
-def test_a_peer_that_does_not_read_is_paused_and_then_disconnected() -> None:
+def test_peer_that_does_not_read_is_no_longer_read_and_then_disconnected() -> None:
     limits = ConnectionLimits(write_pause_bytes=64 << 10, write_stall_ms=200, read_while_behind=False)
 
     async def scenario() -> None:
@@ -46,7 +46,7 @@ def test_a_peer_that_does_not_read_is_paused_and_then_disconnected() -> None:
     run(scenario)
 
 
-def test_unsent_responses_after_a_protocol_error_count_in_the_budget() -> None:
+def test_unread_data_behind_invalid_bytes_counts_for_the_memory_budget() -> None:
     async def scenario() -> None:
         def large_answers(connection: RemotingConnection, commands: list[Command]) -> None:
             for command in commands:
@@ -70,7 +70,7 @@ def test_unsent_responses_after_a_protocol_error_count_in_the_budget() -> None:
     run(scenario)
 
 
-def test_pipelined_requests_wait_while_their_peer_does_not_read_the_answers() -> None:
+def test_pipelined_requests_wait_while_their_peer_does_not_read() -> None:
     handled: list[str] = []
 
     def large_answers(connection: RemotingConnection, commands: list[Command]) -> None:
@@ -105,7 +105,7 @@ def test_pipelined_requests_wait_while_their_peer_does_not_read_the_answers() ->
     run(scenario)
 
 
-def test_unsent_bytes_have_a_limit() -> None:
+def test_unsent_bytes_are_limited() -> None:
     limits = ConnectionLimits(write_pause_bytes=64 << 10, write_max_bytes=4 << 20, write_stall_ms=60_000)
 
     async def scenario() -> None:
@@ -125,7 +125,7 @@ def test_unsent_bytes_have_a_limit() -> None:
     run(scenario)
 
 
-def test_oneways_to_a_peer_that_is_behind_are_refused_and_drain_waits() -> None:
+def test_oneways_to_a_slow_peer_are_rejected_and_drain_waits() -> None:
     limits = ConnectionLimits(write_pause_bytes=64 << 10)
 
     async def scenario() -> None:
@@ -147,7 +147,7 @@ def test_oneways_to_a_peer_that_is_behind_are_refused_and_drain_waits() -> None:
     run(scenario)
 
 
-def test_a_normal_close_delivers_written_data() -> None:
+def test_ordinary_close_delivers_written_data() -> None:
     async def scenario() -> None:
         def answer_and_close(connection: RemotingConnection, commands: list[Command]) -> None:
             for command in commands:

@@ -1,4 +1,4 @@
-"""Every cell of the tables of states, on a real connection over a transport in memory."""
+"""Every cell of the state tables, on a real connection over a transport in memory."""
 
 import itertools
 from collections.abc import Callable
@@ -74,7 +74,7 @@ class World:
         self.transport = transport
 
 
-def test_each_machine_has_a_cell_for_each_event_in_each_state() -> None:
+def test_each_machine_has_a_cell_for_each_event_and_state() -> None:
     for machine, states, events in MACHINES.values():
         assert list(machine.table) == list(states)
         for row in machine.table.values():
@@ -83,7 +83,7 @@ def test_each_machine_has_a_cell_for_each_event_in_each_state() -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_an_impossible_event_raises_an_error_with_the_reason(name: str) -> None:
+def test_impossible_event_is_a_descriptive_error(name: str) -> None:
     machine = MACHINES[name][0]
     for state, row in machine.table.items():
         for event, cell in row.items():
@@ -271,7 +271,7 @@ def test_peers(state: Peer, event: PeerEvent) -> None:
     run(scenario)
 
 
-def test_a_connection_reads_in_one_state_and_queues_in_two() -> None:
+def test_connection_reads_in_one_state_and_is_queued_in_two() -> None:
     """The rules of states.reads and states.wants_turn, written out."""
     for intake, held_back in itertools.product(Intake, (False, True)):
         assert reads(intake, held_back=held_back) is ((intake, held_back) == (Intake.OPEN, False))
@@ -295,10 +295,10 @@ def diagram(machine: Machine[Any, Any], states: type[Enum], events: type[Enum]) 
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_the_diagrams_of_the_documentation_show_the_tables(name: str) -> None:
+def test_diagrams_of_the_documentation_show_the_tables(name: str) -> None:
     assert f"```mermaid\n{diagram(*MACHINES[name])}\n```" in PAGE.read_text()
 
 
-def test_the_theory_of_operation_names_every_machine() -> None:
+def test_theory_of_operation_names_every_machine() -> None:
     assert tables.__doc__ is not None
     assert all(f"`{name}`" in tables.__doc__ for name in MACHINES)

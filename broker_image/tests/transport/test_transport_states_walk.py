@@ -1,4 +1,4 @@
-"""Random walks of a connection through its states, and what holds in each of them."""
+"""Random walks of a connection through its states, with invariants in each."""
 
 import asyncio
 from collections.abc import Iterator
@@ -222,7 +222,7 @@ def _undone() -> Iterator[None]:
 
 @settings(max_examples=600)
 @given(st.sampled_from(SLICES_S), st.booleans(), st.sampled_from(STARTS), st.lists(MOVES, min_size=4, max_size=30))
-def test_invariants_hold_on_random_walks(
+def test_invariants_hold_on_every_walk(
     slice_s: float, read_while_behind: bool, start: list[str], moves: list[tuple[str, list[int]]]
 ) -> None:
     async def scenario() -> None:

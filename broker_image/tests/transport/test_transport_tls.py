@@ -1,4 +1,4 @@
-"""TLS on the port of plain connections, on the loops of servers and of ordinary programs."""
+"""TLS on the plaintext port, on event loops of servers and of ordinary programs."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from delaymq_testing.certificates import Authority, client_context, server_conte
 from delaymq_testing.transport.loopback_tls import BOUND_S, HOST, Run, echo, server, until
 
 
-def test_plain_and_tls_are_served_side_by_side(run: Run, authority: Authority) -> None:
+def test_plaintext_and_tls_are_served_concurrently(run: Run, authority: Authority) -> None:
     async def scenario() -> None:
         async with server(server_context(authority.issue(HOST))) as listening:
             plain = await connect(HOST, listening.port)
@@ -34,7 +34,7 @@ def test_plain_and_tls_are_served_side_by_side(run: Run, authority: Authority) -
     run(scenario)
 
 
-def test_many_requests_at_once_are_answered_over_tls(run: Run, authority: Authority) -> None:
+def test_many_concurrent_requests_are_answered_over_tls(run: Run, authority: Authority) -> None:
     async def scenario() -> None:
         async with server(server_context(authority.issue(HOST))) as listening:
             client = await connect(HOST, listening.port, tls=client_context(authority))
@@ -47,7 +47,7 @@ def test_many_requests_at_once_are_answered_over_tls(run: Run, authority: Author
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 3, 4, 5, 7, 100_000])
-def test_a_handshake_in_pieces_and_with_a_request_behind_it_is_taken(
+def test_fragmented_handshake_followed_by_a_request_is_accepted(
     run: Run, authority: Authority, piece_bytes: int
 ) -> None:
     """As a slow network brings it; the request comes in one piece with the handshake's end."""
@@ -88,7 +88,7 @@ def test_a_handshake_in_pieces_and_with_a_request_behind_it_is_taken(
     run(scenario)
 
 
-def test_with_required_tls_plaintext_clients_get_an_error(run: Run, authority: Authority) -> None:
+def test_plaintext_connections_are_closed_where_tls_is_required_with_a_reason(run: Run, authority: Authority) -> None:
     taken: list[Command] = []
 
     def taking(connection: RemotingConnection, commands: list[Command]) -> None:
@@ -117,7 +117,7 @@ def ask_and_close(connection: RemotingConnection) -> None:
     connection.close()
 
 
-def test_a_connection_can_be_queried_and_closed_while_its_socket_closes(run: Run, authority: Authority) -> None:
+def test_connection_can_be_used_and_closed_while_its_socket_closes(run: Run, authority: Authority) -> None:
     async def scenario() -> None:
         async with server(server_context(authority.issue(HOST))) as listening:
             client = await connect(HOST, listening.port, tls=client_context(authority))
@@ -131,7 +131,7 @@ def test_a_connection_can_be_queried_and_closed_while_its_socket_closes(run: Run
     run(scenario)
 
 
-def test_a_connection_can_be_queried_and_closed_while_its_handshake_fails(
+def test_connection_can_be_used_and_closed_while_its_handshake_fails(
     run: Run, authority: Authority, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -151,7 +151,7 @@ def test_a_connection_can_be_queried_and_closed_while_its_handshake_fails(
     run(scenario)
 
 
-def test_a_close_sends_written_data_and_an_abort_resets(run: Run, authority: Authority) -> None:
+def test_close_flushes_written_data_and_abort_resets(run: Run, authority: Authority) -> None:
     body = os.urandom(5_000_000)
 
     def last_words(connection: RemotingConnection, commands: list[Command]) -> None:
@@ -175,7 +175,7 @@ def test_a_close_sends_written_data_and_an_abort_resets(run: Run, authority: Aut
     run(scenario)
 
 
-def test_a_peer_that_does_not_read_over_tls_counts_as_behind_until_it_does(run: Run, authority: Authority) -> None:
+def test_tls_peer_that_does_not_read_counts_as_behind(run: Run, authority: Authority) -> None:
     limits = ConnectionLimits(write_pause_bytes=10_000, write_max_bytes=20_000_000, read_while_behind=False)
 
     def much(connection: RemotingConnection, commands: list[Command]) -> None:
@@ -201,7 +201,7 @@ def test_a_peer_that_does_not_read_over_tls_counts_as_behind_until_it_does(run: 
     run(scenario)
 
 
-def test_written_data_counts_as_unsent_until_acknowledged(run: Run, authority: Authority) -> None:
+def test_written_data_counts_as_unsent_until_the_peers_kernel_has_it(run: Run, authority: Authority) -> None:
     async def scenario() -> None:
         async with server(server_context(authority.issue(HOST))) as listening:
             client = await connect(HOST, listening.port, tls=client_context(authority))
@@ -217,7 +217,7 @@ def test_written_data_counts_as_unsent_until_acknowledged(run: Run, authority: A
     run(scenario)
 
 
-def test_a_connection_that_ended_is_freed_without_the_garbage_collector(authority: Authority) -> None:
+def test_closed_connection_is_freed_without_the_garbage_collector(authority: Authority) -> None:
     """Each holds some 70 KB, and a server, which has uvloop, collects rarely."""
 
     def alive() -> int:

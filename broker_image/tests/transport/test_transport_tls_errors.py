@@ -1,4 +1,4 @@
-"""What a client is told when TLS with a peer does not come about."""
+"""Errors of a client whose TLS connection fails."""
 
 import asyncio
 import ssl
@@ -19,7 +19,7 @@ from delaymq_testing.transport.loopback_tls import BOUND_S, HOST, Run, echo, ser
         ("wrong name", "for another name"),
     ],
 )
-def test_a_client_reports_the_certificate_error(
+def test_client_reports_certificate_errors(
     run: Run, authority: Authority, tmp_path: Path, case: str, sentence: str
 ) -> None:
     pair = authority.issue(
@@ -39,7 +39,7 @@ def test_a_client_reports_the_certificate_error(
     run(scenario)
 
 
-def test_tls_to_a_server_without_it_is_named(run: Run, authority: Authority) -> None:
+def test_tls_to_a_server_without_it_is_reported(run: Run, authority: Authority) -> None:
     async def scenario() -> None:
         serving = await asyncio.get_running_loop().create_server(lambda: RemotingConnection(echo), HOST, 0)
         port = serving.sockets[0].getsockname()[1]
@@ -50,7 +50,7 @@ def test_tls_to_a_server_without_it_is_named(run: Run, authority: Authority) -> 
     run(scenario)
 
 
-def test_a_handshake_with_a_silent_server_times_out(run: Run, authority: Authority) -> None:
+def test_silent_server_during_a_handshake_times_out(run: Run, authority: Authority) -> None:
     async def scenario() -> None:
         silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(BOUND_S), HOST, 0)
         port = silent.sockets[0].getsockname()[1]
@@ -62,7 +62,7 @@ def test_a_handshake_with_a_silent_server_times_out(run: Run, authority: Authori
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_client_without_the_required_certificate_gets_an_error(
+def test_client_without_the_required_certificate_gets_an_error(
     run: Run, authority: Authority, version: ssl.TLSVersion
 ) -> None:
     context = server_context(authority.issue(HOST))

@@ -1,4 +1,4 @@
-"""Peers that begin TLS wrongly, halfway or without end cost their own connections only."""
+"""Peers that start TLS wrongly or incompletely affect only their own connections."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from delaymq_testing.certificates import Authority, client_context, server_conte
 from delaymq_testing.transport.loopback_tls import BOUND_S, HALF_HANDSHAKE, HOST, NEVER_S, Run, server, until
 
 
-def test_tls_after_plaintext_requests_ends_the_connection(run: Run, authority: Authority) -> None:
+def test_tls_after_plaintext_requests_is_disconnected(run: Run, authority: Authority) -> None:
     """One connection is one or the other: answers that are under way would fall into the handshake."""
 
     async def scenario() -> None:
@@ -37,7 +37,7 @@ def test_tls_after_plaintext_requests_ends_the_connection(run: Run, authority: A
 
 
 @pytest.mark.parametrize("before", [b"", encode_command(request_command(10, {}, b"secured"))])
-def test_no_tls_begins_within_tls(run: Run, authority: Authority, before: bytes) -> None:
+def test_nested_tls_is_rejected(run: Run, authority: Authority, before: bytes) -> None:
     async def scenario() -> None:
         async with server(server_context(authority.issue(HOST))) as listening:
             reader, writer = await asyncio.open_connection(HOST, listening.port, ssl=client_context(authority))
@@ -66,7 +66,7 @@ def test_no_tls_begins_within_tls(run: Run, authority: Authority, before: bytes)
         bytes(64),
     ],
 )
-def test_hostile_first_bytes_cost_only_their_own_connection(
+def test_hostile_first_bytes_affect_only_their_own_connection(
     run: Run, authority: Authority, bytes_of_peer: bytes, enforcing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting_module, "HANDSHAKE_TIMEOUT_S", 0.3)
@@ -86,7 +86,7 @@ def test_hostile_first_bytes_cost_only_their_own_connection(
     run(scenario)
 
 
-def test_stalled_handshakes_do_not_block_others(
+def test_flood_of_partial_handshakes_excludes_nobody(
     run: Run, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each comes again when it was ended, so that there are always more than may be under way."""
@@ -125,7 +125,7 @@ def test_stalled_handshakes_do_not_block_others(
     run(scenario)
 
 
-def test_stalled_handshakes_of_one_address_do_not_delay_other_addresses(
+def test_partial_handshakes_of_one_address_do_not_block_another(
     run: Run, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only excess handshakes are evicted here: what one address may not have is immediately available to others."""
@@ -159,7 +159,7 @@ def test_stalled_handshakes_of_one_address_do_not_delay_other_addresses(
     run(scenario)
 
 
-def test_a_half_handshake_that_gave_way_leaves_nothing(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evicted_partial_handshake_leaves_nothing(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_module, "MAX_PER_NETWORK", 1)
     monkeypatch.setattr(row_module, "GIVES_WAY_S", 0.0)
     monkeypatch.setattr(accepting_module, "HANDSHAKE_TIMEOUT_S", NEVER_S)
@@ -193,7 +193,7 @@ def test_a_half_handshake_that_gave_way_leaves_nothing(authority: Authority, mon
         gc.enable()
 
 
-def test_a_reset_in_the_middle_of_a_handshake_leaves_nothing(run: Run, authority: Authority) -> None:
+def test_reset_during_a_handshake_leaves_nothing(run: Run, authority: Authority) -> None:
     async def scenario() -> None:
         async with server(server_context(authority.issue(HOST))) as listening:
             for _ in range(20):

@@ -1,4 +1,4 @@
-"""Requests that are made together go out together; one that is alone does not wait for others."""
+"""Requests written together are sent together; a single one is not delayed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -47,7 +47,7 @@ def run(scenario: Callable[[RemotingConnection, _Writes], Awaitable[None]]) -> N
     asyncio.run(connected())
 
 
-def test_the_first_request_is_written_immediately_and_later_ones_together() -> None:
+def test_first_request_is_sent_immediately_and_later_ones_of_the_iteration_together() -> None:
     async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
         bodies = [b"%d" % number for number in range(50)]
         requests = (connection.request(request_command(99, body=body)) for body in bodies)
@@ -58,7 +58,7 @@ def test_the_first_request_is_written_immediately_and_later_ones_together() -> N
     run(scenario)
 
 
-def test_a_request_alone_goes_out_before_its_answer_is_waited_for() -> None:
+def test_single_request_is_sent_before_its_response_is_awaited() -> None:
     async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
         for number in range(3):
             assert (await connection.request(request_command(99, body=b"%d" % number))).body == b"%d" % number
@@ -67,7 +67,7 @@ def test_a_request_alone_goes_out_before_its_answer_is_waited_for() -> None:
     run(scenario)
 
 
-def test_much_is_not_gathered_beyond_its_limit() -> None:
+def test_coalesced_data_is_limited() -> None:
     async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
         body = bytes(GATHERED_BYTES // 4)
         await asyncio.gather(*(connection.request(request_command(99, body=body)) for _ in range(16)))
@@ -77,7 +77,7 @@ def test_much_is_not_gathered_beyond_its_limit() -> None:
     run(scenario)
 
 
-def test_order_is_kept_between_gathered_and_immediate_writes() -> None:
+def test_order_is_kept_between_coalesced_and_immediate_writes() -> None:
     async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
         seen: list[bytes] = []
 
@@ -99,7 +99,7 @@ def test_order_is_kept_between_gathered_and_immediate_writes() -> None:
     run(scenario)
 
 
-def test_a_close_sends_gathered_writes() -> None:
+def test_close_sends_coalesced_data() -> None:
     async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
         futures = [connection.start_request(request_command(99, body=body)) for body in (b"first", b"last")]
         assert len(writes.sizes) == 1
