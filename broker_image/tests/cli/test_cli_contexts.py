@@ -148,9 +148,7 @@ def test_contexts_are_set_used_shown_and_deleted(environment: dict[str, str]) ->
         (("delete", "gone", "--yes"), 2, "no context gone; known contexts"),
     ],
 )
-def test_invalid_context_is_reported(
-    words: tuple[str, ...], code: int, told: str, environment: dict[str, str]
-) -> None:
+def test_invalid_context_is_reported(words: tuple[str, ...], code: int, told: str, environment: dict[str, str]) -> None:
     done = called("context", *words, environment=environment)
     assert (done.code, done.out) == (code, "")
     assert told in done.err

@@ -115,7 +115,9 @@ def test_list_of_commands_loads_no_command() -> None:
     ("words", "missing", "extra"),
     [(["topic", "list"], "typer", "cli"), (["standalone"], "uvloop", "server"), (["topic", "list"], "msgspec", "cli")],
 )
-def test_distribution_without_extras_says_what_to_install(words: list[str], missing: str, extra: str, tmp_path: Path) -> None:
+def test_distribution_without_extras_says_what_to_install(
+    words: list[str], missing: str, extra: str, tmp_path: Path
+) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from delaymq.cli.main import main; main({words!r})"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path

@@ -152,9 +152,7 @@ def test_topics_are_listed_by_kind_and_name(ask: Ask) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_errors_state_the_possible_alternatives(
-    ask: Ask, words: tuple[str, ...], code: int, told: str
-) -> None:
+def test_errors_state_the_possible_alternatives(ask: Ask, words: tuple[str, ...], code: int, told: str) -> None:
     ask("topic", "create", "Near", "--queues", "2")
     ask("send", "Near", "x")
     ask("receive", "Near", "--group", "readers", "--count", "1")
@@ -213,7 +211,9 @@ def test_group_without_members_is_reset_by_its_offsets(ask: Ask) -> None:
     assert [json.loads(line)["body"] for line in got.lines] == ["d", "e"]
 
 
-def test_connected_members_receive_a_reset_and_prevent_exact_offsets_and_deletion(ask: Ask, standalone: Standalone) -> None:
+def test_connected_members_receive_a_reset_and_prevent_exact_offsets_and_deletion(
+    ask: Ask, standalone: Standalone
+) -> None:
     ask("topic", "create", "Live", "--queues", "1")
     ask("send", "Live", *"abc")
     with member(standalone, "living", "Live") as bodies:

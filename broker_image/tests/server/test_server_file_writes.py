@@ -201,9 +201,7 @@ def test_concurrent_changes_of_both_servers_in_one_file_are_kept(
     run(scenario)
 
 
-def test_many_concurrent_changes_of_one_client_block_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_concurrent_changes_of_one_client_block_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "kvConfig.json"
 
     async def scenario() -> None:

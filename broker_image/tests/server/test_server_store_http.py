@@ -183,9 +183,7 @@ def test_range_and_head_requests_follow_http(tmp_path: Path) -> None:
         ("..%2f..%2flock", "no_such_segment"),
     ],
 )
-def test_missing_segment_is_a_404_that_states_whether_it_existed(
-    tmp_path: Path, name: str, code: str
-) -> None:
+def test_missing_segment_is_a_404_that_states_whether_it_existed(tmp_path: Path, name: str, code: str) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, **SMALL_SEGMENTS) as server:
             await fill(server, 60)

@@ -395,7 +395,9 @@ def test_manifest_paths_stay_inside_the_folder(open_store: Open, tmp_path: Path)
     ],
     ids=str,
 )
-def test_source_with_invalid_file_names_writes_nothing(open_store: Open, tmp_path: Path, lie: dict[str, object]) -> None:
+def test_source_with_invalid_file_names_writes_nothing(
+    open_store: Open, tmp_path: Path, lie: dict[str, object]
+) -> None:
     fill(open_store(), 5)
 
     class Lying(FolderSource):

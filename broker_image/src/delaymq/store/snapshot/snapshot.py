@@ -83,7 +83,10 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 
 class SnapshotTask:
-    """Captures the state on creation, on the event loop. Index entries must be in files by then, queue entries by `run`."""
+    """Captures the state on creation, on the event loop.
+
+    Index entries must be in files by then, queue entries by `run`.
+    """
 
     def __init__(
         self,
