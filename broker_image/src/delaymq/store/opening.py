@@ -115,7 +115,7 @@ def _open_store(
 
 def _remedy(error: OSError) -> str:
     if is_shortage(error):
-        return "the process needs more descriptors or memory; a store needs a descriptor for each log file (ulimit -n)"
+        return "give the process more memory or descriptors (ulimit -n): a store needs one descriptor per log file"
     if is_full(error):
         return "free space, or enlarge the volume"
     if error.errno == errno.EROFS:

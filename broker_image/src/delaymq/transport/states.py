@@ -199,7 +199,7 @@ INTAKES: Final = Machine[Intake, IntakeEvent](
     }
 )
 
-_ONE_AT_A_TIME: Final = Impossible("the requests behind a long one are deferred until it is done")
+_ONE_AT_A_TIME: Final = Impossible("requests after a long one are deferred until it is done")
 _NOT_PARKED: Final = Impossible("nothing is parked; a parked request is unparked once")
 
 LONG_REQUESTS: Final = Machine[LongRequest, LongRequestEvent](

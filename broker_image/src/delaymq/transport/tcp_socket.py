@@ -18,7 +18,7 @@ LINGER_OFF: Final = struct.pack("ii", 0, 0)
 
 _INTEGER: Final = struct.Struct("i")
 _LAST_DATA_RECEIVED: Final = struct.Struct("52xI")
-"""Of struct tcp_info (linux/tcp.h): tcpi_last_data_recv, ms, the twelfth 32-bit field after the first 8 bytes."""
+"""Field tcpi_last_data_recv of struct tcp_info (linux/tcp.h) in ms: the twelfth 32-bit field after 8 bytes."""
 _STATE: Final = struct.Struct("B")
 """Field tcpi_state of struct tcp_info, the first one."""
 _LEFT: Final = (7, 8)

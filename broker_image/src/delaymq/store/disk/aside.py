@@ -143,7 +143,7 @@ class AsideFolder:
         if is_shortage(error):
             # The shortage is temporary: the next start can retain what this one would have lost.
             raise StoreOpenError(
-                f"{what} ({error}): the process needs more descriptors or memory (ulimit -n), then start again"
+                f"{what} ({error}): give the process more descriptors (ulimit -n) or memory, then start again"
             ) from error
         _logger.error("%s: %s", what, error)
 

@@ -78,8 +78,8 @@ class ConfigFiles:
                 if is_shortage(error):
                     # Treated as empty, the table would soon overwrite the file.
                     raise StoreOpenError(
-                        f"{self.folder}/{candidate} cannot be opened ({error}): the process needs more descriptors "
-                        "or memory (ulimit -n), then start again"
+                        f"{self.folder}/{candidate} cannot be opened ({error}): give the process more descriptors "
+                        "(ulimit -n) or memory, then start again"
                     ) from error
                 self._damaged.add(name)
                 without = "it is retained until an administrator decides about it" if keep else "it is treated as empty"

@@ -83,9 +83,9 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 
 class SnapshotTask:
-    """Captures the state on creation, on the event loop.
+    """Captures the state when created, on the event loop, and writes it in `run`.
 
-    Index entries must be in files by then, queue entries by `run`.
+    All index entries must be in files at the creation, and all queue entries before `run`.
     """
 
     def __init__(

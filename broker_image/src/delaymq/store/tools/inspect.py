@@ -27,7 +27,7 @@ class SegmentCounts:
 
 @dataclass(kw_only=True)
 class Inspection:
-    """The counts of one store."""
+    """Counts of one store."""
 
     path: str
     open_or_killed: bool
