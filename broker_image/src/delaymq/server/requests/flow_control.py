@@ -52,7 +52,7 @@ _log = ThrottledLogger(_logger, now_ms)
 
 
 class FlowControl:
-    """Rejects overdue requests with `sift`, on the loop's thread. Times are monotonic seconds."""
+    """Rejects overdue requests with `reject_stale`, on the loop's thread. Times are monotonic seconds."""
 
     def __init__(
         self,
