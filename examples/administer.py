@@ -19,7 +19,7 @@ async def main(name_servers: str) -> None:
             await admin.set_offset(group, queue, 5)
         outcome = await admin.reset_offset(group, topic, EARLIEST)
         for queue, offsets in outcome.queues.items():
-            print(f"queue {queue.queue_id}: goes on at {offsets.new} instead of {offsets.old}")
+            print(f"queue {queue.queue_id}: continues at {offsets.new} instead of {offsets.old}")
         await admin.delete_group(group)
         await admin.delete_topic(topic)
         print("still there:", await admin.topic_exists(topic))

@@ -40,4 +40,4 @@ def test_demo_succeeds_and_leaves_its_store_in_the_given_folder(tmp_path: Path) 
     assert inspected["topics"]["Reminders"] == {"delivered copy": 12}
     again = called(*command)
     assert again.code == 2
-    assert "name a folder that does not exist yet" in again.err
+    assert "specify a folder that does not exist yet" in again.err

@@ -12,7 +12,7 @@ from delaymq_testing.cli_running import SMALL_FILES, Standalone, called
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
 SHOWN_BY_EXAMPLES = {
-    "administer": "goes on at 0 instead of 5",
+    "administer": "continues at 0 instead of 5",
     "batches": "20 rows in the table",
     "by_hand": "message 4",
     "ordered_steps": "each in order: True",

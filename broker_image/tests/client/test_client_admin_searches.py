@@ -105,7 +105,7 @@ def test_pending_messages_are_counted_at_every_broker_of_the_topic(monkeypatch: 
             f"cannot count delayed messages at broker {name}" for name in ("c", "d", "e", "g")
         ]
         reasons = (
-            "leads to another broker",
+            "reaches another broker",
             "no broker at http://10.0.0.4:8084",
             "HTTP API is disabled",
             "no response from",

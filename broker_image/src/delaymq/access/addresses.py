@@ -45,7 +45,7 @@ class WhiteList:
                 elif self._patterns is not None:
                     self._patterns.append(parse_pattern(one))
                     if len(self._patterns) > MAX_ALTERNATIVES:
-                        raise AccessError(f"an allow list has more than {MAX_ALTERNATIVES} entries: use ranges")
+                        raise AccessError(f"a white list has more than {MAX_ALTERNATIVES} entries: use ranges")
 
     def __bool__(self) -> bool:
         return self._patterns is None or bool(self._patterns)

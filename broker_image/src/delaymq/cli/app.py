@@ -76,7 +76,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         },
     ),
     "acl": Group(
-        "Accounts and allow lists of brokers with access control.",
+        "Accounts and white lists of brokers with access control.",
         {
             "init": Leaf("acl_init:init"),
             "list": Leaf("acl:list_files"),

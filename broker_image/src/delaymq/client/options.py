@@ -30,7 +30,7 @@ class MessageModel(StrEnum):
 
 
 class Allocation(StrEnum):
-    """Strategy that assigns a topic's queues to the members of a group; it must be the same at all members."""
+    """Strategy that assigns a topic's queues to the members of a group; it must be the same for all members."""
 
     AVERAGELY = "AVG"
     """Consecutive queues: of 4 queues, the first of two members is assigned 0 and 1."""
@@ -93,12 +93,12 @@ class ProducerOptions:
     """Whether to avoid brokers for a while after they were slow or failed, as long as another broker has the topic
     (RocketMQ: sendLatencyFaultEnable). Sends with a queue or an ordering key are not affected."""
     fault_latencies_ms: tuple[int, ...] = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
-    """Latencies from which a broker is avoided, in ascending order. Each corresponds to a value of `fault_pauses_ms`;
+    """Latencies at or above which a broker is avoided, in ascending order. Each corresponds to a value of `fault_pauses_ms`;
     the highest latency that a send reached applies."""
     fault_pauses_ms: tuple[int, ...] = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
     """Time for which a broker is avoided after a send that reached the corresponding latency."""
     fault_failure_ms: int = 30_000
-    """Latency that a failed send counts as. With the default tables, its broker is avoided for 10 min."""
+    """Latency that is assumed for a failed send. With the default tables, its broker is avoided for 10 min."""
     enable_trace: bool = False
     """Whether to trace the messages that are sent: see `trace_topic`."""
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
@@ -140,7 +140,7 @@ class PushConsumerOptions:
     """With ConsumeFrom.TIMESTAMP: start with the first message stored at or after this time. 0: half an hour before
     now."""
     allocation: Allocation = Allocation.AVERAGELY
-    """Strategy that assigns queues to the group's members. It must be the same at all members."""
+    """Strategy that assigns queues to the group's members. It must be the same for all members."""
     ordered: bool = False
     """Whether to handle the messages of a queue one at a time, with each queue locked for one member of the group."""
     concurrency: int = 20
@@ -180,7 +180,7 @@ class PushConsumerOptions:
     lock_renewal_interval_ms: int = 20_000
     """Interval at which an ordered consumer renews the locks of its queues. Brokers release locks after 60 s."""
     lock_retry_ms: int = 3_000
-    """Interval at which an ordered consumer retries to lock a queue that another member has locked."""
+    """Interval at which an ordered consumer tries again to lock a queue that another member has locked."""
     commit_interval_ms: int = 5_000
     """Interval between commits of consumer offsets."""
     close_timeout_ms: int = 10_000
@@ -231,7 +231,7 @@ class LitePullOptions:
     """With ConsumeFrom.TIMESTAMP: start with the first message stored at or after this time. 0: half an hour before
     now."""
     allocation: Allocation = Allocation.AVERAGELY
-    """Strategy that assigns queues to the group's members. It must be the same at all members."""
+    """Strategy that assigns queues to the group's members. It must be the same for all members."""
     auto_commit: bool = True
     """Whether to commit the offsets of consumed messages every `commit_interval_ms`, when queues are released, and at
     close."""

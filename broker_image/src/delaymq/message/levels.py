@@ -59,7 +59,7 @@ class DelayLevels:
             except LevelTableError as error:
                 raise LevelTableError(f"messageDelayLevel, level {number}: {error}") from None
         if not delays:
-            raise LevelTableError("messageDelayLevel is empty: name at least one level, such as 1s")
+            raise LevelTableError("messageDelayLevel is empty: specify at least one level, such as 1s")
         return cls(tuple(delays))
 
     @property

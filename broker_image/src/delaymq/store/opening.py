@@ -58,7 +58,7 @@ def _open_store(
     path = path.rstrip("/")
     report = RecoveryReport()
     if not files.is_folder(path) and not files.make_folder(path):
-        raise NotAStoreError(f"{path} is not a folder: name another --store-path")
+        raise NotAStoreError(f"{path} is not a folder: specify another --store-path")
     aside = AsideFolder(files, path)
     state = layout.read_state(files, path, report.corrections)
     lock = StoreLock(files, f"{path}/lock")

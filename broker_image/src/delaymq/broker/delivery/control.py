@@ -74,7 +74,9 @@ def decode_policy(data: bytes) -> DeliveryPolicy:
             until_ms=None if until_ms is None else int(until_ms),
         )
     except (ValueError, KeyError, TypeError) as error:
-        _logger.error("%s cannot be read (%s): deliveries are paused until somebody resumes them", FILE_NAME, error)
+        _logger.error(
+            "%s cannot be read (%s): deliveries are paused: resume them with `delaymq delay resume`", FILE_NAME, error
+        )
         return DeliveryPolicy(mode=DeliveryMode.PAUSED, since_ms=0)
 
 

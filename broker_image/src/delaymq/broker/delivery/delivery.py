@@ -169,8 +169,8 @@ class Delivery:
         queue.foreign.drop_below(low)
         if foreign := sum(offset not in queue.settled for offset in queue.foreign):
             _logger.info(
-                "%d pending messages of delay level %d were stored by another broker: those that it delivered and "
-                "that could not be matched come again",
+                "%d pending messages of delay level %d were stored by another broker: those that it has delivered may be "
+                "delivered again if they could not be matched",
                 foreign,
                 level_of_queue(queue_id),
             )
@@ -199,13 +199,13 @@ class Delivery:
         try:
             self._offsets_file.save_now()
         except OSError as error:
-            _logger.error("delayOffset.json is as old as its last write: %s", error)
+            _logger.error("delayOffset.json could not be written at the stop and is outdated: %s", error)
         for queue_id, source in sorted(self._sources.items()):
             if source.settled.above:
                 above = ", ".join(f"{first}–{end - 1}" for first, end in list(source.settled.above.pairs())[:20])
                 _logger.warning(
-                    "delay level %d: delayOffset.json says %d, but %d entries above are settled too (%s): the real "
-                    "broker would deliver those again",
+                    "delay level %d: delayOffset.json says %d, but %d entries above it are also settled (%s): "
+                    "RocketMQ's broker would deliver them again",
                     level_of_queue(queue_id),
                     source.settled.low,
                     source.settled.above.count,

@@ -196,7 +196,9 @@ class HandOver:
         except Exception as error:
             if self.copy_seen or self._is_stored_at(end_before, copy):
                 # It is in the log, and only what came after failed: handing it over again would make it two.
-                self._log.warning("after a hand-over: %s", error, error=error, topic=copy.topic)
+                self._log.warning(
+                    "a delayed message was delivered, but a later step failed: %s", error, error=error, topic=copy.topic
+                )
                 return max(now_ms, self._store.last_store_timestamp_ms), about_bytes
             raise
 
@@ -219,7 +221,7 @@ class HandOver:
         self._counters.failed += 1
         wait_ms = self.retries.add_failed(entry, now_ms)
         self._log.warning(
-            "entry %d of delay level %d could not be handed over and is tried again in %d ms: %s",
+            "entry %d of delay level %d could not be delivered and will be retried in %d ms: %s",
             entry[2],
             level_of_queue(entry[1]),
             wait_ms,
@@ -234,7 +236,7 @@ class HandOver:
         wait_ms = self._backoff.wait_ms(self._pauses)
         self._paused_until_ms = now_ms + wait_ms
         self._counters.failed += 1
-        self._log.warning("delayed messages wait %d ms, since the store takes none: %s", wait_ms, error)
+        self._log.warning("delivery of delayed messages paused for %d ms: the store rejects writes: %s", wait_ms, error)
 
     def _give_back(self, batches: list[list[Entry]], now_ms: int) -> None:
         for batch in batches:

@@ -286,7 +286,7 @@ def start_positions(
             counters.corrected[reason] = counters.corrected.get(reason, 0) + 1
             # The file is written every few seconds: after a kill it is behind what the log proves, as it should be.
             said = logging.INFO if reason == "stale" else logging.WARNING
-            text = "delay level %d goes on at %d; delayOffset.json says %s: %s"
+            text = "delay level %d continues at %d; delayOffset.json says %s: %s"
             _logger.log(said, text, level, settled.low, position, reason)
             if ahead and position is not None:
                 text = "%d messages of delay level %d that delayOffset.json calls delivered have no copy in the log: %s"

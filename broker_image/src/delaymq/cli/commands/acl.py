@@ -1,4 +1,4 @@
-"""`delaymq acl`: accounts and allow lists of brokers with access control."""
+"""`delaymq acl`: accounts and white lists of brokers with access control."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def whitelist(
             # The last file is plain_acl.yml, which is applied after the others.
             paths = list(await asking.access_versions(address))
             await asking.set_white_addresses(address, addresses, file or paths[-1])
-        console().print(f"the allow list is set on {', '.join(sorted(masters))}")
+        console().print(f"the white list is set on {', '.join(sorted(masters))}")
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))

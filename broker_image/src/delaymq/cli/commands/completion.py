@@ -42,5 +42,5 @@ def _chosen(shell: Shell | None) -> str:
     except (ImportError, RuntimeError):  # not installed, or the shell is unknown
         detected = ""
     if detected not in {each.value for each in Shell}:
-        raise CommandError("cannot detect the shell: name it with --shell bash|zsh|fish|powershell", EXIT_USAGE)
+        raise CommandError("cannot detect the shell: specify it with --shell bash|zsh|fish|powershell", EXIT_USAGE)
     return detected

@@ -147,7 +147,7 @@ def resend(
     Examples: delaymq deadletter resend billing 7F000001…; delaymq deadletter resend billing --all --yes
     """
     if bool(ids) == everything:
-        raise CommandError("name offset message ids (see `delaymq deadletter list`), or use --all", EXIT_USAGE)
+        raise CommandError("use either offset message ids (see `delaymq deadletter list`) or --all", EXIT_USAGE)
     where = target(namesrv, http, token_file, context)
     api = HttpApi(where)
     chosen = list(ids or ()) if not everything else _all_ids(where, group)

@@ -117,7 +117,7 @@ def disk_note(config: BrokerConfig) -> str:
     except OSError as error:
         raise ConfigError(f"cannot access the store's folder {store}: {error.strerror}") from error
     if not place.is_dir():
-        raise ConfigError(f"cannot create the store {store}: {place} is not a folder; name another (--store-path)")
+        raise ConfigError(f"cannot create the store {store}: {place} is not a folder; specify another (--store-path)")
     needed = ALLOCATED_SEGMENTS * config.mapped_file_size_commit_log
     free = shutil.disk_usage(place).free
     if (store / "commitlog").exists():

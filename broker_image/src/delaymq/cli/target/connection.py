@@ -129,7 +129,7 @@ def explain(error: Exception, name_servers: str) -> str:
             return f"{cause}. The NameServer lists a broker at this address: is it running and reachable from here?"
         return (
             f"{cause}. Is a broker running there?"
-            " Start one with `delaymq standalone`, or name another NameServer with --namesrv."
+            " Start one with `delaymq standalone`, or specify another NameServer with --namesrv."
         )
     if isinstance(cause, AccessDeniedError) and "No accessKey is configured" in cause.remark:
         return f"{cause.address} requires a signature: {SIGNING_HELP}"

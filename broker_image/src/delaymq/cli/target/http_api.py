@@ -68,7 +68,7 @@ class HttpApi:
             raise self._unreachable(error.reason) from error
         except (http.client.HTTPException, ConnectionResetError) as error:
             raise CommandError(
-                f"{self.url} is not an HTTP server ({error}): name the broker's HTTP address with --http"
+                f"{self.url} is not an HTTP server ({error}): specify the broker's HTTP address with --http"
                 " (default port 8080)",
                 EXIT_UNREACHABLE,
             ) from error
@@ -88,7 +88,7 @@ class HttpApi:
             )
         return CommandError(
             f"cannot connect to a broker at {self.url} ({reason}): is it running? Start one with `delaymq standalone`,"
-            f" or name its HTTP address with --http; {_ONLY_DELAYMQ}.",
+            f" or specify its HTTP address with --http; {_ONLY_DELAYMQ}.",
             EXIT_UNREACHABLE,
         )
 

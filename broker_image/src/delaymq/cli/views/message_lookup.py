@@ -46,7 +46,7 @@ async def find_by_offset_id(client: Client, message_id: str) -> ReceivedMessage:
     if address not in known:
         raise CommandError(
             f"{message_id} names {address}, where no broker is registered (registered:"
-            f" {', '.join(sorted(known)) or 'none'}): if it is a unique id, name its topic with --topic"
+            f" {', '.join(sorted(known)) or 'none'}): if it is a unique id, specify its topic with --topic"
         )
     try:
         return await Admin(client).view_message(message_id)

@@ -78,7 +78,7 @@ def _count_at(where: Target, topic: str, name: str) -> str:
     try:
         # 127.0.0.1 in the settings of another machine's broker would lead to a local broker.
         if api.get("broker")["brokerName"] != name:
-            raise CommandError(f"{api.url} leads to another broker from here")
+            raise CommandError(f"from this machine, {api.url} reaches another broker")
         total = int(api.get("delay/pending", by="topic", topic=topic)["total"])
     except (KeyError, TypeError, ValueError) as error:
         raise CommandError(f"{api.url} did not return a count") from error

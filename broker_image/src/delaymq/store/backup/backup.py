@@ -150,7 +150,7 @@ class Backup:
         if before is not None:
             self._held = {name: _Held(each.file_bytes, each.sha256) for name, each in before.segments.items()}
         elif foreign := [name for name in files.names_in(folder) if not _is_ours(name)]:
-            raise WrongFolderError(f"{folder} contains other files ({foreign[0]}): name an empty folder or a backup")
+            raise WrongFolderError(f"{folder} contains other files ({foreign[0]}): specify an empty folder or a backup")
         files.make_folder(f"{folder}/commitlog")
         self._partial_of = self._read_partial()
         return before
@@ -171,7 +171,7 @@ class Backup:
             if store_id is not None and store_id != state.store_id:
                 raise WrongFolderError(
                     f"{self._folder} holds a backup of another store ({store_id or 'RocketMQ'}, not "
-                    f"{state.store_id or 'RocketMQ'}): name another folder"
+                    f"{state.store_id or 'RocketMQ'}): specify another folder"
                 )
 
     def _forget_what_differs(self, state: SourceState) -> None:
@@ -350,10 +350,10 @@ def _is_ours(name: str) -> bool:
 def _locked(files: Files, folder: str) -> Iterator[None]:
     """Lock a folder, which is created if it is missing, against other backups."""
     if os.path.exists(folder) and not files.is_folder(folder):
-        raise WrongFolderError(f"{folder} is not a folder: name another one")
+        raise WrongFolderError(f"{folder} is not a folder: specify another one")
     os.makedirs(folder, exist_ok=True)
     if os.path.exists(f"{folder}/consumequeue"):
-        raise WrongFolderError(f"{folder} is a store, not a backup: name another folder")
+        raise WrongFolderError(f"{folder} is a store, not a backup: specify another folder")
     descriptor = files.open(f"{folder}/{LOCK}", create=True)
     try:
         if not files.try_lock(descriptor):

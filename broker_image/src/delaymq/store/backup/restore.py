@@ -130,7 +130,7 @@ class Restore:
         """Raise WrongFolderError if the folder has other files; return whether it contains an interrupted restore."""
         files, target = self._files, self._target
         if os.path.exists(target) and not files.is_folder(target):
-            raise WrongFolderError(f"{target} is not a folder: name another one")
+            raise WrongFolderError(f"{target} is not a folder: specify another one")
         # A clone is copied into a subfolder and moved from there.
         ignored = _MAY_BE_THERE | {os.path.relpath(self._backup, target)}
         if not [name for name in files.names_in(target) if name not in ignored]:

@@ -33,7 +33,7 @@ def demo(keep: _Keep = None) -> None:
         try:
             keep.mkdir(parents=True)
         except OSError as error:
-            text = f"--keep {keep}: {error.strerror}: name a folder that does not exist yet"
+            text = f"--keep {keep}: {error.strerror}: specify a folder that does not exist yet"
             raise CommandError(text, exit_code_of_path(error)) from error
     out = console()
     show_warnings(logging.CRITICAL)  # broken connections are part of the demo

@@ -24,7 +24,9 @@ GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer gr
 
 def list_groups(
     contains: Annotated[str, typer.Option(metavar="TEXT", help="Only groups whose name contains TEXT.")] = "",
-    names_only: Annotated[bool, typer.Option("--names", help="Only names: one request for thousands.")] = False,
+    names_only: Annotated[
+        bool, typer.Option("--names", help="Only names: a single request even for thousands of groups.")
+    ] = False,
     everything: Annotated[bool, typer.Option("--all", help="Include the brokers' system groups.")] = False,
     namesrv: NameServers = None,
     context: ContextName = None,

@@ -97,7 +97,7 @@ async def _queue(client: Client, topic: str, queue_id: int, broker: str | None) 
         raise CommandError(f"topic {topic} has no queue {queue_id}{of_broker}")
     if len(found) > 1:
         names = ", ".join(each.broker_name for each in found)
-        raise CommandError(f"queue {queue_id} is on several brokers ({names}): name one with --broker", EXIT_USAGE)
+        raise CommandError(f"queue {queue_id} is on several brokers ({names}): specify one with --broker", EXIT_USAGE)
     return found[0]
 
 

@@ -64,7 +64,7 @@ def open_source(source: str, folder: str, token_file: str | None) -> BackupSourc
         return RemoteSource(asked.http, asked.token, folder)
     if not os.path.isdir(source):
         raise CommandError(
-            f"{source} is not a folder: name a store's folder, or the address of a running broker such as"
+            f"{source} is not a folder: specify a store's folder, or the address of a running broker such as"
             " http://127.0.0.1:8080",
             2,
         )
@@ -73,7 +73,7 @@ def open_source(source: str, folder: str, token_file: str | None) -> BackupSourc
     if os.path.realpath(source) == os.path.realpath(folder) or Path(folder).resolve().is_relative_to(
         Path(source).resolve()
     ):
-        raise CommandError(f"{folder} is inside the store: name a folder elsewhere, preferably on another disk", 2)
+        raise CommandError(f"{folder} is inside the store: specify a folder elsewhere, preferably on another disk", 2)
     return FolderSource(source)
 
 

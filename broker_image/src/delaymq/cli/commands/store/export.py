@@ -90,7 +90,7 @@ def _opened(output: Path | None) -> Iterator[IO[str]]:
     try:
         file = open(output, "x", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
     except FileExistsError as error:
-        raise CommandError(f"{output} already exists: name a new file", EXIT_USAGE) from error
+        raise CommandError(f"{output} already exists: specify a new file", EXIT_USAGE) from error
     with file:
         yield file
 

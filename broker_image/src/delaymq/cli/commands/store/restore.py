@@ -95,7 +95,7 @@ def clone(
 def _by_backup(source: str, store: Path, token_file: str | None, left_out: frozenset[str], shown: Progress) -> Restore:
     """Copy a store into a folder inside the new store, and move the segments from there."""
     if store.exists() and any(each.name not in ("lost+found", CLONING) for each in store.iterdir()):
-        raise CommandError(f"{store} is not empty: name an empty or missing folder", EXIT_USAGE)
+        raise CommandError(f"{store} is not empty: specify an empty or missing folder", EXIT_USAGE)
     store.mkdir(parents=True, exist_ok=True)
     folder = store / CLONING
     opened = open_source(source, str(folder), token_file)
