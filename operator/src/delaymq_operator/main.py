@@ -71,7 +71,7 @@ def serve(settings: OperatorSettings, reconcilers: Callable[[], Reconcilers]) ->
         status = getattr(error, "status", None)
         if status == 404:
             _logger.error(
-                ("the API server no longer recognises a kind, check whether the CRDs were removed; restarting: %s"),
+                ("the API server no longer recognises a kind: check whether the CRDs were removed; restarting: %s"),
                 error,
             )
         elif isinstance(status, int):

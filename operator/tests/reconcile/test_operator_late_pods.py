@@ -43,7 +43,7 @@ def test_a_pod_that_the_api_server_refuses_is_told_of_at_once_with_what_it_says(
     world.idle(40)
     assert world.reason("Degraded") == "PodFailing"
     message = world.condition("Degraded")["message"]
-    assert "Pod demo-broker-0-0 has not existed since 20" in message
+    assert "Pod demo-broker-0-0 has been missing since 20" in message
     assert "exceeded quota: none" in message
     assert kstatus(world.broker) == "InProgress"
     world.idle(DEADLINE)
@@ -66,7 +66,7 @@ def test_a_pod_that_is_missing_without_a_word_is_told_of_after_the_deadline_by_a
     world.idle(20)
     assert world.reason("Degraded") == "ProgressDeadlineExceeded"
     assert world.condition("Degraded")["message"] == (
-        f"Pod demo-broker-0-0 has not existed since {since}; see `kubectl describe statefulset demo-broker-0`."
+        f"Pod demo-broker-0-0 has been missing since {since}; see `kubectl describe statefulset demo-broker-0`."
     )
     assert world.reason("Stalled") == "ProgressDeadlineExceeded"
 

@@ -148,7 +148,7 @@ class NamespaceServer:
             f"{count} {KINDS[kind].plural}" for kind, count in self._cache.counts(scope).items() if count
         )
         where = "the cluster" if scope is None else f"namespace {scope}"
-        _logger.info("%s has %s", where, counts or "DelayMQ resources were not listed yet")
+        _logger.info("%s has %s", where, counts or "no DelayMQ resources")
         for key in self._keys(scope):
             self._controller.enqueue(key)
 

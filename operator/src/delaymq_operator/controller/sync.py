@@ -194,7 +194,7 @@ def advice(error: KubeError, kind: str) -> str:
         return f"the API server does not recognise {what}: install the CRDs, for example with `{crds}`; retrying"
     if error.forbidden:
         return (
-            f"{error.message}: the operator's role lacks this permission, compare it with the role in the chart; "
+            f"{error.message}: the operator's role lacks this permission: compare it with the role in the chart; "
             "retrying"
         )
     if error.status == 401:

@@ -77,7 +77,7 @@ def _missing_since(p: BrokerPass, name: str) -> int:
 def _describe(name: str, stateful_set: str, pod: Pod | None, group: Group | None, since_ms: int) -> str:
     since = timestamp_of_ms(since_ms)
     if pod is None:
-        return f"Pod {name} has not existed since {since}; see `kubectl describe statefulset {stateful_set}`"
+        return f"Pod {name} has been missing since {since}; see `kubectl describe statefulset {stateful_set}`"
     why = "; ".join(group.info.not_ready) if group is not None and group.info is not None else pod.waits_for
     described = f"Pod {name} has not been ready since {since}{f' ({why})' if why else ''}"
     return f"{described}; see `kubectl describe pod {name}` and `kubectl logs {name}`"
