@@ -18,12 +18,12 @@ def families(gathered: Gathered) -> Iterator[Metric]:
     counted = delivery.counters
     for name, text, value in (
         ("clamped", "Messages whose delay level was above the table.", counted.clamped),
-        ("dead", "Delayed messages that can never be delivered.", counted.dead),
+        ("dead", "Delayed messages without a valid topic, moved to the dead-letter queue.", counted.dead),
         ("failed", "Deliveries that failed and are retried.", counted.failed),
         ("dropped", "Delayed messages for the half topic, dropped.", counted.dropped),
         ("refused", "Overdue messages dropped on request.", counted.refused),
         ("corrupt", "Delayed messages with an unreadable record.", counted.corrupt),
-        ("gone", "Pending messages whose log segment was deleted by another broker.", counted.gone),
+        ("gone", "Pending messages whose log segment is missing or damaged.", counted.gone),
         ("foreign", "Messages delayed by another broker and delivered here.", counted.foreign),
         ("disbelieved", "Origin marks that match no record.", counted.disbelieved),
     ):

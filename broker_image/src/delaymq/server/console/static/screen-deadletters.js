@@ -89,7 +89,7 @@ class DeadLetterGroup {
     return section(
       "Resent now",
       { class: "outcome", role: "status" },
-      h("p", {}, `${count(results.length - failed.length)} of ${counted(results.length, "message")} sent to the group's retry topic, and delivered to a member once more.`),
+      h("p", {}, `${count(results.length - failed.length)} of ${counted(results.length, "message")} sent to the group's retry topic, from which they are delivered to the group once more.`),
       failed.length ? h("ul", {}, failed.map(({ id, problem: told }) => h("li", { class: "bad-text" }, h("span", { class: "id" }, id), `: ${told}`))) : null,
     );
   }

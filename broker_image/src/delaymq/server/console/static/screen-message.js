@@ -32,7 +32,7 @@ export function messageScreen(view, { name, parameters }) {
         "div",
         { class: "columns", "data-key": "columns" },
         section("History", {}, life(message)),
-                section("Details", {}, about(message)),
+        section("Details", {}, about(message)),
       ),
       section("Body", { beside: formatChoice(message, isRaw, (raw) => { isRaw = raw; draw(); }) }, body(message, isRaw)),
       section("Properties", {}, properties(message)),

@@ -82,7 +82,7 @@ async function search({ topic, q, from, to }, signal) {
   if (!topic) {
     const sentence = ID.test(q)
       ? "No message has this offset message id. To search for a unique id or a key, enter the topic, too."
-            : "To search for a key, enter the topic, too.";
+      : "To search for a key, enter the topic, too.";
     throw new ApiError(400, "topic_missing", sentence);
   }
   return get("messages", { topic, key: q, ...times }, signal);
@@ -104,7 +104,7 @@ function found({ messages, truncated, pending }, wanted) {
   if (!messages.length) {
     const none = wanted.q
       ? `No message of ${wanted.topic} has the key or id “${wanted.q}”${wanted.from !== null || wanted.to !== null ? " in this time range" : ""}. It may have been deleted with its log file.`
-            : `No message of ${wanted.topic} was stored in this time range.`;
+      : `No message of ${wanted.topic} was stored in this time range.`;
     return [empty(none), waiting];
   }
   return [

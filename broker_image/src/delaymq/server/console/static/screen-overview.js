@@ -121,7 +121,7 @@ function brokers({ clusterName, brokers: found }) {
 }
 
 function nameServers({ nameServers: found }) {
-  if (!found.length) return empty("There are none, so clients cannot find this broker. Configure one with", "--namesrv HOST:9876");
+  if (!found.length) return empty("There are none, so clients cannot find this broker. Configure one with:", "--namesrv HOST:9876");
   const columns = [{ title: "Address" }, { title: "State" }];
   const rows = found.map((each) => ({
     key: each.address,
