@@ -32,8 +32,8 @@ _MAX_BUFFERED = (
     " connections are closed"
 )
 _MAX_HELD_PULLS = (
-    "maximum bytes for held pulls, about 1.5 KiB each; a connection may use as much as remains for the others, and"
-    " its further pulls are answered immediately"
+    "maximum bytes for held pulls, about 1.5 KiB each; one connection may use as much of it as is still free,"
+    " and its further pulls are answered immediately"
 )
 _BLACK_LIST = "keys, separated by `;`, that cannot be changed over the network, in addition to paths, ports and secrets"
 _NAMESRV_ACL_PATH = (
@@ -149,7 +149,7 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
         False, "whether to stop consumption by a group that stays far behind the log's end for 3 minutes", hot=True
     )
     consumer_fallbehind_threshold: int = number(
-        16 << 30, 1, 1 << 50, "number of bytes that counts as far behind", hot=True
+        16 << 30, 1, 1 << 50, "lag, in bytes, from which a group counts as far behind", hot=True
     )
     offset_moved_event_enable: bool = flag(
         True, "whether a pull at a wrong offset also writes an OFFSET_MOVED_EVENT message", hot=True, ours=True
@@ -168,13 +168,13 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
         256 << 10, 1_024, 15 << 20, "maximum bytes of a response", hot=True
     )
     max_transfer_count_on_message_in_disk: int = number(
-        8, 1, 1_024, "maximum number of messages in a response, far behind the log's end", hot=True
+        8, 1, 1_024, "maximum number of messages in a response to a consumer far behind the log's end", hot=True
     )
     max_transfer_bytes_on_message_in_disk: int = number(
-        64 << 10, 1_024, 15 << 20, "maximum bytes of a response, far behind the log's end", hot=True
+        64 << 10, 1_024, 15 << 20, "maximum bytes of a response to a consumer far behind the log's end", hot=True
     )
     access_message_in_memory_max_ratio: int = number(
-        40, 0, 100, "percentage of memory; messages further behind the log's end count as on disk", hot=True
+        40, 0, 100, "percentage of memory; messages further behind the log's end are treated as being on disk", hot=True
     )
     broker_fast_failure_enable: bool = flag(
         True, "whether to reject requests that [waited too long](flow-control.md)", hot=True
@@ -200,7 +200,7 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
         hot=True,
     )
     default_query_max_num: int = number(
-        32, 1, 64, "maximum number of messages in the response to a query without a number", hot=True
+        32, 1, 64, "maximum number of messages in the response to a query that does not specify one", hot=True
     )
 
     # Delays
@@ -242,7 +242,7 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
         32 << 20,
         4_096,
         1 << 40,
-        "bytes of log between two snapshots; as much is replayed at startup after a crash",
+        "bytes of log between two snapshots; about as many are replayed at startup after a crash",
         ours=True,
     )
     file_reserved_time: int = number(72, 1, 24 * 3_650, "hours for which log segments are kept", hot=True)

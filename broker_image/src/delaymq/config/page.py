@@ -62,7 +62,7 @@ def _aside() -> str:
 
 
 def _refused() -> str:
-    rows = ["| key | accepted value | otherwise |\n|---|---|---|\n"]
+    rows = ["| key | accepted value | error message for other values |\n|---|---|---|\n"]
     for key, refusal in REFUSED.items():
         accepted = ", ".join(f"`{value}`" for value in sorted(refusal.harmless) if value)
         if key in FOLDERS:

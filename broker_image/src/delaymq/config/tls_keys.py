@@ -60,7 +60,7 @@ class TlsClientKeys:
         "", "whether to connect to NameServers with TLS; empty: only if `tls.server.mode` is enforcing",
         check=true_or_false,
     )  # fmt: skip
-    use_tls: str = text("", "the same as `tls.enable`, over which it takes precedence", check=true_or_false)
+    use_tls: str = text("", "same as `tls.enable`; takes precedence over it", check=true_or_false)
     tls_client_cert_path: str = text("", "file of the client certificate for NameServers, PEM")
     tls_client_key_path: str = text("", "file of the client certificate's private key, PEM")
     tls_client_key_password: str = text("", "password of that private key; never shown", secret=True)

@@ -55,7 +55,7 @@ def put(
     key: AccessKey,
     secret_file: Annotated[Path, typer.Option(metavar="FILE", help="File with the account's secret key.")],
     admin: Annotated[
-        bool, typer.Option("--admin", help="Make it an administrator; without this option, it is not one.")
+        bool, typer.Option("--admin", help="Make the account an administrator; without this option, it is not one.")
     ] = False,
     topic: Permissions = None,
     group: Permissions = None,

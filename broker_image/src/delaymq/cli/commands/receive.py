@@ -63,7 +63,7 @@ def receive(
         typer.Option(
             min=0,
             max=MAX_TAIL,
-            help="Show the matching messages among the newest N without a group; no offset changes.",
+            help="Show those of the newest N messages that match, without a group or an offset change.",
         ),
     ] = None,
     each_queue: Annotated[bool, typer.Option("--each-queue", help="With --tail: the newest N of each queue.")] = False,

@@ -181,7 +181,8 @@ def update(
 def delete(topic: TopicName, yes: Yes = False, namesrv: NameServers = None, context: ContextName = None) -> None:
     """Delete a topic with its messages, on all brokers and at the NameServers. This cannot be undone.
 
-    Pending delayed messages for the topic are still delivered when they are due, which may recreate it.
+    Pending delayed messages are still delivered to its queues when they are due; consumers receive them if the topic is
+    created again.
     """
 
     async def work(client: Client) -> int:

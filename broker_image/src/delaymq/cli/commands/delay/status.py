@@ -105,11 +105,9 @@ def _held(held: dict[str, Any] | None) -> str:
 
 
 def pending(
-    by: Annotated[By, typer.Option(help="Count by delay level, by destination topic, or by due time.")] = By.LEVEL,
+    by: Annotated[By, typer.Option(help="Count by delay level, by topic, or by due time.")] = By.LEVEL,
     level: Annotated[int | None, typer.Option(min=1, max=1_000, help="Only this level.")] = None,
-    topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Only messages with this destination topic.")
-    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only messages for this topic.")] = None,
     bucket: Annotated[
         str | None, typer.Option(metavar="TIME", help="Time range of each row: 10s, 1m, 1h; default: automatic.")
     ] = None,
@@ -119,7 +117,7 @@ def pending(
             "--messages",
             min=1,
             max=MAX_LISTED,
-            help="List the next N due messages instead of counts; a broker returns at most 64.",
+            help="List the N messages due next instead of counts; a broker returns at most 64.",
         ),
     ] = None,
     http: HttpAddress = None,
@@ -127,7 +125,7 @@ def pending(
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count pending messages by level, destination topic or due time; or list the messages due next.
+    """Count pending messages by level, topic or due time, or list the messages due next.
 
     Examples: delaymq delay pending --by topic; delaymq delay pending --by due --bucket 1m; delaymq delay pending
     --messages 10 --topic Orders

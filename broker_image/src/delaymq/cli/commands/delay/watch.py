@@ -37,7 +37,7 @@ def watch(
 ) -> None:
     """Show pending messages and delivery rates, live, until Ctrl-C.
 
-    If the broker becomes unreachable, the command reports it on stderr and waits for it. With --json, each line is one
+    If the broker becomes unreachable, the command reports this on stderr and retries. With --json, each line is one
     response of the broker.
     """
     api = HttpApi(target(http=http, token_file=token_file, context=context))
