@@ -93,8 +93,8 @@ class ProducerOptions:
     """Whether to avoid brokers for a while after they were slow or failed, as long as another broker has the topic
     (RocketMQ: sendLatencyFaultEnable). Sends with a queue or an ordering key are not affected."""
     fault_latencies_ms: tuple[int, ...] = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
-    """Latencies at or above which a broker is avoided, in ascending order. Each corresponds to a value of `fault_pauses_ms`;
-    the highest latency that a send reached applies."""
+    """Latencies at or above which a broker is avoided, in ascending order. Each corresponds to a value of
+    `fault_pauses_ms`; the highest latency that a send reached applies."""
     fault_pauses_ms: tuple[int, ...] = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
     """Time for which a broker is avoided after a send that reached the corresponding latency."""
     fault_failure_ms: int = 30_000

@@ -169,8 +169,8 @@ class Delivery:
         queue.foreign.drop_below(low)
         if foreign := sum(offset not in queue.settled for offset in queue.foreign):
             _logger.info(
-                "%d pending messages of delay level %d were stored by another broker: those that it has delivered may be "
-                "delivered again if they could not be matched",
+                "%d pending messages of delay level %d were stored by another broker: those that it has delivered may "
+                "be delivered again if they could not be matched",
                 foreign,
                 level_of_queue(queue_id),
             )
