@@ -27,7 +27,7 @@ async def main(name_servers: str) -> None:
         stored = 0
         for message in messages:
             if message.body == b"row 7" and message.reconsume_times == 0:
-                break  # so many are done, from the first on; the others come again
+                break  # this many are acknowledged, from the first one; the others are redelivered
             table.add(message.body.decode())
             stored += 1
         print(f"{stored} of {len(messages)} rows stored")

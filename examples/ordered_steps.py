@@ -1,4 +1,4 @@
-"""Orders of several steps, sent at once: one `ordering_key` an order keeps its steps in order, also over a failure."""
+"""Orders, sent concurrently: an `ordering_key` keeps each order's steps in sequence, even after a failure."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""An order is announced only when its payment is in the database: a transaction that ends by itself also after a crash.
+"""An order is announced only when its payment is in the database: a transaction that is completed even after a crash.
 
 Takes the NameServer's address as an optional argument.
 """

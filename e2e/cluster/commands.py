@@ -1,6 +1,6 @@
 """Execution of programs, always with a time limit, and with errors that contain the program's output.
 
-``beside`` does several jobs at once; when one fails, or this process is to end, the programs of the others end too.
+``beside`` runs several jobs concurrently; if one fails or this process is stopped, so are the other jobs' programs.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, its output captured; ``environment`` replaces this process's environment.
 
-    One that ``cleans_up`` is run also when another job of ``beside`` has failed.
+    A program that ``cleans_up`` runs even if another job of ``beside`` has failed.
 
     Raises ClusterError when the program is missing, takes longer than ``timeout_s`` (it is killed then, with its
     children) or, unless ``check`` is false, exits with anything but 0.

@@ -227,7 +227,7 @@ class Cluster:
         self._check_node(node)
         address = self._addresses.get(node)
         if address is not None:
-            # Docker gives a container the next free address unless it is asked for one. It can be asked only in a
+            # Docker gives a container the next free address unless one is requested. A request is possible only in a
             # network with a range of its own: ours is; in kind's a single node gets its former one anyway.
             network = dockerd.NETWORK
             self._daemon.docker("network", "disconnect", network, node, check=False)

@@ -43,7 +43,7 @@ def why_no_go() -> str | None:
 
 
 def go_environment(*, modules: str = "readonly") -> dict[str, str]:
-    """Modules and compiled packages apart from the user's, so that they can be thrown away after the build.
+    """Modules and compiled packages apart from the user's, so that they can be deleted after the build.
 
     The folder for temporary files is among them: a compiler that is killed leaves some hundred megabytes there.
     Without debugging information, which is stripped anyway, and without collecting garbage below 3 GiB, the compiler

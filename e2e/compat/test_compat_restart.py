@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ours_only
 
 # Two to four on a free machine. A client that waited for its own timers would need 20 to 30.
 RESUME_LIMIT_S = 15.0
-# A reset fails all requests of RocketMQ's client at once, unless it writes to the dead connection before it sees the
+# A reset fails all requests of RocketMQ's client immediately, unless it writes to the dead connection before the
 # reset: then its other requests wait for their timeouts, half a minute. A stop leaves it no time for that; a kill does,
 # the more the slower the machine is.
 TRIES = {"clean stop": 1, "kill -9": 3}

@@ -1,7 +1,7 @@
 """Debian packages, installed by apt-get while other processes may use it, or unpacked without being installed.
 
-apt-get can wait for dpkg's locks only; it fails at once when another process holds those of the package lists or of the
-archives. All of them are waited for here, and a line says who holds them.
+apt-get can wait for dpkg's locks only; it fails immediately when another process holds those of the package lists or
+archives. This module waits for all of them, and prints a line that names the holder.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Lists of mqadmin commands, and golden files with their output with RocketMQ's broker.
 
-A golden folder holds one file a command, normalised (mqadmin_output.py). To write them anew:
+A golden folder holds one file per command, normalised (mqadmin_output.py). To write them again:
 ``pytest e2e/compat/test_compat_mqadmin_x.py --against real --write-golden``.
 """
 
@@ -26,7 +26,7 @@ GOLDEN_PATH = Path(__file__).resolve().parent.parent / "compat" / "golden"
 class Case:
     """One command; the file of its golden output has its name. In words, {broker} and the like name the scene's parts.
 
-    ``lines``: a command that never ends by itself is interrupted when it has printed so many.
+    ``lines``: a command that never terminates is interrupted after this many lines of output.
     ``file``: what it writes to a file is shown in place of what it prints.
     ``code_only``: it is refused, and our remark says more than RocketMQ's: the code is compared.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CLIENT_POD = "client"
 JAVA_POD = "java-client"
 PROGRAMS = "/opt/e2e_client"
-# A program that is asked to stop gets this much longer before its exit counts as missing.
+# Extra time for a program to exit after a stop request before its exit counts as missing.
 END_GRACE_S = 20.0
 JAVA_OPTIONS = ("-Xms64m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Drocketmq.client.logLevel=WARN")
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the source that stands before this one
+if TYPE_CHECKING:  # the source that precedes this one
     from harness.commitlog import delayed_messages, records
 
 

@@ -96,7 +96,7 @@ def test_a_process_killed_by_9_loses_no_delayed_message_and_hands_none_over_twic
     demo: Space, note: Callable[..., None]
 ) -> None:
     _pod_away(demo, "killed", lambda: demo.kill_broker_process(POD), note)
-    # What the broker resumed is told where a user looks for it. The file with the offsets is behind after a kill while
+    # What the broker resumed is shown where a user looks for it. The file with the offsets is behind after a kill while
     # messages fall due, and is put right from the log: forwards, never back.
     boot_id = demo.http(POD, "/api/v1/broker")["bootId"]
     broker = demo.wait_broker(

@@ -7,7 +7,7 @@
     ["got", key, broker, queue, queue_offset, due_ms | null, stored_ms, arrived_ms, level]
     ["end", {…}]                                                       the last line of a run that came to its end
 
-Whatever fails says so on standard error and ends with another exit code than 0.
+A program that fails prints the reason on standard error and exits with a non-zero code.
 """
 
 import argparse

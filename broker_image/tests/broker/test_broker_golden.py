@@ -73,7 +73,7 @@ def comparable(fields: dict[str, str]) -> dict[str, str]:
 
 @pytest.fixture(params=["store-clean", "store-killed"])
 def golden_store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
-    """A copy of a store that the real broker wrote, and what its producers were told."""
+    """A copy of a store that the real broker wrote, and the responses that its producers received."""
     with tarfile.open(GOLDEN / f"{request.param}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     (commit_log,) = tmp_path.rglob("commitlog")

@@ -114,7 +114,7 @@ def test_proxy_is_used_only_on_request(kept: Kept, monkeypatch: pytest.MonkeyPat
 
 
 class Waits(Pace):
-    """A pace that keeps what it was asked and told."""
+    """A pace that records its calls."""
 
     def __init__(self) -> None:
         super().__init__(10.0)

@@ -156,7 +156,7 @@ def test_flipped_bit_in_a_body_damages_one_message(golden: Path, open_store: Cal
     store = open_store(golden)
     assert [c.what for c in store.recovery.corrections if c.what.startswith("log")] == ["log-hole"]
     assert store.end_offset == LOG_END
-    assert len(list(StoreReader(golden).records())) == RECORDS  # the filler stands in its place
+    assert len(list(StoreReader(golden).records())) == RECORDS  # the filler replaces it
     assert [p.stat().st_size for p in (golden / "delaymq" / "aside").glob("0*")] == [victim.size]
     store.close()
     assert verify(golden).exit_code == SOUND

@@ -1,4 +1,4 @@
-"""When delayed messages are due: which of them, in what order, how many at once.
+"""Scheduling of delayed messages: which are due, in what order, and how many per step.
 
 Pure: no store, no clock, no IO; times and offsets come in, numbers go out. What a record of the schedule topic says,
 and how it is handed over, is `broker.delivery`.

@@ -13,7 +13,7 @@ from itertools import islice
 from delaymq.schedule.level_queue import LevelQueue, Run
 
 STEP_ENTRIES = 2_048
-"""Entries that are looked at one by one in a step: some 0.3 ms."""
+"""Entries examined one at a time in a step: about 0.3 ms."""
 MAX_EXAMINED = 16_384
 """Of one run, for what comes first: what is not among these is not told."""
 
@@ -95,7 +95,7 @@ def entries_of(
 ) -> Iterator[tuple[int, int] | None]:
     """(due, offset) of the entries that are wanted by their offset; None where others may have their turn.
 
-    With `first`, only so many of each run: they include the `first` of the queue that are due first.
+    With `first`, only that many of each run: they include the `first` entries of the queue by due time.
     """
     for run in queue.runs():
         left = first
@@ -116,7 +116,7 @@ def _wanted_pieces(queue: LevelQueue, run: Run, is_wanted: Callable[[int], bool]
         return
     offset = run.first + run.head
     while offset < run.first + len(run.dues):
-        # Heads move on meanwhile, and what is behind them may be cut off: offsets stay what they are.
+        # Heads advance in the meantime, and entries before them may be removed; offsets do not change.
         offset = max(offset, run.first + run.head)
         end = min(offset + STEP_ENTRIES, run.first + len(run.dues))
         first = run.first
@@ -141,7 +141,7 @@ def first_by_number(
 ) -> Iterator[None]:
     """The earliest due time of each number that entries have; a run a step.
 
-    `how_many` numbers there are. Those which stand in `unsure` at the end may have an earlier one than `found`, or
+    `how_many` numbers there are. Those that remain in `unsure` at the end may have an earlier one than `found`, or
     one at all; -1 there: others than those in `found`.
     """
     for run in queue.runs():
@@ -164,7 +164,7 @@ def first_by_number(
 
 
 def next_entries(queue: LevelQueue, count: int) -> list[tuple[int, int]]:
-    """Due time and offset of the `count` entries that come next, of at most MAX_EXAMINED that are looked at."""
+    """Due time and offset of the next `count` entries, of at most MAX_EXAMINED examined ones."""
     heads = (_pairs_of(run) for run in queue.runs())
     examined = islice(merge(*heads), MAX_EXAMINED)
     return list(islice((pair for pair in examined if pair[1] not in queue.settled), count))

@@ -14,7 +14,7 @@ from delaymq.schedule.settled import Settled
 # Due times in a queue ascend unless the level table or the clock changed. A queue in which they do so all the time
 # would have a run an entry; beyond this many the shorter half is sorted into one.
 MAX_RUNS = 64
-# The handed-over front of a run is cut off when it is at least this long and half of the run.
+# The delivered front of a run is removed when it is at least this long and at least half of the run.
 _TRIM_ENTRIES = 8_192
 # Loading looks for disorder in pieces of this size; only a piece that has some is gone through entry by entry.
 _PIECE_ENTRIES = 8_192
@@ -94,7 +94,7 @@ class LevelQueue:
         return [run for _, _, run in sorted(self._heap)]
 
     def add(self, offset: int, due_ms: int) -> None:
-        """Adds the queue's next entry; offsets ascend, and what is left out is no entry."""
+        """Add the queue's next entry. Offsets ascend; a missing offset is not an entry."""
         last = self._last
         if last is not None and offset == self.end_offset and due_ms >= last.dues[-1]:
             last.dues.append(due_ms)

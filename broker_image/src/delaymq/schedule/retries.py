@@ -9,11 +9,11 @@ from heapq import heappop, heappush
 
 from delaymq.schedule.scheduler import Entry, Lane
 
-# So many failed entries are objects, which wait as long as their failures say; further ones are numbers in an array.
+# Up to this many failed entries are objects, each with its own pause; further ones are numbers in an array.
 MAX_OBJECTS = 10_000
 _CROWD_NUMBERS = 4
 _CROWD_FAILURES = 32
-# The front of the array is cut off when it is at least this long and half of the array.
+# The front of the array is removed when it is at least this long and at least half of the array.
 _TRIM_NUMBERS = 8_192 * _CROWD_NUMBERS
 
 

@@ -1,4 +1,4 @@
-"""Tables of Spark's catalog: `CREATE TABLE … USING rocketmq_store`.
+"""Tables of Spark's catalogue: `CREATE TABLE … USING rocketmq_store`.
 
 Spark passes the options of the statement to the data source only when it requests the schema, mixed with properties of
 the table. A later SELECT has only the schema, which therefore carries them as metadata of its first column.

@@ -1,6 +1,6 @@
 """What holds deliveries back beyond their due time: a pause, or what is done with the overdue ones after a restore.
 
-It is kept in delaymq/delivery.json, so that a restart does not deliver what somebody meant to look at first.
+It is kept in delaymq/delivery.json, so that a restart does not deliver messages that someone wants to inspect first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DeliveryMode(StrEnum):
     """What is held back."""
 
     PAUSED = "paused"
-    """Everything, until somebody resumes."""
+    """All messages, until someone resumes deliveries."""
     SPREAD = "spread"
     """What was overdue goes out evenly over a time."""
     DROP = "drop"
@@ -81,7 +81,7 @@ def decode_policy(data: bytes) -> DeliveryPolicy:
 
 
 class DeliveryControl:
-    """Keeps and ends what holds deliveries back. `hand_over` is told; the file is always written first."""
+    """Stores and changes the policy of deliveries. The file is always written before `hand_over` is updated."""
 
     def __init__(
         self, store: DeliveryStore, sources: dict[int, LevelQueue], hand_over: HandOver, now_ms: Callable[[], int]
@@ -107,12 +107,12 @@ class DeliveryControl:
             self._take(DeliveryPolicy(mode=DeliveryMode.PAUSED, since_ms=self._now_ms()), save=True)
 
     def resume(self) -> None:
-        """Everything is handed over when it is due, and what is overdue at once. OSError."""
+        """Deliver each message when it is due, and overdue messages immediately. OSError."""
         self._remove()
         self._release()
 
     def spread(self, over_ms: int) -> None:
-        """What is overdue now goes out evenly over so many ms, in due order. OSError."""
+        """Deliver the messages that are overdue now evenly over this time in ms, by due time. OSError."""
         now_ms = self._now_ms()
         self._take(DeliveryPolicy(mode=DeliveryMode.SPREAD, since_ms=now_ms, over_ms=over_ms), save=True)
 

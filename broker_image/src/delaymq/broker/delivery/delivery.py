@@ -296,7 +296,7 @@ class Delivery:
     def hand_over(self, now_ms: int, budget: int) -> int:
         """Hands over at most `budget` messages that are due by the wall clock; how many were taken up.
 
-        Call again at once while that is not 0, but let others run in between; then at `next_wakeup_ms`.
+        While that is not 0, call again as soon as other work has run; then at `next_wakeup_ms`.
         """
         count = self._hand_over.run(now_ms, budget)
         if self.control.policy is not None:

@@ -56,7 +56,7 @@ class HandOver:
         """Whether it dispatched the copy that is being appended."""
         self.retries = RetryQueue(backoff)
         self.paused = False
-        """Whether nothing is handed over, until somebody resumes."""
+        """Whether nothing is delivered until someone resumes deliveries."""
         self.drop_up_to_ms: int | None = None
         """What is due at or before it is settled without being delivered."""
         self.spread: PacedQueue | None = None
@@ -115,7 +115,7 @@ class HandOver:
     def run(self, now_ms: int, budget: int) -> int:
         """Hands over at most `budget` messages that are due by the wall clock; how many were taken up.
 
-        Call again at once while that is not 0, but let others run in between; then at `next_wakeup_ms`.
+        While that is not 0, call again as soon as other work has run; then at `next_wakeup_ms`.
         """
         if self.paused or self._is_paused(now_ms):
             return 0

@@ -1,8 +1,8 @@
-"""For which topics delayed messages wait: a number an entry, and a count a topic, by queue of the schedule topic.
+"""Topics of pending delayed messages, by queue of the schedule topic: a number per entry, and a count per topic.
 
-What is stored while the broker runs is known at once. What waited before the start is not known, and reading a million
-records would hold the start up: its entries are `UNKNOWN` until somebody who has time reads their records (`learn`).
-Nothing of this is kept on disk, and nothing but answers to people depends on it.
+The topics of messages stored since the start are known. Reading a million older records would delay the start, so their
+entries are `UNKNOWN` until a background job reads the records (`learn`). Nothing of this is stored on disk, and only
+administrative responses depend on it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TYPE = "I"
 UNKNOWN = 0xFFFF_FFFF
 """The number of an entry whose record was not read yet."""
 _TRIM_ENTRIES = 8_192
-"""Settled entries are cut off when there are at least so many, and as many as half of all."""
+"""Settled entries are removed when there are at least this many and they are at least half of all entries."""
 
 
 class QueueTopics:

@@ -16,7 +16,7 @@ from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from delaymq.store.model import Dispatched, NewRecord, StoreTask
 
 _TAGS_CODE_AT = 12
-# Entries read at once: for a hand-over (a few at a time, in order), and when a queue is loaded.
+# Entries per read: for a delivery (a few at a time, in order), and for loading a queue.
 _NEXT_ENTRIES = 64
 _LOADED_ENTRIES = 65_536
 # A tags code this low is an address into the queue's extension (enableConsumeQueueExt), not a time.
@@ -132,7 +132,7 @@ class ScheduleReader:
             first += count
 
     def _due_from_record(self, queue_id: int, offset: int) -> int:
-        """The due time that the record itself tells; 0 (at once) when it cannot be read, which the hand-over finds."""
+        """The due time in the record; 0 (immediately) if it is unreadable, which the delivery then detects."""
         place = self.place(queue_id, offset)
         record = self.record(queue_id, offset, place) if place else None
         if record is None:

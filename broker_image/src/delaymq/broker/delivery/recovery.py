@@ -1,7 +1,7 @@
-"""Where the schedule goes on after a start: from the snapshot, the log behind it, and delayOffset.json, in that order.
+"""Positions of the schedule after a start: from the snapshot, the log after it, and delayOffset.json, in that order.
 
-While the log is replayed the store cannot be asked, so claims about entries that the replay itself has shown are
-decided at once from two numbers an entry, and the others wait until the store is open.
+The store cannot be read while the log is replayed. Claims about entries that the replay itself has seen are therefore
+decided immediately, from two numbers per entry; the others wait until the store is open.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from delaymq.schedule import OffsetRanges, Settled
 from delaymq.store.model import Dispatched
 
 STATE_VERSION = 1
-# What replay knows about settled entries is cut off in pieces of this many.
+# Replay discards its data about settled entries in pieces of this many.
 _TRIM_ENTRIES = 65_536
-# A hole in a queue's offsets (records that were unreadable) is filled up to this; a larger one starts anew.
+# A gap in a queue's offsets (unreadable records) is filled up to this size; after a larger one, the queue restarts.
 _MAX_HOLE_ENTRIES = 1_000_000
 
 _logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ class DeliveryCounters:
     dropped: int = 0
     """Messages for the half topic, as in RocketMQ."""
     refused: int = 0
-    """Overdue messages that were dropped because somebody said so, each settled by a mark."""
+    """Overdue messages that were dropped on request, each settled by a mark."""
     corrupt: int = 0
     """Entries whose record cannot be read."""
     gone: int = 0

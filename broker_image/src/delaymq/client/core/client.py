@@ -110,7 +110,7 @@ class Client:
                 try:
                     await member.close()
                 except Exception as error:
-                    # The other members are closed all the same.
+                    # The other members are closed nevertheless.
                     failed = failed or error
             await self._all_left()
         except asyncio.CancelledError:

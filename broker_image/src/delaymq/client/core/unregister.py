@@ -32,7 +32,7 @@ async def unregister(
     connected = set(client.network.addresses)
 
     async def unregister_at(address: str) -> None:
-        with suppress(ClientError, TimeoutError):  # the broker forgets clients by itself
+        with suppress(ClientError, TimeoutError):  # the broker removes silent clients
             async with asyncio.timeout(None if address in connected else UNREGISTER_TIMEOUT_S):
                 await client.request(address, request_command(RequestCode.UNREGISTER_CLIENT, header.to_fields()))
 

@@ -97,7 +97,7 @@ class Sender:
                 if attempts.is_asked:
                     break  # it had all the time that was left, and the message may be stored
             except TimeoutError:
-                # A NameServer that takes its time, or a broker that is asked for its levels.
+                # A slow NameServer, or a request for a broker's delay levels.
                 failed = AnswerTimeoutError(attempts.address or f"the route of {outgoing.topic}", limit_ms)
             else:
                 if result.status is SendStatus.OK or not self._options.retry_unsafe:

@@ -157,7 +157,7 @@ class HeldPulls:
     def recheck(self, now_ms: int, interval_ms: int, slice_ms: int) -> None:
         """Rerun each pull once per `interval_ms`, for changes without an arrival, such as of the configuration.
 
-        Call it every `slice_ms`; each call processes a share, because all pulls at once would block the loop.
+        Call it every `slice_ms`; each call processes a share, because all pulls in one call would block the loop.
         """
         if self._work:
             return  # work in progress comes first

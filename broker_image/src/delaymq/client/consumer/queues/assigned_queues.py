@@ -144,7 +144,7 @@ class AssignedQueues:
         dropped = [self._readers[queue] for queue in ours.keys() & self._readers.keys()]
         for reader, _ in dropped:
             reader.dropped = True
-        # Not before a commit that is under way, and before anybody reads the queue's offset anew.
+        # After a commit in progress, and before the queue's offset is read again.
         async with self._saving:
             await self._offsets.save(ours)
         # Those that have taken their places meanwhile begin at the offsets already.
@@ -241,8 +241,8 @@ class AssignedQueues:
         ours, others = await self._locks.lock(list(self._readers))
         for queue in ours & self._readers.keys():
             self._readers[queue][0].lock(LOCK_VALID_MS)
-        # A lock that was lost: whoever has it has moved on. This member begins anew when it gets it back, and must not
-        # set the other one's offset back.
+        # The member that has a lost lock has made progress. When this member regains the lock, it restarts from the
+        # stored offset, which it must not move back.
         lost = [queue for queue in others & self._readers.keys() if self._readers[queue][0].locked]
         await self._drop(lost, commit=False)
         if lost:

@@ -76,7 +76,7 @@ class ProcessQueue:
         """The first and the last unfinished offset."""
         if not self._order:
             return None
-        # Finished ones may still stand behind unfinished ones.
+        # Finished messages may still follow unfinished ones.
         last = next(offset for offset in reversed(self._order) if offset in self._sizes)
         return self._order[0], last
 

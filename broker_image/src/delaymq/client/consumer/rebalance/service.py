@@ -141,7 +141,7 @@ class RebalanceService:
         # Tried again every second: one line is enough.
         quiet = isinstance(error, NoRouteError) or topic in self._unknown
         level = logging.DEBUG if quiet else logging.WARNING
-        _logger.log(level, "the queues of %s could not be assigned anew, keeping the current ones: %s", topic, error)
+        _logger.log(level, "the queues of %s could not be reassigned; keeping the current assignment: %s", topic, error)
         self._unknown.add(topic)
 
     async def _announce(self) -> None:
