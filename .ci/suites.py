@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = ("unit", "api", "spark-core", "spark", "compat-core", "compat", "crash", "kind")
 TEST_FOLDERS = (".ci", "broker_image", "e2e", "helm", "operator", "spark")
-# All of their tests run in `make test-long`.
 LONG_ONLY = frozenset({"e2e.kind.test_kind_idle"})
+"""All of their tests run in `make test-long`."""
 
 
 def modules(root: Path = ROOT) -> set[str]:

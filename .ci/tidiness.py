@@ -8,6 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,6 +20,8 @@ NOT_OURS = frozenset({"__pycache__", "build", "node_modules", "results"})
 TESTS = frozenset({"tests", "e2e"})
 """Below these, folders may have any number of modules: a test module is found by its name, not by its room."""
 
+_CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
+_DIRECTIVES = ("# fmt:", "# ruff:", "# type:")
 _LINK_TARGET = re.compile(r"\]\([^)\s]*\)")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
@@ -52,6 +55,24 @@ def of_module(text: str) -> Iterator[str]:
             target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
             if not isinstance(target, ast.Name) or target.id != "_logger":
                 yield f":{statement.lineno}: a module's logger is called _logger"
+    yield from _undocumented(tree, text.splitlines())
+
+
+def _undocumented(tree: ast.Module, lines: list[str]) -> Iterator[str]:
+    """Constants with a comment above them: a docstring below documents one constant, a comment above a group."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef):
+            continue
+        for statement, following in zip_longest(node.body, node.body[1:]):
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+            if not isinstance(target, ast.Name) or not _CONSTANT.fullmatch(target.id):
+                continue
+            above = lines[statement.lineno - 2].strip() if statement.lineno > 1 else ""
+            is_group = (
+                isinstance(following, ast.Assign | ast.AnnAssign) and following.lineno == statement.end_lineno + 1
+            )
+            if above.startswith("#") and not above.startswith(_DIRECTIVES) and not is_group:
+                yield f":{statement.lineno}: document {target.id} by a docstring below it, not by a comment above it"
 
 
 def too_wide(text: str) -> Iterator[tuple[int, int]]:

@@ -20,8 +20,8 @@ from scenarios import SCENARIOS, Options
 from subjects import contenders
 
 RESULTS_PATH = Path(__file__).resolve().parent / "results"
-# Each one more makes a run longer by half.
 MAX_PYTHONS = 4
+"""Each one more makes a run longer by half."""
 
 
 def _arguments(words: list[str]) -> argparse.Namespace:

@@ -17,7 +17,6 @@ from tls import ServerKeys
 
 Kind = Literal["ours", "real"]
 
-# RocketMQ's own defaults, not the harness's small files; both brokers get the same.
 SETTINGS: Mapping[str, str] = {
     "mappedFileSizeCommitLog": str(1 << 30),
     "mappedFileSizeConsumeQueue": str(300_000 * 20),
@@ -26,6 +25,7 @@ SETTINGS: Mapping[str, str] = {
     "flushDiskType": "ASYNC_FLUSH",
     "brokerFastFailureEnable": "true",
 }
+"""RocketMQ's own defaults, not the harness's small files; both brokers get the same."""
 # RocketMQ's start script requests 8 GiB, pre-touched; a quarter is plenty here and not touched before use.
 REAL_JVM_OPTIONS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=4g")
 SEND_TIMEOUT_MS = 3000

@@ -18,8 +18,8 @@ LEDGER = Ledger(
     growth={"timeline": 3},
 )
 BURN = "import time\nwhile time.process_time() < {seconds}: pass"
-# What a process burns is counted to a clock tick; starting Python takes some 20 ms of its own.
 START_S = 1.0
+"""What a process burns is counted to a clock tick; starting Python takes some 20 ms of its own."""
 
 
 def record(

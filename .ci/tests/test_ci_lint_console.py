@@ -9,7 +9,6 @@ import pytest
 from lint_console import PINS_PATH, lint, main
 from linters import ROOT, UnavailableError, run
 
-# What npm does, without a network: the linter that it "installs" reports its arguments and its folder.
 NPM = """#!/bin/sh
 echo fetched >> "$FETCHES"
 [ -z "$FAILS" ] || { echo "npm error code ENOTFOUND"; exit 1; }
@@ -18,6 +17,7 @@ mkdir -p node_modules/.bin
 printf '#!/bin/sh\\necho "biome $*"; exit ${FINDINGS:-0}\\n' > node_modules/.bin/biome
 chmod 755 node_modules/.bin/biome
 """
+"""What npm does, without a network: the linter that it "installs" reports its arguments and its folder."""
 
 
 @pytest.fixture

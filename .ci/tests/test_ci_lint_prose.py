@@ -7,7 +7,6 @@ import pytest
 from lint_prose import PINS_PATH, VALE, main
 from linters import ROOT, UnavailableError, run
 
-# What Go does, without compiling: the linter that it "builds" lists the files that it is given.
 GO = """#!/bin/sh
 [ "$1" = env ] && { echo "${GO:-go1.99.1}"; exit; }
 echo built >> "$BUILDS"
@@ -15,6 +14,7 @@ while [ "$1" != -o ]; do shift; done
 printf '#!/bin/sh\\nshift 2; printf "%%s\\\\n" "$@"; exit ${FINDINGS:-0}\\n' > "$2"
 chmod 755 "$2"
 """
+"""What Go does, without compiling: the linter that it "builds" lists the files that it is given."""
 
 
 @pytest.fixture

@@ -27,6 +27,18 @@ def test_a_modules_logger_has_one_name(line: str) -> None:
     assert list(of_module("def main():\n    root = logging.getLogger()")) == []
 
 
+@pytest.mark.parametrize("indent", ["", "class Limits:\n    "])
+def test_a_constant_is_documented_by_a_docstring_below_it(indent: str) -> None:
+    inner = " " * 4 * bool(indent)
+    found = list(of_module(f"{indent}# Bytes.\n{inner}LIMIT = 4\n"))
+    assert [sentence.partition(": ")[2] for sentence in found] == [
+        "document LIMIT by a docstring below it, not by a comment above it"
+    ]
+    assert list(of_module(f'{indent}LIMIT = 4\n{inner}"""Bytes."""\n')) == []
+    assert list(of_module(f"{indent}# fmt: off\n{inner}LIMIT = 4\n")) == []
+    assert list(of_module(f"{indent}# Bytes and seconds.\n{inner}LIMIT = 4\n{inner}TIMEOUT = 5\n")) == []
+
+
 def test_prose_is_wrapped() -> None:
     assert list(too_wide(WIDE[:PROSE_COLUMNS])) == []
     assert list(too_wide(f"# Title\n\n{WIDE}\n")) == [(3, len(WIDE))]

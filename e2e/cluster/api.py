@@ -18,8 +18,8 @@ from cluster.errors import ClusterError
 
 TIMEOUT_S = 30
 SHOWN_BYTES = 1000
-# Discovery of all groups in two answers (Kubernetes 1.30 and later).
 DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+"""Discovery of all groups in two answers (Kubernetes 1.30 and later)."""
 
 
 class Resource(NamedTuple):

@@ -21,8 +21,8 @@ PATH_VARIABLE = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 TAR_TIMEOUT_S = 600
 COMPRESS_TIMEOUT_S = 600
 
-# What a shell calls a machine → what images and Debian call it.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What a shell calls a machine → what images and Debian call it."""
 
 
 def architecture() -> str:

@@ -28,11 +28,12 @@ from cluster.commands import Log
 from cluster.errors import ClusterError
 from cluster.paths import artifacts_path, cache_path
 
-# Another checkout may still use a former recipe's result: it goes only when nobody took it for so long.
 UNUSED_AFTER_S = 14 * 24 * 3600
-# A run that ended holds no lock, and every program of a run has a limit: six hours are more than the limits of all
-# parts of a node image together. Who waits longer waits for a run that was stopped.
+"""Another checkout may still use a former recipe's result: it goes only when nobody took it for so long."""
 LOCK_TIMEOUT_S = 6 * 3600
+"""A run that ended holds no lock, and every program of a run has a limit: six hours are more than the limits of all
+parts of a node image together. Who waits longer waits for a run that was stopped.
+"""
 
 DRAFT = ".draft-"
 REMOVED = ".removed-"

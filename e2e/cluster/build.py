@@ -14,9 +14,8 @@ from cluster.errors import ClusterError
 from cluster.modes import KIND_NODE_IMAGES, wanted_image
 from cluster.paths import artifacts_path, cache_path, go_path
 
-# Programs for tests against the API server alone; on every machine.
 API_SERVER = (programs.KUBE, programs.ETCD)
-# The longest first: what fails should fail early, and Go's cache is warm for the rest.
+"""Programs for tests against the API server alone; on every machine."""
 ORDINARY = (
     *API_SERVER,
     programs.KIND,
@@ -27,6 +26,7 @@ ORDINARY = (
     programs.SPARK_OPERATOR,
     node_image.NODE_IMAGE,
 )
+"""The longest first: what fails should fail early, and Go's cache is warm for the rest."""
 # debootstrap uses one processor, so they are made concurrently with the others.
 DEBIAN_ROOTS = (
     debian.NODE_ROOT,

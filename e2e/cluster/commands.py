@@ -17,8 +17,8 @@ from cluster.errors import ClusterError
 
 Log = Callable[[str], None]
 
-# Enough to see why a build failed, not so much that the reason drowns.
 SHOWN_CHARS = 4000
+"""Enough to see why a build failed, not so much that the reason drowns."""
 
 # Of concurrent jobs: the process groups of their programs, and whether all of them are to end.
 _groups: set[int] = set()

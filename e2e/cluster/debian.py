@@ -18,8 +18,8 @@ SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
 DEBOOTSTRAP_TIMEOUT_S = 1800
 UNPACK_TIMEOUT_S = 300
-# Raise it when this file makes something else out of the same packages.
 RECIPE = 1
+"""Raise it when this file makes something else out of the same packages."""
 
 NODE_PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "containerd", "runc", "iptables", "nftables", "iproute2", "conntrack", "socat",
@@ -31,13 +31,13 @@ PYTHON_BUILD_PACKAGES = (*PYTHON_PACKAGES, "python3-pip", "python3-venv")
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "ca-certificates", "tzdata")
 SPARK_PACKAGES = (*PYTHON_PACKAGES, "openjdk-17-jre-headless")
 
-# Nothing here is read by a program: a third of a small root.
 USELESS = (
     "var/cache/apt/archives/*.deb", "var/cache/apt/*.bin", "var/lib/apt/lists/*", "var/log/*.log", "var/log/apt/*",
     "var/cache/debconf/*-old", "var/cache/ldconfig/aux-cache",
     "usr/share/doc/*", "usr/share/man/*", "usr/share/info/*", "usr/share/locale/*", "usr/share/lintian/*",
     "usr/share/gcc", "usr/share/common-licenses", "usr/lib/python3*/test", "usr/lib/python3*/idlelib",
 )  # fmt: skip
+"""Nothing here is read by a program: a third of a small root."""
 
 
 def make_root(root: Path, packages: Sequence[str]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from cluster.artifacts import content_digest
 from cluster.errors import ClusterError
 
-# What a Python leaves in a folder of sources; .dockerignore leaves it out too.
 NOT_SOURCES = ("__pycache__", ".pyc")
+"""What a Python leaves in a folder of sources; .dockerignore leaves it out too."""
 
 
 @dataclass

@@ -41,10 +41,10 @@ KUBELET_PATCH = {
     "syncFrequency": "10s",
 }
 ADD_ONS = (("kube-system", "coredns"), ("local-path-storage", "local-path-provisioner"))
-# Options that would lead kubectl and helm to another cluster.
 FOREIGN_OPTIONS = re.compile(
     r"--(kubeconfig|context|cluster|server|user|token|kube-context|kube-apiserver|kube-token)(=|$)|-s(=|$|http)"
 )
+"""Options that would lead kubectl and helm to another cluster."""
 
 
 class Output(str):

@@ -21,7 +21,6 @@ STATE_PATH = DAEMON_RUN_PATH / "before.json"
 SYSTEMD_HIERARCHY = Path("/sys/fs/cgroup/systemd")
 MOUNTS_PATH = Path("/proc/self/mounts")
 
-# The daemon turns forwarding on; kubelet in a node sets the three others for the whole machine.
 SYSCTLS = (
     "net.ipv4.ip_forward",
     "net.ipv6.conf.all.forwarding",
@@ -30,8 +29,9 @@ SYSCTLS = (
     "kernel.panic",
     "kernel.panic_on_oops",
 )
-# Every node's systemd, containerd and kubelet take some; 128, a usual default, ends at the second node.
+"""The daemon turns forwarding on; kubelet in a node sets the three others for the whole machine."""
 INOTIFY_INSTANCES = 1024
+"""Every node's systemd, containerd and kubelet take some; 128, a usual default, ends at the second node."""
 # Linux gives each session of processes as much processor time as the group of all containers together. A server of a
 # test is one session, a whole cluster is none: under other tests' load it starves without more shares.
 CONTAINERS_CPU_PATH = Path("/sys/fs/cgroup/cpu/docker")

@@ -24,8 +24,8 @@ TAG = f"delaymq/node:{programs.KUBERNETES_VERSION}"
 COREDNS_TAG = "v1.12.1"
 ETCD_TAG = "3.6.5-0"
 PAUSE_TAG = "3.10.1"
-# Raise it when this file makes something else out of the same inputs.
 RECIPE = 1
+"""Raise it when this file makes something else out of the same inputs."""
 
 CONTAINERD_START_TIMEOUT_S = 120.0
 IMPORT_TIMEOUT_S = 600

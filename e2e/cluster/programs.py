@@ -21,8 +21,8 @@ KIND_VERSION = "v0.32.0"
 SPARK_OPERATOR_VERSION = "v2.4.0"
 
 GO_VERSION = (1, 24)
-# All of Kubernetes takes 5 minutes on two free cores and 13 on two busy ones.
 BUILD_TIMEOUT_S = 3600
+"""All of Kubernetes takes 5 minutes on two free cores and 13 on two busy ones."""
 
 KUBERNETES_PROGRAMS = (
     "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet",

@@ -24,7 +24,6 @@ from harness import java, locks
 
 LIMIT_S = 30
 
-# A build of two parts in a process of its own; the program that makes the second one runs until it is ended.
 BUILD_OF_TWO = """\
 import signal
 import sys
@@ -52,6 +51,7 @@ build.API_SERVER = tuple(build.ALL.values())
 sys.argv[1:] = ["build", *build.ALL]
 sys.exit(__main__.main())
 """
+"""A build of two parts in a process of its own; the program that makes the second one runs until it is ended."""
 
 
 def make_nothing(draft: Path, log: Log) -> None:

@@ -6,7 +6,6 @@ EMPTY = [
     "iptables filter -P OUTPUT ACCEPT",
     "iptables nat -P PREROUTING ACCEPT",
 ]
-# What `iptables -S` says with Debian's dockerd and one cluster.
 WITH_DOCKER = [
     "iptables filter -P INPUT ACCEPT",
     "iptables filter -P FORWARD DROP",
@@ -32,6 +31,7 @@ WITH_DOCKER = [
     "iptables nat -A POSTROUTING -s 172.29.240.2/32 -d 172.29.240.2/32 -p tcp -m tcp --dport 6443 -j MASQUERADE",
     f"iptables nat -A DOCKER -i {BRIDGE} -j RETURN",
 ]
+"""What `iptables -S` says with Debian's dockerd and one cluster."""
 
 
 def after(commands: list[list[str]], now: list[str]) -> list[str]:

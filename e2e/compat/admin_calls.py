@@ -24,7 +24,6 @@ def statistics(name: str, key: str, *, by: tuple[str, ...] = EXPORTER) -> Call:
     return Call(name=f"statistics-{name}", method="viewBrokerStatsData", arguments=("{broker}", name, key), by=by)
 
 
-# In this order: later calls see what earlier ones changed.
 CALLS = [
     Call(name="clusters", method="examineBrokerClusterInfo", by=BOTH),
     Call(name="name-servers", method="getNameServerAddressList", by=EXPORTER),
@@ -129,3 +128,4 @@ CALLS = [
     Call(name="delete-route", method="deleteTopicInNameServer", arguments=(["{namesrv}"], "Made", "DefaultCluster")),
     Call(name="delete-route-shown", method="examineTopicRouteInfo", arguments=("Made",)),
 ]
+"""In this order: later calls see what earlier ones changed."""

@@ -30,8 +30,8 @@ VARYING = (
 """Values that vary between runs: times, IDs, durations, chosen queues."""
 COUNT = r"\b\d+\b"
 """Values that vary when the page is followed twice: counts of messages, dead letters and so on."""
-# A machine that others use may need longer for a program's first send than RocketMQ's 3 s.
 PATIENCE = ("producer.start();", "producer.setSendMsgTimeout(15_000); producer.start();")
+"""A machine that others use may need longer for a program's first send than RocketMQ's 3 s."""
 
 
 @dataclass(frozen=True)

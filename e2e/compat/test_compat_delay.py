@@ -7,10 +7,10 @@ from harness.clients import Workbench
 
 pytestmark = pytest.mark.core
 
-# Levels of conftest.DELAY_LEVELS and their delays.
 DELAY_MS = {1: 1000, 2: 2000, 5: 3000}
-# The real broker looks ten times a second; the rest is for a machine that does other things too.
+"""Levels of conftest.DELAY_LEVELS and their delays."""
 LATE_LIMIT_MS = 1500
+"""The real broker looks ten times a second; the rest is for a machine that does other things too."""
 
 
 def test_delayed_messages_arrive_once_never_early_in_their_own_topic_and_queue(clients: Workbench) -> None:

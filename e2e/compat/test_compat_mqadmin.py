@@ -41,7 +41,6 @@ class Case:
     normaliser: Normaliser = output.plain
 
 
-# In this order: later commands may see what earlier ones changed.
 BEFORE_DELAYS = [
     Case(name="clusterList", arguments=lambda _: ["clusterList"], normaliser=output.cluster_list),
     Case(name="clusterList-totals", arguments=lambda _: ["clusterList", "-m"]),
@@ -77,6 +76,7 @@ BEFORE_DELAYS = [
     Case(name="deleteTopic", arguments=lambda _: ["deleteTopic", "-t", "Other", "-c", "DefaultCluster"]),
     Case(name="topicRoute-deleted", arguments=lambda _: ["topicRoute", "-t", "Other"]),
 ]
+"""In this order: later commands may see what earlier ones changed."""
 # Delayed records differ in size by delaymq's own properties, so the totals above are taken without any.
 AFTER_DELAYS = [
     Case(

@@ -21,7 +21,6 @@ SETTINGS = (
 )
 """What operators and exportConfigs look at."""
 
-# In this order: later commands see what earlier ones changed.
 CASES = [
     Case(name="getBrokerConfig", words="getBrokerConfig -b {broker}", normaliser=output.settings(*SETTINGS)),
     Case(name="getBrokerConfig-cluster", words="getBrokerConfig -c DefaultCluster", normaliser=output.headlines),
@@ -80,6 +79,7 @@ CASES = [
     Case(name="sendMsgStatus", words="sendMsgStatus -b broker-a -c 3", normaliser=output.send_results),
     Case(name="statsAll", words=f"statsAll -t {TOPIC}", normaliser=output.all_statistics),
 ]
+"""In this order: later commands see what earlier ones changed."""
 
 
 @pytest.fixture(scope="module")

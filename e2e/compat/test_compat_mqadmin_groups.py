@@ -16,7 +16,6 @@ FOLDER = "groups"
 TOPIC, GROUP, ONLINE, PRODUCERS = "GoldenTopic", "GoldenGroup", "GoldenOnline", "GoldenProducers"
 QUEUES, MESSAGES = 4, 8
 
-# In this order: later commands see what earlier ones changed.
 CASES = [
     Case(
         name="updateSubGroup",
@@ -75,6 +74,7 @@ CASES = [
     Case(name="topicList-without-group", words="topicList", normaliser=output.topic_list),
     Case(name="brokerConsumeStats-without-group", words="brokerConsumeStats -b {broker}", normaliser=output.of(GROUP)),
 ]
+"""In this order: later commands see what earlier ones changed."""
 
 
 @pytest.fixture(scope="module")

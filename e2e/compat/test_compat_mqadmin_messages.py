@@ -16,7 +16,6 @@ FOLDER = "messages"
 TOPIC, GROUP = "GoldenTopic", "GoldenGroup"
 QUEUES, MESSAGES = 2, 6
 
-# In this order: later commands see what earlier ones changed.
 CASES = [
     Case(name="queryMsgByOffset", words=f"queryMsgByOffset -t {TOPIC} -b broker-a -i 1 -o 0"),
     Case(name="queryMsgByOffset-beyond", words=f"queryMsgByOffset -t {TOPIC} -b broker-a -i 1 -o 99"),
@@ -63,6 +62,7 @@ CASES = [
     Case(name="checkMsgSendRT", words=f"checkMsgSendRT -t {TOPIC} -a 4", normaliser=output.round_trips),
     Case(name="topicStatus-end", words=f"topicStatus -t {TOPIC}"),
 ]
+"""In this order: later commands see what earlier ones changed."""
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ TOPIC, QUEUES = "GoldenTopic", 4
 SETTINGS = ("kvConfigPath", "orderMessageEnable")
 """Keys of RocketMQ's NameServer that mean something here; the value of a path is each one's own."""
 
-# In this order: later commands see what earlier ones changed.
 CASES = [
     Case(name="updateKvConfig", words="updateKvConfig -s SOME_SPACE -k colour -v blue"),
     Case(name="updateKvConfig-order", words=f"updateKvConfig -s ORDER_TOPIC_CONFIG -k {TOPIC} -v broker-a:3"),
@@ -37,6 +36,7 @@ CASES = [
     Case(name="updateNamesrvConfig-path", words="updateNamesrvConfig -k kvConfigPath -v elsewhere", code_only=True),
     Case(name="updateNamesrvConfig-list", words="updateNamesrvConfig -k configStorePath -v elsewhere", code_only=True),
 ]
+"""In this order: later commands see what earlier ones changed."""
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from harness.mqadmin_golden import Case
 FOLDER = "topics"
 TOPIC, QUEUES = "GoldenTopic", 4
 
-# In this order: later commands see what earlier ones changed.
 CASES = [
     Case(name="updateTopic-unit", words="updateTopic -t Unit -b {broker} -r 2 -w 2 -u true -s true"),
     Case(name="topicRoute-unit", words="topicRoute -t Unit"),
@@ -52,6 +51,7 @@ CASES = [
     Case(name="cleanUnusedTopic-cluster", words="cleanUnusedTopic -c DefaultCluster"),
     Case(name="topicList-end", words="topicList", normaliser=output.topic_list),
 ]
+"""In this order: later commands see what earlier ones changed."""
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from harness.clients import PushConsumer, Workbench
 pytestmark = pytest.mark.ours_only
 
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
-# RocketMQ's client asks for the offset of a queue that it could not take every 20 s.
 ASKED_LIMIT_S = 60.0
+"""RocketMQ's client asks for the offset of a queue that it could not take every 20 s."""
 
 
 def wait_asked_in_vain(clients: Workbench, topic: str) -> None:

@@ -16,8 +16,8 @@ from harness.driver import ClientError, Received
 
 pytestmark = pytest.mark.ours_only
 
-# Two to four on a free machine. A client that waited for its own timers would need 20 to 30.
 RESUME_LIMIT_S = 15.0
+"""Two to four on a free machine. A client that waited for its own timers would need 20 to 30."""
 # A reset fails all requests of RocketMQ's client immediately, unless it writes to the dead connection before the
 # reset: then its other requests wait for their timeouts, half a minute. A stop leaves it no time for that; a kill does,
 # the more the slower the machine is.

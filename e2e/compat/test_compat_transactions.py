@@ -15,8 +15,8 @@ HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 CHECK_MAX = 3
 CONFIG = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000", "transactionCheckMax": str(CHECK_MAX)}
-# Rounds of one second each, on a machine that others use too.
 LIMIT_S = 60.0
+"""Rounds of one second each, on a machine that others use too."""
 
 
 @pytest.fixture(scope="module")

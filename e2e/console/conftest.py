@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, expect, sync_playwright
 # What is waited for comes within a second; the bound is for machines with much else to do.
 LIMIT_MS = 60_000
 START_TIMEOUT_MS = 60_000
-# Level 1 to 6; 3 and 4 are the first and second retry of a failed message.
 LEVELS = {"messageDelayLevel": "1s 50s 1s 1s 1h 2h"}
+"""Level 1 to 6; 3 and 4 are the first and second retry of a failed message."""
 
 NewCluster = Callable[..., OurCluster]
 OpenPage = Callable[..., Watched]

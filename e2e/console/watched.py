@@ -6,11 +6,11 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Request, Response, Route
 
-# Chromium logs an answer that is no 2xx, and one that did not come; the page tells those to people itself.
 NETWORK_LOG = "Failed to load resource"
+"""Chromium logs an answer that is no 2xx, and one that did not come; the page tells those to people itself."""
 
-# Tells every control without a name: text, label, or aria-label.
 NAMELESS = (Path(__file__).parent / "nameless.js").read_text().partition("\n")[2]
+"""Tells every control without a name: text, label, or aria-label."""
 
 
 class Watched:

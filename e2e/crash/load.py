@@ -20,8 +20,8 @@ from harness.errors import HarnessError
 
 SOURCES_PATH = Path(__file__).resolve().parents[2] / "bench" / "java"
 MAIN_CLASS = "delaymq.load.Main"
-# The same for every broker; enough for a window of asynchronous sends, small enough for a machine that others use.
 JVM_OPTIONS = ("-Xms256m", "-Xmx1g", "-XX:+UseParallelGC", "-Drocketmq.client.logLevel=WARN")
+"""The same for every broker; enough for a window of asynchronous sends, small enough for a machine that others use."""
 # For runs that are not measured: a JVM that compiles little and fast takes half of the processor time.
 SHORT_LIVED = (*driver.JVM_OPTIONS, "-Drocketmq.client.logLevel=WARN")
 DEFAULT_TIMEOUT_S = 180.0

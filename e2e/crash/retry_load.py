@@ -23,8 +23,8 @@ WORKERS = 8
 SEND_BACKS_PER_SECOND = 400
 COMMIT_PAUSE_S = 0.01
 TIMEOUT_MS = 5_000
-# Longer than any restart on a busy machine.
 RECONNECT_LIMIT_S = 90.0
+"""Longer than any restart on a busy machine."""
 
 
 @dataclass(frozen=True)

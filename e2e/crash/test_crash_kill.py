@@ -22,8 +22,8 @@ SEEDS_LONG = range(SEED + 1, SEED + 20)
 pytestmark = pytest.mark.timeout(400)
 
 POINT_LIMIT_S = 60.0
-# Which time the point is reached: late enough that the broker is up and messages wait.
 POINTS_WHILE_SERVING = {"copy-appended": 3000, "segment-roll": 2, "config-rename": 4, "queue-flush": 40}
+"""Which time the point is reached: late enough that the broker is up and messages wait."""
 
 
 @pytest.fixture

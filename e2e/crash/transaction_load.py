@@ -25,8 +25,8 @@ WORKERS = 8
 TRANSACTIONS_PER_SECOND = 400
 COMMIT, ROLLBACK = 8, 12
 TIMEOUT_MS = 5_000
-# Longer than any restart on a busy machine.
 RECONNECT_LIMIT_S = 90.0
+"""Longer than any restart on a busy machine."""
 
 
 @dataclass

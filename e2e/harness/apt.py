@@ -21,15 +21,15 @@ from harness import locks
 LOCK_PATH = Path("/run/delaymq-e2e-apt.lock")
 """Held by the run that installs. A machine has one set of packages, so it is the same for all checkouts and caches."""
 
-# A first download takes a minute; a mirror that does not answer must not hang a build.
 PROGRAM_TIMEOUT_S = 900.0
-# An unattended upgrade takes minutes.
+"""A first download takes a minute; a mirror that does not answer must not hang a build."""
 HELD_TIMEOUT_S = 600.0
+"""An unattended upgrade takes minutes."""
 # More than another run may take: two programs, and the wait of each.
 INSTALL_TIMEOUT_S = 3600.0
 PAUSE_S = 1.0
-# Enough to see why an installation failed, not so much that the reason drowns.
 SHOWN_CHARS = 4000
+"""Enough to see why an installation failed, not so much that the reason drowns."""
 
 # Both messages of apt-get (the second one is that of Debian 10), then both of dpkg (likewise).
 HELD = tuple(

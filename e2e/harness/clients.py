@@ -14,8 +14,8 @@ from harness.errors import HarnessError
 
 SendMode = Literal["sync", "async", "oneway"]
 READ_WRITE = 6
-# A broker whose registration failed on a busy machine tries again only after its period, 10 s and more.
 ROUTE_TIMEOUT_S = 60.0
+"""A broker whose registration failed on a busy machine tries again only after its period, 10 s and more."""
 
 _names = itertools.count(1)
 

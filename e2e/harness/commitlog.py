@@ -20,8 +20,8 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 BORN_IPV6_FLAG = 16
 STORE_IPV6_FLAG = 32
 
-# total size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag, born time
 _HEAD = struct.Struct(">iIIiiqqiq")
+"""total size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag, born time"""
 assert _HEAD.size == 48
 _SIZE_MAGIC = struct.Struct(">iI")
 # reconsume times, prepared transaction offset, body length

@@ -1,7 +1,8 @@
 """A network namespace with loopback only, for this process and its children.
 
 The real broker and NameServer bind all interfaces regardless of their configuration. Inside such a namespace they
-cannot be reached from outside, and cannot reach anything outside. Root creates one directly, other users in a user namespace.
+cannot be reached from outside, and cannot reach anything outside. Root creates one directly,
+other users in a user namespace.
 """
 
 import contextlib

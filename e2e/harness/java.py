@@ -37,18 +37,18 @@ MOVED_IN_5 = {
 # A first download takes a minute; a registry that does not answer must not hang a build.
 MAVEN_TIMEOUT_S = 600
 JAVAC_TIMEOUT_S = 120
-# More than another run may take: three downloads and two compilations.
 LOCK_TIMEOUT_S = 1800.0
+"""More than another run may take: three downloads and two compilations."""
 
 PROGRAMS = ("java", "javac", "mvn")
 PACKAGES = ("openjdk-17-jdk-headless", "maven")
 
-# Java 17 closes what 4.9 reaches into by reflection (direct buffers, mapped files, fastjson).
 ADD_OPENS = tuple(
     option
     for package in ("java.nio", "sun.nio.ch", "java.util", "java.lang", "jdk.internal.ref")
     for option in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")
 )
+"""Java 17 closes what 4.9 reaches into by reflection (direct buffers, mapped files, fastjson)."""
 
 
 def cache_path() -> Path:

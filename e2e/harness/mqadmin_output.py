@@ -14,12 +14,12 @@ MESSAGE_ID = re.compile(r"\b[0-9A-F]{32}\b")
 CLIENT_ID = re.compile(r"127\.0\.0\.1@\S+")
 PROPERTIES = re.compile(r"^(Properties: )\{(.*)\}$")
 
-# Runtime figures of a broker that depend on the machine, the clock or the moment.
 MEASURED = re.compile(
     r"^(bootTimestamp|runtime|commitLogDirCapacity|commitLogDiskRatio\S*|consumeQueueDiskRatio|\w+Tps|\w+EntireTimeMax"
     r"|putLatency\d+|putMessageDistributeTime|pageCacheLockTimeMills|\w+HeadWaitTimeMills|remainHowManyDataToFlush"
     r"|earliestMessageTimeStamp) ?:.*$"
 )
+"""Runtime figures of a broker that depend on the machine, the clock or the moment."""
 
 OF_ROCKETMQ_5 = "getTransferredTps"
 """A figure that RocketMQ 4.9 only has misspelt; ours has both."""
@@ -99,10 +99,10 @@ def headlines(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith("=")]
 
 
-# Rates, times, shares and what counts changes, by key.
 _VOLATILE = re.compile(
     r"(?i)tps$|timestamp$|^exportTime$|ratio$|cpuNum$|totalMemKBytes$|counter$|dataVersion$|averageSize$"
 )
+"""Rates, times, shares and what counts changes, by key."""
 
 
 def exported(lines: list[str]) -> list[str]:

@@ -12,8 +12,8 @@ from harness.errors import HarnessError
 
 PR_SET_PDEATHSIG = 1
 POLL_INTERVAL_S = 0.02
-# Enough for a stack trace, short enough for a test report.
 LOG_TAIL_BYTES = 4000
+"""Enough for a stack trace, short enough for a test report."""
 
 _libc = ctypes.CDLL(None)
 

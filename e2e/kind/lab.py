@@ -22,8 +22,8 @@ OPERATOR_NAMESPACE = "delaymq-system"
 RELEASE = "delaymq"
 OPERATOR_TIMEOUT_S = 90.0
 JAVA_IMAGE_TIMEOUT_S = 120.0
-# 900 MB, built during the first tests.
 SPARK_IMAGES_TIMEOUT_S = 240.0
+"""900 MB, built during the first tests."""
 
 
 class Lab:

@@ -11,8 +11,8 @@ LEVELS_TEXT = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """RocketMQ's levels, in force where a Broker names no DelayLevelConfig."""
 LEVEL_OF = {delay: number for number, delay in enumerate(LEVELS_TEXT.split(), 1)}
 
-# Files of the real size would take 1 GiB of a node's disk for each Broker.
 SMALL_STORE = {"mappedFileSizeCommitLog": str(16 << 20), "maxHashSlotNum": "100000", "maxIndexNum": "400000"}
+"""Files of the real size would take 1 GiB of a node's disk for each Broker."""
 # Where other suites run too, a process waits longer for a processor than a broker lets a send wait.
 PATIENT = {"waitTimeMillsInSendQueue": "5000"}
 SMALL_REQUESTS = {"cpu": "10m", "memory": "48Mi"}

@@ -18,8 +18,10 @@ RATE = 800
 SENT_AFTERWARDS = 400
 LEVELS = f"{objects.LEVEL_OF['5s']},{objects.LEVEL_OF['10s']}"
 POD = "demo-broker-0-0"
-# From the process's start until the last overdue message is handed over. A second or two; more where other suites run.
 OVERDUE_WITHIN_S = 30.0
+"""From the process's start until the last overdue message is handed over. A second or two; more where other
+suites run.
+"""
 
 
 @pytest.fixture(scope="module")

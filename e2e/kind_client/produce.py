@@ -14,8 +14,8 @@ from delaymq.client import Client, ClientError, Message, Producer, ProducerOptio
 from delaymq.clock import now_ms
 from lines import client_options, ended_event, integers, parser, say
 
-# A send that takes this long is no send any more; above every timeout asked for.
 MAX_IN_FLIGHT = 500
+"""A send that takes this long is no send any more; above every timeout asked for."""
 # Until a new topic's route is known everywhere.
 FIRST_ROUTE_S = 30.0
 FIRST_ROUTE_EVERY_S = 0.2

@@ -21,16 +21,16 @@ from prometheus_client.core import Metric
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 DASHBOARD = json.loads((CHART / "dashboards/delaymq.json").read_text())
-# What the Deployment sets itself, and what only serves an operator outside a cluster.
 NOT_IN_VALUES = {
     "namespaces", "default_image", "analytics_image", "analytics_role", "analytics_role_kind", "namespace", "pod_name",
     "http_host", "http_port", "lease", "lease_name", "lease_namespace", "kubeconfig", "kube_context",
 }  # fmt: skip
-# Prometheus adds the first ones; the others are labels of the metrics themselves.
+"""What the Deployment sets itself, and what only serves an operator outside a cluster."""
 LABELS = {
     "namespace", "pod", "le", "kind", "type", "status", "level", "topic", "group", "reason", "what", "which", "holder",
     "mode", "version", "result", "verb", "broker", "broker_namespace", "broker_pod",
 }  # fmt: skip
+"""Prometheus adds the first ones; the others are labels of the metrics themselves."""
 
 
 @cache

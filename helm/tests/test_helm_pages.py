@@ -10,8 +10,8 @@ from delaymq_helm_testing.helm_chart import KUBERNETES_VERSION, ROOT, Helm
 PAGES = [ROOT / "README.md", ROOT / "docs/quickstart-kubernetes.md"]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 IMAGE = re.compile(r"[\w./-]*delaymq/(?:broker|operator):[\w.]+")
-# Only an installation has them.
 OF_INSTALL = {"--create-namespace"}
+"""Only an installation has them."""
 
 
 def commands(page: Path, program: str) -> list[list[str]]:

@@ -18,8 +18,8 @@ EVERYTHING = {
     "metrics.prometheusRule.enabled": True,
     "metrics.dashboard.enabled": True,
 }
-# Objects that belong to no namespace, of all that the chart can make.
 CLUSTER_KINDS = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+"""Objects that belong to no namespace, of all that the chart can make."""
 
 
 def allowed(rules: Iterable[Object]) -> set[tuple[str, str, str]]:

@@ -23,8 +23,8 @@ VERBS = {
     "delete": ("delete",),
     "apply": ("create", "patch"),
 }
-# Made by other calls than the one that makes most supporting_objects.
 MADE_ELSEWHERE = {"AnalyticsResult", "RoleBinding", "SparkApplication"}
+"""Made by other calls than the one that makes most supporting_objects."""
 
 Permission = tuple[str, str, str]
 
@@ -39,7 +39,6 @@ def made_kinds() -> set[str]:
     return found - {"Broker", "Pod", "PersistentVolumeClaim"} - MADE_ELSEWHERE
 
 
-# Calls whose kind is not written next to them: (file, verb) → kinds. A new one has to be entered here.
 BY_VARIABLE: dict[tuple[str, str], set[str]] = {
     ("delay_level_config.py", "get"): {"DelayLevelConfig"},
     ("delay_level_config.py", "patch"): {"DelayLevelConfig/status"},
@@ -52,6 +51,7 @@ BY_VARIABLE: dict[tuple[str, str], set[str]] = {
     ("start.py", "create"): {"SparkApplication", "AnalyticsResult"},
     ("start.py", "apply"): {"RoleBinding"},
 }
+"""Calls whose kind is not written next to them: (file, verb) → kinds. A new one has to be entered here."""
 
 
 def calls() -> Iterator[tuple[str, str, str | None]]:

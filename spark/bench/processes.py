@@ -10,8 +10,8 @@ from typing import Final
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _EVERY_S: Final = 0.1
-# Threads of the JVM whose work is the JVM's warming up, not the query's.
 _COMPILERS: Final = ("C1 CompilerThre", "C2 CompilerThre")
+"""Threads of the JVM whose work is the JVM's warming up, not the query's."""
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ from make_store import CACHE, make_store, parse_bytes
 TOTALS: Final = "topic,size"
 PROPERTIES: Final = "topic,size,properties"
 BODY: Final = "topic,size,body"
-# A measurement that takes longer hangs.
 _TIMEOUT_S: Final = 1800
+"""A measurement that takes longer hangs."""
 
 
 @dataclass(frozen=True, slots=True)

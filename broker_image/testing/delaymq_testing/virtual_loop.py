@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# A scenario that waits for something that never comes must fail and not hang.
 REAL_WAIT_S = 5.0
+"""A scenario that waits for something that never comes must fail and not hang."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):

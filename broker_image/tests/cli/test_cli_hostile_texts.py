@@ -12,8 +12,8 @@ import pytest
 from delaymq.cli.terminal.sanitize import json_line, on_one_line, visible
 from delaymq_testing.cli_running import Done, Standalone, called
 
-# Title, colour, screen, a C1 control, a forged line, a right-to-left override, rich's markup and emoji.
 HOSTILE = "a\x1b]0;title\x07\x1b[31m\x1b[2J\x9b1m\r\n12:00:00.000  forged\u202e\u2028[/closed] [red] :smile:"
+"""Title, colour, screen, a C1 control, a forged line, a right-to-left override, rich's markup and emoji."""
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,8 @@ from delaymq_testing.client.fake_peer import FakeBroker, FakeNameServer, run, ru
 MESSAGE = Message(topic="T", body=b"hello")
 LATENCIES_MS = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
 PAUSES_MS = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
-# On a machine that stalls for a second, only failures count.
 ONLY_FAILURES = ProducerOptions(latency_faults=True, fault_latencies_ms=(29_000,), fault_pauses_ms=(600_000,))
+"""On a machine that stalls for a second, only failures count."""
 
 
 def queues(brokers: int, count: int = 1) -> tuple[MessageQueue, ...]:

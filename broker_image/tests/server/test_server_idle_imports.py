@@ -36,7 +36,6 @@ from aiohttp import connector
 unused = (connector._SSL_CONTEXT_VERIFIED, connector._SSL_CONTEXT_UNVERIFIED)
 print(before, *(len(context.get_ca_certs()) for context in unused), trusted(), module.__name__)
 """
-# Rules, NameServer, SQL92, certificates, metrics, commands: each is loaded when it is configured or asked for.
 NOT_LOADED = {
     "ctypes",
     "delaymq.broker.access.access",
@@ -59,6 +58,7 @@ NOT_LOADED = {
     "rich",
     "typer",
 }
+"""Rules, NameServer, SQL92, certificates, metrics, commands: each is loaded when it is configured or asked for."""
 
 
 def test_idle_broker_has_loaded_only_required_modules(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ REQUIRED = ["--require-optimized"]
 USE_FLAGS = "-fprofile-use -fprofile-correction"
 LTO_FLAGS = "-flto -fuse-linker-plugin -ffat-lto-objects"
 
-# pyenv install 3.11.7, without options.
 PYENV: Config = {
     "CONFIG_ARGS": "'--prefix=/opt/pyenv/versions/3.11.7' '--enable-shared'"
     " '--libdir=/opt/pyenv/versions/3.11.7/lib'"
@@ -32,7 +31,7 @@ PYENV: Config = {
     "PY_CORE_LDFLAGS": "-L/opt/pyenv/versions/3.11.7/lib -Wl,-rpath,/opt/pyenv/versions/3.11.7/lib",
     "Py_DEBUG": 0,
 }
-# The arguments of configure of docker-library/python, 3.11/slim-bookworm; the flags are what configure makes of them.
+"""pyenv install 3.11.7, without options."""
 OFFICIAL_IMAGE: Config = {
     "CONFIG_ARGS": "'--build=x86_64-linux-gnu' '--enable-loadable-sqlite-extensions' '--enable-optimizations'"
     " '--enable-option-checking=fatal' '--enable-shared' '--with-lto' '--with-ensurepip'"
@@ -45,7 +44,9 @@ OFFICIAL_IMAGE: Config = {
     "PY_CORE_LDFLAGS": f"-Wl,--strip-all -fno-semantic-interposition {LTO_FLAGS} -g",
     "Py_DEBUG": 0,
 }
-# python3.11 3.11.2-6+deb12u6, amd64.
+"""The arguments of configure of docker-library/python, 3.11/slim-bookworm; the flags are what configure makes of
+them.
+"""
 DEBIAN: Config = {
     "CONFIG_ARGS": "'--enable-shared' '--prefix=/usr' '--libdir=/usr/lib/x86_64-linux-gnu' '--enable-ipv6'"
     " '--enable-loadable-sqlite-extensions' '--with-dbmliborder=bdb:gdbm' '--with-computed-gotos' '--without-ensurepip'"
@@ -62,7 +63,7 @@ DEBIAN: Config = {
     "PY_CORE_LDFLAGS": "  -g -fwrapv -O2   ",
     "Py_DEBUG": 0,
 }
-# python-build-standalone without optimizations, by Clang: CPython 3.12.10 of google-cloud-cli.
+"""python3.11 3.11.2-6+deb12u6, amd64."""
 STANDALONE_PLAIN: Config = {
     "CONFIG_ARGS": "'--build=x86_64-unknown-linux-gnu' '--host=x86_64-unknown-linux-gnu' '--prefix=/install'"
     " '--with-openssl=/tools/deps' '--with-system-expat' '--with-system-libmpdec' '--without-ensurepip'"
@@ -76,7 +77,7 @@ STANDALONE_PLAIN: Config = {
     "PY_CORE_LDFLAGS": " -Wl,--exclude-libs,ALL -LModules/_hacl",
     "Py_DEBUG": 0,
 }
-# The arguments with which it builds what uv installs: CPython 3.13 for x86_64-unknown-linux-gnu.
+"""python-build-standalone without optimizations, by Clang: CPython 3.12.10 of google-cloud-cli."""
 STANDALONE: Config = {
     **STANDALONE_PLAIN,
     "CONFIG_ARGS": "'--build=x86_64-unknown-linux-gnu' '--host=x86_64-unknown-linux-gnu' '--prefix=/install'"
@@ -84,6 +85,7 @@ STANDALONE: Config = {
     " '--with-readline=editline' '--enable-shared' '--with-mimalloc' '--enable-optimizations' '--with-lto'"
     " '--with-build-python=/tools/host/bin/python3.13' '--with-dbmliborder=bdb' 'CC=clang' 'CFLAGS= -fPIC '",
 }
+"""The arguments with which it builds what uv installs: CPython 3.13 for x86_64-unknown-linux-gnu."""
 
 
 def about(monkeypatch: pytest.MonkeyPatch, config: Config) -> str:

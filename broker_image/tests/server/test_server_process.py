@@ -15,8 +15,8 @@ import pytest
 from delaymq.interpreter import about_interpreter
 from delaymq_testing.running_server import HOST, BrokerPeer, run, until
 
-# A limit on a hang, not a measure.
 BOUND_S = 100
+"""A limit on a hang, not a measure."""
 
 PROGRAM = """
 import sys

@@ -15,8 +15,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "helm/delaymq"
 TIMEOUT_S = 120.0
-# What `helm template` takes the cluster for; the oldest that the chart accepts is in Chart.yaml.
 KUBERNETES_VERSION = "1.34.0"
+"""What `helm template` takes the cluster for; the oldest that the chart accepts is in Chart.yaml."""
 
 Object = dict[str, Any]
 

@@ -32,8 +32,8 @@ CRDS_PATH = Path(__file__).resolve().parents[3] / "crds"
 START_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
-# A port that was free a moment ago may be taken by now.
 START_ATTEMPTS = 3
+"""A port that was free a moment ago may be taken by now."""
 
 CONTROLLERS = (
     "statefulset-controller",

@@ -30,7 +30,6 @@ PROPERTY = (
     "spark.sql.shuffle.partitions"
 )
 
-# spec.analytics → the field in it and what is said about it.
 REFUSED: list[tuple[Spec, str, str]] = [
     *(
         ({"schedule": schedule}, "schedule", SCHEDULE)
@@ -98,6 +97,7 @@ REFUSED: list[tuple[Spec, str, str]] = [
     ({"sparkConf": {"spark.x": "${system:user.name}"}}, "sparkConf[spark.x]", SUBMITTERS),
     ({"sparkConf": {f"spark.x{number}": "" for number in range(51)}}, "sparkConf", "must have at most 50 items"),
 ]
+"""spec.analytics → the field in it and what is said about it."""
 
 ACCEPTED: list[Spec] = [
     {},

@@ -67,7 +67,6 @@ def _peer(**fields: object) -> Spec:
     return {"networkPolicy": {"enabled": True, "allowFrom": [fields]}}
 
 
-# A Broker's spec → the field and what is said about it.
 REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
     ({"size": 0}, "spec.size", "spec.size in body should be greater than or equal to 1"),
     ({"size": 33}, "spec.size", "spec.size in body should be less than or equal to 32"),
@@ -173,6 +172,7 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
         RANGE,
     ),
 ]
+"""A Broker's spec → the field and what is said about it."""
 
 ACCEPTED_BROKERS: list[Spec] = [
     {},
@@ -198,7 +198,6 @@ ACCEPTED_BROKERS: list[Spec] = [
     _peer(ipBlock={"cidr": "2001:db8::/32", "except": ["2001:db8:1::/48"]}),
 ]
 
-# What the Broker was, what it becomes → the field and what is said about it; None: it may.
 CHANGED_BROKERS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
     ({}, {"storage": {"size": "20Gi"}}, None),
     ({"size": 2} | _node_port(), {"size": 2} | _node_port(brokerNodePort=30921), OTHERS_PORT),
@@ -223,6 +222,7 @@ CHANGED_BROKERS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
         ),
     ),
 ]
+"""What the Broker was, what it becomes → the field and what is said about it; None: it may."""
 
 
 @pytest.mark.parametrize(("spec", "field", "sentence"), REFUSED_BROKERS)

@@ -16,7 +16,6 @@ def _of(smallest: str = "10Gi", chosen: str = "") -> Spec:
     return {"smallest": smallest} | ({"storageClassName": chosen} if chosen else {})
 
 
-# spec.storage before, status.volumes, spec.storage after → the field and what is said; None: it may.
 CHANGES: list[tuple[Spec, Spec | None, Spec, tuple[str, str] | None]] = [
     ({"size": "900Ti"}, _of("10Gi"), {"size": "10Gi"}, None),
     ({"size": "900Ti"}, _of("10Gi"), {"size": "10240Mi"}, None),
@@ -36,6 +35,7 @@ CHANGES: list[tuple[Spec, Spec | None, Spec, tuple[str, str] | None]] = [
     ({}, _of(chosen="standard"), {"storageClassName": "standard"}, None),
     ({"storageClassName": "b"}, _of(chosen="a"), {"storageClassName": "a"}, None),
 ]
+"""spec.storage before, status.volumes, spec.storage after → the field and what is said; None: it may."""
 
 
 @pytest.mark.parametrize(("before", "volumes", "after", "refused"), CHANGES)

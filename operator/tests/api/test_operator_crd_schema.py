@@ -29,7 +29,6 @@ TYPES: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     names.TOPIC_KIND: (TopicSpec, TopicStatus),
     names.DELAY_LEVEL_CONFIG_KIND: (DelayLevelConfigSpec, DelayLevelConfigStatus),
 }
-# Handed on to Kubernetes as they are: the path in the Broker, and the model that they must be like.
 HANDED_ON: dict[str, Any] = {
     "spec.podTemplate.tolerations[]": kubernetes_models.V1Toleration,
     "spec.podTemplate.topologySpreadConstraints[]": kubernetes_models.V1TopologySpreadConstraint,
@@ -41,6 +40,7 @@ HANDED_ON: dict[str, Any] = {
     "spec.networkPolicy.allowFrom[].namespaceSelector": kubernetes_models.V1LabelSelector,
     "status.conditions[]": kubernetes_models.V1Condition,
 }
+"""Handed on to Kubernetes as they are: the path in the Broker, and the model that they must be like."""
 
 
 def test_kinds_are_named_as_the_operator_knows_them() -> None:

@@ -9,13 +9,13 @@ from delaymq_operator.api import ConditionType, Reason, names
 from delaymq_operator_testing.crd_files import REPOSITORY_PATH, Schema, schema_of, walk
 
 PAGE = (REPOSITORY_PATH / "docs" / "operations" / "resources.md").read_text()
-# Below these the page says "as in a pod", or names the parts in the adjacent text.
 HANDED_ON = (
     "podTemplate.tolerations[]",
     "analytics.tolerations[]",
     "podTemplate.topologySpreadConstraints[]",
     "networkPolicy.allow",
 )
+"""Below these the page says "as in a pod", or names the parts in the adjacent text."""
 
 
 @pytest.mark.parametrize("kind", sorted(names.PLURALS))

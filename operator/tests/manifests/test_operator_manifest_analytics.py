@@ -44,7 +44,6 @@ EVERYTHING: dict[str, Any] = {
     "minDeadPercent": 7,
     "resultsClaim": "results",
 }
-# Fields of a SparkApplication (v1beta2) that are used: the CRD of the Spark operator must know them.
 USED = {
     "spec": {
         "arguments", "driver", "executor", "image", "imagePullPolicy", "imagePullSecrets", "mainApplicationFile",
@@ -58,6 +57,7 @@ USED = {
         "coreRequest", "cores", "envSecretKeyRefs", "instances", "labels", "memory", "template",
     },
 }  # fmt: skip
+"""Fields of a SparkApplication (v1beta2) that are used: the CRD of the Spark operator must know them."""
 
 
 def broker(name: str = "demo", network: bool = False, **analytics: Any) -> Broker:

@@ -27,7 +27,6 @@ POLICIES = {"NetworkPolicy demo-broker", "NetworkPolicy demo-namesrv"}
 NODE_PORT = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
 OUTSIDE = {"Service demo-broker-0-external", "Service demo-namesrv-external"}
 
-# spec before, spec after, objects that change, StatefulSets whose pods restart.
 CHANGES: dict[str, tuple[Manifest, Manifest, set[str], set[str]]] = {
     "size": ({}, {"size": 3}, set(), set()),
     "image": ({}, {"image": "i:2"}, BOTH, BOTH),
@@ -163,6 +162,7 @@ CHANGES: dict[str, tuple[Manifest, Manifest, set[str], set[str]]] = {
     ),
     "paused": ({}, {"paused": True}, set(), set()),
 }
+"""spec before, spec after, objects that change, StatefulSets whose pods restart."""
 
 
 def broker(spec: Manifest, **annotations: str) -> Broker:

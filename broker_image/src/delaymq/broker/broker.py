@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Maximum length of an unexpected error's text in a response.
 _SHOWN_CHARACTERS = 256
-# Results that require further work even if no response is sent.
+"""Maximum length of an unexpected error's text in a response."""
 _DONE_ALSO_ONE_WAY = (RelayedRequests, GeneratorType, TimeSliced)
+"""Results that require further work even if no response is sent."""
 
 Processor = Callable[["Broker", Session, Command], Result]
 """Function that serves the requests of one code."""

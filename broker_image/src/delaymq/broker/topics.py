@@ -13,15 +13,17 @@ from delaymq.message import names
 from delaymq.protocol.bodies import DataVersion, RegisterBody, TopicConfig, TopicTable
 
 FILE_NAME: Final = "topics.json"
-# The file is read as a whole. MAX_TOPICS topics take about 4 MB.
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-# Prevents a client with made-up topic names from filling memory, routes and disk. About this many fit a registration.
+"""The file is read as a whole. MAX_TOPICS topics take about 4 MB."""
 MAX_TOPICS: Final = 20_000
+"""Prevents a client with made-up topic names from filling memory, routes and disk. About this many fit a
+registration.
+"""
 # Shares of MAX_TOPICS that may be used up by sends, and by groups with their retry and dead-letter topics.
 _SHARE_OF_SENDS: Final = (4, 5)
 _SHARE_OF_GROUPS: Final = (19, 20)
-# Each queue is a directory with files. RocketMQ's benchmark topic has 1,024 queues.
 MAX_QUEUES: Final = 16_384
+"""Each queue is a directory with files. RocketMQ's benchmark topic has 1,024 queues."""
 
 READ: Final = 4
 WRITE: Final = 2
@@ -29,8 +31,8 @@ INHERIT: Final = 1
 UNIT: Final = 1
 UNIT_SUBSCRIPTION: Final = 2
 READ_WRITE: Final = READ | WRITE
-# Topics that only the broker writes and that have no topic config.
 WITHOUT_CONFIG: Final = frozenset({names.OP_HALF_TOPIC, names.MARKS_TOPIC})
+"""Topics that only the broker writes and that have no topic config."""
 
 
 def parse_table(data: bytes) -> TopicTable:

@@ -13,13 +13,12 @@ from delaymq.cli.lazy import Entry, Group, Leaf, group_command
 _ABOUT: Final = "A message broker specialised in delayed messages, compatible with RocketMQ 4.9, and its tools."
 _DEMO: Final = "Start a broker, send delayed messages, kill it, and see them arrive once and on time."
 COMPLETION_VARIABLE: Final = "_DELAYMQ_COMPLETE"
-# main() runs servers without typer; these entries only complete the list of commands.
 _AS_IS: Final = {
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
     "add_help_option": False,
 }
+"""main() runs servers without typer; these entries only complete the list of commands."""
 
-# Targets are module:function below delaymq.cli.commands; `delaymq --help` shows the texts without loading the modules.
 COMMANDS: Final[Mapping[str, Entry]] = {
     "standalone": Leaf("server:standalone", "Run a NameServer and a broker in one process.", _AS_IS),
     "broker": Leaf("server:broker", "Run a broker.", _AS_IS),
@@ -124,6 +123,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "demo": Leaf("demo.command:demo", _DEMO),
 }
+"""Targets are module:function below delaymq.cli.commands; `delaymq --help` shows the texts without loading the
+modules.
+"""
 
 
 def _options(

@@ -31,13 +31,13 @@ INFLATED_HERE_BYTES: Final = 8 * 1024
 MiB.
 """
 KEY_SEPARATOR: Final = " "
-# What only brokers and this client may set.
 _RESERVED: Final = frozenset(
     {
         names.KEYS, names.TAGS, names.DELAY, names.WAIT, names.UNIQUE_KEY, names.REAL_TOPIC, names.REAL_QUEUE_ID,
         names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID,
     }
 )  # fmt: skip
+"""What only brokers and this client may set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

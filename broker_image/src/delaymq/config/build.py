@@ -17,8 +17,10 @@ from delaymq.config.model import BrokerConfig, NamesrvConfig
 MAX_PROBLEMS = 50
 MAX_VALUE_CHARACTERS = 16_384
 """A table of 1,000 delays takes half of it; a value set over the network must not make the file unreadable."""
-# Control characters, line ends, lone surrogates: not representable in a file, and in no valid name, path or address.
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Control characters, line ends, lone surrogates: not representable in a file, and in no valid name, path or
+address.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

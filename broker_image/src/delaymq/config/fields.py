@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-# RocketMQ's key for a field if it is not the camelCase form of the field's name.
 _WIRE_NAMES = {
     "broker_ip1": "brokerIP1",
     "broker_ip2": "brokerIP2",
@@ -35,6 +34,7 @@ _WIRE_NAMES = {
         )
     },
 }
+"""RocketMQ's key for a field if it is not the camelCase form of the field's name."""
 
 
 @functools.cache

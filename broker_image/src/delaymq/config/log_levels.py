@@ -10,8 +10,8 @@ from delaymq.config.errors import ConfigError
 LEVELS = ("debug", "info", "warning", "error")
 MAX_LOGGERS = 32
 """Settable by clients (request code 25), and kept for the lifetime of the process."""
-# Existing namespaces only, because `logging` keeps every requested name for ever.
 _LOGGER_NAME = re.compile(r"(delaymq|asyncio|aiohttp)(\.[a-z0-9_]{1,40}){0,5}")
+"""Existing namespaces only, because `logging` keeps every requested name for ever."""
 
 
 def parse_log_levels(text: str) -> tuple[str, dict[str, str]]:

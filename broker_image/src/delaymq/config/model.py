@@ -14,13 +14,13 @@ from delaymq.config.log_levels import parse_log_levels
 from delaymq.config.tls_keys import ENFORCING, TlsClientKeys, TlsServerKeys, check_tls
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 
-# For development: the first message must not fill a small disk.
 STANDALONE_DEFAULTS: Mapping[str, str] = {
     "mappedFileSizeCommitLog": str(64 << 20),
     "mappedFileSizeConsumeQueue": str(20 * 100_000),
     "maxHashSlotNum": "500000",
     "maxIndexNum": "2000000",
 }
+"""For development: the first message must not fill a small disk."""
 
 _MS_PER_DAY = 86_400_000
 _LOG_LEVEL = "debug, info, warning or error, then levels of individual loggers: `info;delaymq.store=debug`"

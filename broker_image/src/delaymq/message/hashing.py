@@ -6,10 +6,10 @@ from functools import lru_cache
 from operator import mul
 from typing import Final
 
-# Weights of a string's characters, from first to last: 31**255 to 31**0. A shorter string uses the last ones.
 _WEIGHTS: Final = tuple(pow(31, power, 1 << 32) for power in reversed(range(256)))
-# Weights by length, for the lengths of most keys; all lengths would take 264 KB.
+"""Weights of a string's characters, from first to last: 31**255 to 31**0. A shorter string uses the last ones."""
 _WEIGHTS_OF: Final = tuple(_WEIGHTS[len(_WEIGHTS) - count :] for count in range(65))
+"""Weights by length, for the lengths of most keys; all lengths would take 264 KB."""
 
 
 def _unsigned_hash(text: str) -> int:
@@ -47,8 +47,8 @@ def tags_code(tags: str) -> int:
 _CHANGING_CHARACTERS = 12
 _CHANGING_WEIGHTS = _WEIGHTS_OF[_CHANGING_CHARACTERS]
 _UNCHANGING_FACTOR = pow(31, _CHANGING_CHARACTERS, 1 << 32)
-# Unique ids have 32 characters; prefixes of longer keys would fill the memory.
 _MAX_CACHED_KEY = 64
+"""Unique ids have 32 characters; prefixes of longer keys would fill the memory."""
 
 
 @lru_cache(maxsize=4096)

@@ -26,14 +26,14 @@ TTL: Final = "TTL"
 MESSAGE_TYPE: Final = "MSG_TYPE"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 REPLY_ARRIVE_TIME: Final = "ARRIVE_TIME"
-# Due times of RocketMQ 5; rejected, since a 4.9 broker would deliver such messages immediately.
 TIMER_PROPERTIES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME")
+"""Due times of RocketMQ 5; rejected, since a 4.9 broker would deliver such messages immediately."""
 # Properties of DelayMQ; see marks.py.
 OWN_PREFIX: Final = "__DMQ_"
 DUE: Final = "__DMQ_DUE"
 MARK: Final = "__DMQ_MARK"
-# On the copy of a dead letter that was resent to its group: the offset message id of the dead letter.
 RESENT: Final = "__DMQ_RESENT"
+"""On the copy of a dead letter that was resent to its group: the offset message id of the dead letter."""
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -48,16 +48,16 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
-# Holds the marks of cancelled, dropped and rescheduled messages; it has no topic configuration.
 MARKS_TOPIC: Final = "rmq_sys_delaymq_marks"
+"""Holds the marks of cancelled, dropped and rescheduled messages; it has no topic configuration."""
 # The scheduler is named like a consumer group, so that its dead letters are in a dead-letter queue.
 SCHEDULE_CONSUMER_GROUP: Final = "SCHEDULE_CONSUMER"
 SCHEDULE_DLQ_TOPIC: Final = DLQ_PREFIX + SCHEDULE_CONSUMER_GROUP
 
-# Topics that reject messages of producers.
 CLOSED_TO_CLIENTS: Final = frozenset(
     {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
 )
+"""Topics that reject messages of producers."""
 # They hold messages of all topics, so the permission to read one topic does not extend to them.
 INTERNAL_TOPICS: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, MARKS_TOPIC})
 SYSTEM_TOPICS: Final = CLOSED_TO_CLIENTS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}

@@ -22,7 +22,6 @@ IPV4_HOST_BYTES: Final = 8
 IPV6_EXTRA_BYTES: Final = 12
 """Additional size of an IPv6 host."""
 
-# All fields before the body if both hosts are IPv4, the common case.
 HEAD = struct.Struct(
     ">i"  # total size
     "I"  # magic
@@ -40,6 +39,7 @@ HEAD = struct.Struct(
     "q"  # prepared transaction offset
     "i"  # body length
 )
+"""All fields before the body if both hosts are IPv4, the common case."""
 assert HEAD.size == 88
 # The same fields in three parts, for hosts of any width.
 _UP_TO_BORN = struct.Struct(">iIIiiqqiq")

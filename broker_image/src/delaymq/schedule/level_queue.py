@@ -11,13 +11,14 @@ from operator import le
 from delaymq.schedule.scheduler import Entry, Lane
 from delaymq.schedule.settled import Settled
 
-# Due times in a queue ascend unless the level table or the clock changed. A queue in which they do so all the time
-# would have a run an entry; beyond this many the shorter half is sorted into one.
 MAX_RUNS = 64
-# The delivered front of a run is removed when it is at least this long and at least half of the run.
+"""Due times in a queue ascend unless the level table or the clock changed. A queue in which they do so all the time
+would have a run an entry; beyond this many the shorter half is sorted into one.
+"""
 _TRIM_ENTRIES = 8_192
-# Loading looks for disorder in pieces of this size; only a piece that has some is gone through entry by entry.
+"""The delivered front of a run is removed when it is at least this long and at least half of the run."""
 _PIECE_ENTRIES = 8_192
+"""Loading looks for disorder in pieces of this size; only a piece that has some is gone through entry by entry."""
 
 
 class Run:

@@ -13,8 +13,8 @@ from delaymq.schedule.scheduler import Entry, Lane
 MAX_OBJECTS = 10_000
 _CROWD_NUMBERS = 4
 _CROWD_FAILURES = 32
-# The front of the array is removed when it is at least this long and at least half of the array.
 _TRIM_NUMBERS = 8_192 * _CROWD_NUMBERS
+"""The front of the array is removed when it is at least this long and at least half of the array."""
 
 
 @dataclass(frozen=True, kw_only=True)

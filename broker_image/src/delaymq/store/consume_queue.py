@@ -24,12 +24,12 @@ ENTRY = struct.Struct(
 ENTRY_BYTES: Final = 20
 assert ENTRY.size == ENTRY_BYTES
 BLANK_SIZE: Final = 2_147_483_647
-# Replaces an entry whose record no longer exists.
 BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_SIZE, 0)
-# Tags codes up to this value are addresses in consumequeue_ext/ (enableConsumeQueueExt).
+"""Replaces an entry whose record no longer exists."""
 MAX_EXT_ADDRESS: Final = -(1 << 31) - 1
-# Far below the usual limit of 1,024 descriptors per process, most of which connections need.
+"""Tags codes up to this value are addresses in consumequeue_ext/ (enableConsumeQueueExt)."""
 MAX_OPEN_FILES: Final = 256
+"""Far below the usual limit of 1,024 descriptors per process, most of which connections need."""
 # A damaged queue offset must not create a queue of terabytes.
 MAX_GAP_ENTRIES: Final = 2_000_000
 MAX_QUEUE_ID: Final = (1 << 31) - 1

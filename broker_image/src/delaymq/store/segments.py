@@ -18,8 +18,8 @@ from delaymq.store.errors import SegmentCreateError, ShortageError, StoreFullErr
 from delaymq.store.model import Correction
 
 NAME_DIGITS = 20
-# Missing segments are replaced by blank ones; a stray file with a far higher name must not fill the disk with them.
 MAX_BRIDGED_SEGMENTS = 16
+"""Missing segments are replaced by blank ones; a stray file with a far higher name must not fill the disk with them."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ _WRONG_NAME: Final = (
     "the peer's certificate is for another name ({}): connect by a name in it, or configure the expected name"
 )
 
-# OpenSSL's error codes of the verification on this side.
 _VERIFICATION: Final[Mapping[int, str]] = {
     9: "the peer's certificate is not valid yet: compare the clocks",
     10: "the peer's certificate has expired: renew it",
@@ -26,6 +25,7 @@ _VERIFICATION: Final[Mapping[int, str]] = {
     62: _WRONG_NAME,
     64: _WRONG_NAME,
 }
+"""OpenSSL's error codes of the verification on this side."""
 # OpenSSL's reasons; an ALERT was sent by the peer.
 _REASONS: Final[Mapping[str, str]] = {
     "WRONG_VERSION_NUMBER": _NO_TLS,

@@ -145,8 +145,8 @@ OWNED_SPARK_KEYS: Final[dict[str, str]] = {
 """Properties, or prefixes of properties (ending with . or _), that spec.analytics.sparkConf must not contain."""
 _BEGINNINGS: Final = tuple(key for key in OWNED_SPARK_KEYS if key.endswith((".", "_")))
 _SUBMITTERS: Final = ("${env:", "${system:")
-# Else `spark.master=local x` would be a property of its own here, and spark.master to spark-submit.
 _SPARK_KEY: Final = re.compile(r"spark\.[A-Za-z0-9._/-]+")
+"""Else `spark.master=local x` would be a property of its own here, and spark.master to spark-submit."""
 
 
 def spark_key_owner(key: str) -> str | None:

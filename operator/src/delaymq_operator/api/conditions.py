@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from delaymq_operator.api.resource import StatusStruct, timestamp
 
-# metav1.Condition allows 32,768; what is longer than a screen is read by nobody.
 MAX_MESSAGE_CHARS: Final = 2_000
+"""metav1.Condition allows 32,768; what is longer than a screen is read by nobody."""
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 

@@ -13,8 +13,8 @@ from delaymq_operator.api.conditions import Condition
 from delaymq_operator.api.errors import SpecError
 from delaymq_operator.api.resource import ApiStruct, Resource, StatusStruct, metadata_of, spec_of, status_of
 
-# A status line, not an archive: the whole table is in the spec.
 MAX_TABLE_CHARS = 200
+"""A status line, not an archive: the whole table is in the spec."""
 
 
 class DelayLevelConfigSpec(ApiStruct, frozen=True, kw_only=True):

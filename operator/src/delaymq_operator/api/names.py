@@ -62,7 +62,6 @@ STORE_VOLUME: Final = "store"
 TOKEN_KEY: Final = "token"
 BROKER_CONF_KEY: Final = "broker.conf"
 
-# broker.conf keys that the operator sets itself, and what a user writes instead.
 OWNED_KEYS: Final = {
     "brokerName": "it is derived from the Broker's name and the group",
     "brokerClusterName": "it is the Broker's name",
@@ -90,6 +89,7 @@ OWNED_KEYS: Final = {
     "namesrvAccountFile": "use spec.accessControl: the account is in the Secret <name>-registration",
     "brokerPermission": "the operator uses it to redirect writes before a restart",
 }
+"""broker.conf keys that the operator sets itself, and what a user writes instead."""
 
 
 def rocketmq_broker_name(broker: str, group: int) -> str:

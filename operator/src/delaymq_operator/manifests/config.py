@@ -9,8 +9,8 @@ from delaymq.config import BrokerConfig, build, is_hot, keys_of, to_settings
 from delaymq_operator.api.broker import BrokerSpec
 from delaymq_operator.manifests.context import DelayTable
 
-# Hot keys that are no setting of ours: drains and people set them on a running broker.
 _LEFT_ALONE = frozenset({"brokerPermission"})
+"""Hot keys that are no setting of ours: drains and people set them on a running broker."""
 # Whoever looks for something changes it on a running broker: it goes back only when the spec says so.
 _LEFT_UNLESS_STATED = frozenset({"logLevel"})
 _HOT_KEYS = tuple(key for key in keys_of(BrokerConfig) if is_hot(BrokerConfig, key) and key not in _LEFT_ALONE)

@@ -20,8 +20,8 @@ from delaymq_operator.manifests.registration import (
 )
 from delaymq_operator.manifests.tls import tls_environment, tls_mounts, tls_volumes
 
-# A NameServer has nothing to finish.
 _GRACE_S = 10
+"""A NameServer has nothing to finish."""
 
 
 def name_server_stateful_set(broker: Broker, context: Context) -> Manifest:

@@ -35,8 +35,8 @@ OF_SECTION: Final[Mapping[str, tuple[str, ...]]] = {
 HOUR_US: Final = 3_600_000_000
 TIME: Final = pa.timestamp("us", tz="UTC")
 _GROUP_OF_TOPIC: Final = f"^({RETRY_PREFIX}|{DLQ_PREFIX})"
-# Rows of a table that is computed on at once: enough to make a call of Arrow's cheap, few enough for a cache.
 CHUNK_ROWS: Final = 32_768
+"""Rows of a table that is computed on at once: enough to make a call of Arrow's cheap, few enough for a cache."""
 
 
 def columns_of(sections: Iterable[str], *, keyed: bool) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ SECTIONS: Final = {"compaction": ("compaction",), "delay": ("delay",), "traffic"
 # Of the log for one task of the second stage. With records of 180 bytes that all have keys it takes some 250 MiB.
 _SETTLE_BYTES: Final = 64 << 20
 _MAX_SETTLE_TASKS: Final = 2_000
-# Sums are far smaller still.
 _SETTLED_BY_ADDED: Final = 8
+"""Sums are far smaller still."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ _MEET: Final = {
     "keyed": compaction.KEYED,
 }
 """Tables combined in the second stage."""
-# Sums are added up each time that so many rows of them have come, and handed on when as many are left.
 _MAX_SUM_ROWS: Final = 131_072
+"""Sums are added up each time that so many rows of them have come, and handed on when as many are left."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import Final
 from delaymq_spark.planning.parts import Planner
 from delaymq_spark.store.segments import StorePath, list_segments
 
-# How far before the end that is known a look for a new end begins: a crash may have cut the log there.
 _LOOK_BACK_BYTES: Final = 8 << 20
+"""How far before the end that is known a look for a new end begins: a crash may have cut the log there."""
 
 
 def find_log_end(path: StorePath, look_from: int | None = None) -> tuple[int, int | None]:

@@ -13,13 +13,13 @@ from delaymq_spark.scan.frames import gather
 
 _NAME_END: Final = 1
 _PAIR_END: Final = 2
-# As delaymq.message.marks has it, for offsets that fit 64 bits.
 _MARK: Final = (
     "^(?P<kind>delivered|carried|cancelled|rescheduled|dropped):(?P<queue>[0-9]{1,4}):0*(?P<offset>[0-9]{1,18})"
     ":[0-9]{1,20}$"
 )
-# Names of one window up to which sets of them fit the bits of a number, also summed over all pairs of a record.
+"""As delaymq.message.marks has it, for offsets that fit 64 bits."""
 _MAX_NAME_BITS: Final = 48
+"""Names of one window up to which sets of them fit the bits of a number, also summed over all pairs of a record."""
 
 
 class Properties:

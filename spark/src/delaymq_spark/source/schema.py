@@ -58,8 +58,8 @@ COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
 SKIPPED: Final = "skipped"
 """A column returned only if requested by name: each skipped part is a row, with null in all other columns."""
 TYPES: Final = {**COLUMNS, SKIPPED: _TEXT}
-# Bodies are large, maps of properties are expensive, and few users need the half offset.
 DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("half_offset", "properties", "body"))
+"""Bodies are large, maps of properties are expensive, and few users need the half offset."""
 
 
 def spark_schema(columns: tuple[str, ...]) -> StructType:

@@ -9,7 +9,6 @@ from delaymq.config import BrokerConfig
 from delaymq.config.build import to_settings
 from delaymq.protocol.bodies import encode_settings
 
-# mqadmin exportConfigs and exportMetrics fail or show nothing if one of them is missing.
 _FACTS: Final = {
     "brokerRole": "ASYNC_MASTER",
     "filterServerNums": "0",
@@ -18,6 +17,7 @@ _FACTS: Final = {
         os.cpu_count() or 1
     ),  # from which exportMetrics derives the number of processors
 }
+"""mqadmin exportConfigs and exportMetrics fail or show nothing if one of them is missing."""
 
 
 def exported_settings(config: BrokerConfig) -> bytes:

@@ -12,8 +12,10 @@ from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.message.record import Record
 from delaymq.store.model import NewRecord
 
-# Topics that the broker itself keeps; a delayed message must not get in (the half topic is RocketMQ's special case).
 _CLOSED = frozenset({names.SCHEDULE_TOPIC, names.OP_HALF_TOPIC, names.MARKS_TOPIC})
+"""Topics that the broker itself keeps; a delayed message must not get in (the half topic is RocketMQ's special
+case).
+"""
 
 
 class Fate(Enum):

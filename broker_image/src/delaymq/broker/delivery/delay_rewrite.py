@@ -19,14 +19,14 @@ from delaymq.throttled_log import ThrottledLogger, about_message
 if TYPE_CHECKING:
     from delaymq.broker.delivery.reader import DeliveryStore
 
-# The longest mark with its name and separators.
 MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + MARK_WIDTH
+"""The longest mark with its name and separators."""
 # The largest record apart from its body: fixed fields, topic, properties.
 _MAX_NON_BODY_BYTES = 128 + names.MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _MAX_INT = 2**31 - 1
-# UTF-8 takes at most this many bytes a character.
 _WIDEST_CHARACTER_BYTES = 4
+"""UTF-8 takes at most this many bytes a character."""
 
 
 class DelaySettings(Protocol):

@@ -11,8 +11,8 @@ from delaymq.protocol.errors import RequestError
 from delaymq.throttled_log import ThrottledLogger
 
 FILE_NAME = "delayOffset.json"
-# A thousand levels of 20 digits take 30 KiB.
 MAX_FILE_BYTES = 1024 * 1024
+"""A thousand levels of 20 digits take 30 KiB."""
 
 
 def read_offsets(store: DeliveryStore) -> StatedOffsets:

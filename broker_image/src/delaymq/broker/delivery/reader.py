@@ -19,8 +19,8 @@ _TAGS_CODE_AT = 12
 # Entries per read: for a delivery (a few at a time, in order), and for loading a queue.
 _NEXT_ENTRIES = 64
 _LOADED_ENTRIES = 65_536
-# A tags code this low is an address into the queue's extension (enableConsumeQueueExt), not a time.
 _LOWEST_TAGS_CODE = -(2**31)
+"""A tags code this low is an address into the queue's extension (enableConsumeQueueExt), not a time."""
 
 
 Parsed = TypeVar("Parsed")

@@ -21,10 +21,10 @@ from delaymq.schedule import OffsetRanges, Settled
 from delaymq.store.model import Dispatched
 
 STATE_VERSION = 1
-# Replay discards its data about settled entries in pieces of this many.
 _TRIM_ENTRIES = 65_536
-# A gap in a queue's offsets (unreadable records) is filled up to this size; after a larger one, the queue restarts.
+"""Replay discards its data about settled entries in pieces of this many."""
 _MAX_HOLE_ENTRIES = 1_000_000
+"""A gap in a queue's offsets (unreadable records) is filled up to this size; after a larger one, the queue restarts."""
 
 _logger = logging.getLogger(__name__)
 

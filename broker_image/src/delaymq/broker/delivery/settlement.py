@@ -18,8 +18,8 @@ from delaymq.store.model import Dispatched
 ANYWHERE = -1
 """A physical offset that is not known."""
 _DUE_PLACE = re.compile(r"\d{16}:(\d{4}):(\d{20})\Z", re.ASCII)
-# Where records stand that settle an entry without being its copy under the real topic.
 _ELSEWHERE = frozenset({names.MARKS_TOPIC, names.SCHEDULE_DLQ_TOPIC})
+"""Where records stand that settle an entry without being its copy under the real topic."""
 
 
 @dataclass(slots=True)

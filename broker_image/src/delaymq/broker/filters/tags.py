@@ -8,8 +8,8 @@ from delaymq.message.hashing import java_hash
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.errors import RequestError
 
-# An expression is compared with every message of a queue. Hand-written lists are shorter.
 MAX_TAGS = 1_024
+"""An expression is compared with every message of a queue. Hand-written lists are shorter."""
 # Total length of an expression. Otherwise a heartbeat could contain megabytes, which would be hashed and kept.
 MAX_TAGS_CHARACTERS = 65_536
 TAG_TYPE = "TAG"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-# A group is considered abandoned after this time. One day, so that nightly jobs count.
 ACTIVE_MS: Final = 24 * 3_600_000
-# Bounds the memory for group names, which clients may make up. Each is kept until it expires.
+"""A group is considered abandoned after this time. One day, so that nightly jobs count."""
 MAX_GROUPS: Final = 200_000
+"""Bounds the memory for group names, which clients may make up. Each is kept until it expires."""
 
 
 class GroupActivity:

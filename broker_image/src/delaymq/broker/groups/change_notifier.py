@@ -10,9 +10,10 @@ from delaymq.broker.groups.consumer_group import ConsumerGroup
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
 
-# Members of larger groups are notified by `notify_some`, once for all changes. Otherwise each of a thousand returning
-# members would cause a thousand notifications.
 MAX_NOTIFIED_AT_ONCE: Final = 16
+"""Members of larger groups are notified by `notify_some`, once for all changes. Otherwise each of a thousand returning
+members would cause a thousand notifications.
+"""
 
 
 class ChangeNotifier:

@@ -15,8 +15,8 @@ from delaymq.broker.requests.session import Session
 from delaymq.protocol.bodies import ConsumerData, SubscriptionData
 from delaymq.protocol.command import Command
 
-# Clients send a heartbeat every 30 s.
 EXPIRE_MS: Final = 120_000
+"""Clients send a heartbeat every 30 s."""
 
 
 class ClientRegistry:

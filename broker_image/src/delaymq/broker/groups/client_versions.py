@@ -13,8 +13,8 @@ _FIRST: Final = (
     *("V3_0_0_BETA5", "V3_0_0_BETA6_SNAPSHOT", "V3_0_0_BETA6", "V3_0_0_BETA7_SNAPSHOT", "V3_0_0_BETA7"),
     *("V3_0_0_BETA8_SNAPSHOT", "V3_0_0_BETA8", "V3_0_0_BETA9_SNAPSHOT", "V3_0_0_BETA9", "V3_0_0_FINAL"),
 )
-# Followed by a snapshot and a release of each version up to 3.0.15, and from 3.1.0 on.
 _FIRST_OF_3_1: Final = 46
+"""Followed by a snapshot and a release of each version up to 3.0.15, and from 3.1.0 on."""
 
 
 def version_name(version: int) -> str:

@@ -17,21 +17,21 @@ from delaymq.message.names import MAX_GROUP_LENGTH, MAX_TOPIC_LENGTH, group_prob
 from delaymq.protocol.bodies import ConsumerOffsets
 
 FILE_NAME: Final = "consumerOffset.json"
-# The file is read as a whole. The offsets of 1,000,000 queues take about 20 MB.
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
-# Offsets of all groups in all queues. Each takes about 100 bytes of memory.
+"""The file is read as a whole. The offsets of 1,000,000 queues take about 20 MB."""
 MAX_ENTRIES: Final = 1_000_000
-# Pairs of topic and group, which clients may make up by committing offsets.
+"""Offsets of all groups in all queues. Each takes about 100 bytes of memory."""
 MAX_KEYS: Final = 200_000
-# Total length of all keys.
+"""Pairs of topic and group, which clients may make up by committing offsets."""
 MAX_KEY_CHARACTERS: Final = 16 * 1024 * 1024
+"""Total length of all keys."""
 # Topic, separator and group. Longer keys are not legal.
 MAX_KEY_LENGTH: Final = MAX_TOPIC_LENGTH + 1 + MAX_GROUP_LENGTH
 _SEPARATOR: Final = "@"
-# Offsets that are encoded before other threads may run: about 1 ms of work.
 _ENCODED_AT_ONCE: Final = 4_000
-# Keys that are examined in one step: about 0.5 ms of work.
+"""Offsets that are encoded before other threads may run: about 1 ms of work."""
 KEYS_AT_ONCE: Final = 4_000
+"""Keys that are examined in one step: about 0.5 ms of work."""
 
 
 def parse_table(data: bytes) -> ConsumerOffsets:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-# Clients renew every 20 s.
 LOCK_MS = 60_000
-# Limit for all groups, above any realistic number of orderly consumed queues. Each lock takes memory for a minute.
+"""Clients renew every 20 s."""
 MAX_LOCKS = 200_000
+"""Limit for all groups, above any realistic number of orderly consumed queues. Each lock takes memory for a minute."""
 
 Queue = tuple[str, str, int]
 """Broker name, topic and queue id, which identify a queue for clients."""

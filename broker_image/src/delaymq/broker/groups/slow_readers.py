@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-# RocketMQ checks every 3 minutes. A group that catches up within this time is not stopped.
 PATIENCE_MS: Final = 180_000
-# Bounds the memory, because clients choose the queues. Only positions that are far behind are kept.
+"""RocketMQ checks every 3 minutes. A group that catches up within this time is not stopped."""
 MAX_PLACES: Final = 100_000
+"""Bounds the memory, because clients choose the queues. Only positions that are far behind are kept."""
 
 Place = tuple[str, str, int]
 """Group, topic, queue id."""

@@ -13,12 +13,12 @@ from delaymq.message import names
 from delaymq.protocol.bodies import DataVersion, GroupTable, SubscriptionGroupConfig, TopicConfig
 
 FILE_NAME: Final = "subscriptionGroup.json"
-# The file is read as a whole. MAX_GROUPS groups take about 6 MB, and fit into one response.
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-# Prevents a client with made-up group names from filling memory and disk.
+"""The file is read as a whole. MAX_GROUPS groups take about 6 MB, and fit into one response."""
 MAX_GROUPS: Final = 20_000
-# Share of MAX_GROUPS that is reserved for administrators: one twentieth.
+"""Prevents a client with made-up group names from filling memory and disk."""
 _RESERVED_SHARE: Final = 20
+"""Share of MAX_GROUPS that is reserved for administrators: one twentieth."""
 
 
 def parse_table(data: bytes) -> GroupTable:

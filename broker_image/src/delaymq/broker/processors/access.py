@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 MAX_REMARK_CHARACTERS = 500
 _OFF = "access control is off on this broker: set aclEnable=true in its configuration file and restart it"
-# Fields of request 50 that change an account only if they are present and not empty.
 _TEXTS = ("default_topic_perm", "default_group_perm")
+"""Fields of request 50 that change an account only if they are present and not empty."""
 
 
 def put_account(broker: Broker, session: Session, command: Command) -> BlockingSteps[Response]:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.requests.session import Session
 
-# Client ids have the form IP@INSTANCE@UNIT. They appear in responses and files.
 MAX_CLIENT_ID_LENGTH: Final = 1_024
+"""Client ids have the form IP@INSTANCE@UNIT. They appear in responses and files."""
 
 
 def heartbeat(broker: Broker, session: Session, command: Command) -> Response:

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 PASSED_ON_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
-# Members' tables are parsed on the event loop. A table has about 70 bytes for each queue.
 MAX_STATUS_BYTES: Final = 1024 * 1024
-# Queues of one step of a reset. Each queue needs a search by time.
+"""Members' tables are parsed on the event loop. A table has about 70 bytes for each queue."""
 RESET_AT_ONCE: Final = 16
-# Bytes of reset notifications that are sent in one step.
+"""Queues of one step of a reset. Each queue needs a search by time."""
 NOTIFY_BYTES_PER_SLICE: Final = 1024 * 1024
+"""Bytes of reset notifications that are sent in one step."""
 
 
 def get_running_info(broker: Broker, session: Session, command: Command) -> RelayedRequests:

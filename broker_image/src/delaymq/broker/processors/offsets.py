@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from delaymq.broker.requests.session import Session
 
 
-# Maximum number of offsets that are encoded on the event loop. Larger tables are encoded in a thread.
 _ENCODED_AT_ONCE: Final = 10_000
-# Offsets that are copied in one step. Each topic counts as 100.
+"""Maximum number of offsets that are encoded on the event loop. Larger tables are encoded in a thread."""
 _COPIED_AT_ONCE: Final = 20_000
-# Group offsets that are compared in one step.
+"""Offsets that are copied in one step. Each topic counts as 100."""
 _COMPARED_AT_ONCE: Final = 500
-# Size of a response body. Clients accept frames of up to 16 MiB.
+"""Group offsets that are compared in one step."""
 _MAX_RESPONSE_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
-# Response of 308 for a queue in which the group must not be corrected.
+"""Size of a response body. Clients accept frames of up to 16 MiB."""
 NOT_CORRECTED: Final = 2**63 - 1
+"""Response of 308 for a queue in which the group must not be corrected."""
 
 
 def query_consumer_offset(broker: Broker, session: Session, command: Command) -> Response:

@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from delaymq.store.untrusted_offsets import ReferencedHead
 
 MAX_QUERY_COUNT: Final = 64
-# The response is one frame of at most 16 MiB, and is completely in memory.
 MAX_RESPONSE_BYTES: Final = 8 * 1024 * 1024
-# Steps of 64 index entries that a query runs before other requests are served.
+"""The response is one frame of at most 16 MiB, and is completely in memory."""
 STEPS_AT_ONCE: Final = 4
-# Maximum number of index entries that a query examines: some seconds of time slices. No client waits longer.
+"""Steps of 64 index entries that a query runs before other requests are served."""
 MAX_INDEX_ENTRIES: Final = 1_000_000
-# A record of this size or more is read in a step of its own.
+"""Maximum number of index entries that a query examines: some seconds of time slices. No client waits longer."""
 LARGE_RECORD_BYTES: Final = 256 * 1024
-# mqadmin requests 10 entries.
+"""A record of this size or more is read in a step of its own."""
 MAX_QUEUE_ENTRIES: Final = 1_000
-# The same, if the properties of each record have to be read.
+"""mqadmin requests 10 entries."""
 MAX_FILTERED_ENTRIES: Final = 100
+"""The same, if the properties of each record have to be read."""
 
 
 def query_message(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:

@@ -26,14 +26,16 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.requests.session import Session
 
-# First protocol version (V3_4_9) whose clients state their own maximum number of retries.
 _STATES_MAX_RETRIES: Final = 121
-# The record stores the count in 32 bits.
+"""First protocol version (V3_4_9) whose clients state their own maximum number of retries."""
 _MAX_TRIES: Final = 2**31 - 1
-# Delay level of the first retry. Each further retry uses the next higher level.
+"""The record stores the count in 32 bits."""
 _FIRST_RETRY_LEVEL: Final = 3
-# Consumers never receive records of these topics, so they cannot return them. A half message may still be rolled back.
+"""Delay level of the first retry. Each further retry uses the next higher level."""
 _NEVER_CONSUMED: Final = frozenset({names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC, names.MARKS_TOPIC})
+"""Consumers never receive records of these topics, so they cannot return them. A half message may still be
+rolled back.
+"""
 
 
 def send_back(broker: Broker, session: Session, command: Command) -> Response | Deferred:

@@ -95,7 +95,6 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.LITE_PULL_MESSAGE: pull.pull_message,
 }
 
-# Requests that change the store. A read-only broker serves all others.
 _WRITING: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -117,6 +116,7 @@ _WRITING: Final = frozenset(
         RequestCode.DELETE_EXPIRED_COMMITLOG,
     }
 )
+"""Requests that change the store. A read-only broker serves all others."""
 
 
 def _only_read(broker: Broker, session: Session, command: Command) -> Result:
@@ -130,7 +130,6 @@ def _only_read(broker: Broker, session: Session, command: Command) -> Result:
 PROCESSORS_READ_ONLY: Final[dict[int, Processor]] = PROCESSORS | dict.fromkeys(_WRITING, _only_read)
 """Processors of a broker that opened its store read-only."""
 
-# Requests that depend on group offsets, or on the position at which a consumer without an offset starts.
 _NEEDS_OFFSETS: Final = frozenset(
     {
         *PULL_CODES,
@@ -146,6 +145,7 @@ _NEEDS_OFFSETS: Final = frozenset(
         RequestCode.CLONE_GROUP_OFFSET,
     }
 )
+"""Requests that depend on group offsets, or on the position at which a consumer without an offset starts."""
 
 
 def _without_offsets(broker: Broker, session: Session, command: Command) -> Result:
@@ -168,8 +168,8 @@ def processors_for(*, read_only: bool, without_offsets: bool, guarded: bool) -> 
     return served | dict.fromkeys(_NEEDS_OFFSETS, _without_offsets) if without_offsets else served
 
 
-# Alternatives to request codes that RocketMQ's broker serves and this one does not.
 NOT_SERVED: Final[dict[int, str]] = {}
+"""Alternatives to request codes that RocketMQ's broker serves and this one does not."""
 
 
 def refusal(code: int) -> Response:

@@ -10,12 +10,12 @@ from delaymq.message import flags
 from delaymq.message.record import BODY_LENGTH_BYTES, HEAD, MAX_HEAD_BYTES, MESSAGE_MAGIC, OUTLINE, body_at
 from delaymq.store.consume_queue import ENTRY
 
-# Bytes read at a time if the queue's records are adjacent. Otherwise reading single records is cheaper.
 WINDOW_BYTES: Final = 16 * 1024
-# If the record is larger than this, its tail is read separately from its head.
+"""Bytes read at a time if the queue's records are adjacent. Otherwise reading single records is cheaper."""
 LARGE_RECORD_BYTES: Final = 8 * 1024
-# Longer properties are not searched for a needle. The filter examines them and counts their length as work.
+"""If the record is larger than this, its tail is read separately from its head."""
 MAX_SEARCHED_BYTES: Final = 1_024
+"""Longer properties are not searched for a needle. The filter examines them and counts their length as work."""
 
 Row = tuple[int, tuple[int, int, int]]
 """Number of an entry among those read, and the entry: physical offset, size, tags code."""

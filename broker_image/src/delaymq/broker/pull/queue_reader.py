@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 # Entries that a pull with a filter examines. Bounds the delay that a rare tag causes for other clients.
 MIN_ENTRIES_EXAMINED: Final = 800
 MAX_ENTRIES_EXAMINED: Final = 32_000
-# The same for properties, which cost more: units of about 1 µs for one pull, and the cost of a record without its
-# filter.
 MAX_PROPERTY_WORK: Final = 3_000
+"""The same for properties, which cost more: units of about 1 µs for one pull, and the cost of a record without its
+filter.
+"""
 # Limits for many pulls for rare messages in one turn of the event loop: their total work in this window, and the
 # minimum for each. A pull has an overhead of about 60 µs, so a much smaller minimum would mostly pay for the overhead.
 PROPERTY_WINDOW_MS: Final = 20

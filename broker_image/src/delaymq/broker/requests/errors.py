@@ -17,8 +17,8 @@ from delaymq.store.errors import (
     StoreFullError,
 )
 
-# Maximum length of a peer's text that a remark repeats.
 _SHOWN_CHARACTERS = 128
+"""Maximum length of a peer's text that a remark repeats."""
 
 
 def system_error(remark: str) -> RequestError:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from delaymq.broker.transactions import Transactions
     from delaymq.store.model import NewRecord
 
-# Properties with fewer characters always fit, even with 4 bytes for each and the properties that the broker adds.
 _SURELY_FITS_CHARACTERS: Final = 7_000
+"""Properties with fewer characters always fit, even with 4 bytes for each and the properties that the broker adds."""
 
 
 def _timer(value: str) -> None:

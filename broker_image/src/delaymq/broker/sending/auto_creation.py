@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from delaymq.protocol.bodies import SubscriptionGroupConfig
     from delaymq.protocol.command import Command
 
-# Number of accounts whose creations are counted. Beyond it, those with the fewest creations are dropped.
 _MAX_MAKERS: Final = 20_000
+"""Number of accounts whose creations are counted. Beyond it, those with the fewest creations are dropped."""
 
 
 class CreationLimits(Protocol):

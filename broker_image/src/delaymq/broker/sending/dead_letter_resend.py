@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from delaymq.config import BrokerConfig
     from delaymq.store.message_store import MessageStore
 
-# Properties of the earlier tries: the retry count starts again at 0.
 _OF_EARLIER_TRIES: Final = (
     names.DELAY,
     names.REAL_TOPIC,
@@ -37,6 +36,7 @@ _OF_EARLIER_TRIES: Final = (
     "RECONSUME_TIME",
     "MAX_RECONSUME_TIMES",
 )
+"""Properties of the earlier tries: the retry count starts again at 0."""
 
 
 class ResendContext(Protocol):

@@ -65,7 +65,6 @@ def _number(text: str) -> int:
 
 _MESSAGES: Final = 0
 _BYTES: Final = 1
-# RocketMQ counts queues only for delayed messages. Its statistics of disk reads and commercial use are never counted.
 _SERIES: Final[dict[str, tuple[_Find, int]]] = {
     "TOPIC_PUT_NUMS": (_topic, _MESSAGES),
     "TOPIC_PUT_SIZE": (_topic, _BYTES),
@@ -78,6 +77,9 @@ _SERIES: Final[dict[str, tuple[_Find, int]]] = {
     "QUEUE_GET_SIZE": (_queue_gets, _BYTES),
     "GROUP_GET_LATENCY": (_latency, _MESSAGES),
 }
+"""RocketMQ counts queues only for delayed messages. Its statistics of disk reads and commercial use are never
+counted.
+"""
 
 
 def windows_of(statistics: Statistics, name: str, key: str, cluster: str, elapsed_ms: int) -> Windows | None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from delaymq.broker.delivery.delay_rewrite import DelayIngress
     from delaymq.store.message_store import MessageStore
 
-# Records with one unique key that are examined to find a committed copy. More of them are a flood of equal keys.
 _MAX_EXAMINED: Final = 64
+"""Records with one unique key that are examined to find a committed copy. More of them are a flood of equal keys."""
 
 
 class EndResult(Enum):

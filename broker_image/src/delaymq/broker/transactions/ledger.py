@@ -18,10 +18,10 @@ from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.store.model import Dispatched
 
 STATE_VERSION: Final = 1
-# Ranges of pending half messages in a snapshot: about 300 KB. Further ones are derived from the op marks.
 MAX_RUNS: Final = 10_000
-# Given-up half messages that a late response may still end. Each takes 200 bytes.
+"""Ranges of pending half messages in a snapshot: about 300 KB. Further ones are derived from the op marks."""
 MAX_GIVEN_UP: Final = 10_000
+"""Given-up half messages that a late response may still end. Each takes 200 bytes."""
 # Producer groups that have a number. For half messages of further groups, the record is read to find the group.
 _MAX_GROUPS: Final = 65_535
 _LAST_SECOND: Final = 2**32 - 1

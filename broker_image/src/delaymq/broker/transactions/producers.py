@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from delaymq.broker.requests.session import Session
     from delaymq.protocol.command import Command
 
-# Producers of a group that are tried for one check. Bounds the cost if thousands of producers do not read.
 _MAX_TRIED: Final = 16
+"""Producers of a group that are tried for one check. Bounds the cost if thousands of producers do not read."""
 
 
 class Readers(Protocol):

@@ -25,14 +25,16 @@ COPIED: Final = names.OWN_PREFIX + "COPIED"
 it the mark proves nothing. The mark of a rollback does not have this property."""
 REMOVE_TAG: Final = "d"
 """Tag of an op mark. The half message whose queue offset is the mark's body is settled."""
-# Name, value and separators of CHECK_TIMES, which the committed copy may have in addition, and of WAIT=false in a
-# check.
 CHECK_ROOM_BYTES: Final = 1 + len(CHECK_TIMES) + 1 + 5 + 1 + len(names.WAIT) + 1 + 5
-# Bytes that a delay adds at the commit: due time with its name, a level of maximum length, the mark of the delivered
-# copy.
+"""Name, value and separators of CHECK_TIMES, which the committed copy may have in addition, and of WAIT=false in a
+check.
+"""
 DELAY_ROOM_BYTES: Final = 1 + len(names.DUE) + 1 + DUE_WIDTH + 16 + MARK_ROOM_BYTES
-# Maximum UTF-8 bytes of a character.
+"""Bytes that a delay adds at the commit: due time with its name, a level of maximum length, the mark of the delivered
+copy.
+"""
 _WIDEST_CHARACTER_BYTES: Final = 4
+"""Maximum UTF-8 bytes of a character."""
 
 
 def make_half(properties: dict[str, str], topic: str, queue_id: int, *, delayed: bool) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PROGRESS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Group whose consumer offsets in both topics state the settled progress."""
-# Op marks whose append failed that are retried in one call.
 _MARKS_AT_ONCE: Final = 64
+"""Op marks whose append failed that are retried in one call."""
 
 
 class TransactionSettings(CheckSettings, Protocol):

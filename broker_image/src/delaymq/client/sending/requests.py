@@ -24,13 +24,13 @@ COMPRESSED_IN_THREAD_BYTES = 64 * 1024
 millisecond.
 """
 
-# What another attempt, best on another broker, may cure.
 RETRIED = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR,
         ResponseCode.NO_PERMISSION, ResponseCode.NO_BUYER_ID, ResponseCode.NOT_IN_CURRENT_UNIT,
     }
 )  # fmt: skip
+"""What another attempt, best on another broker, may cure."""
 
 
 def send_command(

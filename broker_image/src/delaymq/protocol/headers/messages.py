@@ -28,7 +28,6 @@ class SendMessageRequestHeader(Header):
     broker_name: str | None = None
 
 
-# Each send repeats these names, so version 2 of the header shortens them.
 V2_NAMES: Final[dict[str, str]] = {
     "producer_group": "a",
     "topic": "b",
@@ -45,6 +44,7 @@ V2_NAMES: Final[dict[str, str]] = {
     "batch": "m",
     "broker_name": "n",
 }
+"""Each send repeats these names, so version 2 of the header shortens them."""
 
 
 def _with_names(header: type[Header], names: dict[str, str]) -> Any:

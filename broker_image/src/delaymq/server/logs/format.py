@@ -21,8 +21,8 @@ MAX_FRAMES: Final = 20
 MAX_CAUSES: Final = 4
 
 _RESERVED: Final = frozenset({"time", "level", "logger", "event", "error", "trace"})
-# Values without quotes: printable ASCII without blanks, quotes and backslashes.
 _PLAIN: Final = re.compile(r"[!#-<>-\[\]-~]+")
+"""Values without quotes: printable ASCII without blanks, quotes and backslashes."""
 
 Pairs = list[tuple[str, object]]
 

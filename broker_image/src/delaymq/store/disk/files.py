@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-# Size of the pieces in which zeroes are written: large enough for speed, small enough for memory.
 _ZEROES = bytes(1 << 20)
+"""Size of the pieces in which zeroes are written: large enough for speed, small enough for memory."""
 
 
 class FileFacts(NamedTuple):

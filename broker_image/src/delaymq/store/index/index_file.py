@@ -37,13 +37,14 @@ assert SLOT.size == 4
 HEADER_BYTES: Final = 40
 ENTRY_BYTES: Final = 20
 MAX_INT: Final = (1 << 31) - 1
-# Slots take 20 MB, and hashing touches all of them. This interval bounds the entries that recovery must restore (about
-# 0.1 s) and writes the slots only once in several hundred MiB of log.
 SLOTS_INTERVAL_ENTRIES: Final = 400_000
-# RocketMQ's maximum number of results (maxMsgsNumBatch).
+"""Slots take 20 MB, and hashing touches all of them. This interval bounds the entries that recovery must restore (about
+0.1 s) and writes the slots only once in several hundred MiB of log.
+"""
 MAX_QUERY: Final = 64
-# Entries followed per time slice: about 0.2 ms.
+"""RocketMQ's maximum number of results (maxMsgsNumBatch)."""
 STEP_ENTRIES: Final = 64
+"""Entries followed per time slice: about 0.2 ms."""
 
 
 class IndexFile:

@@ -10,11 +10,12 @@ from typing import Final
 
 from delaymq.store.recovery.queue_runs import Key
 
-# Maximum number of damaged bits in queue id and topic together.
 _MAX_BITS: Final = 8
-# Maximum number of gap lookups in other queues per recovery. Only a severely damaged log needs more; the remaining
-# records are appended.
+"""Maximum number of damaged bits in queue id and topic together."""
 MAX_LOOKUPS: Final = 1_000_000
+"""Maximum number of gap lookups in other queues per recovery. Only a severely damaged log needs more; the remaining
+records are appended.
+"""
 
 
 @dataclass(slots=True)

@@ -25,8 +25,8 @@ from delaymq.store.recovery.run_selection import Start
 from delaymq.store.snapshot.snapshot import NAME, Snapshot, decode_snapshot
 
 _logger = logging.getLogger(__name__)
-# Interval at which replayed queue entries are written, to limit memory.
 _WRITE_INTERVAL_RECORDS = 50_000
+"""Interval at which replayed queue entries are written, to limit memory."""
 
 
 @dataclass(kw_only=True)

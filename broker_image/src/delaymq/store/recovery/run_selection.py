@@ -10,12 +10,12 @@ from delaymq.message.record import FIXED_BYTES
 from delaymq.store.recovery.gaps import Stray
 from delaymq.store.recovery.queue_runs import Key, Run, Survey
 
-# Number of consecutive records that confirm a number larger than the preceding log allows.
 _CONFIRMED: Final = 3
-# Number of records that may be renumbered rather than assuming that a topic was recreated.
+"""Number of consecutive records that confirm a number larger than the preceding log allows."""
 _RESET_COST: Final = 3
-# Limit of preceding runs to examine; only a severely damaged log exceeds it.
+"""Number of records that may be renumbered rather than assuming that a topic was recreated."""
 _MAX_PASSED_OVER: Final = 256
+"""Limit of preceding runs to examine; only a severely damaged log exceeds it."""
 
 
 class Evidence(Protocol):

@@ -22,8 +22,8 @@ from delaymq_operator.reconcile.topic.targets import groups_of
 
 _Verdict = tuple[ConditionStatus, Reason, str]
 
-# How soon to look again for the finalizer, which is added when a Topic is first seen.
 _FINALIZER_S = 0.3
+"""How soon to look again for the finalizer, which is added when a Topic is first seen."""
 
 
 async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:

@@ -15,8 +15,8 @@ from delaymq_operator.api.topic import TopicGroupStatus
 from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.ports import EventType, Manifest
 
-# What is normal on the way is no warning.
 _QUIET = frozenset({Reason.IN_EVERY_GROUP, Reason.CREATING, Reason.BROKER_PAUSED})
+"""What is normal on the way is no warning."""
 
 
 class Reporter:

@@ -12,8 +12,8 @@ from delaymq_operator.reconcile.endpoints import broker_endpoint, running_port
 from delaymq_operator.reconcile.ports import AdminAccount, Endpoint
 from delaymq_operator.reconcile.secrets import operator_account
 
-# Topics are asked for over RocketMQ's protocol, which knows no token.
 _NO_TOKEN = ""
+"""Topics are asked for over RocketMQ's protocol, which knows no token."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from delaymq.broker.filters.sql.ast import (
     Property,
 )
 
-# Python allows at most 100 levels of indentation. Deeper nodes become separate functions.
 MAX_INDENTATION: Final = 60
+"""Python allows at most 100 levels of indentation. Deeper nodes become separate functions."""
 
 _HELPERS: Final = {
     "int": values.to_int,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-# A heartbeat carries the text. This length suffices for an IN list of some thousand values.
 MAX_CHARACTERS: Final = 32_768
+"""A heartbeat carries the text. This length suffices for an IN list of some thousand values."""
 
 KEYWORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
 END: Final = "end"
@@ -27,10 +27,10 @@ _ANY_WORD: Final = (
     r"|(?P<sign><>|<=|>=|[=<>(),+-])"
     r"|(?P<bad>.)"
 )
-# A line comment needs a line end; without it, `--` is two signs. For numbers, the longest match wins.
 _WORD: Final = re.compile(r"(?P<skipped>[ \t\n\r\f]+|" + _COMMENT + _ANY_WORD, re.DOTALL)
-# For the last line: avoids searching for a line end at each of thousands of signs.
+"""A line comment needs a line end; without it, `--` is two signs. For numbers, the longest match wins."""
 _WORD_OF_LAST_LINE: Final = re.compile(r"(?P<skipped>[ \t\n\r\f]+|" + _ANY_WORD, re.DOTALL)
+"""For the last line: avoids searching for a line end at each of thousands of signs."""
 
 
 class Token(NamedTuple):

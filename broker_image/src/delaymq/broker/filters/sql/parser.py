@@ -38,14 +38,14 @@ from delaymq.broker.filters.sql.lexer import (
 )
 from delaymq.broker.filters.sql.values import MAX_INT, MAX_LONG, is_before
 
-# Each level of parentheses or signs takes some stack frames of this parser, and later of Python's compiler.
 MAX_DEPTH: Final = 64
-# Code is generated on the event loop, in about 0.1 ms for each comparison.
+"""Each level of parentheses or signs takes some stack frames of this parser, and later of Python's compiler."""
 MAX_COMPARISONS: Final = 128
-# Operands of AND and OR. Conditions without a comparison, such as TRUE, also become code.
+"""Code is generated on the event loop, in about 0.1 ms for each comparison."""
 MAX_PARTS: Final = 2 * MAX_COMPARISONS
-# Links of `a = b = c`. Each is one level of the tree.
+"""Operands of AND and OR. Conditions without a comparison, such as TRUE, also become code."""
 MAX_LINKS: Final = 32
+"""Links of `a = b = c`. Each is one level of the tree."""
 
 _ORDERS: Final[dict[str, Order]] = {"<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _CONDITIONS: Final = (Exists, Not, And, Or, Equals, Comparison, In, IsNull)

@@ -17,13 +17,13 @@ STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
 PORT_ATTEMPTS = 50
 LOG_TAIL_BYTES = 2_000
-# The demo needs little disk space: small files instead of RocketMQ's default of 1 GiB.
 CONFIGURATION = """\
 mappedFileSizeCommitLog=4194304
 mappedFileSizeConsumeQueue=200000
 maxHashSlotNum=5000
 maxIndexNum=20000
 """
+"""The demo needs little disk space: small files instead of RocketMQ's default of 1 GiB."""
 
 
 class BrokerProcess:

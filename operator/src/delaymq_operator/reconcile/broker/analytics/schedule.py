@@ -26,8 +26,8 @@ MAX_LINE_CHARS: Final = 200
 """Maximum length of an expression, which limits the parsing work."""
 _FIELDS: Final = 5
 _CACHED_LINES: Final = 1_000
-# Looked through for the latest time that was missed, the nearest first: a line may be due each minute.
 _WINDOWS: Final = (timedelta(hours=1), timedelta(days=1), timedelta(days=40), timedelta(days=400))
+"""Looked through for the latest time that was missed, the nearest first: a line may be due each minute."""
 
 
 class ScheduleError(Exception):

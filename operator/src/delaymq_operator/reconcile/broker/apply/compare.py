@@ -10,8 +10,8 @@ from delaymq_operator.manifests.quantities import same_quantity
 # Below these keys values are amounts: the API server may spell them differently.
 _AMOUNTS = frozenset({"requests", "limits", "capacity"})
 _AMOUNT_FIELDS = frozenset({"sizeLimit"})
-# By what elements of lists are told from each other when all have it.
 _LIST_KEYS = ("name", "mountPath", "uid")
+"""By what elements of lists are told from each other when all have it."""
 
 
 def covers(live: object, desired: object, *, amounts: bool = False) -> bool:

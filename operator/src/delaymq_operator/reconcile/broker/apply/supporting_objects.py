@@ -12,8 +12,8 @@ from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
 from delaymq_operator.reconcile.endpoints import token_in
 
 _TOKEN_BYTES = 32
-# What is deleted when it is no longer wanted. The configuration and the account harm nobody.
 _PRUNED_KINDS = ("Service", "PodDisruptionBudget", "NetworkPolicy")
+"""What is deleted when it is no longer wanted. The configuration and the account harm nobody."""
 
 
 async def ensure_token(p: BrokerPass) -> None:

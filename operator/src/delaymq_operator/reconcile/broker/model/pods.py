@@ -10,7 +10,6 @@ from delaymq_operator.api.resource import ms_of_timestamp
 from delaymq_operator.reconcile.endpoints import running_port
 
 REVISION_LABEL = "controller-revision-hash"
-# Reasons of a waiting container that do not go away by waiting a moment.
 _BAD_WAITS = frozenset(
     {
         "CrashLoopBackOff",
@@ -24,10 +23,11 @@ _BAD_WAITS = frozenset(
         "RunContainerError",
     }
 )
-# A pod that should be gone for this long is on a node that does not answer.
+"""Reasons of a waiting container that do not go away by waiting a moment."""
 _OVERDUE_MS = 60_000
-# The kubelet's sentences may carry whole logs.
+"""A pod that should be gone for this long is on a node that does not answer."""
 MAX_MESSAGE_CHARS = 300
+"""The kubelet's sentences may carry whole logs."""
 
 
 @dataclass(frozen=True, kw_only=True)

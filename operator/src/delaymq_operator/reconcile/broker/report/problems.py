@@ -9,8 +9,8 @@ from delaymq_operator.reconcile.broker.report.conditions import news
 from delaymq_operator.reconcile.errors import KubeError
 
 _MAX_EVENT_CHARS = 1_000
-# What is in the way is removed by a person.
 _CONFLICT_LOOK_S = 30.0
+"""What is in the way is removed by a person."""
 
 
 async def report_failures(p: BrokerPass) -> None:

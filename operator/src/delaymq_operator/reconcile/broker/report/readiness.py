@@ -21,7 +21,6 @@ SPEC_REASONS: Final = frozenset(
     }
 )
 _NEVER_READY: Final = frozenset({Reason.CREATING, Reason.INVALID_SPEC})
-# These do not resolve with time.
 _STALLS_AT_ONCE: Final = frozenset(
     {
         Reason.INVALID_SPEC,
@@ -35,6 +34,7 @@ _STALLS_AT_ONCE: Final = frozenset(
         Reason.VOLUME_CANNOT_GROW,
     }
 )
+"""These do not resolve with time."""
 # Something missing may still appear, such as a Secret that is applied at the same time: wait, but not forever.
 _STALLS_IN_TIME: Final = frozenset(
     {

@@ -26,10 +26,10 @@ from delaymq_operator.reconcile.broker.report.conditions import conditions_of
 from delaymq_operator.reconcile.name_servers import refused_addresses
 from delaymq_operator.reconcile.ports import Manifest
 
-# Figures that change all the time: they alone are written at most once an interval.
 _FIGURES = ("pending", "nextDue")
-# The most levels in one status, of all groups: an object may have about a million bytes.
+"""Figures that change all the time: they alone are written at most once an interval."""
 _MAX_LEVELS = 4_000
+"""The most levels in one status, of all groups: an object may have about a million bytes."""
 # As the CRD allows.
 _MAX_IMAGES_CHARS = 2_048
 _FIGURES_OF_GROUP = ("pending", "nextDue", "lateness", "delay")

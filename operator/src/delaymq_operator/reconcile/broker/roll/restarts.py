@@ -32,8 +32,8 @@ ROUTE_PROPAGATION_S: Final = 10.0
 """Time after a NameServer becomes ready within which all brokers have registered: they try every 2 s, and its name
 may resolve to the previous address for 5 s.
 """
-# A pod that fails is looked at by its events; this only makes sure.
 _FAILING_LOOK_S = 5.0
+"""A pod that fails is looked at by its events; this only makes sure."""
 
 
 async def restart_outdated_pods(p: BrokerPass) -> None:
