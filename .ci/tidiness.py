@@ -68,9 +68,8 @@ def _undocumented(tree: ast.Module, lines: list[str]) -> Iterator[str]:
             if not isinstance(target, ast.Name) or not _CONSTANT.fullmatch(target.id):
                 continue
             above = lines[statement.lineno - 2].strip() if statement.lineno > 1 else ""
-            is_group = (
-                isinstance(following, ast.Assign | ast.AnnAssign) and following.lineno == statement.end_lineno + 1
-            )
+            end = statement.end_lineno or statement.lineno
+            is_group = isinstance(following, ast.Assign | ast.AnnAssign) and following.lineno == end + 1
             if above.startswith("#") and not above.startswith(_DIRECTIVES) and not is_group:
                 yield f":{statement.lineno}: document {target.id} by a docstring below it, not by a comment above it"
 
