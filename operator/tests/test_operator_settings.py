@@ -99,7 +99,7 @@ def test_probes_answer_503_with_what_is_wrong() -> None:
             content_type="text/plain",
         )
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
-            for status, found in ((200, []), (503, ["the loop stands still"])):
+            for status, found in ((200, []), (503, ["the loop is blocked"])):
                 problems[:] = found
                 async with session.get("/livez") as answer:
                     assert answer.status == status

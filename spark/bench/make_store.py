@@ -1,10 +1,10 @@
-"""A large store as a broker of ours would leave it, by the broker's own writing code: what the other programs read.
+"""Create a large store as a broker would leave it, with the broker's own writing code: input of the other programs.
 
     python spark/bench/make_store.py --dir FOLDER [--bytes 5g]
 
 Messages with bodies of 1 KiB (by `--body-bytes`) in six topics of four queues, with the properties that RocketMQ's Java
-client and broker give them; one in ten is delayed by 1 to 60 seconds and stands there twice, the last ones pending.
-The folder must not exist, or be what an earlier, interrupted run left.
+client and broker give them; one in ten is delayed by 1 to 60 seconds and is stored twice; the last ones are pending.
+The folder must not exist, unless an earlier, interrupted run left it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PER_MS: Final = 20
 # A marker of unfinished stores, so that only these are ever removed.
 _UNFINISHED: Final = "bench-unfinished"
 _BODIES: Final = 256
-# How often entries go to their files and progress is told.
+# Messages between two writes of entries to their files, each with a progress report.
 _STEP: Final = 50_000
 _UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -52,7 +52,7 @@ def parse_bytes(text: str) -> int:
 
 
 class Generator:
-    """Appends messages and hands delayed ones over when the store's own clock says so."""
+    """Writer that appends messages and delivers delayed ones when they are due by the store's own clock."""
 
     def __init__(self, path: Path, body_bytes: int, segment_bytes: int) -> None:
         self.now_ms = _START_MS

@@ -42,7 +42,7 @@ class Watch:
         self._thread.start()
 
     def usage(self) -> Usage:
-        """Of all descendants, those that ended meanwhile too (but for their last tenth of a second)."""
+        """Return the usage of all descendants, including ended ones (except for their last tenth of a second)."""
         self._look()
         total = Usage()
         for process, (seconds, compiler_s) in list(self._last.items()):

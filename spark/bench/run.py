@@ -2,10 +2,11 @@
 
     python spark/bench/run.py [--dir FOLDER] [--sizes 1g,5g] [--json FILE] [--only WORDS] [--keep]
 
-Makes the stores that are not there yet (make_store.py), reads each once so that it is in the page cache, and measures
-each row of the table in a process of its own, pinned to one or two processors: the JVM, Spark's Python processes and
-all. *Core* rows a second are by processor time (user and system, of all processes), so other work on the machine costs
-them little; *wall* ones are what a clock says. The stores are removed at the end, unless they were there or `--keep`.
+Creates missing stores (make_store.py), reads each once to load it into the page cache, and measures each row of the
+table in a separate process. The process, including the JVM and Spark's Python processes, is pinned to one or two
+processors. *Core* rows per second are based on processor time (user and system, of all processes), so other work on the
+machine affects them little; *wall* rows per second are based on elapsed time. The stores are removed at the end, unless
+they existed before or `--keep` is given.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3.11
 """What a container of the Spark image runs: Spark's driver or executor on Kubernetes, or the command that is given.
 
-Spark starts its containers with the arguments `driver …` or `executor` and says the rest in the environment. Here this
-process becomes that program, so that signals reach it. Nothing but the standard library is needed.
+Spark starts its containers with the arguments `driver …` or `executor` and passes the rest in the environment. This
+process becomes that program, so that signals reach it. Only the standard library is required.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXIT_USAGE = 2
 
 
 class MissingError(Exception):
-    """A variable that Spark sets is not there."""
+    """A variable that Spark sets is missing."""
 
 
 def command(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:

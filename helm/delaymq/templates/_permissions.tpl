@@ -55,8 +55,9 @@
   verbs: [list, create, patch]
 {{- end -}}
 
-{{/* With watchNamespaces, in all namespaces: a Role goes at once with a namespace that is deleted, the finalizers of Topics and
-DelayLevelConfigs stay. Without this the operator could not take them off, and the namespace would hang in Terminating. */}}
+{{/* With watchNamespaces, granted in all namespaces: deleting a namespace removes its Role immediately, but the
+finalizers of Topics and DelayLevelConfigs remain. Without these rules the operator could not remove them, and the
+namespace would hang in Terminating. */}}
 {{- define "delaymq.finalizerRules" -}}
 - apiGroups: [delaymq.io]
   resources: [topics, delaylevelconfigs]

@@ -58,8 +58,10 @@ class Promtool:
         minutes: int,
         firing: Iterable[Labels],
     ) -> str:
-        """Nothing when exactly these alerts fire after so many minutes, else what promtool says. `firing` are all
-        labels of each, its name and severity included."""
+        """Return an empty string if exactly these alerts fire after `minutes`, else the output of promtool.
+
+        `firing` contains all labels of each alert, including its name and severity.
+        """
         alerts = [("ALERTS", _items({**one, "alertstate": "firing"})) for one in firing]
         expected = [{"labels": series_text(each), "value": 1} for each in alerts]
         stored = [

@@ -68,7 +68,7 @@ class OperatorRuntime:
         namespace = settings.namespace or own_namespace() or DEFAULT_NAMESPACE
         self._identity = settings.pod_name or socket.gethostname()
         credentials = Credentials(settings.kubeconfig, settings.kube_context)
-        credentials.load()  # says at once when there are none
+        credentials.load()  # fails immediately if there are none
         self._metrics = OperatorMetrics()
         self._requests = ApiRequests(
             credentials.load,
@@ -211,7 +211,7 @@ class OperatorRuntime:
         _logger.warning("no namespace can be served: releasing the Lease")
 
     def _filled(self) -> None:
-        # Everything so far stays: to look through it again and again for garbage would hold the loop up.
+        # All objects created so far are permanent: repeated garbage collection of them would block the event loop.
         gc.collect()
         gc.freeze()
         self._controller.start()

@@ -76,8 +76,10 @@ def not_kept(asked: Any, got: Any, path: str = "spec") -> list[str]:
 
 
 def rules_without(kind: str, told: set[str], *, below: str = "", but: str = "spec.config") -> list[str]:
-    """Sentences of a kind's rules that `told` lacks; those made at run time left out, and those of other fields than
-    the ones whose path begins with `below`, or that begin with `but`."""
+    """Return the messages of a kind's rules that are missing from `told`.
+
+    Covers fields whose paths begin with `below` and do not begin with `but`. Messages composed at run time are omitted.
+    """
     nodes: list[Schema] = [
         node for path, node in walk(schema_of(kind)) if path.startswith(below) and not path.startswith(but)
     ]

@@ -135,7 +135,7 @@ def test_a_lease_that_somebody_else_wrote_meanwhile_is_read_again_and_kept(
         only = Replica(api_server, namespace, "only", clock)
         await only.election.acquire()
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/delaymq-operator"
-        api_server.merge(path, {"metadata": {"annotations": {"somebody": "wrote"}}})
+        api_server.merge(path, {"metadata": {"annotations": {"changed-by": "another-client"}}})
         holding = asyncio.create_task(only.election.hold())
         await renewed(only, times=RENEWALS + 1)
         assert not holding.done()

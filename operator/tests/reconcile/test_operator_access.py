@@ -62,7 +62,7 @@ def test_the_account_is_read_again_after_a_while_and_for_another_secret() -> Non
             asked.append(name)
             return encoded(accessKey="operators", secretKey=f"{name}-secret-{len(asked)}")
 
-    world.kube = Kube()  # type: ignore[assignment]  # of the port only `get` is asked
+    world.kube = Kube()  # type: ignore[assignment]  # only `get` of the port is called
     used = world._world()
 
     def account(name: str | None) -> AdminAccount | None:

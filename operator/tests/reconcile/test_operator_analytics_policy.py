@@ -12,7 +12,7 @@ POLICY = "demo-analytics"
 OF_BROKER = ["demo-broker", "demo-namesrv"]
 ALL = [POLICY, *OF_BROKER]
 ON = {"enabled": True}
-GUARDED = "a driver was looked at"
+GUARDED = "a driver was checked"
 
 
 def drivers(world: FakeWorld) -> list[Manifest]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 EXIT_OK, EXIT_SKIPPED, EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED = 0, 1, 2, 3, 130, 143
 SHOWN_SKIPPED = 20
 _FINAL_LOG_SECONDS = 10.0
-"""Time limit for publishing after the run was told to stop: a pod is killed 30 s after SIGTERM."""
+"""Time limit for publishing after a request to stop: a pod is killed 30 s after SIGTERM."""
 
 
 _RETRY_SECONDS = 0.05
@@ -126,7 +126,7 @@ def _analyse(arguments: Arguments, started: _Started, is_stopping: Callable[[], 
 
     try:
         options = _options(arguments, started)
-        # Spark takes seconds to load: what is wrong with the store is told before.
+        # Spark takes seconds to load: problems of the store are reported before.
         from delaymq_spark.jobs.pipeline import run_job, steps_of
         from delaymq_spark.jobs.running import Progress, context, has_plots
 

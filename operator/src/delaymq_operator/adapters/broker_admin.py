@@ -144,7 +144,7 @@ class HttpBrokerAdmin:
         self, *asked: str, name_servers: tuple[str, ...] | None = None, account: AdminAccount | None = None
     ) -> AsyncIterator[Admin]:
         address = ", ".join(asked)
-        # Opening a connection, and one request to each of `asked`, at once.
+        # Covers opening a connection and one concurrent request to each of `asked`.
         deadline_s = CONNECT_TIMEOUT_S + self._timeout_s
         async with self._turns:
             with _as_broker_errors(address, deadline_s):

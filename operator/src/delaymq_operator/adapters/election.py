@@ -151,7 +151,7 @@ class Election:
             spec = self._object["spec"] | self._terms(micro_time())
             self._object = await self._put(self._object | {"spec": spec})
         except KubeError as error:
-            # Somebody wrote it: read it again, they may have taken it.
+            # Another client may have changed the Lease or acquired it: read it again.
             self._object = None
             self._log_once(f"the Lease could not be renewed: {error}")
             return False

@@ -61,7 +61,7 @@ KINDS: Final[dict[str, Kind]] = {
     "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "rolebindings"),
     # Not watched: the Spark operator's CRD may be missing.
     "SparkApplication": Kind("sparkoperator.k8s.io", "v1beta2", "sparkapplications"),
-    # Not watched: a report has up to 1 MB, and nobody but a person reads it.
+    # Not watched: a report has up to 1 MB, and only people read it.
     "AnalyticsResult": Kind("", "v1", "configmaps", written_as="ConfigMap"),
     "Lease": Kind("coordination.k8s.io", "v1", "leases"),
 }

@@ -254,7 +254,7 @@ class Controller:
             for key in list(self._known()):
                 state = self._states.setdefault(key, _State())
                 if not state.queued and state.running_since_s is None:
-                    # Spread, so that what somebody waits for is not behind a thousand that nobody does.
+                    # Spread over time: a change that a user is waiting for must not queue behind a thousand resyncs.
                     self._schedule(key, state, self._resync_s * self._chance(), only_sooner=True)
             await asyncio.sleep(self._resync_s)
 

@@ -56,8 +56,8 @@ def configure(settings: kopf.OperatorSettings, *, request_timeout_s: float) -> N
     settings.networking.connect_timeout = 10.0
     settings.networking.error_backoffs = Backoffs()
 
-    # One task for an object with news, gone soon after. No limit to their number: what waits to be let go of would use
-    # it up, and news of all others would not be seen.
+    # kopf runs one task per object with events and ends it soon afterwards. The number of tasks is unlimited: objects
+    # that wait for the removal of their finalizer would exhaust a limit and block the events of all other objects.
     settings.queueing.idle_timeout = 2.0
     settings.queueing.exit_timeout = 2.0
     settings.process.ultimate_exiting_timeout = EXIT_S

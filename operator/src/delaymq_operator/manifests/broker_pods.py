@@ -19,7 +19,7 @@ from delaymq_operator.manifests.services import listen_port
 from delaymq_operator.manifests.tls import tls_environment, tls_mounts, tls_volumes
 
 CONF_PATH = "/etc/delaymq"
-# What makes a revision; older ones are of no use, since a StatefulSet is never rolled back by itself.
+# Older revisions are not needed, since a StatefulSet is never rolled back automatically.
 REVISIONS_KEPT = 3
 VOLUME_RETENTION = "persistentVolumeClaimRetentionPolicy"
 

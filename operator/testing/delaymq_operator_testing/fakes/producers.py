@@ -1,5 +1,8 @@
-"""Producers beside a FakeWorld, as RocketMQ's clients are: they look at the routes every 30 s and after a failed
-attempt, and try a send three times, each time on another broker than the last."""
+"""Producers of a FakeWorld that behave like RocketMQ's clients.
+
+They fetch the routes every 30 s and after a failed attempt, and try a send three times, each time on a different broker
+from the previous one.
+"""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _attempt(server: ApiServer, target: ConfigMapName, body: bytes, pause: float
         return None, 0
     if code == 404:
         return f"it does not exist in its namespace ({said}): create it before starting the run", pause
-    # 409: somebody else patched it in the same instant. 401: a token that was just replaced.
+    # 409: another client patched it concurrently. 401: the token has just been replaced.
     if code in (401, 409, 429) or code >= 500:
         seconds = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else pause
         return f"the API server responded with status {code} ({said})", max(pause, min(seconds, _MAX_PAUSE_SECONDS))
@@ -176,7 +176,7 @@ def _attempt(server: ApiServer, target: ConfigMapName, body: bytes, pause: float
 
 
 def _credentials(account: Path) -> tuple[str, ssl.SSLContext]:
-    # Read anew for each attempt: tokens are replaced while a long run goes on.
+    # Read again for each attempt: tokens are replaced during a long run.
     try:
         with open(account / "token", "rb") as file:
             token = file.read(_MAX_TOKEN_BYTES).decode("ascii").strip()

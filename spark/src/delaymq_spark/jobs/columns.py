@@ -36,7 +36,7 @@ HOUR_US: Final = 3_600_000_000
 TIME: Final = pa.timestamp("us", tz="UTC")
 _GROUP_OF_TOPIC: Final = f"^({RETRY_PREFIX}|{DLQ_PREFIX})"
 CHUNK_ROWS: Final = 32_768
-"""Rows of a table that is computed on at once: enough to make a call of Arrow's cheap, few enough for a cache."""
+"""Rows of a table processed in one call: enough to make calls of Arrow cheap, few enough to fit in a cache."""
 
 
 def columns_of(sections: Iterable[str], *, keyed: bool) -> tuple[str, ...]:

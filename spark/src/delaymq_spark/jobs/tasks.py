@@ -5,8 +5,8 @@
 2. `settle`: what belongs together meets in a partition, and becomes sums too.
 3. `aggregate`: all sums of some topics, added. What is left is small: the driver makes the summary of it.
 
-Between the stages go items: the partition of the next stage, and what is for it, a name and a packed table. `Facts`
-go to a partition of their own behind the others of the third stage: it needs them, so they are asked for first.
+Stages pass items on to the next stage: the number of its partition and the content, a name and a packed table. `Facts`
+go to a separate partition after the others of the third stage. It is computed first, since the others need it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _MEET: Final = {
 }
 """Tables combined in the second stage."""
 _MAX_SUM_ROWS: Final = 131_072
-"""Sums are added up each time that so many rows of them have come, and handed on when as many are left."""
+"""Sums are added up when they have more rows than this, and emitted if more rows than this remain."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,6 @@ def find_batch_end(path: StorePath, start: int, about_bytes: int, end: int) -> i
         return end
     found = info.base if info.base >= wished else Planner(str(path), about_bytes).record_near(info, start, wished)
     if found is None:
-        # No record in its later part stands in a queue: it goes alone, as a whole.
+        # No record in the later part of the segment is in a consume queue: the whole segment forms one batch.
         found = info.base if info.base > start else info.end
     return min(found, end)

@@ -91,7 +91,7 @@ def plan(
     out = excluded_segments(wanted[: count + 1], times, from_ms, until_ms)
     segments = [info for info in wanted[:count] if info.base not in out]
     first = listing.start
-    # What stands before a segment that holds records is not the log's end.
+    # The log does not end before a segment that holds records.
     closed = max(out, default=-1)
     if listing.end is None and count < len(wanted) and times.of(wanted[count]) is not None:
         closed = max(closed, wanted[count].base)
@@ -173,7 +173,7 @@ class Planner:
 
     def _last_segment(self, file: SegmentFile, info: SegmentInfo, begin: int) -> tuple[list[Part], int] | None:
         starts = self._starts(file, info, begin)
-        # What lies between the records here is told by the tasks that read them.
+        # Data skipped between the records here is reported by the tasks that read them.
         walk = Walk(file, starts[-1], self._wanted_end(info), lambda skipped: None, info.end, to_log_end=True)
         holds_records = sum(1 for _ in walk.windows()) > 0
         end = walk.reached

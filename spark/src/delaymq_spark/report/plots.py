@@ -226,7 +226,7 @@ def _rate(traffic: dict[str, Any]) -> Figure | None:
         return None
     figure, axes = _new(2.6, 13.2)
     begins = _times(rows)
-    # A bar covers its hour; a point of the line stands in the middle of its own.
+    # A bar covers its hour; a point of the line is drawn in the middle of its hour.
     axes.bar(
         begins, [each["messages"] / 3600 for each in rows], width=_HOUR / timedelta(days=1), align="edge", color=QUIET
     )

@@ -41,7 +41,7 @@ from delaymq.store.reader import is_torn
 STRIPE_BYTES: Final = 32_768
 MAX_RESTARTS: Final = 4
 """A body full of things that look like records must not make the walk quadratic."""
-# Candidates of a stripe that are looked at before it is left to the one before it.
+# Candidates checked in a stripe before it is read together with the preceding one.
 MAX_CANDIDATES: Final = 8
 MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 

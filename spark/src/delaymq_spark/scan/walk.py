@@ -14,7 +14,7 @@ from delaymq_spark.scan.frames import MAGIC_BYTES, Frames, Window, frames_of, pr
 from delaymq_spark.store.segments import SegmentFile, Skipped, read_bytes
 
 WINDOW_BYTES: Final = 4 << 20
-"""What an executor holds of the log at once; a batch of rows is made of each window. Stays in the processor's cache."""
+"""Bytes of the log that an executor holds at a time, few enough for the processor's cache; one batch of rows."""
 # A damaged size must not claim the executor's memory; the real broker's default limit is 4 MiB.
 MAX_RECORD_BYTES: Final = 256 << 20
 _PIECE_BYTES: Final = 1 << 20

@@ -27,7 +27,7 @@ class Patience(Pace):
         self.renew()
 
     def renew(self) -> None:
-        """Start anew: the bytes that have arrived need not be requested again."""
+        """Restart the time limit: the bytes that have arrived need not be requested again."""
         self._give_up_at = self._until = time.monotonic() + self.seconds
 
     def begin_try(self) -> None:

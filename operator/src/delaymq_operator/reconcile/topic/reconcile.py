@@ -157,8 +157,8 @@ async def _conclude(
     order_problems: Sequence[str],
     report: Reporter,
 ) -> None:
-    # A broker that restarts keeps its topics: what was right when it was last seen is no reason to say otherwise. Of a
-    # Broker that was made anew nothing is known: perhaps its volumes were deleted too.
+    # A broker keeps its topics when it restarts, so a topic that was correct at the last observation is not reported.
+    # Nothing is known about a recreated Broker: its volumes may have been deleted too.
     lacking = [
         one
         for one in found
@@ -182,7 +182,7 @@ async def _conclude(
         verdict = "False", Reason.NAME_SERVERS_NOT_READY, message
     else:
         verdict = "True", Reason.IN_EVERY_GROUP, _all_is_well(topic, found, groups)
-    # The name too, though it was said before: somebody may have changed it.
+    # Include the name although it has been reported before: another client may have changed it.
     await report.set_ready(*verdict, topic_name=topic.topic_name, groups=groups.values())
 
 

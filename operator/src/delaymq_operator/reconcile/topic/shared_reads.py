@@ -52,7 +52,7 @@ class SharedRead(Generic[T]):
         if self._failure is not None and 0 <= now_ms - self._failed_ms < self.backoff_ms:
             # Without the frames of former raises, which would pile up in it.
             raise self._failure.with_traceback(None)
-        # A clock that was set back makes an answer look as if it came from the future: then it is asked for again.
+        # If the clock was set back, the value appears to come from the future and is requested again.
         if self._failure is None and self.value is not None and 0 <= now_ms - self._asked_ms < max_age_ms:
             return self.value
         try:

@@ -16,7 +16,7 @@ from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.ports import EventType, Manifest
 
 _QUIET = frozenset({Reason.IN_EVERY_GROUP, Reason.CREATING, Reason.BROKER_PAUSED})
-"""What is normal on the way is no warning."""
+"""Reasons that are part of normal operation and emit no Warning."""
 
 
 class Reporter:

@@ -13,7 +13,7 @@ from delaymq_operator.reconcile.ports import AdminAccount, Endpoint
 from delaymq_operator.reconcile.secrets import operator_account
 
 _NO_TOKEN = ""
-"""Topics are asked for over RocketMQ's protocol, which knows no token."""
+"""Requests for topics use RocketMQ's protocol, which has no token."""
 
 
 @dataclass(frozen=True)

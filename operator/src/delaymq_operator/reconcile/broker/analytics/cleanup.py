@@ -33,7 +33,7 @@ async def clean_up(p: BrokerPass, spec: AnalyticsSpec) -> None:
     state = (status.run, status.state, spec.successful_runs_history_limit, spec.failed_runs_history_limit, p.may_change)
     written = p.broker.status.analytics
     is_written = written is not None and (written.run, written.state) == (status.run, status.state)
-    # Somebody who was told to install the Spark operator shall see that this was all.
+    # Once the missing Spark operator is installed, the status must show that nothing else is required.
     is_to_ask = memory.missing and p.now_ms - memory.missing_ms >= int(MISSING_RETRY_S * 1000)
     if status.state in GOING_ON or not is_written or (memory.cleaned_up == state and not is_to_ask):
         # What a run found is in the status before anything of it may go.

@@ -61,7 +61,7 @@ def _times(line: str, zone: tzinfo, after: datetime) -> Iterator[datetime]:
     last = after
     for found in _cron(line, after.astimezone(zone)):
         time = found.astimezone(UTC)
-        # In an hour that comes twice, or that is left out, the library may tell a time again.
+        # In an hour that is repeated or skipped by a clock change, the library may yield the same time twice.
         if time > last:
             last = time
             yield time

@@ -33,7 +33,7 @@ async def begin(p: BrokerPass, spec: AnalyticsSpec, group: Group, entry: Analyti
     """Return the status of a group whose turn it is, and create its application if it does not exist yet."""
     waits = _waits_for(p, group)
     if not p.may_change:
-        # A pause takes nothing of its time: that begins anew after it.
+        # A pause does not count towards the deadline, whose time starts again after the pause.
         return structs.replace(entry, started_at=None, message=one_line(waits))
     if entry.started_at is None:
         entry = structs.replace(entry, started_at=timestamp_of_ms(p.now_ms))

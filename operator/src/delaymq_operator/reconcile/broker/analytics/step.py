@@ -49,7 +49,7 @@ async def run_analytics(p: BrokerPass) -> None:
         except KubeError as error:
             _try_later(p, error)
         except Exception as error:
-            # Whatever it is, brokers are looked after all the same.
+            # Whatever the error, the brokers are still reconciled.
             _logger.exception("the analytics of %s failed, a bug in the operator; retrying later", p.key)
             _try_later(p, error)
     await _report_verdict(p)

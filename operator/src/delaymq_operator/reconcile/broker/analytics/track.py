@@ -55,7 +55,7 @@ async def continue_run(p: BrokerPass, spec: AnalyticsSpec) -> None:
             p.analytics.change(state=entry.state, application=entry.application)
             return
         if p.memory.analytics.missing or group is groups[-1]:
-            # For want of the Spark operator the other groups would wait as long, one after the other.
+            # Without the Spark operator, each of the other groups would in turn wait equally long.
             break
         p.requeue(p.ctx.settings.progress_interval_s)
         return

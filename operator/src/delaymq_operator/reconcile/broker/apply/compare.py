@@ -11,7 +11,7 @@ from delaymq_operator.manifests.quantities import same_quantity
 _AMOUNTS = frozenset({"requests", "limits", "capacity"})
 _AMOUNT_FIELDS = frozenset({"sizeLimit"})
 _LIST_KEYS = ("name", "mountPath", "uid")
-"""By what elements of lists are told from each other when all have it."""
+"""Keys that identify the elements of a list if all of them have the key."""
 
 
 def covers(live: object, desired: object, *, amounts: bool = False) -> bool:

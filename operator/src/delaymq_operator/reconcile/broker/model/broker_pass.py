@@ -211,7 +211,7 @@ class BrokerPass:
         self.progress.append(Note(reason, message))
         settings = self.ctx.settings
         again_s = settings.progress_interval_s if again_s is None else again_s
-        # A drain that may be going on must not end for want of a renewal.
+        # A drain in progress must not end because its lease was not renewed in time.
         self.requeue_delays_s.append(min(again_s, settings.drain_lease_s / _OBSERVATIONS_PER_LEASE))
 
     def requeue(self, after_s: float) -> None:

@@ -42,7 +42,7 @@ def is_smaller(amount: str | None, desired: str) -> bool:
 
 
 def least_request(claim: Manifest, size: str) -> str:
-    """Return the least request to which a claim can be lowered on the way to `size`.
+    """Return the smallest request to which a claim can be lowered, at least `size`.
 
     Kubernetes accepts only requests above the capacity, so it is 1 MiB above if the volume already has `size`.
     """

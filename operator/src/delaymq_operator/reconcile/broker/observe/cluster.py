@@ -75,7 +75,7 @@ async def _observe_broker(p: BrokerPass, group: Group) -> None:
     try:
         info = await p.ctx.admin.info(group.endpoint)
         if info.broker_name != group.name:
-            # Addresses of pods are given away again: what is asked of this one must not reach another.
+            # Pod addresses are reused: requests for this broker must not reach another one.
             _unreachable(p, group, f"{group.endpoint.host} is the address of {info.broker_name}")
             return
         group.info = info

@@ -33,7 +33,7 @@ ROUTE_PROPAGATION_S: Final = 10.0
 may resolve to the previous address for 5 s.
 """
 _FAILING_LOOK_S = 5.0
-"""A pod that fails is looked at by its events; this only makes sure."""
+"""Requeue interval while a pod fails; watch events of the pod trigger a reconciliation, and this is a safeguard."""
 
 
 async def restart_outdated_pods(p: BrokerPass) -> None:
