@@ -295,7 +295,7 @@ def test_configuration_is_readable_and_hot_keys_can_be_changed(harness: Harness)
         (b"deleteWhen=24", ResponseCode.SYSTEM_ERROR, "'24' is not an hour"),
         (b"brokerIP1=localhost", ResponseCode.NO_PERMISSION, "brokerIP1: cannot be changed over the network"),
         (b"nonsense", ResponseCode.SYSTEM_ERROR, "key=value"),
-        (b"", ResponseCode.SYSTEM_ERROR, "no keys"),
+        (b"", ResponseCode.SYSTEM_ERROR, "the body contains no settings"),
     ],
 )
 def test_invalid_change_has_no_effect(harness: Harness, text: bytes, code: int, words: str) -> None:
@@ -397,5 +397,5 @@ def test_unsupported_codes_get_response_code_3(harness: Harness, code: int) -> N
 
 def test_error_names_store_path_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(NotAStoreError, match="file/deeper: cannot be made"):
+    with pytest.raises(NotAStoreError, match="file/deeper: cannot be created"):
         Harness(tmp_path, store_path_root_dir=str(tmp_path / "file" / "deeper" / "store"))

@@ -178,7 +178,7 @@ def test_member_with_invalid_or_error_response_is_omitted(harness: Harness) -> N
     ]
     answer = response_of(question.answer(list(answers)))
     assert answer.code == 0
-    assert str(answer.remark).startswith("2 members")
+    assert str(answer.remark).startswith("the responses of 2 members were unreadable")
     assert ConsumerStatus.decode(answer.body).consumer_table == {"c4": {QUEUE: 3}}
 
 
@@ -189,7 +189,7 @@ def test_members_with_oversized_responses_are_omitted(harness: Harness, monkeypa
     question = asked(harness, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
     answer = response_of(question.answer([stated(1), stated(2), stated(3)]))
     assert list(ConsumerStatus.decode(answer.body).consumer_table) == ["c0", "c1"]
-    assert "ask each alone" in str(answer.remark)
+    assert "query these members individually" in str(answer.remark)
 
 
 def test_group_without_current_members_has_no_status(harness: Harness) -> None:

@@ -169,7 +169,7 @@ def test_response_larger_than_a_frame_is_abandoned(harness: Harness, monkeypatch
     monkeypatch.setattr(queue_tables, "MAX_RESPONSE_BYTES", 8_000)
     answer = harness.answer(RequestCode.GET_CONSUME_STATS, BOTH)
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "more than 8000 bytes: ask for one topic of one group (208)" in (answer.remark or "")
+    assert "would exceed 8000 bytes: request one topic of one group (208)" in (answer.remark or "")
 
 
 def test_oversized_progress_is_rejected_before_queues_are_read(
@@ -182,4 +182,4 @@ def test_oversized_progress_is_rejected_before_queues_are_read(
     monkeypatch.setattr(queue_tables, "MAX_RESPONSE_BYTES", size // 2)
     monkeypatch.delattr(MessageStore, "queue_bounds")
     answer = harness.answer(*question)
-    assert (answer.code, "ask for one topic" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    assert (answer.code, "request one topic" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)

@@ -472,7 +472,7 @@ def test_oversized_message_gets_its_own_batch_and_delays_are_rejected() -> None:
     ("options", "why"),
     [
         ({"fault_latencies_ms": (1, 2)}, "same number"),
-        ({"fault_latencies_ms": (2, 1), "fault_pauses_ms": (1, 2)}, "must be ascending"),
+        ({"fault_latencies_ms": (2, 1), "fault_pauses_ms": (1, 2)}, "must be in ascending order"),
         ({"fault_latencies_ms": (1, 2), "fault_pauses_ms": (1, -2)}, "cannot be negative"),
         ({"max_unanswered_sends": 0}, "max_unanswered_sends must be more than 0"),
     ],

@@ -222,7 +222,7 @@ def test_body_of_unknown_compression_is_returned_as_stored(tmp_path: Path) -> No
             [row] = (await api.get("messages?topic=Orders"))["messages"]
             body = (await api.get(f"messages/{row['offsetMessageId']}"))["body"]
             assert (body["text"], body["truncated"]) == ("packed", False)
-            assert "not known" in body["notUnpacked"]
+            assert "unknown compression type" in body["notUnpacked"]
 
     run(scenario)
 

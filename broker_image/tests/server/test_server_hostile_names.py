@@ -75,7 +75,7 @@ def test_topics_per_connection_and_address_are_limited(tmp_path: Path) -> None:
             honest = await BrokerPeer.connect(server.broker.port)
             assert (await honest.send("A0")).code == ResponseCode.SUCCESS
             refused = await honest.send("Z")
-            assert "[127.0.0.1] made 25 topics and groups already" in str(refused.remark)
+            assert "[127.0.0.1] has already created 25 topics and groups" in str(refused.remark)
 
     run(scenario)
 

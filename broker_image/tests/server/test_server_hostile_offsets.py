@@ -140,7 +140,7 @@ def test_unreadable_offsets_block_consumers_until_resolved(tmp_path: Path) -> No
         ):
             answer = await peer.connection.request(command)
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-            assert "give the offsets up with `delaymq group forget-offsets`" in str(answer.remark)
+            assert "discard the offsets with `delaymq group forget-offsets`" in str(answer.remark)
             assert "config/consumerOffset.json.unreadable" in str(answer.remark)
         pulled = await peer.pull("T", 0, wait_ms=0)
         assert pulled.code == ResponseCode.SERVICE_NOT_AVAILABLE

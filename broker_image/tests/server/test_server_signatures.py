@@ -128,7 +128,7 @@ def test_captured_group_change_creates_no_account(tmp_path: Path) -> None:
             parts = {"accessKey": before, "admin": "true", "secretKey": after}
             assert "field accessKey: an access key consists of" in await attacker.said(50, cut | parts)
             parts = {"OnsChannel": before[:2], "accessKey": before[2:10], "bname": before[10:], "secretKey": after}
-            assert "field OnsChannel has characters" in await attacker.said(50, cut | parts)
+            assert "field OnsChannel contains characters" in await attacker.said(50, cut | parts)
             parts = {"aText": before, "accessKey": "attacker", "secretKey": after}
             assert "has no field aText" in await attacker.said(50, cut | parts)
             parts = {"accessKey": "attacker", "secretKey": "attacker-secret"}
@@ -342,7 +342,7 @@ def test_capturable_administrators_are_warned_about_at_start(tmp_path: Path, cap
         async with guarded(tmp_path, **changes):
             warned = [each.message for each in caplog.records if "aclAdminNeedsTls=true" in each.message]
             assert len(warned) == expected
-            assert all("(operators)" in each for each in warned)
+            assert all("(accounts: operators)" in each for each in warned)
 
     caplog.set_level(logging.WARNING)
     run(lambda: scenario(1))

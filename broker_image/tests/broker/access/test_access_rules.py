@@ -64,7 +64,7 @@ def test_missing_file_denies_all_until_it_exists(
 ) -> None:
     path = tmp_path / "plain_acl.yml"
     harness = open_harness(acl_enable=True, acl_config_path=str(path))
-    assert "every request is refused until" in caplog.text
+    assert "every request is rejected until" in caplog.text
     guarded = Guarded(harness, path)
     assert guarded.refusal(26) == "No acl config for application"
     changed(guarded, RULES)
@@ -121,8 +121,8 @@ def test_account_is_changed_in_its_own_file(guarded: Guarded) -> None:
         (51, {"accessKey": "nobody-here"}, 210, "corresponding to accessConfig has been deleted failed"),
         (53, {"globalWhiteAddrs": "x"}, 211, "Netaddress"),
         (53, {"globalWhiteAddrs": " , "}, 211, "at least one address"),
-        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "/etc/passwd"}, 211, "no file of rules"),
-        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "../plain_acl.yml"}, 211, "no file of rules"),
+        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "/etc/passwd"}, 211, "is not a rule file of this broker"),
+        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "../plain_acl.yml"}, 211, "is not a rule file of this broker"),
     ],
 )
 def test_invalid_change_has_no_effect(
