@@ -102,7 +102,10 @@ def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
         (TlsOptions(ca_path=nothing), "has no certificates in PEM"),
         (TlsOptions(certificate_path=pair.certificate, key_path=other.key), "are no certificate with its key"),
         (TlsOptions(certificate_path=pair.certificate), "are no certificate with its key"),
-        (TlsOptions(certificate_path=encrypted.certificate, key_path=encrypted.key), "with another password than key_password"),
+        (
+            TlsOptions(certificate_path=encrypted.certificate, key_path=encrypted.key),
+            "with another password than key_password",
+        ),
         (TlsOptions(certificate_path=tmp_path / "none"), "cannot be read"),
     ):
         with pytest.raises(TlsFilesError, match=said):

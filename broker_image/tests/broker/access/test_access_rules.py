@@ -122,7 +122,12 @@ def test_account_is_changed_in_its_own_file(guarded: Guarded) -> None:
         (53, {"globalWhiteAddrs": "x"}, 211, "Netaddress"),
         (53, {"globalWhiteAddrs": " , "}, 211, "at least one address"),
         (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "/etc/passwd"}, 211, "is not a rule file of this broker"),
-        (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "../plain_acl.yml"}, 211, "is not a rule file of this broker"),
+        (
+            53,
+            {"globalWhiteAddrs": "*", "aclFileFullPath": "../plain_acl.yml"},
+            211,
+            "is not a rule file of this broker",
+        ),
     ],
 )
 def test_invalid_change_has_no_effect(
