@@ -124,7 +124,7 @@ def test_python_asks_python(cluster: Cluster, clients: Workbench) -> None:
         async with Client(cluster.namesrv_address) as other:
             producer = Producer(other, new_name("Askers"))
             async with producer:
-                with pytest.raises(NoReplyError, match="no reply came within 200 ms"):
+                with pytest.raises(NoReplyError, match="no reply arrived within 200 ms"):
                     await producer.request(Message(topic=topic, body=b"anybody?"), 200)
                 assert len(other.requests) == 0
                 waiting = asyncio.ensure_future(

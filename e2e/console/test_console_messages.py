@@ -87,7 +87,7 @@ def test_a_compressed_body_is_shown_as_it_was_or_why_it_is_not(cluster: OurClust
             await client.request(cluster.broker_address, request_command(RequestCode.SEND_MESSAGE_V2, fields, body))
 
     run(cluster.namesrv_address, send_packed)
-    for number, shown, why in ((0, "as it was", ""), (1, "no such stream", "It is shown as it is stored: the body")):
+    for number, shown, why in ((0, "as it was", ""), (1, "no such stream", "The body is shown as stored: the body")):
         seen = open_page(cluster, f"#/messages?topic=PackedOrders&q=packed-{number}")
         seen.row(f"packed-{number}").get_by_role("link").first.click()
         expect(seen.page.get_by_label("Body", exact=True).last).to_have_text(shown)
