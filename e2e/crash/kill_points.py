@@ -112,7 +112,7 @@ def checked(reached: Reached) -> None:
     """A check was sent to a producer."""
     from delaymq.broker.transactions.producers import Producers
 
-    _after(Producers, "put_to", reached)
+    _after(Producers, "send_check", reached)
 
 
 def _after_appends(reached: Reached, is_meant: Callable[[Any], bool]) -> None:
