@@ -15,7 +15,7 @@ from delaymq_operator_testing.api_server import ApiServer
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", ROOT / "docs/quickstart-kubernetes.md"]
 COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
-SAVED = re.compile(r"^Save as `([\w.-]+)`:\n\n```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SAVED = re.compile(r"^Save this as `([\w.-]+)`:\n\n```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 ANSWERED = {"apply", "patch", "get", "describe"}
 
 
