@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
 import sys
 import sysconfig
 import tempfile
 from pathlib import Path
 
+from cluster.programs import why_no_go
 from linters import ROOT, UnavailableError, cached, fetch_with, report, run
 
 PINS_PATH = Path(__file__).resolve().with_name("vale")
@@ -36,14 +36,8 @@ def build(folder: Path) -> None:
     """Compile Vale into ``folder``; what Go caches for that is deleted afterwards (a gigabyte)."""
     needed = re.search(r"^go (\d+)\.(\d+)", (PINS_PATH / "go.mod").read_text(), re.MULTILINE)
     assert needed is not None
-    wanted = f"install Go {needed[1]}.{needed[2]} or newer"
-    try:
-        found = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        raise UnavailableError(f"Go cannot be found; {wanted}") from None
-    numbers = re.match(r"go(\d+)\.(\d+)", found.stdout)
-    if numbers and tuple(map(int, numbers.groups())) < tuple(map(int, needed.groups())):
-        raise UnavailableError(f"{found.stdout.strip()} is too old; {wanted}")
+    if reason := why_no_go((int(needed[1]), int(needed[2]))):
+        raise UnavailableError(reason)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         fetch_with(
             ["go", "build", "-mod=readonly", "-modcacherw", "-trimpath", "-ldflags=-s -w", "-o", folder / "vale", VALE],

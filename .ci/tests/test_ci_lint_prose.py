@@ -57,10 +57,10 @@ def test_a_check_that_cannot_run_is_skipped_and_fails_in_ci(
 ) -> None:
     monkeypatch.setenv(variable, value)
     assert main([]) == 0
-    assert capsys.readouterr().out.startswith(f"Skipped linting prose: {reason}; install Go 1.")
+    assert capsys.readouterr().out.startswith(f"Skipped linting prose: {reason}: install Go 1.")
     monkeypatch.setenv("CI", "true")
     assert main([]) == 1
-    assert capsys.readouterr().err.startswith(f"Prose cannot be linted: {reason}; install Go 1.")
+    assert capsys.readouterr().err.startswith(f"Prose cannot be linted: {reason}: install Go 1.")
 
 
 def test_what_go_builds_is_what_go_mod_pins() -> None:

@@ -30,14 +30,14 @@ KUBERNETES_PROGRAMS = (
 )  # fmt: skip
 
 
-def why_no_go() -> str | None:
-    """A sentence when there is no Go compiler that is new enough."""
-    needed = ".".join(map(str, GO_VERSION))
+def why_no_go(version: tuple[int, int] = GO_VERSION) -> str | None:
+    """Return a sentence if there is no Go compiler of at least this version, otherwise None."""
+    needed = ".".join(map(str, version))
     found = output_of(["go", "env", "GOVERSION"])
     if not found:
         return f"Go cannot be found: install Go {needed} or newer (https://go.dev/dl)"
     numbers = re.match(r"go(\d+)\.(\d+)", found)
-    if numbers and (int(numbers[1]), int(numbers[2])) < GO_VERSION:
+    if numbers and (int(numbers[1]), int(numbers[2])) < version:
         return f"{found} is too old: install Go {needed} or newer (https://go.dev/dl)"
     return None
 
