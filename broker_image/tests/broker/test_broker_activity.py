@@ -26,11 +26,11 @@ def test_invented_group_names_use_bounded_memory(monkeypatch: pytest.MonkeyPatch
 def test_cost_of_a_new_group_is_independent_of_the_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is gone through for each made-up name would hold the event loop for seconds."""
     monkeypatch.setattr(activity, "MAX_GROUPS", 3)
-    read_only_config: list[str] = []
+    looked_up: list[str] = []
 
     class Table(dict[str, int]):
         def __getitem__(self, name: str) -> int:
-            read_only_config.append(name)
+            looked_up.append(name)
             return super().__getitem__(name)
 
         def items(self) -> NoReturn:
@@ -39,7 +39,7 @@ def test_cost_of_a_new_group_is_independent_of_the_number_of_groups(monkeypatch:
     kept = activity.GroupActivity(0)
     kept._seen_ms = Table(a=5, b=5, c=5)
     kept.note_activity("d", 6)
-    assert read_only_config == ["a"]
+    assert looked_up == ["a"]
 
 
 def test_group_without_offsets_is_not_active(harness: Harness) -> None:

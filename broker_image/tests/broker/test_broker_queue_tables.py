@@ -144,12 +144,12 @@ def test_leading_topic_without_queues_leaves_no_comma(harness: Harness) -> None:
 def test_step_reads_a_bounded_number_of_queues(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, code: int, fields: dict[str, Any], expected: object
 ) -> None:
-    read_only_config = 0
+    examined = 0
     queue_bounds = MessageStore.queue_bounds
 
     def counted(store: MessageStore, topic: str, queue_id: int) -> tuple[int, int]:
-        nonlocal read_only_config
-        read_only_config += 1
+        nonlocal examined
+        examined += 1
         return queue_bounds(store, topic, queue_id)
 
     monkeypatch.setattr(MessageStore, "queue_bounds", counted)
@@ -158,11 +158,11 @@ def test_step_reads_a_bounded_number_of_queues(
     assert work.queued
     total = 0
     while True:
-        assert read_only_config <= queue_tables.QUEUES_AT_ONCE
-        total, read_only_config = total + read_only_config, 0
+        assert examined <= queue_tables.QUEUES_AT_ONCE
+        total, examined = total + examined, 0
         if next(work.steps, None) is None and inspect.getgeneratorstate(work.steps) == inspect.GEN_CLOSED:
             break
-    assert total + read_only_config >= QUEUES
+    assert total + examined >= QUEUES
 
 
 def test_response_larger_than_a_frame_is_abandoned(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

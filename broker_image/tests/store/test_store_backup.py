@@ -455,15 +455,15 @@ def test_read_only_open_leaves_the_store_identical(open_store: Open, clock: Cloc
         file.write(b"torn")  # a start truncates this
     for path in (tmp_path / "store", tmp_path / "backup"):
         before = {each: (each.stat().st_mtime_ns, each.read_bytes()) for each in path.rglob("*") if each.is_file()}
-        read_only_config = MessageStore.open_read_only(path, store.options, now_ms=clock, levels=DelayLevels.parse())
+        read_only = MessageStore.open_read_only(path, store.options, now_ms=clock, levels=DelayLevels.parse())
         try:
-            assert read_only_config.end_offset == end
-            assert {queue: entries_of(read_only_config, *queue) for queue in read_only_config.queues()} == expected
-            assert read_only_config.query_index("Orders", "late7", 8, 0, 1 << 60)
+            assert read_only.end_offset == end
+            assert {queue: entries_of(read_only, *queue) for queue in read_only.queues()} == expected
+            assert read_only.query_index("Orders", "late7", 8, 0, 1 << 60)
             with pytest.raises(Exception, match="read-only"):
-                read_only_config.append(message("no"))
+                read_only.append(message("no"))
         finally:
-            read_only_config.close()
+            read_only.close()
         assert {
             each: (each.stat().st_mtime_ns, each.read_bytes()) for each in path.rglob("*") if each.is_file()
         } == before

@@ -164,11 +164,11 @@ class FrameReceiver:
             self._small_reads = 0
         else:
             self._small_reads += 1
-        account = max(needed, rest)
-        if self._small_reads >= SMALL_READS and account < IDLE_BUFFER_BYTES:
+        wanted = max(needed, rest)
+        if self._small_reads >= SMALL_READS and wanted < IDLE_BUFFER_BYTES:
             self._small_reads = 0
             return IDLE_BUFFER_BYTES
-        return BUSY_BUFFER_BYTES if capacity > TRUSTED_BUFFER_BYTES and account < BUSY_BUFFER_BYTES else capacity
+        return BUSY_BUFFER_BYTES if capacity > TRUSTED_BUFFER_BYTES and wanted < BUSY_BUFFER_BYTES else capacity
 
     def _grown_bytes(self, needed: int, rest: int) -> int:
         capacity = len(self._buffer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from delaymq.client.consumer.group_member import GroupMember
@@ -11,7 +12,7 @@ from delaymq.client.consumer.offset_store.lite_offsets import SeekableOffsets
 from delaymq.protocol.bodies import MessageQueue
 
 
-class SeekingMember(GroupMember):
+class SeekingMember(GroupMember, ABC):
     """A consumer whose caller can choose the offsets at which it continues."""
 
     _offsets: SeekableOffsets
@@ -84,6 +85,6 @@ class SeekingMember(GroupMember):
         await self._offsets.commit(offsets)
         await self._assignment.reset(offsets)
 
+    @abstractmethod
     def _finish_taken(self) -> None:
         """Mark all polled messages as consumed."""
-        raise NotImplementedError
