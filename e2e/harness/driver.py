@@ -28,6 +28,10 @@ COMMAND_TIMEOUT_S = 70.0
 EXIT_TIMEOUT_S = 10.0
 LOG_TAIL_BYTES = 4000
 JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+# RocketMQ's StoreStatsService fails in this way until its first sample, taken a second after its thread starts.
+NO_SAMPLE_YET = "java.util.NoSuchElementException, java.base/java.util.LinkedList.getLast"
+SAMPLE_TIMEOUT_S = 10.0
+SAMPLE_POLL_INTERVAL_S = 0.2
 
 
 class ClientError(Exception):
@@ -196,9 +200,17 @@ class Driver:
         return self._inboxes.setdefault(client, Inbox(client))
 
     def mqadmin(self, *arguments: str) -> str:
-        """Return the output of an mqadmin command; HarnessError if it only printed an error."""
-        answer = self.call("mqadmin", arguments=list(arguments))
-        output, errors = str(answer["output"]), str(answer["errors"])
+        """Return the output of an mqadmin command; HarnessError if it only printed an error.
+
+        A command that RocketMQ's broker rejects because it has no sample of its statistics yet is repeated.
+        """
+        deadline = time.monotonic() + SAMPLE_TIMEOUT_S
+        while True:
+            answer = self.call("mqadmin", arguments=list(arguments))
+            output, errors = str(answer["output"]), str(answer["errors"])
+            if output.strip() or NO_SAMPLE_YET not in errors or time.monotonic() > deadline:
+                break
+            time.sleep(SAMPLE_POLL_INTERVAL_S)
         if not output.strip() and "Exception" in errors:
             raise HarnessError(f"mqadmin {' '.join(arguments)} failed:\n{errors[-LOG_TAIL_BYTES:]}")
         return output
