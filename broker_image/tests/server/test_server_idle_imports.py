@@ -36,6 +36,14 @@ from aiohttp import connector
 unused = (connector._SSL_CONTEXT_VERIFIED, connector._SSL_CONTEXT_UNVERIFIED)
 print(before, *(len(context.get_ca_certs()) for context in unused), trusted(), module.__name__)
 """
+TYPES = """
+import asyncio, mimetypes, sys
+from delaymq.server.http.loader import load
+
+mimetypes.knownfiles.append(sys.argv[1])
+asyncio.run(load("delaymq.server.http.http_server"))
+print("aiohttp" in sys.modules, mimetypes.guess_type("x.waves")[0])
+"""
 NOT_LOADED = {
     "ctypes",
     "delaymq.broker.access.access",
@@ -79,3 +87,12 @@ def test_http_server_loads_no_ca_store_until_a_client_context_needs_it(tmp_path:
         capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "SSL_CERT_FILE": str(issuers)},
     )  # fmt: skip
     assert run.stdout.split() == ["1", "0", "0", "1", "delaymq.server.http.http_server"], run.stderr
+
+
+def test_http_server_does_not_read_mime_types_of_the_system(tmp_path: Path) -> None:
+    types = tmp_path / "mime.types"
+    types.write_text("audio/waves waves\n")
+    run = subprocess.run(
+        [sys.executable, "-c", TYPES, str(types)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert run.stdout.split() == ["True", "None"], run.stderr
