@@ -9,11 +9,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from delaymq_spark import cli
@@ -173,6 +175,35 @@ def test_a_sigterm_whose_exception_was_lost_ends_the_run_before_its_next_step(
     monkeypatch.setattr(pipeline, "Stages", lambda *_: SimpleNamespace(facts=fail))
     assert cli.run(["traffic", "--store", str(store)], is_stopping=lambda: told) == 143
     assert "stopped by SIGTERM before the analysis was complete" in capsys.readouterr().err
+
+
+def test_error_of_spark_after_sigterm_exits_as_stopped(
+    monkeypatch: pytest.MonkeyPatch, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopping = threading.Event()
+
+    @contextmanager
+    def session(_: object) -> Iterator[None]:
+        yield
+        stopping.set()
+        raise ConnectionError("the JVM closed the connection")
+
+    monkeypatch.setattr(running, "context", session)
+    monkeypatch.setattr(pipeline, "run_job", lambda *_: None)
+    assert cli.run(["traffic", "--store", str(store)], is_stopping=stopping.is_set) == 143
+    assert "stopped by SIGTERM before the analysis was complete" in capsys.readouterr().err
+
+
+def test_sigterm_outside_the_analysis_exits_as_stopped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def parse(*_: object) -> NoReturn:
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("the signal was ignored")
+
+    monkeypatch.setattr(cli, "parse", parse)
+    assert cli.main(["traffic"]) == 143
+    assert "stopped by SIGTERM" in capsys.readouterr().err
 
 
 def test_a_sigterm_within_a_finaliser_is_raised_outside_and_not_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,7 @@ _FINAL_LOG_SECONDS = 10.0
 
 
 _RETRY_SECONDS = 0.05
+_STOPPED = "stopped by SIGTERM before the analysis was complete"
 
 
 class _Stopped(BaseException):
@@ -67,8 +68,11 @@ class _Started:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `delaymq-spark` and return the exit code."""
-    with _sigterm_event() as told:
-        return run(list(sys.argv[1:] if argv is None else argv), is_stopping=told.is_set)
+    try:
+        with _sigterm_event() as told:
+            return run(list(sys.argv[1:] if argv is None else argv), is_stopping=told.is_set)
+    except _Stopped:
+        return _fail("stopped by SIGTERM", EXIT_STOPPED)
 
 
 def run(
@@ -143,8 +147,11 @@ def _analyse(arguments: Arguments, started: _Started, is_stopping: Callable[[], 
     except KeyboardInterrupt as error:
         raise _FailedError("interrupted", EXIT_INTERRUPTED) from error
     except _Stopped as error:
-        raise _FailedError("stopped by SIGTERM before the analysis was complete", EXIT_STOPPED) from error
+        raise _FailedError(_STOPPED, EXIT_STOPPED) from error
     except Exception as error:
+        if is_stopping():
+            # Spark's session fails in various ways when a call to it is interrupted.
+            raise _FailedError(_STOPPED, EXIT_STOPPED) from error
         text = sentence_of(error)
         if text is None:
             raise
