@@ -64,11 +64,11 @@ def test_statistics_of_puts_and_gets_equal_the_traffic(clients: Workbench, opera
     assert operators.statistics("BROKER_GET_NUMS", "DefaultCluster").sum >= MESSAGES
 
     assert operators.consume_tps(topic, group) > 0
-    progress = operators.ask("brokerProgress")["groups"][group]
-    assert max(each["tps"] for each in progress) > 0
     wait_until(
         lambda: all(offset == end for offset, end in clients.admin.consumed(group).values()), "the offsets arrived"
     )
+    progress = operators.ask("brokerProgress")["groups"][group]
+    assert max(each["tps"] for each in progress) > 0
     row = [line.split() for line in clients.mqadmin("statsAll", "-t", topic).splitlines() if line.startswith(topic)]
     ((_, shown_group, behind, in_tps, out_tps, sent_today, got_today),) = row
     assert shown_group == group
