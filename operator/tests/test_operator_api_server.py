@@ -1,4 +1,4 @@
-"""The real API server that the operator's fast tests run against is one, and leaves nothing behind."""
+"""The real API server of the operator's tests: behaviour, controllers, clean-up."""
 
 import json
 import os
@@ -13,13 +13,13 @@ from harness.processes import ServerProcess
 BOUND_S = 30.0
 
 
-def test_it_says_what_builds_the_programs_that_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_programs_are_reported_with_build_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DELAYMQ_CACHE", str(tmp_path))
     with pytest.raises(MissingProgramsError, match="make cluster"):
         find_programs()
 
 
-def test_kubectl_and_requests_see_the_same_objects(api_server: ApiServer, namespace: str) -> None:
+def test_kubectl_and_requests_return_same_objects(api_server: ApiServer, namespace: str) -> None:
     api_server.create(f"/api/v1/namespaces/{namespace}/configmaps", {"metadata": {"name": "a"}, "data": {"k": "v"}})
     shown = json.loads(api_server.kubectl("-n", namespace, "get", "configmap", "a", "-o", "json"))
     assert shown["data"] == {"k": "v"}
@@ -27,13 +27,13 @@ def test_kubectl_and_requests_see_the_same_objects(api_server: ApiServer, namesp
         api_server.kubectl("-n", namespace, "get", "configmap", "b")
 
 
-def test_it_refuses_what_a_schema_forbids(api_server: ApiServer, namespace: str) -> None:
+def test_schema_violation_is_rejected(api_server: ApiServer, namespace: str) -> None:
     with pytest.raises(ApiError) as refused:
         api_server.create(f"/api/v1/namespaces/{namespace}/services", {"metadata": {"name": "No_Name"}, "spec": {}})
     assert refused.value.status == 422
 
 
-def test_controllers_make_the_pods_of_a_stateful_set_and_remove_what_it_owned(
+def test_controllers_create_and_delete_pods_of_stateful_set(
     api_server_with_controllers: ApiServer, controlled_namespace: str
 ) -> None:
     server, core = api_server_with_controllers, f"/api/v1/namespaces/{controlled_namespace}"
@@ -44,7 +44,7 @@ def test_controllers_make_the_pods_of_a_stateful_set_and_remove_what_it_owned(
     _until(server, lambda: not server.request("GET", f"{core}/pods")["items"])
 
 
-def test_nothing_is_left_when_it_ends(kubernetes_programs: Programs) -> None:
+def test_processes_and_files_are_removed_at_exit(kubernetes_programs: Programs) -> None:
     with ApiServer(kubernetes_programs) as server:
         folder = server.folder
         processes = [process.pid for process in _processes(server)]
@@ -53,7 +53,7 @@ def test_nothing_is_left_when_it_ends(kubernetes_programs: Programs) -> None:
     assert not [pid for pid in processes if os.path.exists(f"/proc/{pid}")]
 
 
-def test_a_program_that_fails_is_an_error_with_its_log_and_leaves_nothing(
+def test_failing_program_is_reported_with_its_log_and_cleaned_up(
     kubernetes_programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ApiServer._server_arguments

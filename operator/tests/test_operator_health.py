@@ -1,4 +1,4 @@
-"""When the process should be restarted: only while its loop is blocked."""
+"""Liveness: the process is reported as unhealthy only while its event loop is blocked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def runtime(tmp_path: Path) -> OperatorRuntime:
     return OperatorRuntime(OperatorSettings(kubeconfig=str(file)), Reconcilers({}))
 
 
-def test_a_stall_that_is_over_is_measured_and_no_reason_to_end(
+def test_past_stall_is_measured_but_not_reported_as_unhealthy(
     runtime: OperatorRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "LAG_INTERVAL_S", 0.001)

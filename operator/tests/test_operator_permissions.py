@@ -1,4 +1,4 @@
-"""The table of permissions against the calls: the reconcilers' by their source, the watches' by their kinds."""
+"""The table of permissions, compared with the calls in the source and with the watched kinds."""
 
 from __future__ import annotations
 
@@ -101,16 +101,16 @@ def needed() -> set[Permission]:
     return found
 
 
-def test_the_table_is_what_the_code_calls_no_less_and_no_more() -> None:
+def test_permission_table_matches_calls_exactly() -> None:
     table = {(one.group, one.resource, verb) for one in PERMISSIONS for verb in one.verbs}
     assert table == needed()
 
 
-def test_calls_with_a_kind_in_a_variable_are_all_known() -> None:
+def test_every_call_with_variable_kind_is_listed() -> None:
     assert {(file, verb) for file, verb, kind in calls() if kind is None} == set(BY_VARIABLE)
 
 
-def test_only_the_adapters_send_requests() -> None:
+def test_only_adapters_import_kubernetes_client() -> None:
     package = Path(adapters.__path__[0]).parent
     users = {
         file.relative_to(package).parts[0]
@@ -120,5 +120,5 @@ def test_only_the_adapters_send_requests() -> None:
     assert users == {"adapters"}
 
 
-def test_manifests_are_of_the_versions_that_are_asked_for() -> None:
+def test_manifest_versions_match_requested_versions() -> None:
     assert {kind: KINDS[kind].api_version for kind in API_VERSIONS} == API_VERSIONS

@@ -1,4 +1,4 @@
-"""The operator as a process against a real API server: starts, stops, crashes, a second replica, what it may do."""
+"""The operator as a process against a real API server: start, stop, crash, standby, permissions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def operator(tmp_path: Path, api_server: ApiServer, namespace: str) -> Operator:
     )
 
 
-def test_a_broker_is_reconciled_when_it_appears_changes_or_its_child_does(
+def test_broker_is_reconciled_after_change_of_itself_or_owned_object(
     api_server: ApiServer, namespace: str, operator: Operator, config_map: str
 ) -> None:
     with running(operator):
@@ -55,7 +55,7 @@ def test_a_broker_is_reconciled_when_it_appears_changes_or_its_child_does(
         until(operator, lambda: exists(api_server, config_map))
 
 
-def test_own_writes_and_other_namespaces_make_no_runs(
+def test_own_writes_and_other_namespaces_cause_no_reconciliation(
     api_server: ApiServer, namespace: str, operator: Operator, config_map: str
 ) -> None:
     other = api_server.new_namespace()
@@ -69,9 +69,7 @@ def test_own_writes_and_other_namespaces_make_no_runs(
         assert operator.lines(f"RECONCILE Broker {namespace}/demo") <= 4
 
 
-def test_a_topic_is_let_go_of_when_its_broker_lets_it(
-    api_server: ApiServer, namespace: str, operator: Operator
-) -> None:
+def test_topic_is_released_when_its_broker_permits(api_server: ApiServer, namespace: str, operator: Operator) -> None:
     topic = resources(namespace, "topics") + "/orders"
     with running(operator):
         until(operator, lambda: operator.is_active)
@@ -89,7 +87,7 @@ def test_a_topic_is_let_go_of_when_its_broker_lets_it(
         assert operator.lines("ERROR") == 0
 
 
-def test_a_port_that_is_taken_is_said_in_a_sentence(
+def test_occupied_port_is_reported_without_stack_trace(
     tmp_path: Path, api_server: ApiServer, namespace: str, operator: Operator
 ) -> None:
     with running(operator):
@@ -104,7 +102,7 @@ def test_a_port_that_is_taken_is_said_in_a_sentence(
         assert "Traceback" not in second.log_since(0)
 
 
-def test_sigterm_ends_it_in_a_moment_and_the_next_one_is_active_at_once(
+def test_standby_becomes_active_after_sigterm_of_active_replica(
     tmp_path: Path, api_server: ApiServer, namespace: str, operator: Operator
 ) -> None:
     flags = (f"--namespaces={namespace}", f"--lease-namespace={namespace}")
@@ -120,7 +118,7 @@ def test_sigterm_ends_it_in_a_moment_and_the_next_one_is_active_at_once(
     assert "Traceback" not in operator.log_since(0)
 
 
-def test_after_a_crash_another_replica_goes_on_where_it_was(
+def test_another_replica_continues_after_crash(
     tmp_path: Path, api_server: ApiServer, namespace: str, config_map: str
 ) -> None:
     flags = (f"--namespaces={namespace}", f"--lease-namespace={namespace}")
@@ -133,9 +131,7 @@ def test_after_a_crash_another_replica_goes_on_where_it_was(
         until(second, lambda: exists(api_server, config_map))
 
 
-def test_one_that_was_stopped_for_too_long_ends_without_another_write(
-    tmp_path: Path, api_server: ApiServer, namespace: str
-) -> None:
+def test_suspended_replica_exits_after_losing_lease(tmp_path: Path, api_server: ApiServer, namespace: str) -> None:
     flags = (f"--namespaces={namespace}", f"--lease-namespace={namespace}")
     operator = Operator(tmp_path, "operator-0", api_server.kubeconfig, *flags, lease_s=SHORT_LEASE_S)
     second = Operator(tmp_path, "operator-1", api_server.kubeconfig, *flags)
@@ -154,7 +150,9 @@ def test_one_that_was_stopped_for_too_long_ends_without_another_write(
     assert "Traceback" not in operator.log_since(0)
 
 
-def test_after_the_api_server_was_away_everything_is_seen_again(tmp_path: Path, kubernetes_programs: Programs) -> None:
+def test_changes_during_api_server_outage_are_reconciled_afterwards(
+    tmp_path: Path, kubernetes_programs: Programs
+) -> None:
     with ApiServer(kubernetes_programs) as server:
         operator = Operator(tmp_path, "operator-0", server.kubeconfig, "--lease=off")
         config_map = "/api/v1/namespaces/default/configmaps/demo-broker-conf"
@@ -171,7 +169,7 @@ def test_after_the_api_server_was_away_everything_is_seen_again(tmp_path: Path, 
             assert len(operator.log_since(0)) < 20_000
 
 
-def test_crds_that_come_later_are_waited_for_with_a_sentence(tmp_path: Path, kubernetes_programs: Programs) -> None:
+def test_missing_crds_are_reported_and_awaited(tmp_path: Path, kubernetes_programs: Programs) -> None:
     with ApiServer(kubernetes_programs) as server:
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         server.request("DELETE", f"{crds}/topics.delaymq.io")
@@ -185,9 +183,7 @@ def test_crds_that_come_later_are_waited_for_with_a_sentence(tmp_path: Path, kub
             assert "Traceback" not in operator.log_since(0)
 
 
-def test_with_the_permissions_of_the_table_nothing_is_forbidden(
-    tmp_path: Path, api_server: ApiServer, namespace: str
-) -> None:
+def test_permission_table_suffices(tmp_path: Path, api_server: ApiServer, namespace: str) -> None:
     kubeconfig = service_account(tmp_path, api_server, namespace)
     grant(api_server, namespace)
     operator = Operator(tmp_path, "operator-0", kubeconfig, f"--namespace={namespace}", f"--namespaces={namespace}")
@@ -213,7 +209,7 @@ def test_with_the_permissions_of_the_table_nothing_is_forbidden(
         assert operator.lines("orbidden") == 0
 
 
-def test_what_is_not_permitted_is_said_and_waited_for(tmp_path: Path, api_server: ApiServer, namespace: str) -> None:
+def test_missing_permission_is_reported_and_awaited(tmp_path: Path, api_server: ApiServer, namespace: str) -> None:
     kubeconfig = service_account(tmp_path, api_server, namespace)
     grant(api_server, namespace, without="pods")
     operator = Operator(tmp_path, "operator-0", kubeconfig, f"--namespace={namespace}", f"--namespaces={namespace}")

@@ -1,4 +1,4 @@
-"""Settings from flags and variables, logging, probes."""
+"""Settings from flags and variables, log formats, probes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from delaymq_operator.main import main
 from delaymq_operator.settings import OperatorSettings, SettingsError, flag_of, read_settings, variable_of
 
 
-def test_a_flag_wins_over_a_variable_and_a_variable_over_the_default() -> None:
+def test_flag_overrides_variable_and_variable_overrides_default() -> None:
     environment = {"DELAYMQ_OPERATOR_HTTP_PORT": "9000", "DELAYMQ_OPERATOR_NAMESPACES": " a, b,,", "PATH": "/bin"}
     settings = read_settings(["--http-port=9001", "--lease", "off"], environment)
     assert (settings.http_port, settings.namespaces, settings.lease) == (9001, ("a", "b"), False)
     assert read_settings([], {}) == OperatorSettings()
 
 
-def test_every_setting_has_a_flag_and_a_variable() -> None:
+def test_every_setting_has_flag_and_variable() -> None:
     for one in fields(OperatorSettings):
         text = {"tuple[str, ...]": "a", "bool": "true", "str": "info"}.get(str(one.type), "5")
         text = {"log_format": "json", "analytics_role_kind": "Role"}.get(one.name, text)
@@ -43,7 +43,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         ({"DELAYMQ_OPERATOR_LOG_FORMAT": "xml"}, "--log-format is text or json, not 'xml'"),
     ],
 )
-def test_what_cannot_be_meant_is_one_sentence(
+def test_invalid_setting_is_rejected_with_one_sentence(
     environment: dict[str, str], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SettingsError) as caught:
@@ -55,7 +55,7 @@ def test_what_cannot_be_meant_is_one_sentence(
     assert capsys.readouterr().err == f"delaymq-operator: {caught.value}\n"
 
 
-def test_what_kubernetes_says_about_a_service_of_that_name_is_no_setting() -> None:
+def test_service_variables_of_kubernetes_are_ignored() -> None:
     links = {
         "DELAYMQ_OPERATOR_PORT": "tcp://10.96.0.7:8080",
         "DELAYMQ_OPERATOR_PORT_8080_TCP_ADDR": "10.96.0.7",
@@ -65,14 +65,14 @@ def test_what_kubernetes_says_about_a_service_of_that_name_is_no_setting() -> No
     assert read_settings([], links) == OperatorSettings()
 
 
-def test_a_line_of_the_log_is_text_or_json() -> None:
+def test_log_line_is_text_or_json() -> None:
     record = logging.LogRecord("delaymq_operator.controller.sync", logging.WARNING, "", 0, "a %s", ("ü",), None)
     assert TextFormatter().format(record).endswith("Z WARNING controller.sync: a ü")
     line = json.loads(JsonFormatter().format(record))
     assert (line["level"], line["logger"], line["message"]) == ("warning", "delaymq_operator.controller.sync", "a ü")
 
 
-def test_kopfs_attempts_are_one_sentence_and_not_a_line_each() -> None:
+def test_repeated_kopf_attempts_are_logged_once() -> None:
     shown = []
     retries = KopfRetries()
     for attempt in range(1, 50):
@@ -85,7 +85,7 @@ def test_kopfs_attempts_are_one_sentence_and_not_a_line_each() -> None:
     assert "the API server does not serve the watches" in shown[0][1]
 
 
-def test_probes_answer_503_with_what_is_wrong() -> None:
+def test_probe_returns_503_with_problems() -> None:
     import aiohttp
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Several namespaces, each with a Role of its own: one that is deleted ends, and the others are served meanwhile."""
+"""Several namespaces with Roles of their own: one is deleted while the others are still served."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def installation(tmp_path: Path, api_server_with_controllers: ApiServer) -> Inst
     return Installation(Operator(tmp_path, "operator-0", kubeconfig, *flags, program=REAL), own, a, b)
 
 
-def test_a_namespace_that_is_deleted_ends_and_stops_no_other(
+def test_namespace_deletion_completes_while_others_are_served(
     api_server_with_controllers: ApiServer, installation: Installation
 ) -> None:
     server, operator = api_server_with_controllers, installation.operator
@@ -113,7 +113,7 @@ def test_a_namespace_that_is_deleted_ends_and_stops_no_other(
         assert operator.lines("Traceback") == 0
 
 
-def test_a_replica_that_can_serve_nothing_does_not_hold_the_lease(
+def test_replica_without_served_namespace_does_not_hold_lease(
     api_server_with_controllers: ApiServer, installation: Installation
 ) -> None:
     server, operator = api_server_with_controllers, installation.operator
@@ -138,7 +138,7 @@ def test_a_replica_that_can_serve_nothing_does_not_hold_the_lease(
         assert operator.lines("Traceback") == 0
 
 
-def test_the_last_namespace_that_is_served_ends_too(
+def test_last_served_namespace_can_be_deleted(
     api_server_with_controllers: ApiServer, installation: Installation
 ) -> None:
     server, operator, a = api_server_with_controllers, installation.operator, installation.a

@@ -38,7 +38,7 @@ async def an_admin(path: Path, **changes: Any) -> AsyncIterator[tuple[HttpBroker
             await admin.close()
 
 
-def test_a_broker_says_what_it_is_and_how_its_delays_stand(tmp_path: Path) -> None:
+def test_info_reports_broker_and_pending_delays(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with an_admin(tmp_path) as (admin, endpoint, _):
             peer = await BrokerPeer.connect(endpoint.broker_port)
@@ -56,7 +56,7 @@ def test_a_broker_says_what_it_is_and_how_its_delays_stand(tmp_path: Path) -> No
     run(scenario)
 
 
-def test_a_broker_is_drained_and_takes_writes_again(tmp_path: Path) -> None:
+def test_broker_is_drained_and_accepts_writes_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with an_admin(tmp_path) as (admin, endpoint, _):
             drained = await admin.drain(endpoint, "refuse", 30_000)
@@ -71,7 +71,7 @@ def test_a_broker_is_drained_and_takes_writes_again(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_broker_with_access_control_is_asked_by_an_account(tmp_path: Path) -> None:
+def test_requests_are_signed_with_account_of_endpoint(tmp_path: Path) -> None:
     rules = tmp_path / "plain_acl.yml"
     account = "accessKey: operators, secretKey: operators-secret, admin: true, requireSecondSignature: true"
     rules.write_text(f"accounts: [{{{account}}}]")
@@ -97,7 +97,7 @@ def test_a_broker_with_access_control_is_asked_by_an_account(tmp_path: Path) -> 
     run(scenario)
 
 
-def test_topics_and_settings_of_a_broker_are_changed(tmp_path: Path) -> None:
+def test_topics_and_settings_of_broker_can_be_changed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with an_admin(tmp_path) as (admin, endpoint, name_server):
             wanted = TopicConfig(topic="orders", read_queues=4, write_queues=2, permission=6)
@@ -118,7 +118,7 @@ def test_topics_and_settings_of_a_broker_are_changed(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_what_a_broker_refuses_is_told_apart_from_one_that_is_not_there(tmp_path: Path) -> None:
+def test_rejection_and_unreachable_broker_raise_different_errors(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with an_admin(tmp_path) as (admin, endpoint, _):
             wrong = Endpoint(host=HOST, broker_port=endpoint.broker_port, http_port=endpoint.http_port, token="wrong")
@@ -139,7 +139,7 @@ def test_what_a_broker_refuses_is_told_apart_from_one_that_is_not_there(tmp_path
     run(scenario)
 
 
-def test_a_broker_that_never_answers_is_given_up(tmp_path: Path) -> None:
+def test_request_to_silent_broker_times_out(tmp_path: Path) -> None:
     async def scenario() -> None:
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read()
@@ -158,7 +158,7 @@ def test_a_broker_that_never_answers_is_given_up(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_no_connection_outlives_its_call(tmp_path: Path) -> None:
+def test_connections_are_closed_after_each_call(tmp_path: Path) -> None:
     async def scenario() -> None:
         before = len(asyncio.all_tasks())
         async with an_admin(tmp_path) as (admin, endpoint, _):
@@ -172,7 +172,7 @@ def test_no_connection_outlives_its_call(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_the_accounts_that_the_operator_makes_are_those_that_servers_want(tmp_path: Path) -> None:
+def test_servers_accept_accounts_that_operator_creates(tmp_path: Path) -> None:
     body = {"metadata": {"name": "demo", "namespace": "ns", "uid": "u"}, "spec": {"accessControl": {"secretName": "s"}}}
     made = registration_secret(parse_broker(body), Registrations(seeds={1: "seed"}, given=1, newest=1), ())
     texts = {key: base64.b64decode(value).decode() for key, value in made["data"].items()}

@@ -1,4 +1,4 @@
-"""One active replica by a Lease, against a real API server."""
+"""Leader election by a Lease, against a real API server."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def renewed(replica: Replica, times: int) -> None:
         replica.clock.now_s += DURATION_S / RENEWALS
 
 
-def test_a_second_replica_waits_until_the_first_gives_the_lease_back(api_server: ApiServer, namespace: str) -> None:
+def test_second_replica_waits_until_first_releases_lease(api_server: ApiServer, namespace: str) -> None:
     async def scenario() -> None:
         clock = Clock()
         first, second = (Replica(api_server, namespace, name, clock) for name in ("first", "second"))
@@ -89,7 +89,7 @@ def test_a_second_replica_waits_until_the_first_gives_the_lease_back(api_server:
     run(scenario)
 
 
-def test_the_lease_of_one_that_died_is_taken_after_its_end(
+def test_lease_of_dead_replica_is_taken_after_expiry(
     api_server: ApiServer, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -110,7 +110,7 @@ def test_the_lease_of_one_that_died_is_taken_after_its_end(
     run(scenario)
 
 
-def test_one_that_slept_too_long_is_not_active_even_before_it_notices(api_server: ApiServer, namespace: str) -> None:
+def test_stalled_replica_is_inactive_before_it_detects_lost_lease(api_server: ApiServer, namespace: str) -> None:
     async def scenario() -> None:
         first, second = (Replica(api_server, namespace, name, Clock()) for name in ("first", "second"))
         await first.election.acquire()
@@ -127,9 +127,7 @@ def test_one_that_slept_too_long_is_not_active_even_before_it_notices(api_server
     run(scenario)
 
 
-def test_a_lease_that_somebody_else_wrote_meanwhile_is_read_again_and_kept(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_lease_modified_by_another_client_is_read_again_and_kept(api_server: ApiServer, namespace: str) -> None:
     async def scenario() -> None:
         clock = Clock()
         only = Replica(api_server, namespace, "only", clock)
@@ -145,7 +143,7 @@ def test_a_lease_that_somebody_else_wrote_meanwhile_is_read_again_and_kept(
     run(scenario)
 
 
-def test_a_lease_that_is_taken_by_force_is_lost(api_server: ApiServer, namespace: str) -> None:
+def test_lease_taken_by_another_holder_is_lost(api_server: ApiServer, namespace: str) -> None:
     async def scenario() -> None:
         only = Replica(api_server, namespace, "only", Clock())
         await only.election.acquire()
@@ -158,7 +156,7 @@ def test_a_lease_that_is_taken_by_force_is_lost(api_server: ApiServer, namespace
     run(scenario)
 
 
-def test_of_many_that_begin_together_one_is_active(api_server: ApiServer, namespace: str) -> None:
+def test_only_one_of_many_concurrent_replicas_becomes_active(api_server: ApiServer, namespace: str) -> None:
     async def scenario() -> None:
         clock = Clock()
         replicas = [Replica(api_server, namespace, f"replica-{n}", clock) for n in range(8)]

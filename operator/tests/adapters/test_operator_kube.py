@@ -60,9 +60,7 @@ def config_map(namespace: str, name: str = "one", **data: str) -> Manifest:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def test_what_is_made_is_made_once_and_a_kind_that_is_not_known_is_absent(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_object_is_created_only_once_and_unknown_kind_is_absent(api_server: ApiServer, namespace: str) -> None:
     async def scenario(one: Connected) -> None:
         result = config_map(namespace, key="1") | {"kind": "AnalyticsResult"}
         made = await one.kube.create(result)
@@ -107,7 +105,7 @@ def test_objects_are_applied_read_patched_and_deleted(api_server: ApiServer, nam
     run(api_server, scenario)
 
 
-def test_what_others_set_is_left_alone_and_what_is_ours_is_taken_back(api_server: ApiServer, namespace: str) -> None:
+def test_apply_reverts_owned_fields_and_keeps_fields_of_others(api_server: ApiServer, namespace: str) -> None:
     async def scenario(one: Connected) -> None:
         await one.kube.apply(config_map(namespace, ours="1"))
         path = f"/api/v1/namespaces/{namespace}/configmaps/one"
@@ -118,7 +116,7 @@ def test_what_others_set_is_left_alone_and_what_is_ours_is_taken_back(api_server
     run(api_server, scenario)
 
 
-def test_a_status_is_written_beside_the_spec(api_server: ApiServer, namespace: str) -> None:
+def test_status_is_patched_through_subresource(api_server: ApiServer, namespace: str) -> None:
     path = f"/apis/delaymq.io/v1alpha1/namespaces/{namespace}/brokers"
     api_server.create(
         path, {"apiVersion": "delaymq.io/v1alpha1", "kind": "Broker", "metadata": {"name": "demo"}, "spec": {}}
@@ -133,9 +131,7 @@ def test_a_status_is_written_beside_the_spec(api_server: ApiServer, namespace: s
     run(api_server, scenario)
 
 
-def test_an_object_that_was_made_anew_is_not_deleted_in_place_of_the_old_one(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_recreated_object_is_not_deleted_in_place_of_old_one(api_server: ApiServer, namespace: str) -> None:
     async def scenario(one: Connected) -> None:
         await one.kube.apply(config_map(namespace))
         with pytest.raises(KubeError) as caught:
@@ -145,7 +141,7 @@ def test_an_object_that_was_made_anew_is_not_deleted_in_place_of_the_old_one(
     run(api_server, scenario)
 
 
-def test_answers_become_errors_with_the_servers_sentence(api_server: ApiServer, namespace: str) -> None:
+def test_error_responses_keep_message_of_server(api_server: ApiServer, namespace: str) -> None:
     async def scenario(one: Connected) -> None:
         with pytest.raises(KubeError) as invalid:
             await one.kube.apply(config_map(namespace, "Not A Name"))
@@ -182,7 +178,7 @@ def test_lists_are_read_in_pages_and_by_label(
     run(api_server, scenario)
 
 
-def test_an_event_that_happens_again_is_counted(api_server: ApiServer, namespace: str) -> None:
+def test_repeated_event_increments_series_count(api_server: ApiServer, namespace: str) -> None:
     path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 
     async def scenario(one: Connected) -> None:
@@ -200,7 +196,7 @@ def test_an_event_that_happens_again_is_counted(api_server: ApiServer, namespace
     run(api_server, scenario)
 
 
-def test_too_many_events_about_one_object_are_dropped(api_server: ApiServer, namespace: str) -> None:
+def test_excess_events_about_one_object_are_dropped(api_server: ApiServer, namespace: str) -> None:
     path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 
     async def scenario(one: Connected) -> None:
@@ -214,7 +210,7 @@ def test_too_many_events_about_one_object_are_dropped(api_server: ApiServer, nam
     run(api_server, scenario)
 
 
-def test_a_token_that_was_changed_is_read_again_after_a_refusal(api_server: ApiServer, namespace: str) -> None:
+def test_changed_token_is_reloaded_after_rejection(api_server: ApiServer, namespace: str) -> None:
     tokens = iter(["wrong", api_server.token])
 
     def load() -> Any:
@@ -235,7 +231,7 @@ def test_a_token_that_was_changed_is_read_again_after_a_refusal(api_server: ApiS
     run(api_server, scenario)
 
 
-def test_nothing_is_changed_while_another_replica_may_be_active(api_server: ApiServer, namespace: str) -> None:
+def test_fence_blocks_writes_while_another_replica_may_be_active(api_server: ApiServer, namespace: str) -> None:
     async def scenario(one: Connected) -> None:
         one.requests.fence = lambda: "another replica is active"
         with pytest.raises(KubeError, match="another replica is active"):

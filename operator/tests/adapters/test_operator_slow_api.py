@@ -1,4 +1,4 @@
-"""An API server that stalls, trickles or is gone: the event loop goes on, and callers get a sentence."""
+"""An API server that stalls, responds slowly or is unreachable: responsive event loop, clear errors."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _answer(body: bytes) -> bytes:
     return head.encode() + body
 
 
-def test_the_loop_goes_on_while_every_request_waits_for_a_stalled_server(tmp_path: Path) -> None:
+def test_event_loop_stays_responsive_while_all_requests_stall(tmp_path: Path) -> None:
     async def scenario() -> None:
         stalled_at_once, end = 0, asyncio.Event()
 
@@ -105,7 +105,7 @@ def test_the_loop_goes_on_while_every_request_waits_for_a_stalled_server(tmp_pat
     asyncio.run(scenario())
 
 
-def test_a_stalled_server_is_given_up_with_a_sentence(tmp_path: Path) -> None:
+def test_stalled_request_times_out_with_clear_error(tmp_path: Path) -> None:
     async def stalled(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(BOUND_S)
 
@@ -117,7 +117,7 @@ def test_a_stalled_server_is_given_up_with_a_sentence(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_the_loop_goes_on_while_large_lists_are_read(tmp_path: Path) -> None:
+def test_event_loop_stays_responsive_while_large_lists_are_read(tmp_path: Path) -> None:
     pod = {
         "metadata": {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "1", "labels": {}},
         "spec": {
@@ -153,7 +153,7 @@ def test_the_loop_goes_on_while_large_lists_are_read(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_an_answer_in_drops_has_an_end(tmp_path: Path) -> None:
+def test_trickling_response_times_out(tmp_path: Path) -> None:
     async def trickle(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
         for _ in range(1_000):
@@ -169,7 +169,7 @@ def test_an_answer_in_drops_has_an_end(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_server_that_is_gone_is_named_with_the_reason(tmp_path: Path) -> None:
+def test_unreachable_server_is_reported_with_address_and_reason(tmp_path: Path) -> None:
     async def scenario() -> None:
         port = free_port()
         requests = ApiRequests(_credentials(tmp_path, port).load, threads=1, timeout_s=2, observe=lambda *_: None)
@@ -183,7 +183,7 @@ def test_a_server_that_is_gone_is_named_with_the_reason(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_no_json_is_an_error_and_never_shown_at_length(tmp_path: Path) -> None:
+def test_response_without_json_is_reported_and_truncated(tmp_path: Path) -> None:
     async def page(writer: asyncio.StreamWriter) -> None:
         body = b"<html>" + b"x" * 10_000
         writer.write(_answer(body).replace(b"200 OK", b"503 Service Unavailable"))
@@ -198,12 +198,12 @@ def test_what_is_no_json_is_an_error_and_never_shown_at_length(tmp_path: Path) -
     asyncio.run(scenario())
 
 
-def test_credentials_that_are_missing_are_said_in_a_sentence(tmp_path: Path) -> None:
+def test_missing_kubeconfig_is_reported_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(KubeError, match="nowhere"):
         Credentials(str(tmp_path / "nowhere")).load()
 
 
-def test_the_lag_that_is_reported_is_the_lag_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_lag_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("delaymq_operator.health.LAG_INTERVAL_S", 0.01)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""docs/operations/analytics.md: its commands do what they say."""
+"""Commands of docs/operations/analytics.md, run against a real API server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def commands(beginning: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("key", [RESULT_REPORT_KEY, RESULT_SUMMARY_KEY])
-def test_its_commands_get_a_result_out_of_its_config_map(api_server: ApiServer, namespace: str, key: str) -> None:
+def test_documented_command_extracts_result_from_config_map(api_server: ApiServer, namespace: str, key: str) -> None:
     escaped = key.replace(".", r"\.")
     [command] = [found for found in commands("get configmap") if escaped in found[-1]]
     data = {key: base64.b64encode(gzip.compress(b"what was found")).decode()}
@@ -43,7 +43,7 @@ def test_its_commands_get_a_result_out_of_its_config_map(api_server: ApiServer, 
     assert gzip.decompress(base64.b64decode(shown)) == b"what was found"
 
 
-def test_its_config_maps_are_named_as_those_of_the_example() -> None:
+def test_documented_config_maps_are_named_after_runs_of_example() -> None:
     example = yaml.safe_load(EXAMPLE.read_text())["metadata"]["name"]
     token = re.compile(r"\d{8}")
     for command in commands("get configmap"):
@@ -52,7 +52,7 @@ def test_its_config_maps_are_named_as_those_of_the_example() -> None:
         assert len(found) == len(demanded_token("x"))
 
 
-def test_the_example_is_run_by_the_annotation_as_it_says(api_server: ApiServer, namespace: str) -> None:
+def test_documented_annotation_starts_run_of_example(api_server: ApiServer, namespace: str) -> None:
     api_server.kubectl("-n", namespace, "create", "-f", str(EXAMPLE))
     [command] = commands("annotate dmqb")
     assert f"{names.ANALYZE_ANNOTATION}=$(date)" in command

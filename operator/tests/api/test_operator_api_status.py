@@ -1,4 +1,4 @@
-"""A status that has everything is kept by a real API server as the operator wrote it."""
+"""Statuses with every field, stored and patched on a real API server."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ STATUSES: dict[str, tuple[dict[str, Any], StatusStruct]] = {
 
 
 @pytest.mark.parametrize("kind", STATUSES)
-def test_a_status_with_every_field_is_kept_as_it_was_written(api_server: ApiServer, namespace: str, kind: str) -> None:
+def test_api_server_keeps_every_field_of_status(api_server: ApiServer, namespace: str, kind: str) -> None:
     spec, status = STATUSES[kind]
     path = _make(api_server, namespace, kind, spec)
     written = status.to_dict()
@@ -153,14 +153,14 @@ def test_a_status_with_every_field_is_kept_as_it_was_written(api_server: ApiServ
     assert kept == written
 
 
-def test_every_field_of_a_group_is_in_that_status() -> None:
+def test_nested_status_types_have_every_field_set() -> None:
     parts = (GROUP, GROUP.delay[0], GROUP.resumed, GROUP.storage, GROUP.lateness, CORRECTED, CONDITION)
     for part in (*parts, VOLUMES, ANALYTICS, ANALYSED):
         assert part is not None
         assert set(part.to_dict()) == {field.encode_name for field in _fields(part)}
 
 
-def test_a_field_that_ended_is_gone_after_the_patch(api_server: ApiServer, namespace: str) -> None:
+def test_patch_removes_cleared_status_fields(api_server: ApiServer, namespace: str) -> None:
     path = _make(api_server, namespace, "Broker", {})
     before = STATUSES["Broker"][1].to_dict()
     api_server.merge(f"{path}/status", {"status": before})
@@ -172,7 +172,7 @@ def test_a_field_that_ended_is_gone_after_the_patch(api_server: ApiServer, names
     assert parse_broker(kept).status == BrokerStatus(size=2)
 
 
-def test_a_figure_of_the_analytics_that_ended_is_gone_after_the_patch(api_server: ApiServer, namespace: str) -> None:
+def test_patch_removes_cleared_analytics_figures(api_server: ApiServer, namespace: str) -> None:
     path = _make(api_server, namespace, "Broker", {})
     before = BrokerStatus(analytics=ANALYTICS).to_dict()
     api_server.merge(f"{path}/status", {"status": before})
@@ -182,7 +182,7 @@ def test_a_figure_of_the_analytics_that_ended_is_gone_after_the_patch(api_server
     assert api_server.merge(f"{path}/status", patch)["status"] == after
 
 
-def test_a_status_that_breaks_the_schema_is_refused(api_server: ApiServer, namespace: str) -> None:
+def test_status_that_violates_schema_is_rejected(api_server: ApiServer, namespace: str) -> None:
     path = _make(api_server, namespace, "Broker", {})
     with pytest.raises(ApiError, match=r"status.groups\[1\]: Duplicate value"):
         api_server.merge(f"{path}/status", {"status": {"groups": [GROUP.to_dict()] * 2}})

@@ -1,4 +1,4 @@
-"""Bodies become types with sentences for what is wrong; conditions keep their times; names fit where they must."""
+"""Parsing of resources, status patches, conditions, timestamps and object names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _body(spec: object = None, status: object = None, **metadata: object) -> dic
     return {"metadata": METADATA | metadata, "spec": spec or {}, "status": status or {}}
 
 
-def test_a_broker_without_a_spec_has_every_default() -> None:
+def test_broker_without_spec_has_every_default() -> None:
     broker = parse_broker(_body())
     assert (broker.name, broker.namespace, broker.uid, broker.generation) == ("demo", "default", "u-1", 3)
     assert (broker.spec.size, broker.spec.flush_disk_type, broker.spec.storage.size) == (1, "ASYNC_FLUSH", "10Gi")
@@ -54,13 +54,13 @@ def test_a_broker_without_a_spec_has_every_default() -> None:
     assert (broker.restart_annotation, broker.force_scale_in, broker.deleting) == ("2", True, False)
 
 
-def test_resources_that_are_given_are_not_mixed_with_the_default_ones() -> None:
+def test_given_resources_are_not_merged_with_defaults() -> None:
     broker = parse_broker(_body({"resources": {"limits": {"memory": "128Mi", "cpu": 1}}}))
     assert broker.spec.resources.requests == {}
     assert broker.spec.resources.limits == {"memory": "128Mi", "cpu": 1}
 
 
-def test_read_only_bodies_and_unknown_fields_are_taken() -> None:
+def test_read_only_bodies_and_unknown_fields_are_accepted() -> None:
     body = _body({"size": 2, "fromTheFuture": {"a": 1}, "config": MappingProxyType({"a": "b"})})
     broker = parse_broker(MappingProxyType({key: MappingProxyType(value) for key, value in body.items()}))
     assert (broker.spec.size, broker.spec.config) == (2, {"a": "b"})
@@ -89,13 +89,13 @@ def test_read_only_bodies_and_unknown_fields_are_taken() -> None:
         ({"external": {}}, "spec.external: object missing required field `type`. Correct it in the Broker."),
     ],
 )
-def test_a_broker_that_cannot_be_says_which_field_is_wrong(spec: dict[str, Any], sentence: str) -> None:
+def test_invalid_broker_spec_is_rejected_with_field_name(spec: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError) as refused:
         parse_broker(_body(spec))
     assert str(refused.value) == sentence
 
 
-def test_a_topic_has_the_name_of_its_resource_unless_it_says_another() -> None:
+def test_topic_name_defaults_to_resource_name() -> None:
     reference = {"brokerRef": {"name": "b"}}
     assert parse_topic(_body(reference)).topic_name == "demo"
     assert parse_topic(_body(reference | {"topicName": "DEMO"})).topic_name == "DEMO"
@@ -103,20 +103,20 @@ def test_a_topic_has_the_name_of_its_resource_unless_it_says_another() -> None:
         parse_topic(_body(reference, name="de.mo"))
 
 
-def test_a_level_table_is_checked_as_the_broker_checks_it() -> None:
+def test_level_table_is_validated_like_in_broker() -> None:
     config = parse_delay_level_config(_body({"levels": ["1s", "7d"], "overflow": "Reject"}))
     assert (config.spec.message_delay_level, config.spec.delay_level_overflow) == ("1s 7d", "reject")
     with pytest.raises(SpecError, match=r"spec.levels: messageDelayLevel, level 2: .*out of range"):
         parse_delay_level_config(_body({"levels": ["1s", "9999d"]}))
 
 
-def test_a_long_table_is_cut_at_a_level() -> None:
+def test_long_level_table_is_truncated_between_levels() -> None:
     config = parse_delay_level_config(_body({"levels": ["1000s"] * 100}))
     assert len(config.spec.short_table) <= 202
     assert set(config.spec.short_table.split()) == {"1000s", "…"}
 
 
-def test_a_status_comes_back_as_it_was_written() -> None:
+def test_status_round_trips() -> None:
     resumed = ResumedStatus(
         at="2026-11-21T06:00:00Z",
         boot_id="b",
@@ -131,17 +131,17 @@ def test_a_status_comes_back_as_it_was_written() -> None:
     assert parse_broker(_body(status=written)).status == status
 
 
-def test_a_status_that_cannot_be_read_is_an_empty_one() -> None:
+def test_unreadable_status_is_parsed_as_empty() -> None:
     assert parse_broker(_body(status={"size": "many"})).status == BrokerStatus()
 
 
-def test_only_what_changed_in_a_status_is_sent_and_what_went_away_is_taken_back() -> None:
+def test_status_patch_contains_only_changes_and_removals() -> None:
     before = {"size": 1, "nextDue": "2026-11-21T06:00:00Z", "groups": [1]}
     assert status_patch(before, dict(before)) is None
     assert status_patch(before, {"size": 2, "groups": [1]}) == {"status": {"size": 2, "nextDue": None}}
 
 
-def test_what_went_away_within_a_part_of_a_status_is_taken_back_too() -> None:
+def test_status_patch_removes_nested_fields() -> None:
     before = {"analytics": {"run": "1", "completedAt": "x", "groups": [1, 2]}, "gone": {"a": 1}}
     after = {"analytics": {"run": "2", "groups": [1]}, "new": {"b": {}}}
     changes: Manifest = {"analytics": {"run": "2", "completedAt": None, "groups": [1]}, "gone": None, "new": {"b": {}}}
@@ -149,7 +149,7 @@ def test_what_went_away_within_a_part_of_a_status_is_taken_back_too() -> None:
     assert status_patch(after, dict(after)) is None
 
 
-def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+def test_condition_keeps_transition_time_until_status_changes() -> None:
     conditions = with_condition((), "Ready", "False", "Creating", "a", NOW, 1)
     conditions = with_condition(conditions, "Progressing", "True", "Creating", "b", NOW, 1)
     later = NOW + timedelta(minutes=5)
@@ -169,22 +169,22 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     assert conditions[0].reason == "Creating"
 
 
-def test_a_message_of_a_condition_has_a_limit() -> None:
+def test_condition_message_is_truncated() -> None:
     [condition] = with_condition((), "Ready", "False", "Creating", "x" * 100_000, NOW, 1)
     assert (len(condition.message), condition.message[-1]) == (2_000, "…")
 
 
-def test_a_timestamp_is_read_as_it_was_written() -> None:
+def test_timestamp_round_trips_without_fractions() -> None:
     assert parse_timestamp(timestamp(NOW)) == NOW.replace(microsecond=0)
 
 
-def test_a_time_of_a_status_comes_back_in_ms_and_what_is_none_is_none() -> None:
+def test_timestamps_are_converted_to_ms_and_invalid_ones_to_none() -> None:
     assert ms_of_timestamp(timestamp_of_ms(1_790_000_000_999)) == 1_790_000_000_000
     assert ms_of_timestamp("2026-09-21T14:13:20.25+02:00") == 1_789_992_800_250
     assert [ms_of_timestamp(text) for text in (None, "", "soon", "2026-13-01T00:00:00Z")] == [None] * 4
 
 
-def test_names_of_the_longest_broker_fit_a_label_with_the_hash_of_a_revision() -> None:
+def test_object_names_of_longest_broker_name_fit_label_limit() -> None:
     longest = "b" * names.MAX_BROKER_NAME_CHARS
     last = names.MAX_SIZE - 1
     revision = f"{names.group_object(longest, last)}-{'0' * 10}"
@@ -192,7 +192,7 @@ def test_names_of_the_longest_broker_fit_a_label_with_the_hash_of_a_revision() -
     assert [name for name in (revision, *services) if len(name) > 63] == []
 
 
-def test_no_two_objects_of_two_brokers_have_one_name() -> None:
+def test_object_names_of_different_brokers_are_distinct() -> None:
     brokers = [
         "demo",
         "demo-analytics",
@@ -206,7 +206,7 @@ def test_no_two_objects_of_two_brokers_have_one_name() -> None:
     assert len(made) == len(set(made))
 
 
-def test_name_servers_are_addressed_one_by_one() -> None:
+def test_each_name_server_pod_has_its_own_address() -> None:
     assert names.namesrv_pod_addresses("demo", "ns", 2, "svc") == (
         "demo-namesrv-0.demo-namesrv-pods.ns.svc:9876",
         "demo-namesrv-1.demo-namesrv-pods.ns.svc:9876",
@@ -214,7 +214,7 @@ def test_name_servers_are_addressed_one_by_one() -> None:
     assert names.namesrv_client_address("demo", "ns") == "demo-namesrv.ns:9876"
 
 
-def test_a_selector_names_the_labels_of_the_pods() -> None:
+def test_selector_text_lists_sorted_labels() -> None:
     labels = names.labels("demo", "broker", 1)
     assert labels[names.GROUP_LABEL] == "1"
     assert set(labels) == set(names.OWN_LABELS)
@@ -222,7 +222,7 @@ def test_a_selector_names_the_labels_of_the_pods() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES_PATH.glob("*.yaml")), ids=lambda file: str(file.name))
-def test_examples_are_read_by_the_operator(file: Any) -> None:
+def test_examples_are_parsed_by_operator(file: Any) -> None:
     parsers = {"Broker": parse_broker, "Topic": parse_topic, "DelayLevelConfig": parse_delay_level_config}
     for body in yaml.safe_load_all(file.read_text()):
         if body["kind"] == "Secret":
@@ -232,7 +232,7 @@ def test_examples_are_read_by_the_operator(file: Any) -> None:
         assert parsers[body["kind"]](body).name == body["metadata"]["name"]
 
 
-def test_the_secret_on_the_page_has_the_operators_account_among_its_rules_as_an_administrator() -> None:
+def test_documented_secret_contains_administrator_account_of_operator() -> None:
     page = (REPOSITORY_PATH / "docs" / "operations" / "kubernetes.md").read_text()
     stated = yaml.safe_load(page.partition("## Access control\n\n```yaml\n")[2].partition("```")[0])["stringData"]
     rules = parse_rules(stated[RULES_KEY], 0)

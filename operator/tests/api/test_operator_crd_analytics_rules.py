@@ -1,4 +1,4 @@
-"""What a real API server says to analytics that cannot be: the sentences that users see."""
+"""Validation of `spec.analytics` by a real API server: accepted values, defaults, error messages."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ ACCEPTED: list[Spec] = [
 
 
 @pytest.mark.parametrize(("analytics", "field", "sentence"), REFUSED)
-def test_analytics_that_cannot_be_are_refused(
+def test_invalid_analytics_are_rejected(
     api_server: ApiServer, namespace: str, analytics: Spec, field: str, sentence: str
 ) -> None:
     said = refusal(api_server, namespace, "Broker", "demo", {"analytics": analytics})
@@ -132,9 +132,7 @@ def test_analytics_that_cannot_be_are_refused(
 
 
 @pytest.mark.parametrize("key", sorted(analytics_names.OWNED_SPARK_KEYS))
-def test_a_spark_property_of_the_operators_is_refused_with_what_to_do_instead(
-    api_server: ApiServer, namespace: str, key: str
-) -> None:
+def test_reserved_spark_property_is_rejected_with_remedy(api_server: ApiServer, namespace: str, key: str) -> None:
     begins = key.endswith((".", "_"))
     analytics = {"sparkConf": {key + "x" if begins else key: "1"}}
     said = refusal(api_server, namespace, "Broker", "demo", {"analytics": analytics})
@@ -142,15 +140,13 @@ def test_a_spark_property_of_the_operators_is_refused_with_what_to_do_instead(
 
 
 @pytest.mark.parametrize("analytics", ACCEPTED)
-def test_analytics_that_can_be_are_taken_as_they_are_written(
-    api_server: ApiServer, namespace: str, analytics: Spec
-) -> None:
+def test_valid_analytics_are_stored_unchanged(api_server: ApiServer, namespace: str, analytics: Spec) -> None:
     made = would_make(api_server, namespace, "Broker", "demo", {"analytics": analytics})
     assert not_kept(analytics, made["spec"]["analytics"]) == []
     assert parse_broker(made).spec == parse_broker(made | {"spec": {"analytics": analytics}}).spec
 
 
-def test_analytics_get_every_default(api_server: ApiServer, namespace: str) -> None:
+def test_empty_analytics_get_every_default(api_server: ApiServer, namespace: str) -> None:
     assert would_make(api_server, namespace, "Broker", "demo", {"analytics": {}})["spec"]["analytics"] == {
         "timeZone": "Etc/UTC",
         "suspend": False,
@@ -167,6 +163,6 @@ def test_analytics_get_every_default(api_server: ApiServer, namespace: str) -> N
     }
 
 
-def test_the_table_has_a_case_for_every_rule() -> None:
+def test_every_analytics_rule_has_test_case() -> None:
     told = {sentence for _, _, sentence in REFUSED} | set(analytics_names.OWNED_SPARK_KEYS.values())
     assert rules_without("Broker", told, below="spec.analytics") == []

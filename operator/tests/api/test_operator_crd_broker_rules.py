@@ -1,4 +1,4 @@
-"""What a real API server says to each Broker that cannot be: these tables are the sentences that users see."""
+"""Validation of Brokers by a real API server: accepted specs, changes, error messages."""
 
 from __future__ import annotations
 
@@ -226,25 +226,25 @@ CHANGED_BROKERS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
 
 
 @pytest.mark.parametrize(("spec", "field", "sentence"), REFUSED_BROKERS)
-def test_a_broker_that_cannot_be_is_refused(
+def test_invalid_broker_is_rejected(
     api_server: ApiServer, namespace: str, spec: Spec, field: str, sentence: str
 ) -> None:
     assert refusal(api_server, namespace, "Broker", "demo", spec) == [(field, sentence)]
 
 
 @pytest.mark.parametrize("key", sorted(names.OWNED_KEYS))
-def test_a_key_that_belongs_to_the_operator_is_refused_alone(api_server: ApiServer, namespace: str, key: str) -> None:
+def test_reserved_config_key_is_rejected_with_single_message(api_server: ApiServer, namespace: str, key: str) -> None:
     [(field, sentence)] = refusal(api_server, namespace, "Broker", "demo", {"config": {key: "x"}})
     assert field == "spec.config"
     assert sentence.startswith(f"{key} is set by the operator")
 
 
 @pytest.mark.parametrize("name", ["a.b", "1a"])
-def test_a_broker_needs_a_name_for_services(api_server: ApiServer, namespace: str, name: str) -> None:
+def test_broker_name_must_be_valid_service_name(api_server: ApiServer, namespace: str, name: str) -> None:
     assert refusal(api_server, namespace, "Broker", name, {}) == [("metadata", BROKER_NAME)]
 
 
-def test_a_broker_has_a_name_of_40_characters_at_most(api_server: ApiServer, namespace: str) -> None:
+def test_broker_name_has_at_most_40_characters(api_server: ApiServer, namespace: str) -> None:
     [(field, sentence)] = refusal(api_server, namespace, "Broker", "b" * 41, {})
     assert (field, sentence) == (
         "metadata",
@@ -254,13 +254,13 @@ def test_a_broker_has_a_name_of_40_characters_at_most(api_server: ApiServer, nam
 
 
 @pytest.mark.parametrize("spec", ACCEPTED_BROKERS)
-def test_a_broker_that_can_be_is_taken_as_it_is_written(api_server: ApiServer, namespace: str, spec: Spec) -> None:
+def test_valid_broker_is_stored_unchanged(api_server: ApiServer, namespace: str, spec: Spec) -> None:
     made = would_make(api_server, namespace, "Broker", "demo", spec)
     assert not_kept(spec, made["spec"]) == []
     assert parse_broker(made).spec == parse_broker(made | {"spec": spec}).spec
 
 
-def test_a_broker_without_a_spec_gets_every_default(api_server: ApiServer, namespace: str) -> None:
+def test_broker_without_spec_gets_every_default(api_server: ApiServer, namespace: str) -> None:
     made = api_server.create(collection(namespace, "Broker"), manifest("Broker", "demo", {}) | {"spec": {}})
     without = api_server.create(
         collection(namespace, "Broker") + "?dryRun=All",
@@ -282,13 +282,13 @@ def test_a_broker_without_a_spec_gets_every_default(api_server: ApiServer, names
 
 
 @pytest.mark.parametrize(("before", "after", "refused"), CHANGED_BROKERS)
-def test_a_broker_changes_only_to_what_its_volumes_allow(
+def test_broker_change_is_accepted_or_rejected(
     api_server: ApiServer, namespace: str, before: Spec, after: Spec, refused: tuple[str, str] | None
 ) -> None:
     check_change(api_server, namespace, "Broker", before, after, refused)
 
 
-def test_the_tables_have_a_case_for_every_rule() -> None:
+def test_every_broker_rule_has_test_case() -> None:
     told = {sentence for _, _, sentence in REFUSED_BROKERS} | {BROKER_NAME, LONG_NAME}
     told |= {refused[1] for _, _, refused in CHANGED_BROKERS if refused} | {CLASS_FIXED[1]}
     # test_operator_crd_analytics_rules.py has those of spec.analytics.

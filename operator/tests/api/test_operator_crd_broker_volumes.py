@@ -1,4 +1,4 @@
-"""What a real API server says to changes of a Broker's volumes: what the status tells of them decides."""
+"""Validation of changes of `spec.storage` by a real API server, depending on `status.volumes`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHANGES: list[tuple[Spec, Spec | None, Spec, tuple[str, str] | None]] = [
 
 
 @pytest.mark.parametrize(("before", "volumes", "after", "refused"), CHANGES)
-def test_volumes_change_only_to_what_they_can_be(
+def test_storage_change_is_accepted_or_rejected_by_volume_status(
     api_server: ApiServer,
     namespace: str,
     before: Spec,

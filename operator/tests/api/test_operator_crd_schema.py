@@ -1,4 +1,4 @@
-"""The CRDs are complete, bounded, described, and say what the operator's types say."""
+"""CRD schemas: completeness, bounds, descriptions, agreement with the operator's types."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HANDED_ON: dict[str, Any] = {
 """Handed on to Kubernetes as they are: the path in the Broker, and the model that they must be like."""
 
 
-def test_kinds_are_named_as_the_operator_knows_them() -> None:
+def test_crd_names_match_constants_of_operator() -> None:
     crds = load_crds()
     assert {kind: crd["spec"]["names"]["plural"] for kind, crd in crds.items()} == names.PLURALS
     for crd in crds.values():
@@ -59,7 +59,7 @@ def test_kinds_are_named_as_the_operator_knows_them() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_field_is_described(kind: str) -> None:
+def test_every_field_has_description(kind: str) -> None:
     # What metadata is, the API server says.
     bare = [
         path for path, node in walk(schema_of(kind)) if not path.startswith("metadata") and not node.get("description")
@@ -68,7 +68,7 @@ def test_every_field_is_described(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_text_list_and_map_is_bounded(kind: str) -> None:
+def test_every_string_list_and_map_is_bounded(kind: str) -> None:
     def is_unbounded(node: dict[str, Any]) -> bool:
         is_map = "additionalProperties" in node or node.get("x-kubernetes-preserve-unknown-fields")
         is_text = node.get("type") == "string" or node.get("x-kubernetes-int-or-string")
@@ -82,13 +82,13 @@ def test_every_text_list_and_map_is_bounded(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_list_says_how_its_entries_merge(kind: str) -> None:
+def test_every_list_declares_list_type(kind: str) -> None:
     lists = [(path, node) for path, node in walk(schema_of(kind)) if node.get("type") == "array"]
     assert [path for path, node in lists if "x-kubernetes-list-type" not in node] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_rule_has_a_sentence_and_none_shouts(kind: str) -> None:
+def test_every_rule_has_message_without_final_punctuation(kind: str) -> None:
     for path, node in walk(schema_of(kind)):
         for rule in node.get("x-kubernetes-validations", []):
             assert len(rule["message"]) > 20, path
@@ -97,13 +97,13 @@ def test_every_rule_has_a_sentence_and_none_shouts(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", ["spec", "status"])
-def test_types_and_schema_say_the_same(kind: str, part: str) -> None:
+def test_types_match_schema(kind: str, part: str) -> None:
     struct = TYPES[kind][part == "status"]
     assert _differences(part, at(schema_of(kind), part), inspect.type_info(struct)) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_types_have_the_defaults_that_the_api_server_fills_in(kind: str) -> None:
+def test_defaults_of_types_match_schema(kind: str) -> None:
     required = {"Topic": {"brokerRef": {"name": "b"}}, "DelayLevelConfig": {"levels": ["1s"]}}.get(kind, {})
     filled = with_defaults(at(schema_of(kind), "spec"), required)
     struct = TYPES[kind][0]
@@ -115,12 +115,12 @@ def test_types_have_the_defaults_that_the_api_server_fills_in(kind: str) -> None
 
 
 @pytest.mark.parametrize("path", HANDED_ON)
-def test_what_is_handed_on_has_the_fields_that_kubernetes_has(path: str) -> None:
+def test_embedded_kubernetes_types_have_all_their_fields(path: str) -> None:
     ours = at(schema_of("Broker"), path)["properties"]
     assert set(ours) == set(HANDED_ON[path].attribute_map.values())
 
 
-def test_the_keys_that_belong_to_the_operator_are_the_same_and_each_is_a_key() -> None:
+def test_reserved_config_keys_match_rules_and_exist() -> None:
     rules = at(schema_of("Broker"), "spec.config")["x-kubernetes-validations"]
     refused = {rule["rule"].removeprefix("!('").removesuffix("' in self)"): rule["message"] for rule in rules}
     # Keys of TLS are many, and told by how they begin; the operator does the same.
@@ -135,7 +135,7 @@ def test_the_keys_that_belong_to_the_operator_are_the_same_and_each_is_a_key() -
         assert message.startswith(f"{key} is set by the operator")
 
 
-def test_the_keys_that_name_fields_name_fields_that_there_are() -> None:
+def test_fields_named_in_messages_exist() -> None:
     fields = {path for path, _ in walk(schema_of("Broker"))}
     texts = [*names.OWNED_KEYS.values()]
     texts += [rule["message"] for rule in at(schema_of("Broker"), "spec.config")["x-kubernetes-validations"]]
@@ -144,7 +144,7 @@ def test_the_keys_that_name_fields_name_fields_that_there_are() -> None:
     assert [field for field in named if field not in fields] == []
 
 
-def test_spark_properties_that_belong_to_the_operator_are_said_in_the_same_words() -> None:
+def test_reserved_spark_properties_match_rules() -> None:
     rules = at(schema_of("Broker"), "spec.analytics.sparkConf")["x-kubernetes-validations"]
     stated = {
         key: rule["message"]
@@ -158,7 +158,7 @@ def test_spark_properties_that_belong_to_the_operator_are_said_in_the_same_words
     assert named <= fields
 
 
-def test_size_is_scaled_by_the_scale_subresource() -> None:
+def test_scale_subresource_scales_size() -> None:
     [version] = load_crds()["Broker"]["spec"]["versions"]
     scale = version["subresources"]["scale"]
     fields = {f".{path}" for path, _ in walk(schema_of("Broker"))}

@@ -1,4 +1,4 @@
-"""What users see of the resources through kubectl: columns, explanations, scaling, examples."""
+"""The resources in kubectl: columns, explanations, scaling, examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TO = {"brokerRef": {"name": "demo"}}
 ANALYTICS = ("broker.spec.analytics", "broker.spec.analytics.executor", "broker.status.analytics.groups")
 
 
-def test_a_broker_is_scaled_and_shows_its_selector(api_server: ApiServer, namespace: str) -> None:
+def test_broker_can_be_scaled_and_reports_selector(api_server: ApiServer, namespace: str) -> None:
     api_server.create(collection(namespace, "Broker"), manifest("Broker", "demo", {}))
     selector = names.selector_text(names.labels("demo", "broker"))
     status = {"size": 1, "selector": selector}
@@ -28,7 +28,7 @@ def test_a_broker_is_scaled_and_shows_its_selector(api_server: ApiServer, namesp
         api_server.merge(f"{collection(namespace, 'Broker')}/demo/scale", {"spec": {"replicas": 33}})
 
 
-def test_a_status_is_written_apart_from_the_spec(api_server: ApiServer, namespace: str) -> None:
+def test_status_and_spec_are_written_separately(api_server: ApiServer, namespace: str) -> None:
     path = f"{collection(namespace, 'Broker')}/demo"
     api_server.create(collection(namespace, "Broker"), manifest("Broker", "demo", {}))
     api_server.merge(path, {"status": {"size": 5}, "spec": {"size": 2}})
@@ -39,7 +39,7 @@ def test_a_status_is_written_apart_from_the_spec(api_server: ApiServer, namespac
     assert (now["spec"]["size"], now["status"]["size"], now["metadata"]["generation"]) == (2, 5, 2)
 
 
-def test_the_list_of_brokers_shows_what_matters(api_server: ApiServer, namespace: str) -> None:
+def test_broker_list_shows_documented_columns(api_server: ApiServer, namespace: str) -> None:
     api_server.create(collection(namespace, "Broker"), manifest("Broker", "demo", {"size": 2}))
     conditions = [_condition("Ready", "False", "GroupsNotReady"), _condition("Progressing", "True", "Rolling")]
     status = {
@@ -61,7 +61,7 @@ def test_the_list_of_brokers_shows_what_matters(api_server: ApiServer, namespace
     assert row.split()[7:] == ["Rolling", "demo-namesrv.ns:9876", "1s", "5s", "i:1", "4711"]
 
 
-def test_the_lists_of_topics_and_level_tables_show_what_matters(api_server: ApiServer, namespace: str) -> None:
+def test_topic_and_level_table_lists_show_documented_columns(api_server: ApiServer, namespace: str) -> None:
     api_server.create(collection(namespace, "Topic"), manifest("Topic", "t", TO))
     group = {"name": "demo-0", "writeQueues": 4, "readQueues": 8, "permission": "ReadWrite"}
     status: Spec = {"topicName": "t", "groups": [group], "conditions": [_condition("Ready", "True", "InEveryGroup")]}
@@ -106,14 +106,14 @@ def test_kubectl_explains_every_field(api_server: ApiServer) -> None:
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES_PATH.glob("*.yaml")), ids=lambda file: str(file.name))
-def test_examples_are_taken_without_a_warning(api_server: ApiServer, namespace: str, file: Any) -> None:
+def test_examples_are_accepted_without_warnings(api_server: ApiServer, namespace: str, file: Any) -> None:
     said = api_server.kubectl(
         "-n", namespace, "create", "--dry-run=server", "--validate=strict", "-f", str(file), check=False
     )
     assert re.fullmatch(r"(\S+ created \(server dry run\)\n)+", said)
 
 
-def test_a_field_that_is_misspelt_is_an_error_for_kubectl(api_server: ApiServer, namespace: str) -> None:
+def test_kubectl_rejects_unknown_field(api_server: ApiServer, namespace: str) -> None:
     misspelt = json.dumps(manifest("Broker", "demo", {"sizes": 2}))
     said = api_server.kubectl("-n", namespace, "create", "-f", "-", stdin=misspelt, check=False)
     assert 'unknown field "spec.sizes"' in said

@@ -1,4 +1,4 @@
-"""What a real API server says to each Topic and level table that cannot be, in the sentences that users see."""
+"""Validation of Topics and DelayLevelConfigs by a real API server: accepted specs, error messages."""
 
 from __future__ import annotations
 
@@ -111,38 +111,38 @@ ACCEPTED_LEVELS = [["1s"], ["3650d", "1s", "1s"], ["87600h", "5256000m", "315360
 
 
 @pytest.mark.parametrize(("name", "spec", "field", "sentence"), REFUSED_TOPICS)
-def test_a_topic_that_cannot_be_is_refused(
+def test_invalid_topic_is_rejected(
     api_server: ApiServer, namespace: str, name: str, spec: Spec, field: str, sentence: str
 ) -> None:
     assert refusal(api_server, namespace, "Topic", name, spec) == [(field, sentence)]
 
 
 @pytest.mark.parametrize(("name", "spec"), ACCEPTED_TOPICS)
-def test_a_topic_that_can_be_is_taken(api_server: ApiServer, namespace: str, name: str, spec: Spec) -> None:
+def test_valid_topic_is_accepted(api_server: ApiServer, namespace: str, name: str, spec: Spec) -> None:
     assert not_kept(spec, would_make(api_server, namespace, "Topic", name, spec)["spec"]) == []
 
 
 @pytest.mark.parametrize(("before", "after", "refused"), CHANGED_TOPICS)
-def test_a_topic_keeps_its_name_and_its_broker(
+def test_topic_name_and_broker_are_immutable(
     api_server: ApiServer, namespace: str, before: Spec, after: Spec, refused: tuple[str, str] | None
 ) -> None:
     check_change(api_server, namespace, "Topic", before, after, refused)
 
 
 @pytest.mark.parametrize(("levels", "field", "sentence"), REFUSED_LEVELS)
-def test_a_level_table_that_cannot_be_is_refused(
+def test_invalid_level_table_is_rejected(
     api_server: ApiServer, namespace: str, levels: list[object], field: str, sentence: str
 ) -> None:
     assert refusal(api_server, namespace, "DelayLevelConfig", "l", {"levels": levels}) == [(field, sentence)]
 
 
 @pytest.mark.parametrize("levels", ACCEPTED_LEVELS)
-def test_a_level_table_that_can_be_is_taken(api_server: ApiServer, namespace: str, levels: list[str]) -> None:
+def test_valid_level_table_is_accepted(api_server: ApiServer, namespace: str, levels: list[str]) -> None:
     made = would_make(api_server, namespace, "DelayLevelConfig", "l", {"levels": levels})
     assert made["spec"] == {"levels": levels, "overflow": "Clamp"}
 
 
-def test_the_tables_have_a_case_for_every_rule() -> None:
+def test_every_topic_and_level_rule_has_test_case() -> None:
     told = {sentence for *_, sentence in REFUSED_TOPICS} | {sentence for *_, sentence in REFUSED_LEVELS}
     told |= {refused[1] for _, _, refused in CHANGED_TOPICS if refused}
     assert rules_without("Topic", told) + rules_without("DelayLevelConfig", told) == []

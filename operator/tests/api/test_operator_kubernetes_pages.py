@@ -1,4 +1,4 @@
-"""Commands of README and of the quick start that an API server alone can answer, each page twice in succession.
+"""Commands of README and quick start that need only an API server, each page run twice.
 
 What needs pods, an operator or the node's images is typed by nobody here: e2e/kind has clusters for that.
 """
@@ -27,7 +27,7 @@ def commands(page: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_can_be_typed_twice(page: Path, api_server: ApiServer, namespace: str, tmp_path: Path) -> None:
+def test_commands_of_page_can_be_repeated(page: Path, api_server: ApiServer, namespace: str, tmp_path: Path) -> None:
     files = {name: tmp_path / name for name, _ in SAVED.findall(page.read_text())}
     for name, text in SAVED.findall(page.read_text()):
         files[name].write_text(text)

@@ -1,4 +1,4 @@
-"""docs/operations/resources.md names what the schemas and the operator have, and nothing else."""
+"""Agreement of docs/operations/resources.md with the schemas and the operator."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ HANDED_ON = (
 
 
 @pytest.mark.parametrize("kind", sorted(names.PLURALS))
-def test_the_page_has_exactly_the_fields_of_the_schema(kind: str) -> None:
+def test_page_lists_exactly_fields_of_schema(kind: str) -> None:
     assert _fields_of_the_page(kind) == {path for path, _ in _leaves(kind)}
 
 
 @pytest.mark.parametrize("kind", sorted(names.PLURALS))
-def test_the_page_states_the_defaults_and_bounds_of_the_schema(kind: str) -> None:
+def test_page_states_defaults_and_bounds_of_schema(kind: str) -> None:
     rows = _rows(kind)
     for path, node in _leaves(kind):
         row = next(text for fields, text in rows if path in fields)
@@ -40,7 +40,7 @@ def test_the_page_states_the_defaults_and_bounds_of_the_schema(kind: str) -> Non
             assert re.search(rf"\| {node['maxProperties']}[ a-z]*\|", row), path
 
 
-def test_the_page_names_every_condition_and_reason_and_no_other() -> None:
+def test_page_lists_exactly_conditions_and_reasons_of_operator() -> None:
     table = PAGE.partition("## Conditions")[2]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
@@ -51,12 +51,12 @@ def test_the_page_names_every_condition_and_reason_and_no_other() -> None:
     assert conditions == {str(condition) for condition in ConditionType}
 
 
-def test_the_page_names_the_annotations_that_a_user_sets() -> None:
+def test_page_lists_user_annotations() -> None:
     for annotation in (names.RESTART_ANNOTATION, names.FORCE_SCALE_IN_ANNOTATION, names.ANALYZE_ANNOTATION):
         assert f"| `{annotation}` |" in PAGE
 
 
-def test_the_page_states_the_shape_of_a_name() -> None:
+def test_page_states_limit_of_broker_name() -> None:
     assert f"at most {names.MAX_BROKER_NAME_CHARS} characters" in PAGE
 
 

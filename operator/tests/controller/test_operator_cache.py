@@ -1,4 +1,4 @@
-"""What is believed of watches, lists and own writes, and who is woken by it."""
+"""The watch cache: updates from watches, lists and own writes, and the keys they enqueue."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def seen() -> Seen:
     return Seen()
 
 
-def test_an_older_version_never_replaces_a_newer_one(seen: Seen) -> None:
+def test_older_version_never_replaces_newer_one(seen: Seen) -> None:
     seen.cache.put("Pod", an_object("Pod", "p", 10, status={"phase": "Running"}))
     seen.cache.put("Pod", an_object("Pod", "p", 9, status={"phase": "Pending"}))
     found = seen.cache.get("Pod", "ns", "p")
@@ -58,7 +58,7 @@ def test_an_older_version_never_replaces_a_newer_one(seen: Seen) -> None:
     assert found["status"] == {"phase": "Running"}
 
 
-def test_an_answer_completes_what_a_watch_of_a_former_definition_showed(seen: Seen) -> None:
+def test_response_completes_object_from_outdated_watch(seen: Seen) -> None:
     """Such a watch shows objects without the fields that only the new definition has."""
     seen.event(an_object("Broker", "demo", 10, spec={}))
     assert seen.woken_by(an_object("Broker", "demo", 10, spec={"paused": True})) == [Key("Broker", "ns", "demo")]
@@ -68,7 +68,7 @@ def test_an_answer_completes_what_a_watch_of_a_former_definition_showed(seen: Se
     assert found["spec"] == {"paused": True}
 
 
-def test_a_list_completes_it_too_and_its_way_to_show_an_object_is_no_difference(seen: Seen) -> None:
+def test_list_completes_object_and_ignores_differences_in_form(seen: Seen) -> None:
     whole = an_object("Broker", "demo", 10, spec={"paused": True})
     item = {key: value for key, value in whole.items() if key not in ("apiVersion", "kind")}
     seen.event(an_object("Broker", "demo", 10, spec={}))
@@ -80,7 +80,7 @@ def test_a_list_completes_it_too_and_its_way_to_show_an_object_is_no_difference(
     assert not seen.cache.differs("Broker", None, [item], "12")
 
 
-def test_an_end_of_an_object_that_was_made_anew_meanwhile_is_ignored(seen: Seen) -> None:
+def test_deletion_of_former_object_with_same_name_is_ignored(seen: Seen) -> None:
     seen.cache.put("Pod", an_object("Pod", "p", 10, metadata={"uid": "new"}))
     seen.cache.remove("Pod", an_object("Pod", "p", 11, metadata={"uid": "old"}))
     assert seen.cache.get("Pod", "ns", "p") is not None
@@ -88,19 +88,19 @@ def test_an_end_of_an_object_that_was_made_anew_meanwhile_is_ignored(seen: Seen)
     assert seen.cache.get("Pod", "ns", "p") is None
 
 
-def test_who_last_wrote_which_field_is_not_kept(seen: Seen) -> None:
+def test_managed_fields_are_not_cached(seen: Seen) -> None:
     seen.cache.put("Pod", an_object("Pod", "p", 1, metadata={"managedFields": [{"manager": "x"}]}))
     assert "managedFields" not in seen.cache.all("Pod")[0]["metadata"]
 
 
-def test_objects_of_others_and_of_other_namespaces_are_not_kept() -> None:
+def test_unmanaged_objects_and_other_namespaces_are_not_cached() -> None:
     seen = Seen(("ns",))
     seen.cache.put("Pod", an_object("Pod", "theirs", 1, metadata={"labels": {}}))
     seen.cache.put("Broker", an_object("Broker", "elsewhere", 1, metadata={"namespace": "other"}))
     assert seen.cache.all("Pod") == seen.cache.all("Broker") == []
 
 
-def test_kinds_that_are_not_watched_are_an_error_and_not_absent(seen: Seen) -> None:
+def test_reading_unwatched_kind_raises_error(seen: Seen) -> None:
     with pytest.raises(LookupError, match=r"kube\.get"):
         seen.cache.get("Secret", "ns", "demo-http-token")
 
@@ -115,7 +115,7 @@ def test_objects_are_found_by_owner_and_by_label(seen: Seen) -> None:
     assert seen.cache.owned("Pod", "set") == []
 
 
-def test_a_list_ends_what_is_not_in_it_but_for_what_is_younger(seen: Seen) -> None:
+def test_list_removes_missing_objects_except_newer_ones(seen: Seen) -> None:
     for name, version in (("gone", 5), ("kept", 6), ("younger", 30)):
         seen.cache.put("Service", an_object("Service", name, version))
     listed = [an_object("Service", "kept", 6), an_object("Service", "missed", 8)]
@@ -125,18 +125,18 @@ def test_a_list_ends_what_is_not_in_it_but_for_what_is_younger(seen: Seen) -> No
     assert not seen.cache.differs("Service", None, listed, "20")
 
 
-def test_a_list_of_one_namespace_says_nothing_about_others(seen: Seen) -> None:
+def test_list_of_one_namespace_leaves_other_namespaces_unchanged(seen: Seen) -> None:
     seen.cache.put("Service", an_object("Service", "elsewhere", 5, metadata={"namespace": "other"}))
     assert seen.cache.replace("Service", "ns", [], "20") == 0
 
 
-def test_a_child_wakes_its_broker_unless_nothing_but_its_version_changed(seen: Seen) -> None:
+def test_owned_object_enqueues_broker_unless_only_its_version_changed(seen: Seen) -> None:
     assert seen.woken_by(an_object("Pod", "p", 1)) == [Key("Broker", "ns", "demo")]
     assert seen.woken_by(an_object("Pod", "p", 2)) == []
     assert seen.woken_by(an_object("Pod", "p", 3, status={"phase": "Running"})) == [Key("Broker", "ns", "demo")]
 
 
-def test_a_driver_of_the_analytics_wakes_its_broker_and_its_executors_are_not_even_seen(seen: Seen) -> None:
+def test_analytics_driver_enqueues_broker_and_executors_are_not_cached(seen: Seen) -> None:
     broker = parse_broker({"metadata": {"name": "demo", "namespace": "ns"}, "spec": {"analytics": {}}})
     assert broker.spec.analytics is not None
     run = AnalyticsRun(group=0, token="1", image="i", read="HTTP")
@@ -148,7 +148,7 @@ def test_a_driver_of_the_analytics_wakes_its_broker_and_its_executors_are_not_ev
     assert seen.cache.counts()["Pod"] == 1
 
 
-def test_own_status_and_what_kopf_notes_wake_nobody(seen: Seen) -> None:
+def test_own_status_and_kopf_annotations_enqueue_nothing(seen: Seen) -> None:
     spec = {"brokerRef": {"name": "demo"}}
     seen.woken_by(an_object("Topic", "t", 1, spec=spec, metadata={"generation": 1}))
     noted = {"generation": 1, "annotations": {"delaymq.io/kopf-managed": "yes", "delaymq.io/release": "{}"}}
@@ -157,7 +157,7 @@ def test_own_status_and_what_kopf_notes_wake_nobody(seen: Seen) -> None:
     assert seen.woken_by(wished) == [Key("Topic", "ns", "t")]
 
 
-def test_a_broker_wakes_its_topics_when_its_standing_changes_and_not_with_its_figures(seen: Seen) -> None:
+def test_broker_enqueues_topics_on_readiness_change_but_not_on_figures(seen: Seen) -> None:
     for name, broker in (("mine", "demo"), ("theirs", "other")):
         seen.woken_by(an_object("Topic", name, 1, spec={"brokerRef": {"name": broker}}))
     group = {"group": 0, "ready": False, "pending": 1}
@@ -168,13 +168,13 @@ def test_a_broker_wakes_its_topics_when_its_standing_changes_and_not_with_its_fi
     assert keys == [Key("Topic", "ns", "mine")]
 
 
-def test_a_restart_annotation_wakes_the_broker(seen: Seen) -> None:
+def test_restart_annotation_enqueues_broker(seen: Seen) -> None:
     seen.woken_by(an_object("Broker", "demo", 1))
     annotated = an_object("Broker", "demo", 2, metadata={"annotations": {"delaymq.io/restart": "now"}})
     assert Key("Broker", "ns", "demo") in seen.woken_by(annotated)
 
 
-def test_delay_levels_wake_their_brokers_and_a_broker_that_changes_them_wakes_both(seen: Seen) -> None:
+def test_delay_levels_enqueue_brokers_and_changed_reference_enqueues_both(seen: Seen) -> None:
     levels = [an_object("DelayLevelConfig", name, 1, metadata={"generation": 1}) for name in ("old", "new")]
     broker = an_object("Broker", "demo", 2, spec={"delayLevelConfigRef": {"name": "old"}}, metadata={"generation": 1})
     seen.woken_by(*levels, broker)
@@ -188,7 +188,7 @@ def test_delay_levels_wake_their_brokers_and_a_broker_that_changes_them_wakes_bo
     }
 
 
-def test_the_end_of_one_of_two_topics_for_a_name_wakes_the_other(seen: Seen) -> None:
+def test_deletion_of_conflicting_topic_enqueues_the_other(seen: Seen) -> None:
     older = an_object("Topic", "older", 1, spec={"brokerRef": {"name": "demo"}, "topicName": "orders"})
     younger = an_object("Topic", "orders", 2, spec={"brokerRef": {"name": "demo"}})
     seen.woken_by(older, younger)
@@ -197,7 +197,7 @@ def test_the_end_of_one_of_two_topics_for_a_name_wakes_the_other(seen: Seen) -> 
     assert Key("Topic", "ns", "orders") in seen.woken
 
 
-def test_topics_for_one_name_are_found_without_looking_through_all_topics(seen: Seen) -> None:
+def test_conflicting_topics_are_found_without_scanning_all_topics(seen: Seen) -> None:
     def looked_through(kind: str, namespace: str | None = None) -> list[Manifest]:
         raise AssertionError("all Topics were looked through for one of them")
 

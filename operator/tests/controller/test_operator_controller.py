@@ -1,4 +1,4 @@
-"""Which key is reconciled when; time is virtual."""
+"""The controller's scheduling of reconciliation, in virtual time."""
 
 import asyncio
 import itertools
@@ -54,7 +54,7 @@ async def done(key: Key) -> Outcome:
     return Outcome()
 
 
-def test_many_wakes_are_one_run_and_one_more_when_it_went_on() -> None:
+def test_repeated_enqueues_are_merged_into_one_further_run() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async def slow(key: Key) -> Outcome:
             await asyncio.sleep(10)
@@ -73,7 +73,7 @@ def test_many_wakes_are_one_run_and_one_more_when_it_went_on() -> None:
     run_virtually(scenario)
 
 
-def test_a_key_is_never_run_twice_at_a_time() -> None:
+def test_key_is_never_reconciled_concurrently() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         running: Counter[Key] = Counter()
 
@@ -95,7 +95,7 @@ def test_a_key_is_never_run_twice_at_a_time() -> None:
     run_virtually(scenario)
 
 
-def test_no_more_keys_run_at_a_time_than_there_are_workers() -> None:
+def test_concurrent_runs_are_limited_to_number_of_workers() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         running = most = 0
 
@@ -117,7 +117,7 @@ def test_no_more_keys_run_at_a_time_than_there_are_workers() -> None:
     run_virtually(scenario)
 
 
-def test_an_outcome_says_when_to_look_again_and_whom_to_wake() -> None:
+def test_outcome_requeues_its_key_and_enqueues_others() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async def next_one(key: Key) -> Outcome:
             return Outcome(10.0, enqueue=(B,)) if key == A else Outcome()
@@ -132,7 +132,7 @@ def test_an_outcome_says_when_to_look_again_and_whom_to_wake() -> None:
     run_virtually(scenario)
 
 
-def test_failures_are_tried_again_ever_later_up_to_a_limit() -> None:
+def test_failures_are_retried_with_bounded_backoff() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async def failing(key: Key) -> Outcome:
             raise BrokerUnreachable("10.0.0.1:8080", "no answer")
@@ -150,7 +150,7 @@ def test_failures_are_tried_again_ever_later_up_to_a_limit() -> None:
     run_virtually(scenario)
 
 
-def test_a_conflict_is_tried_again_at_once_and_a_lasting_one_is_not() -> None:
+def test_conflict_is_retried_promptly_and_persistent_conflict_backs_off() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async def conflict(key: Key) -> Outcome:
             raise KubeError(409, "Conflict", "it was changed")
@@ -166,7 +166,7 @@ def test_a_conflict_is_tried_again_at_once_and_a_lasting_one_is_not() -> None:
     run_virtually(scenario)
 
 
-def test_a_wake_shortens_the_wait_after_a_failure_and_never_makes_it_spin() -> None:
+def test_enqueue_shortens_backoff_without_busy_loop() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async def failing(key: Key) -> Outcome:
             raise BrokerUnreachable("10.0.0.1:8080", "no answer")
@@ -184,7 +184,7 @@ def test_a_wake_shortens_the_wait_after_a_failure_and_never_makes_it_spin() -> N
     run_virtually(scenario)
 
 
-def test_what_wakes_itself_is_slowed_down() -> None:
+def test_key_that_requeues_itself_is_throttled() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async def itself(key: Key) -> Outcome:
             return Outcome(0.0, enqueue=(key,))
@@ -198,7 +198,7 @@ def test_what_wakes_itself_is_slowed_down() -> None:
     run_virtually(scenario)
 
 
-def test_a_success_forgets_the_failures_before_it() -> None:
+def test_success_resets_backoff() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         attempts = 0
 
@@ -218,7 +218,7 @@ def test_a_success_forgets_the_failures_before_it() -> None:
     run_virtually(scenario)
 
 
-def test_a_run_without_an_end_is_ended_and_the_worker_goes_on() -> None:
+def test_hanging_run_is_cancelled_and_worker_continues() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async def hanging(key: Key) -> Outcome:
             if key == A:
@@ -238,7 +238,7 @@ def test_a_run_without_an_end_is_ended_and_the_worker_goes_on() -> None:
     run_virtually(scenario)
 
 
-def test_a_bug_is_logged_with_its_stack_and_tried_again_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_bug_is_logged_with_stack_trace_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(loop: VirtualLoop) -> None:
         async def broken(key: Key) -> Outcome:
             raise KeyError("spec")
@@ -253,7 +253,7 @@ def test_a_bug_is_logged_with_its_stack_and_tried_again_later(caplog: pytest.Log
     assert caplog.records[0].exc_info is not None
 
 
-def test_everything_known_is_looked_at_now_and_then_though_nothing_changes() -> None:
+def test_known_keys_are_resynced_periodically() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         controller, runs = started(loop, done, resync_s=600, known=(A, B))
         await asyncio.sleep(6_000)
@@ -263,7 +263,7 @@ def test_everything_known_is_looked_at_now_and_then_though_nothing_changes() -> 
     run_virtually(scenario)
 
 
-def test_while_a_key_is_held_it_is_not_reconciled() -> None:
+def test_locked_key_is_not_reconciled() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         entered: list[float] = []
 
@@ -283,7 +283,7 @@ def test_while_a_key_is_held_it_is_not_reconciled() -> None:
     run_virtually(scenario)
 
 
-def test_keys_that_are_gone_leave_nothing_behind() -> None:
+def test_state_of_finished_keys_is_discarded() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         controller, _ = started(loop, done)
         for n in range(1_000):
@@ -295,7 +295,7 @@ def test_keys_that_are_gone_leave_nothing_behind() -> None:
     run_virtually(scenario)
 
 
-def test_a_stop_lets_runs_end_for_a_while_and_begins_nothing_more() -> None:
+def test_stop_waits_for_running_keys_and_starts_no_more() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         ended: list[Key] = []
 

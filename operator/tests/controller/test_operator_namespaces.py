@@ -1,4 +1,4 @@
-"""Each watched namespace is independent: one that must not be listed stops no other, and may come back."""
+"""Independent service of watched namespaces: a forbidden one stops no other and may become readable."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def of(namespace: str) -> Key:
     return Key("Broker", namespace, "demo")
 
 
-def test_a_namespace_that_must_not_be_listed_keeps_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
+def test_forbidden_namespace_does_not_delay_others(caplog: pytest.LogCaptureFixture) -> None:
     tenants = Tenants("b", "a")
     tenants.lists.forbidden.add("b")
     serve(tenants, lambda: of("a") in tenants.reconciled, lambda: len(tenants.stranded) > 2)
@@ -150,7 +150,7 @@ def test_a_namespace_that_must_not_be_listed_keeps_no_other_waiting(caplog: pyte
     assert "the operator's role lacks this" in said[0]
 
 
-def test_a_namespace_that_may_be_listed_later_is_served_then() -> None:
+def test_namespace_is_served_once_listing_is_permitted() -> None:
     tenants = Tenants("a", "b")
     tenants.lists.forbidden.add("b")
 
@@ -169,7 +169,7 @@ def test_a_namespace_that_may_be_listed_later_is_served_then() -> None:
     assert tenants.serving.served == {"a", "b"}
 
 
-def test_a_namespace_that_must_not_be_listed_any_more_is_dropped_and_the_others_go_on() -> None:
+def test_namespace_is_dropped_when_listing_becomes_forbidden() -> None:
     tenants = Tenants("a", "b")
     serve(
         tenants,
@@ -183,7 +183,7 @@ def test_a_namespace_that_must_not_be_listed_any_more_is_dropped_and_the_others_
     assert [found["metadata"]["namespace"] for found in tenants.cache.all("Broker")] == ["a", "b"]
 
 
-def test_it_ends_when_nothing_is_served_and_waits_until_something_can_be() -> None:
+def test_server_stops_without_readable_namespace_and_waits_for_one() -> None:
     tenants = Tenants("a", "b")
     tenants.lists.forbidden |= {"a", "b"}
 
@@ -203,7 +203,7 @@ def test_it_ends_when_nothing_is_served_and_waits_until_something_can_be() -> No
     assert tenants.serving.served == set()
 
 
-def test_what_is_left_is_released_though_nothing_can_be_served() -> None:
+def test_stranded_finalizers_are_released_without_served_namespace() -> None:
     tenants = Tenants("b")
     tenants.lists.forbidden.add("b")
     tenants.is_left = True
@@ -218,7 +218,7 @@ def test_what_is_left_is_released_though_nothing_can_be_served() -> None:
     assert set(tenants.stranded) == {"b"}
 
 
-def test_an_api_server_that_is_away_drops_nothing() -> None:
+def test_unreachable_api_server_drops_no_namespace() -> None:
     tenants = Tenants("a")
 
     def leave() -> bool:
@@ -256,7 +256,7 @@ class Held:
         ({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["theirs"]}, None, []),
     ],
 )
-def test_only_what_is_being_deleted_and_released_loses_the_finalizer(
+def test_finalizer_is_removed_only_from_deleted_and_released_objects(
     metadata: dict[str, Any], waiting: Waiting | None, patched: list[list[str]]
 ) -> None:
     tenants = Tenants("a")
@@ -277,7 +277,7 @@ def test_only_what_is_being_deleted_and_released_loses_the_finalizer(
     assert all(patch["metadata"]["resourceVersion"] == "7" for patch in kube.patches)
 
 
-def test_what_cannot_be_listed_or_released_is_no_error() -> None:
+def test_failed_list_or_release_raises_no_error() -> None:
     tenants = Tenants("a")
     held = {"namespace": "a", "name": "orders", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER]}
     kube: Any = Held({"metadata": held | {"resourceVersion": "7"}})

@@ -1,4 +1,4 @@
-"""The cache is compared with lists, whatever happens."""
+"""Periodic comparison of the cache with lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Lists:
         return {"items": [{"metadata": one} for one in metadata], "metadata": {"resourceVersion": "1000"}}
 
 
-def test_comparing_goes_on_after_an_object_that_nobody_can_handle(
+def test_comparison_continues_after_handler_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sync, "GRACE_S", 0.0)

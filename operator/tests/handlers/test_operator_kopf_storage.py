@@ -1,4 +1,4 @@
-"""What people write into kopf's annotations."""
+"""Invalid content in kopf's annotations."""
 
 from __future__ import annotations
 
@@ -65,21 +65,21 @@ def told(annotations: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("text", NONSENSE, ids=range(len(NONSENSE)))
-def test_nonsense_about_the_last_handling_hides_no_news(text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_last_handled_configuration_hides_no_event(text: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     assert told({"delaymq.io/last-handled-configuration": text}) == ["orders"]
     assert caplog.records == []
 
 
 @pytest.mark.parametrize("text", UNREADABLE)
-def test_progress_that_cannot_be_read_is_none(text: str) -> None:
+def test_unreadable_progress_is_ignored(text: str) -> None:
     settings = kopf.OperatorSettings()
     configure(settings, request_timeout_s=1)
     body = kopf.Body({"metadata": {"annotations": {"delaymq.io/release": text}}})
     assert settings.persistence.progress_storage.fetch(key=RELEASE, body=body) is None
 
 
-def test_progress_that_kopf_wrote_is_read_again() -> None:
+def test_stored_progress_round_trips() -> None:
     settings = kopf.OperatorSettings()
     configure(settings, request_timeout_s=1)
     storage, patch = settings.persistence.progress_storage, kopf.Patch()

@@ -1,4 +1,4 @@
-"""The SparkApplication of a group: what it asks of the Spark operator, what its pods are like, what a user may add."""
+"""The SparkApplication of a group: fields for the Spark operator, pods, command, user settings."""
 
 import copy
 from collections.abc import Iterator
@@ -115,13 +115,13 @@ def used(made: Manifest) -> dict[str, set[str]]:
     return found | {f"spec.{role}": set(made["spec"][role]) for role in ("driver", "executor")}
 
 
-def test_the_fields_that_are_used_are_these() -> None:
+def test_used_fields_match_recorded_list() -> None:
     assert used(application(**EVERYTHING)) == USED
 
 
 @pytest.mark.parametrize("run", [RUN, BESIDE], ids=["http", "volume"])
 @pytest.mark.parametrize("analytics", [{}, EVERYTHING], ids=["nothing", "everything"])
-def test_the_spark_operator_s_schema_knows_all_of_it(run: AnalyticsRun, analytics: Manifest) -> None:
+def test_application_conforms_to_schema_of_spark_operator(run: AnalyticsRun, analytics: Manifest) -> None:
     made = application(run, **analytics)
     schema = spark_operator_schema()
     if schema is not None:
@@ -132,7 +132,7 @@ def test_the_spark_operator_s_schema_knows_all_of_it(run: AnalyticsRun, analytic
     assert all(used(made)[path] <= known for path, known in USED.items())
 
 
-def test_it_belongs_to_the_broker_and_is_named_after_group_and_run() -> None:
+def test_application_is_owned_by_broker_and_named_after_group_and_run() -> None:
     metadata = application()["metadata"]
     assert metadata["name"] == "demo-analytics-1-29654400"
     assert metadata["ownerReferences"][0]["uid"] == "u-1"
@@ -140,11 +140,11 @@ def test_it_belongs_to_the_broker_and_is_named_after_group_and_run() -> None:
     assert metadata["labels"]["delaymq.io/group"] == "1"
 
 
-def test_nothing_is_tried_again_by_itself() -> None:
+def test_spark_operator_does_not_restart_failed_application() -> None:
     assert application()["spec"]["restartPolicy"] == {"type": "Never"}
 
 
-def test_it_reads_the_broker_s_http_by_the_name_of_its_group_s_service() -> None:
+def test_application_reads_store_through_http_service_of_group() -> None:
     assert option(application(), "--store") == "http://demo-broker-1.ns.svc:8080"
     assert option(application(), "--publish") == "configmap/ns/demo-analytics-1-29654400"
     assert "--levels" not in application()["spec"]["arguments"]
@@ -154,7 +154,7 @@ def test_it_reads_the_broker_s_http_by_the_name_of_its_group_s_service() -> None
         assert "affinity" not in pods(application())[role]
 
 
-def test_or_the_volume_read_only_beside_the_broker() -> None:
+def test_application_mounts_volume_read_only_on_node_of_broker() -> None:
     made = application(BESIDE)
     assert option(made, "--store") == "/mnt/delaymq/store"
     assert option(made, "--levels") == "1s 5s"
@@ -171,7 +171,7 @@ def test_or_the_volume_read_only_beside_the_broker() -> None:
         assert term["topologyKey"] == "kubernetes.io/hostname"
 
 
-def test_what_the_spec_says_comes_to_the_command() -> None:
+def test_spec_is_translated_into_command_options() -> None:
     made = application(**EVERYTHING)
     assert made["spec"]["arguments"][0] == "report"
     assert "--skipped-ok" in made["spec"]["arguments"]
@@ -182,7 +182,7 @@ def test_what_the_spec_says_comes_to_the_command() -> None:
     assert option(application(), "--out") is None
 
 
-def test_pods_fulfil_the_restricted_pod_security_standard_without_the_webhook() -> None:
+def test_pods_meet_restricted_pod_security_standard_without_webhook() -> None:
     for role, pod in pods(application(**EVERYTHING)).items():
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 10001
@@ -202,7 +202,7 @@ def test_pods_fulfil_the_restricted_pod_security_standard_without_the_webhook() 
         assert pod["enableServiceLinks"] is False
 
 
-def test_only_the_driver_may_ask_the_api_server() -> None:
+def test_only_driver_has_service_account_token() -> None:
     made = application()
     assert made["spec"]["driver"]["serviceAccount"] == "demo-analytics"
     assert "automountServiceAccountToken" not in pods(made)["driver"]
@@ -210,7 +210,7 @@ def test_only_the_driver_may_ask_the_api_server() -> None:
     assert application(serviceAccountName="mine")["spec"]["driver"]["serviceAccount"] == "mine"
 
 
-def test_the_watches_see_drivers_and_no_executors() -> None:
+def test_watch_labels_select_drivers_but_not_executors() -> None:
     made = application()
     labels = made["metadata"]["labels"]
     assert (labels | made["spec"]["driver"]["labels"])["app.kubernetes.io/managed-by"] == "delaymq-operator"
@@ -220,12 +220,12 @@ def test_the_watches_see_drivers_and_no_executors() -> None:
     assert executors["app.kubernetes.io/component"] == "analytics"
 
 
-def test_templates_name_no_owner_so_that_pods_go_with_their_application() -> None:
+def test_pod_templates_have_no_metadata() -> None:
     for role in ("driver", "executor"):
         assert "metadata" not in application()["spec"][role]["template"]
 
 
-def test_sizes_are_handed_on_as_a_sparkapplication_has_them() -> None:
+def test_resource_sizes_are_copied_into_application() -> None:
     made = application(**EVERYTHING)["spec"]
     driver = {key: made["driver"][key] for key in ("cores", "coreRequest", "coreLimit", "memory", "memoryOverhead")}
     assert driver == EVERYTHING["driver"]
@@ -236,7 +236,7 @@ def test_sizes_are_handed_on_as_a_sparkapplication_has_them() -> None:
     assert (plain["driver"]["memory"], plain["executor"]["instances"]) == ("1g", 1)
 
 
-def test_properties_of_the_user_never_win_over_those_of_the_operator() -> None:
+def test_user_properties_never_override_those_of_operator() -> None:
     mine = application()["spec"]["sparkConf"]
     assert mine["spark.local.dir"].startswith("/tmp/")
     assert all(spark_key_owner(key) for key in mine)
@@ -245,7 +245,7 @@ def test_properties_of_the_user_never_win_over_those_of_the_operator() -> None:
     assert application(sparkConf=users)["spec"]["sparkConf"] == mine | {"spark.sql.ansi.enabled": "false"}
 
 
-def test_a_submission_makes_no_network_policy_which_the_spark_operator_may_not() -> None:
+def test_network_policy_step_of_spark_is_disabled() -> None:
     excluded = "spark.kubernetes.driver.pod.excludedFeatureSteps"
     step = "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
     assert application(sparkConf={excluded: ""})["spec"]["sparkConf"][excluded] == step
@@ -253,12 +253,12 @@ def test_a_submission_makes_no_network_policy_which_the_spark_operator_may_not()
 
 @pytest.mark.parametrize("name", ["b", "b" * 40, "a-" * 19 + "bb"])
 @pytest.mark.parametrize("group", [0, 31])
-def test_the_driver_s_name_fits_a_label(name: str, group: int) -> None:
+def test_driver_name_fits_label_limit(name: str, group: int) -> None:
     run = AnalyticsRun(group=group, token="d1234567", image="i", read="HTTP")
     assert len(application(run, name)["metadata"]["name"] + "-driver") <= 63
 
 
-def test_the_result_goes_with_its_application_and_the_watches_do_not_see_it() -> None:
+def test_result_is_owned_by_application_and_not_watched() -> None:
     made = application() | {}
     made["metadata"]["uid"] = "u-2"
     result = analytics_result(broker(), made)
@@ -268,7 +268,7 @@ def test_the_result_goes_with_its_application_and_the_watches_do_not_see_it() ->
     assert "data" not in result
 
 
-def test_the_account_is_bound_to_the_chart_s_role() -> None:
+def test_service_account_is_bound_to_role_of_chart() -> None:
     of = broker()
     account, binding = analytics_service_account(of), analytics_role_binding(of, "delaymq-analytics", "ClusterRole")
     assert account["metadata"]["name"] == binding["subjects"][0]["name"] == "demo-analytics"
@@ -280,7 +280,7 @@ def test_the_account_is_bound_to_the_chart_s_role() -> None:
     }
 
 
-def test_policies_let_drivers_and_executors_come_to_the_http_port_only() -> None:
+def test_policy_admits_spark_pods_to_http_port_only() -> None:
     made = supporting_objects(broker(network=True), Context(image="i", token="t"), [0])
     [policy] = [each for each in made if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] == "demo-broker"]
     peer = {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/component": "analytics"}
@@ -288,7 +288,7 @@ def test_policies_let_drivers_and_executors_come_to_the_http_port_only() -> None
     assert [[port["port"] for port in rule["ports"]] for rule in rules] == [[8080]]
 
 
-def test_the_policy_of_spark_pods_belongs_to_the_broker_and_leaves_egress_alone() -> None:
+def test_policy_of_spark_pods_is_owned_by_broker_and_covers_ingress_only() -> None:
     policy = analytics_network_policy(broker())
     assert policy["metadata"]["name"] == "demo-analytics"
     assert [owner["uid"] for owner in policy["metadata"]["ownerReferences"]] == ["u-1"]
@@ -296,7 +296,7 @@ def test_the_policy_of_spark_pods_belongs_to_the_broker_and_leaves_egress_alone(
     assert policy["spec"]["policyTypes"] == ["Ingress"]
 
 
-def test_the_policy_of_spark_pods_selects_no_pod_of_another_product() -> None:
+def test_policy_of_spark_pods_selects_no_foreign_pods() -> None:
     labels = {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/component": "analytics"}
     assert not selects(analytics_network_policy(broker())["spec"]["podSelector"], labels)
     theirs = labels | {"app.kubernetes.io/name": "shop"}

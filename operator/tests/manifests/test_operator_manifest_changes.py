@@ -1,4 +1,4 @@
-"""Each field of a Broker's spec, and what a change of it changes: objects, and whose pods are restarted."""
+"""Effects of each field of a Broker's spec: changed objects and restarted pods."""
 
 import json
 from collections.abc import Iterator
@@ -201,14 +201,14 @@ def restarted(before: dict[str, Manifest], after: dict[str, Manifest]) -> set[st
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda name: name.replace(" ", "-"))
-def test_a_field_changes_these_objects_and_restarts_these_pods(change: str) -> None:
+def test_field_changes_listed_objects_and_restarts_listed_pods(change: str) -> None:
     old, new, objects, restarts = CHANGES[change]
     before, after = everything(broker(old)), everything(broker(new))
     assert changed(before, after) == objects
     assert restarted(before, after) == restarts
 
 
-def test_the_table_has_every_field_of_the_spec() -> None:
+def test_every_field_of_spec_has_test_case() -> None:
     def fields(kind: type[msgspec.Struct], path: str = "") -> Iterator[str]:
         for field in msgspec.structs.fields(kind):
             inner = field.type
@@ -230,12 +230,12 @@ def test_the_table_has_every_field_of_the_spec() -> None:
 
 
 @pytest.mark.parametrize("restart", ["1", "now"])
-def test_the_restart_annotation_restarts_everything(restart: str) -> None:
+def test_restart_annotation_restarts_everything(restart: str) -> None:
     before, after = everything(broker({})), everything(broker({}, **{"delaymq.io/restart": restart}))
     assert restarted(before, after) == BOTH
 
 
-def test_a_newer_operator_with_another_default_image_restarts_nothing() -> None:
+def test_new_default_image_of_operator_restarts_nothing() -> None:
     made = [
         broker_stateful_set(
             broker({}),
@@ -247,7 +247,7 @@ def test_a_newer_operator_with_another_default_image_restarts_nothing() -> None:
     assert made[0]["metadata"]["annotations"] == made[1]["metadata"]["annotations"]
 
 
-def test_the_hash_of_a_plain_broker_is_what_it_always_was() -> None:
+def test_input_hash_of_plain_broker_is_stable() -> None:
     """Another hash here restarts every broker at an upgrade of the operator."""
     found = everything(broker({}))
     assert found[BROKERS]["metadata"]["annotations"] == {INPUTS_ANNOTATION: "9d950498448fd71d"}

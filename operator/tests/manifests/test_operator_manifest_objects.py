@@ -1,4 +1,4 @@
-"""Services, budgets, policies, configuration."""
+"""Services, disruption budgets, network policies and configuration of a Broker."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def objects(**spec: Any) -> dict[tuple[str, str], Manifest]:
     return {(each["kind"], each["metadata"]["name"]): each for each in found}
 
 
-def test_a_plain_broker_has_these_objects() -> None:
+def test_plain_broker_has_expected_objects() -> None:
     assert set(objects()) == {
         ("ConfigMap", "demo-broker-conf"),
         ("Service", "demo-broker-pods"),
@@ -45,18 +45,18 @@ def test_a_plain_broker_has_these_objects() -> None:
     }
 
 
-def test_nothing_of_name_servers_is_made_when_others_are_used() -> None:
+def test_external_name_servers_get_no_objects() -> None:
     assert not [name for _, name in objects(nameServers={"addresses": ["a:1"]}) if "namesrv" in name]
     with_policy = objects(nameServers={"addresses": ["a:1"]}, networkPolicy={"enabled": True})
     assert ("NetworkPolicy", "demo-namesrv") not in with_policy
     assert name_server_external_service(broker(nameServers={"addresses": ["a:1"]}, external=NODE_PORT)) is None
 
 
-def test_no_account_is_made_when_the_pods_have_another() -> None:
+def test_no_service_account_is_created_if_spec_names_one() -> None:
     assert ("ServiceAccount", "demo-broker") not in objects(podTemplate={"serviceAccountName": "mine"})
 
 
-def test_every_object_carries_the_labels_by_which_watches_see_it() -> None:
+def test_every_object_has_labels_of_watches() -> None:
     everything: list[Manifest | None] = [
         *objects(networkPolicy={"enabled": True}).values(),
         token_secret(broker(), "t"),
@@ -77,7 +77,7 @@ def ports(service: Manifest) -> dict[str, int]:
     return {port["name"]: port["port"] for port in service["spec"]["ports"]}
 
 
-def test_a_group_is_reached_by_an_address_of_its_own_even_before_it_is_ready() -> None:
+def test_group_service_has_fixed_address_and_publishes_unready_pods() -> None:
     service = group_service(broker(), 1, "10.96.0.7")
     assert service["spec"]["clusterIP"] == "10.96.0.7"
     assert service["spec"]["publishNotReadyAddresses"] is True
@@ -85,7 +85,7 @@ def test_a_group_is_reached_by_an_address_of_its_own_even_before_it_is_ready() -
     assert ports(service) == {"broker": 10911, "fast": 10909, "http": 8080}
 
 
-def test_node_ports_are_the_ports_that_the_broker_listens_on_and_http_stays_inside() -> None:
+def test_node_ports_equal_listen_ports_and_http_is_not_exposed() -> None:
     outside = group_external_service(broker(external=NODE_PORT, size=3), 2)
     assert outside is not None
     assert outside["spec"]["type"] == "NodePort"
@@ -99,11 +99,11 @@ def test_node_ports_are_the_ports_that_the_broker_listens_on_and_http_stays_insi
 
 
 @pytest.mark.parametrize(("external", "port"), [({}, 10911), ({"advertisedAddress": "192.0.2.1"}, 10931)])
-def test_groups_behind_one_load_balancer_address_have_ports_of_their_own(external: Manifest, port: int) -> None:
+def test_groups_behind_shared_load_balancer_address_have_distinct_ports(external: Manifest, port: int) -> None:
     assert listen_port(broker(external={"type": "LoadBalancer"} | external).spec, 2) == port
 
 
-def test_load_balancers_get_their_class_and_annotations() -> None:
+def test_load_balancers_get_class_and_annotations() -> None:
     external = {"type": "LoadBalancer", "loadBalancerClass": "x/y", "annotations": {"a": "b"}}
     for service in (
         group_external_service(broker(external=external), 0),
@@ -116,7 +116,7 @@ def test_load_balancers_get_their_class_and_annotations() -> None:
         assert all("nodePort" not in port for port in service["spec"]["ports"])
 
 
-def test_nodes_are_drained_one_pod_at_a_time() -> None:
+def test_disruption_budgets_allow_one_unavailable_pod() -> None:
     for name in ("demo-broker", "demo-namesrv"):
         assert objects()["PodDisruptionBudget", name]["spec"]["maxUnavailable"] == 1
 
@@ -133,14 +133,14 @@ OPERATOR = {
 }
 
 
-def test_a_network_policy_lets_in_the_namespace_and_the_operator_and_http_only_the_operator() -> None:
+def test_policy_admits_namespace_to_broker_ports_and_only_operator_to_http() -> None:
     assert policy("demo-broker") == [
         ([{"podSelector": {}}, OPERATOR], [10909, 10911]),
         ([OPERATOR], [8080]),
     ]
 
 
-def test_a_network_policy_lets_in_whom_the_spec_names() -> None:
+def test_policy_admits_peers_listed_in_spec() -> None:
     block = {"ipBlock": {"cidr": "192.0.2.0/24"}}
     scraper = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
     clients, metrics = policy("demo-broker", allowFrom=[block], allowMetricsFrom=[scraper])
@@ -148,13 +148,13 @@ def test_a_network_policy_lets_in_whom_the_spec_names() -> None:
     assert metrics == ([scraper, OPERATOR], [8080])
 
 
-def test_brokers_reach_their_name_servers_whatever_the_policy_says() -> None:
+def test_brokers_can_always_reach_their_name_servers() -> None:
     [(peers, found)] = policy("demo-namesrv", allowFrom=[{"ipBlock": {"cidr": "192.0.2.0/24"}}])
     assert any("podSelector" in peer and "namespaceSelector" not in peer for peer in peers)
     assert found == [9876]
 
 
-def test_a_policy_without_anybody_to_let_in_has_no_rule_that_lets_everybody_in() -> None:
+def test_policy_without_peers_has_no_rule_that_admits_everyone() -> None:
     alone = Context(image="i", token="t")
     [found] = [
         each
@@ -165,7 +165,7 @@ def test_a_policy_without_anybody_to_let_in_has_no_rule_that_lets_everybody_in()
     assert [8080] not in [[port["port"] for port in rule["ports"]] for rule in found["spec"]["ingress"]]
 
 
-def test_broker_conf_is_what_the_spec_says_and_a_broker_reads_it_so() -> None:
+def test_broker_conf_contains_settings_of_spec_and_is_parsed_by_broker() -> None:
     spec = broker(flush="Sync", config={"fileReservedTime": "48", "regionId": r"a\b"}).spec
     settings = broker_settings(spec, DelayTable(levels="1s 2s", overflow="reject"))
     read = parse_properties_text(broker_conf(settings))
@@ -178,7 +178,7 @@ def test_broker_conf_is_what_the_spec_says_and_a_broker_reads_it_so() -> None:
     assert config.region_id == r"a\b"
 
 
-def test_hot_settings_have_a_default_for_what_the_spec_does_not_say_and_leave_permissions_alone() -> None:
+def test_hot_settings_include_defaults_but_no_permissions() -> None:
     found = hot_settings({"fileReservedTime": "48", "maxConnections": "5"})
     assert "logLevel" not in found
     assert hot_settings({"logLevel": "debug"})["logLevel"] == "debug"

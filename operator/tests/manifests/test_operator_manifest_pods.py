@@ -1,4 +1,4 @@
-"""What the pods of a Broker are made like."""
+"""The pods of brokers and NameServers."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def pod_of(stateful_set: Manifest) -> Manifest:
     return spec
 
 
-def test_pods_fulfil_the_restricted_pod_security_standard(made: Make) -> None:
+def test_pods_meet_restricted_pod_security_standard(made: Make) -> None:
     pod = pod_of(made())
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] > 0
@@ -49,25 +49,25 @@ def test_pods_fulfil_the_restricted_pod_security_standard(made: Make) -> None:
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
 
 
-def test_pods_get_no_credentials_and_no_variables_of_services(made: Make) -> None:
+def test_pods_get_no_api_token_and_no_service_variables(made: Make) -> None:
     pod = pod_of(made())
     assert pod["automountServiceAccountToken"] is False
     assert pod["enableServiceLinks"] is False
     assert pod["serviceAccountName"] == "demo-broker"
 
 
-def test_volumes_belong_to_the_group_of_the_image_without_a_walk_over_all_files(made: Make) -> None:
+def test_volumes_get_group_of_image_without_recursive_ownership_change(made: Make) -> None:
     security = pod_of(made())["securityContext"]
     assert security["fsGroup"] == security["runAsGroup"] == 10001
     assert security["fsGroupChangePolicy"] == "OnRootMismatch"
 
 
-def test_whatever_is_written_to_is_mounted(made: Make) -> None:
+def test_writable_directories_are_mounted(made: Make) -> None:
     container = pod_of(made())["containers"][0]
     assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {"/tmp", "/var/lib/delaymq"}
 
 
-def test_probes_ask_over_http_and_give_a_recovery_an_hour(made: Make) -> None:
+def test_probes_use_http_and_allow_an_hour_for_recovery(made: Make) -> None:
     container = pod_of(made())["containers"][0]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     for name, path in (("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
@@ -78,11 +78,11 @@ def test_probes_ask_over_http_and_give_a_recovery_an_hour(made: Make) -> None:
     assert container["readinessProbe"]["periodSeconds"] <= 2
 
 
-def test_only_the_operator_restarts_pods(made: Make) -> None:
+def test_stateful_sets_restart_pods_only_on_delete(made: Make) -> None:
     assert made()["spec"]["updateStrategy"] == {"type": "OnDelete"}
 
 
-def test_selectors_never_change_whatever_the_spec_says(made: Make) -> None:
+def test_selectors_do_not_depend_on_spec(made: Make) -> None:
     plain = made()
     other = made(
         size=5,
@@ -95,7 +95,7 @@ def test_selectors_never_change_whatever_the_spec_says(made: Make) -> None:
     assert plain["spec"]["selector"]["matchLabels"].items() <= other["spec"]["template"]["metadata"]["labels"].items()
 
 
-def test_the_broker_owns_and_controls_what_is_made_but_not_the_claims(made: Make) -> None:
+def test_broker_owns_stateful_sets_but_not_claims(made: Make) -> None:
     found = made()
     [owner] = found["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Broker", "demo", "u-1")
@@ -104,7 +104,7 @@ def test_the_broker_owns_and_controls_what_is_made_but_not_the_claims(made: Make
     assert all("ownerReferences" not in claim["metadata"] for claim in found["spec"].get("volumeClaimTemplates", []))
 
 
-def test_pods_of_a_kind_prefer_different_nodes_and_a_user_can_say_otherwise(made: Make) -> None:
+def test_pods_prefer_different_nodes_unless_affinity_is_set(made: Make) -> None:
     softly = pod_of(made())["affinity"]["podAntiAffinity"]
     assert list(softly) == ["preferredDuringSchedulingIgnoredDuringExecution"]
     hard: Manifest = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}
@@ -113,7 +113,7 @@ def test_pods_of_a_kind_prefer_different_nodes_and_a_user_can_say_otherwise(made
     assert pod_of(made(podTemplate={"affinity": node}))["affinity"].keys() == {"podAntiAffinity", "nodeAffinity"}
 
 
-def test_pod_template_reaches_the_pods_but_takes_no_label_of_ours(made: Make) -> None:
+def test_pod_template_is_applied_but_cannot_override_reserved_labels(made: Make) -> None:
     stateful_set = made(
         imagePullSecrets=[{"name": "pull"}],
         podTemplate={
@@ -145,7 +145,7 @@ def environment(stateful_set: Manifest) -> dict[str, str | None]:
     return {entry["name"]: entry.get("value") for entry in pod_of(stateful_set)["containers"][0]["env"]}
 
 
-def test_a_broker_is_told_its_name_and_addresses_by_variables() -> None:
+def test_broker_gets_name_and_addresses_from_variables() -> None:
     found = environment(broker_stateful_set(broker(nameServers={"replicas": 2}), CONTEXT, GROUP))
     assert found["DELAYMQ_BROKER_NAME"] == "demo-1"
     assert found["DELAYMQ_BROKER_CLUSTER_NAME"] == "demo"
@@ -157,17 +157,17 @@ def test_a_broker_is_told_its_name_and_addresses_by_variables() -> None:
     assert elsewhere["DELAYMQ_NAMESRV_ADDR"] == "a:1;b:2"
 
 
-def test_names_of_name_servers_can_be_whole_ones() -> None:
+def test_name_server_addresses_use_configured_cluster_domain() -> None:
     context = replace(CONTEXT, cluster_domain="svc.cluster.local")
     found = environment(broker_stateful_set(broker(), context, GROUP))
     assert found["DELAYMQ_NAMESRV_ADDR"] == "demo-namesrv-0.demo-namesrv-pods.ns.svc.cluster.local:9876"
 
 
-def test_the_token_is_only_in_the_secret() -> None:
+def test_token_appears_only_in_secret() -> None:
     assert "sesame" not in json.dumps(stateful_sets(broker()))
 
 
-def test_variables_of_a_user_cannot_take_the_place_of_ours() -> None:
+def test_user_variables_cannot_override_reserved_ones() -> None:
     env = [{"name": "TZ", "value": "UTC"}, {"name": "DELAYMQ_BROKER_NAME", "value": "x"}]
     stateful_set = broker_stateful_set(broker(podTemplate={"env": env}), CONTEXT, GROUP)
     names = [entry["name"] for entry in pod_of(stateful_set)["containers"][0]["env"]]
@@ -177,13 +177,13 @@ def test_variables_of_a_user_cannot_take_the_place_of_ours() -> None:
 
 
 @pytest.mark.parametrize(("delete_claim", "kept"), [(False, "Retain"), (True, "Delete")])
-def test_volumes_outlive_the_broker_unless_the_spec_says_otherwise(delete_claim: bool, kept: str) -> None:
+def test_claims_outlive_broker_unless_delete_claim_is_set(delete_claim: bool, kept: str) -> None:
     found = broker_stateful_set(broker(storage={"deleteClaim": delete_claim}), CONTEXT, GROUP)
     policy = found["spec"]["persistentVolumeClaimRetentionPolicy"]
     assert policy == {"whenDeleted": kept, "whenScaled": "Retain"}
 
 
-def test_the_claim_has_the_size_the_class_and_the_labels_by_which_it_is_found() -> None:
+def test_claim_has_size_class_and_labels() -> None:
     found = broker_stateful_set(broker(storage={"storageClassName": "fast"}), CONTEXT, GROUP)
     [claim] = found["spec"]["volumeClaimTemplates"]
     assert claim["spec"]["resources"]["requests"]["storage"] == "10Gi"
@@ -192,7 +192,7 @@ def test_the_claim_has_the_size_the_class_and_the_labels_by_which_it_is_found() 
     assert claim["metadata"]["labels"]["delaymq.io/group"] == "1"
 
 
-def test_manifests_are_the_same_bytes_for_the_same_input() -> None:
+def test_manifests_are_identical_for_equal_input() -> None:
     spec = {
         "podTemplate": {"labels": {"b": "1", "a": "2"}, "nodeSelector": {"z": "1", "y": "2"}},
         "resources": {"requests": {"memory": "1Gi", "cpu": "1"}},

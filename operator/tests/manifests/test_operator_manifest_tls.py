@@ -1,4 +1,4 @@
-"""The Secret with a certificate in the pods of brokers and NameServers."""
+"""The certificate Secret in the pods of brokers and NameServers."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ def broker(**spec: Any) -> Broker:
     return parse_broker({"metadata": {"name": "demo", "namespace": "ns", "uid": "u", "generation": 1}, "spec": spec})
 
 
-def test_without_a_secret_nothing_is_added() -> None:
+def test_nothing_is_added_without_tls_secret() -> None:
     found = broker()
     assert (tls_environment(found), tls_mounts(found), tls_volumes(found)) == ({}, [], [])
 
 
-def test_the_files_that_are_named_are_those_that_are_mounted() -> None:
+def test_variables_name_mounted_certificate_files() -> None:
     found = broker(tls={"secretName": "orders-tls"})
     [volume], [mount] = tls_volumes(found), tls_mounts(found)
     items = [{"key": name, "path": name} for name in ("tls.crt", "tls.key")]
@@ -27,12 +27,12 @@ def test_the_files_that_are_named_are_those_that_are_mounted() -> None:
 
 
 @pytest.mark.parametrize("key", ["useTLS", "tls.enable", "tls.server.mode", "tls.server.certPath"])
-def test_keys_of_tls_are_no_settings_of_a_broker_in_kubernetes(key: str) -> None:
+def test_tls_keys_are_rejected_in_config(key: str) -> None:
     with pytest.raises(SpecError, match=r"spec\.tls\.secretName"):
         broker(config={key: "x"})
 
 
-def test_a_secret_without_a_name_is_refused() -> None:
+def test_tls_secret_without_name_is_rejected() -> None:
     with pytest.raises(SpecError):
         broker(tls={"secretName": ""})
     with pytest.raises(SpecError):

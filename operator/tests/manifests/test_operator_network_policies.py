@@ -1,4 +1,4 @@
-"""Which pod reaches which port, computed from the rendered objects, is what the page says."""
+"""Network access computed from the rendered objects, compared with the tables in kubernetes.md."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def columns(of: Broker) -> dict[str, list[tuple[Peer, int]]]:
 
 
 @pytest.mark.parametrize("title", POLICIES)
-def test_the_page_has_the_complete_matrix(title: str) -> None:
+def test_documented_access_matrix_matches_policies(title: str) -> None:
     of = broker(networkPolicy=POLICIES[title], analytics={})
     made = policies(of)
     computed = {
@@ -131,7 +131,7 @@ def _all_the_same(answers: list[bool]) -> bool:
     return answers[0]
 
 
-def test_without_policies_everybody_reaches_every_port() -> None:
+def test_every_port_is_reachable_without_policies() -> None:
     of = broker(analytics={})
     assert policies(of) == []
     assert all(
@@ -143,7 +143,7 @@ def test_without_policies_everybody_reaches_every_port() -> None:
     )
 
 
-def test_a_broker_whose_port_changes_is_reached_at_both_ports_until_it_is_restarted() -> None:
+def test_old_and_new_port_are_reachable_until_broker_restarts() -> None:
     outside = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
     of = broker(external=outside, networkPolicy={"enabled": True}, analytics={})
     client, pod = Peer(name="c", namespace="ns"), targets(of)["broker"]
@@ -158,7 +158,7 @@ def test_a_broker_whose_port_changes_is_reached_at_both_ports_until_it_is_restar
     assert not lets_in(policies(of), client, pod, 10911)
 
 
-def test_the_evaluator_knows_what_the_renderer_does_not_use() -> None:
+def test_evaluator_supports_features_that_renderer_does_not_use() -> None:
     target = Peer(name="t", namespace="ns", labels={"a": "1"}, ports={"web": 80})
     policy: Manifest = {
         "metadata": {"namespace": "ns"},

@@ -1,4 +1,4 @@
-"""Access control of a Broker: the account for requests to brokers, and the condition without one."""
+"""Access control of a Broker: the operator's account for requests to brokers, and TLS for administrators."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ def put_secret(kube: FakeKube, **texts: str) -> None:
     kube.put(secret | encoded(**texts))
 
 
-def test_the_account_is_read_from_the_secret() -> None:
+def test_account_is_read_from_secret() -> None:
     assert parse_secret(encoded(accessKey="operators\n", secretKey="operators-secret")).account == ACCOUNT
     assert "operators-secret" not in repr(ACCOUNT)
 
@@ -49,11 +49,11 @@ def test_the_account_is_read_from_the_secret() -> None:
         {"data": {"accessKey": "%%%", "secretKey": 7}},
     ],
 )
-def test_what_is_no_account_is_none(secret: Manifest | None) -> None:
+def test_secret_without_valid_account_yields_none(secret: Manifest | None) -> None:
     assert parse_secret(secret).account is None
 
 
-def test_the_account_is_read_again_after_a_while_and_for_another_secret() -> None:
+def test_account_is_read_again_after_expiry_and_for_another_secret() -> None:
     world = TopicWorld(groups=1)
     asked = []
 
@@ -81,7 +81,7 @@ def test_the_account_is_read_again_after_a_while_and_for_another_secret() -> Non
     assert account("others") == AdminAccount(access_key="operators", secret_key="others-secret-4")
 
 
-def test_brokers_of_topics_are_asked_by_the_account() -> None:
+def test_topic_requests_to_brokers_use_account() -> None:
     world = TopicWorld(groups=1)
     world.kube.change("Broker", "demo", accessControl={"secretName": "rules"})
     world.kube.objects["Secret", "ns", "rules"] = encoded(accessKey="operators", secretKey="operators-secret")
@@ -92,7 +92,7 @@ def test_brokers_of_topics_are_asked_by_the_account() -> None:
     assert broker_endpoint("10.0.0.1", 10911, "t").account is None
 
 
-def test_a_broker_without_an_account_for_the_operator_says_so_until_there_is_one() -> None:
+def test_missing_operator_account_is_reported_until_added() -> None:
     world = FakeWorld()
     put_secret(world.kube, **RULES)
     world.create(size=1, accessControl={"secretName": "rules"})
@@ -104,7 +104,7 @@ def test_a_broker_without_an_account_for_the_operator_says_so_until_there_is_one
     world.run(lambda: world.settled and world.condition("Degraded")["status"] == "False")
 
 
-def test_settings_are_given_to_brokers_by_the_account() -> None:
+def test_settings_are_sent_to_brokers_with_account() -> None:
     world = FakeWorld()
     put_secret(world.kube, **RULES, accessKey="operators", secretKey="operators-secret")
     world.create(size=1, accessControl={"secretName": "rules"})
@@ -122,7 +122,7 @@ def test_settings_are_given_to_brokers_by_the_account() -> None:
     assert accounts == [ACCOUNT]
 
 
-def test_pods_get_the_rules_and_nothing_else_of_the_secret() -> None:
+def test_pods_mount_only_rules_of_secret() -> None:
     def made(**spec: Any) -> Manifest:
         body = {"metadata": {"name": "demo", "namespace": "ns", "uid": "u-1"}, "spec": spec}
         context = Context(image="delaymq/broker:1", token="sesame")
@@ -158,7 +158,7 @@ def that_need_tls(world: FakeWorld) -> list[int]:
     return found
 
 
-def test_administrators_of_new_brokers_with_a_certificate_need_tls() -> None:
+def test_administrators_of_new_brokers_with_certificate_need_tls() -> None:
     world = settled(size=2, **GUARDED)
     assert that_need_tls(world) == [0, 1]
     world.change(size=3)
@@ -169,7 +169,7 @@ def test_administrators_of_new_brokers_with_a_certificate_need_tls() -> None:
     assert that_need_tls(world) == [0, 1, 2]
 
 
-def test_access_control_or_a_spec_that_is_new_decides() -> None:
+def test_tls_requirement_depends_on_access_control_and_config() -> None:
     assert that_need_tls(settled(accessControl={"secretName": "rules"})) == []
     assert that_need_tls(settled(**GUARDED, config={"aclAdminNeedsTls": "false"})) == []
     world = settled(tls={"secretName": "certificate"})
@@ -179,7 +179,7 @@ def test_access_control_or_a_spec_that_is_new_decides() -> None:
     assert that_need_tls(world) == [0]
 
 
-def test_an_upgrade_of_the_operator_does_not_ask_administrators_for_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_upgrade_does_not_require_tls_of_administrators(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
         before.setattr("delaymq_operator.reconcile.broker.apply.stateful_sets._admin_needs_tls", lambda p: False)
         world = settled(size=2, **GUARDED)

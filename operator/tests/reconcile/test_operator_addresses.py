@@ -1,4 +1,4 @@
-"""The addresses that brokers tell clients."""
+"""The addresses that brokers advertise to clients."""
 
 import copy
 
@@ -18,7 +18,7 @@ def world() -> FakeWorld:
     return found
 
 
-def test_the_address_is_remembered_with_the_volume_and_asked_for_again(world: FakeWorld) -> None:
+def test_address_is_recorded_on_claim_and_requested_again(world: FakeWorld) -> None:
     address = world.existing("Service", "demo-broker-0")["spec"]["clusterIP"]
     annotations = world.existing("PersistentVolumeClaim", "store-demo-broker-0-0")["metadata"]["annotations"]
     assert annotations["delaymq.io/advertised-ip"] == address
@@ -30,7 +30,7 @@ def test_the_address_is_remembered_with_the_volume_and_asked_for_again(world: Fa
     assert world.pod_uids() == before
 
 
-def test_an_address_that_somebody_else_has_by_now_is_replaced_and_the_broker_restarted(world: FakeWorld) -> None:
+def test_address_taken_by_another_service_is_replaced_and_broker_restarted(world: FakeWorld) -> None:
     service = world.existing("Service", "demo-broker-0")
     address = service["spec"]["clusterIP"]
     world.kube.remove("Service", NAMESPACE, "demo-broker-0")
@@ -46,7 +46,7 @@ def test_an_address_that_somebody_else_has_by_now_is_replaced_and_the_broker_res
     assert world.status["groups"][0]["address"] == f"{new}:10911"
 
 
-def test_a_node_port_that_is_taken_is_named(world: FakeWorld) -> None:
+def test_occupied_node_port_is_reported(world: FakeWorld) -> None:
     taken = {"name": "x", "port": 1, "nodePort": 30911}
     other = {"kind": "Service", "metadata": {"name": "thief", "namespace": NAMESPACE}}
     world.kube.put(other | {"spec": {"clusterIP": "10.9.9.9", "ports": [taken]}})
@@ -64,7 +64,7 @@ def test_a_node_port_that_is_taken_is_named(world: FakeWorld) -> None:
     assert world.existing("Service", "demo-broker-0-external")["spec"]["ports"][0]["nodePort"] == 30911
 
 
-def test_a_group_waits_for_the_address_of_its_load_balancer() -> None:
+def test_group_waits_for_load_balancer_address() -> None:
     world = FakeWorld()
     world.create(size=1, external={"type": "LoadBalancer"})
     world.run(lambda: world.reason("Degraded") == "AddressPending")
@@ -80,7 +80,7 @@ def test_a_group_waits_for_the_address_of_its_load_balancer() -> None:
     assert world.status["externalNameServers"] == ["192.0.2.10:9876"]
 
 
-def test_a_load_balancer_that_loses_its_address_for_a_moment_restarts_nobody() -> None:
+def test_temporary_loss_of_load_balancer_address_restarts_nothing() -> None:
     world = FakeWorld()
     world.create(size=1, external={"type": "LoadBalancer"})
     world.idle(2)
@@ -101,7 +101,7 @@ def give_ingress(world: FakeWorld, name: str, ingress: Manifest | None) -> None:
     world.kube.put(service)
 
 
-def test_every_broker_can_be_reached_where_clients_were_told_while_ports_change() -> None:
+def test_advertised_ports_stay_reachable_while_ports_change() -> None:
     world = FakeWorld()
     world.create(size=3, networkPolicy={"enabled": True})
     world.run()
@@ -138,7 +138,7 @@ def test_every_broker_can_be_reached_where_clients_were_told_while_ports_change(
     ]
 
 
-def test_a_broker_is_asked_at_the_port_that_it_has_until_its_restart() -> None:
+def test_broker_is_queried_at_old_port_until_restart() -> None:
     world = FakeWorld()
     world.create(size=2)
     world.run()

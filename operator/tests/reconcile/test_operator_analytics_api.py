@@ -165,9 +165,7 @@ def create(cluster: Cluster, **analytics: Any) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_a_run_from_the_missing_spark_operator_to_the_figures_through_a_kill(
-    cluster: Cluster, operator: Operator
-) -> None:
+def test_run_survives_late_spark_operator_and_operator_restarts(cluster: Cluster, operator: Operator) -> None:
     create(cluster)
     until(cluster, operator, lambda: cluster.reason() == "SparkOperatorMissing")
     install_spark(cluster)
@@ -217,7 +215,9 @@ def test_a_run_from_the_missing_spark_operator_to_the_figures_through_a_kill(
 
 
 @pytest.mark.timeout(400)
-def test_a_scheduled_run_comes_by_itself_and_all_goes_with_the_broker(cluster: Cluster, operator: Operator) -> None:
+def test_scheduled_run_starts_automatically_and_objects_are_deleted_with_broker(
+    cluster: Cluster, operator: Operator
+) -> None:
     install_spark(cluster)
     create(cluster, schedule="* * * * *")
     until(cluster, operator, lambda: "lastScheduleTime" in cluster.told())

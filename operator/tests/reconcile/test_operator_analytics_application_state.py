@@ -1,4 +1,4 @@
-"""Why an application failed is one sentence, whatever the Spark operator hands on."""
+"""Reasons for failed applications, extracted from the Spark operator's messages."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def failed(error: str) -> str | None:
         ("", "the Spark operator reports SUBMISSION_FAILED"),
     ],
 )
-def test_the_cause_is_found_in_what_spark_submit_says(error: str, message: str) -> None:
+def test_cause_is_extracted_from_spark_submit_output(error: str, message: str) -> None:
     assert failed(error) == message
 
 
-def test_an_error_without_end_is_cut() -> None:
+def test_long_error_is_truncated() -> None:
     message = failed(('Exception in thread "main" ' + "x" * 500 + "\n") * 5_000)
     assert message is not None
     assert len(message) <= MAX_MESSAGE_CHARS

@@ -1,9 +1,9 @@
-"""What of a Broker's analytics stays and what goes: with the history's limits, by hand, with field or Broker."""
+"""Clean-up of analytics objects: history limits, manual deletion, removed field, deleted Broker."""
 
 from delaymq_operator_testing.worlds.analysed import analyse, analysed, applications, ended, group, made, ready, told
 
 
-def test_an_application_that_is_deleted_by_hand_fails_and_its_driver_goes() -> None:
+def test_manually_deleted_application_fails_and_its_driver_is_deleted() -> None:
     world = analysed()
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
@@ -16,7 +16,7 @@ def test_an_application_that_is_deleted_by_hand_fails_and_its_driver_goes() -> N
     assert len(made(world)) == 1
 
 
-def test_a_group_that_goes_during_a_run_is_dropped_from_it() -> None:
+def test_group_removed_during_run_is_dropped_from_run() -> None:
     world = analysed(size=2)
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
@@ -33,7 +33,7 @@ def test_a_group_that_goes_during_a_run_is_dropped_from_it() -> None:
     assert applications(world) == [f"demo-analytics-0-{told(world)['run']}"]
 
 
-def test_a_group_that_goes_without_a_run_takes_its_figures_along() -> None:
+def test_figures_of_removed_group_are_dropped() -> None:
     world = analysed(size=2)
     analyse(world)
     assert told(world)["messages"] == 200
@@ -42,7 +42,7 @@ def test_a_group_that_goes_without_a_run_takes_its_figures_along() -> None:
     assert told(world)["messages"] == 100
 
 
-def test_without_the_field_all_of_it_goes_also_amid_a_run() -> None:
+def test_removing_analytics_field_during_run_deletes_all_objects() -> None:
     world = analysed()
     analyse(world)
     world.spark.last = "RUNNING"
@@ -57,7 +57,7 @@ def test_without_the_field_all_of_it_goes_also_amid_a_run() -> None:
     assert world.settled
 
 
-def test_a_spec_that_cannot_be_read_takes_nothing_away() -> None:
+def test_invalid_spec_deletes_nothing() -> None:
     world = analysed()
     analyse(world)
     before = told(world)
@@ -68,7 +68,7 @@ def test_a_spec_that_cannot_be_read_takes_nothing_away() -> None:
     assert len(applications(world)) == 1
 
 
-def test_the_history_keeps_as_many_runs_as_it_shall() -> None:
+def test_history_limits_bound_number_of_kept_runs() -> None:
     world = analysed(size=2, analytics={"successfulRunsHistoryLimit": 2, "failedRunsHistoryLimit": 1})
     runs = []
     for number in range(4):
@@ -93,7 +93,7 @@ def test_the_history_keeps_as_many_runs_as_it_shall() -> None:
     assert group(world)["messages"] == 100
 
 
-def test_a_report_that_is_told_is_kept_though_its_run_failed_for_another_group() -> None:
+def test_reported_result_is_kept_although_run_failed_for_another_group() -> None:
     world = analysed(size=2)
     good = world.spark.result
     world.annotate(analyze="1")
@@ -114,7 +114,7 @@ def test_a_report_that_is_told_is_kept_though_its_run_failed_for_another_group()
     assert kept not in applications(world)
 
 
-def test_applications_of_others_are_left_alone() -> None:
+def test_foreign_applications_are_ignored() -> None:
     world = analysed()
     theirs = {
         "kind": "SparkApplication",
@@ -134,7 +134,7 @@ def test_applications_of_others_are_left_alone() -> None:
     assert applications(world) == ["theirs"]
 
 
-def test_all_goes_with_the_broker() -> None:
+def test_all_objects_are_deleted_with_broker() -> None:
     world = analysed()
     analyse(world)
     world.kube.remove("Broker", "default", "demo")

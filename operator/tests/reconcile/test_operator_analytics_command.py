@@ -1,4 +1,4 @@
-"""What the operator and the command that it launches say to each other: arguments, the result, names of its keys."""
+"""The interface between the operator and the analytics command: arguments, result, keys of the result."""
 
 import importlib
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def arguments(
     return found
 
 
-def test_the_command_takes_the_plain_arguments(command: Command) -> None:
+def test_command_parses_default_arguments(command: Command) -> None:
     wanted = command("arguments").parse(arguments(), NOW_MS)
     assert (wanted.job, wanted.store) == ("report", "http://demo-broker-0.ns.svc:8080")
     assert str(wanted.publish) == "configmap/ns/demo-analytics-0-29654400"
@@ -47,7 +47,7 @@ def test_the_command_takes_the_plain_arguments(command: Command) -> None:
     assert wanted.retention_hours is None
 
 
-def test_the_command_takes_all_that_a_spec_may_say(command: Command) -> None:
+def test_command_parses_all_arguments_of_spec(command: Command) -> None:
     found = arguments(keyedTopics=["-a", "b"], minDeadPercent=100, promiseP99Milliseconds=0, resultsClaim="results")
     wanted = command("arguments").parse(found, NOW_MS)
     assert wanted.keyed_topics == {"-a", "b"}
@@ -58,9 +58,7 @@ def test_the_command_takes_all_that_a_spec_may_say(command: Command) -> None:
 
 
 @pytest.mark.parametrize(("hours", "expected"), [("72", 72), ("0", None), ("-1", None), ("", None), ("1e3", None)])
-def test_of_a_volume_the_command_is_told_what_the_broker_says(
-    command: Command, hours: str, expected: int | None
-) -> None:
+def test_command_gets_broker_settings_for_volume(command: Command, hours: str, expected: int | None) -> None:
     found = arguments("Volume", {"messageDelayLevel": "1s 5s 1d", "fileReservedTime": hours})
     wanted = command("arguments").parse(found, NOW_MS)
     assert wanted.store == "/mnt/delaymq/store"
@@ -68,7 +66,7 @@ def test_of_a_volume_the_command_is_told_what_the_broker_says(
     assert wanted.retention_hours == expected
 
 
-def test_the_result_is_what_the_command_writes(command: Command) -> None:
+def test_operator_parses_result_of_command(command: Command) -> None:
     status = command("status")
     assert status.FORMAT_VERSION == FORMAT_VERSION
     failure = status.of_failure(
@@ -81,7 +79,7 @@ def test_the_result_is_what_the_command_writes(command: Command) -> None:
     assert success.messages == RESULT["messages"]
 
 
-def test_the_keys_of_the_config_map_are_the_command_s(command: Command) -> None:
+def test_result_keys_match_those_of_command(command: Command) -> None:
     publish = command("publish")
     ours = (analytics_names.RESULT_STATUS_KEY, analytics_names.RESULT_SUMMARY_KEY, analytics_names.RESULT_REPORT_KEY)
     assert ours == (publish.STATUS, publish.SUMMARY, publish.REPORT)

@@ -1,4 +1,4 @@
-"""The operator dies before or after each of its calls during a run of the analytics: nothing is run twice, or lost."""
+"""Crashes of the operator before or after each call of an analytics run: nothing runs twice or is lost."""
 
 import random
 from collections import Counter
@@ -125,16 +125,14 @@ CHANGES = [on_demand, on_schedule, by_the_deadline, without_the_field, beyond_th
 @AFTER
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_run_comes_out_the_same_wherever_the_operator_dies(
-    change: Callable[[FakeWorld], object], after: bool
-) -> None:
+def test_run_has_same_outcome_wherever_operator_crashes(change: Callable[[FakeWorld], object], after: bool) -> None:
     moments = telling_moments(history(change, None, after).calls)
     assert len(moments) > 5
     for dies_at in one_in(DEATHS_SHARE, moments):
         assert history(change, dies_at, after).deaths == 1
 
 
-def test_an_operator_that_dies_all_the_time_still_gets_there() -> None:
+def test_runs_complete_despite_continual_crashes() -> None:
     world = settled()
     chance = random.Random(1)
     for text in ("1", "2", "3", "now"):

@@ -1,4 +1,4 @@
-"""What keeps a Broker's analytics from running: it is said, bounded by the deadline, and nothing else suffers."""
+"""Obstacles to a Broker's analytics: reported, bounded by the deadline, without effect on the rest."""
 
 import random
 
@@ -20,7 +20,7 @@ from delaymq_operator_testing.worlds.analysed import (
 )
 
 
-def test_without_the_spark_operator_it_says_what_to_install_and_the_rest_works() -> None:
+def test_missing_spark_operator_is_reported_and_broker_is_unaffected() -> None:
     world = FakeWorld()
     world.kube.unknown.add("SparkApplication")
     world.create(analytics={"schedule": "* * * * *"})
@@ -40,7 +40,7 @@ def test_without_the_spark_operator_it_says_what_to_install_and_the_rest_works()
     assert world.failures == []
 
 
-def test_a_run_that_waited_for_the_spark_operator_begins_when_it_comes() -> None:
+def test_waiting_run_starts_when_spark_operator_is_installed() -> None:
     world = analysed()
     world.kube.unknown.add("SparkApplication")
     world.annotate(analyze="1")
@@ -52,7 +52,7 @@ def test_a_run_that_waited_for_the_spark_operator_begins_when_it_comes() -> None
     assert ready(world)["reason"] == "RunSucceeded"
 
 
-def test_a_run_that_waits_for_the_spark_operator_too_long_fails_for_all_groups_at_once() -> None:
+def test_run_without_spark_operator_fails_at_deadline_for_all_groups() -> None:
     world = analysed(size=3, analytics={"deadlineSeconds": 120})
     world.kube.unknown.add("SparkApplication")
     world.annotate(analyze="1")
@@ -63,7 +63,7 @@ def test_a_run_that_waits_for_the_spark_operator_too_long_fails_for_all_groups_a
     assert group(world, 1) == {}
 
 
-def test_an_application_that_nobody_looks_at_is_said_and_ended_by_the_deadline() -> None:
+def test_ignored_application_is_reported_and_ends_at_deadline() -> None:
     world = analysed(analytics={"deadlineSeconds": 100})
     world.spark.is_silent = True
     world.annotate(analyze="1")
@@ -75,7 +75,7 @@ def test_an_application_that_nobody_looks_at_is_said_and_ended_by_the_deadline()
     assert applications(world) == []
 
 
-def test_a_driver_that_finds_no_node_is_said() -> None:
+def test_unschedulable_driver_is_reported() -> None:
     world = analysed()
     world.spark.driver_waits = "0/3 nodes are available: 3 Insufficient memory"
     world.annotate(analyze="1")
@@ -86,7 +86,7 @@ def test_a_driver_that_finds_no_node_is_said() -> None:
 
 
 @pytest.mark.parametrize("state", ["UNKNOWN", "SUSPENDED", "INVALIDATING", "PENDING_RERUN", "SOMETHING_NEW"])
-def test_states_in_which_an_application_stays_end_by_the_deadline(state: str) -> None:
+def test_application_stuck_in_state_ends_at_deadline(state: str) -> None:
     world = analysed(analytics={"deadlineSeconds": 60})
     world.spark.last = state
     world.annotate(analyze="1")
@@ -98,7 +98,7 @@ def test_states_in_which_an_application_stays_end_by_the_deadline(state: str) ->
     assert not [name for name in world.names("Pod") if name.endswith("-driver")]
 
 
-def test_a_broker_that_is_not_ready_is_waited_for() -> None:
+def test_run_waits_for_unready_broker() -> None:
     world = analysed()
     world.kube.unready.add("demo-broker-0-0")
     world.idle(5)
@@ -111,7 +111,7 @@ def test_a_broker_that_is_not_ready_is_waited_for() -> None:
     assert told(world)["state"] == "Succeeded"
 
 
-def test_a_broker_that_stays_not_ready_ends_the_run_by_the_deadline() -> None:
+def test_run_on_broker_that_stays_unready_ends_at_deadline() -> None:
     world = analysed(analytics={"deadlineSeconds": 60})
     world.kube.unready.add("demo-broker-0-0")
     world.idle(5)
@@ -122,7 +122,7 @@ def test_a_broker_that_stays_not_ready_ends_the_run_by_the_deadline() -> None:
     assert made(world) == []
 
 
-def test_a_name_that_somebody_else_has_fails_the_run_with_a_sentence() -> None:
+def test_name_conflict_fails_run_with_message() -> None:
     world = analysed()
     account = {"kind": "ServiceAccount", "metadata": {"name": "demo-analytics", "namespace": "default"}}
     world.kube.put(account)
@@ -132,7 +132,7 @@ def test_a_name_that_somebody_else_has_fails_the_run_with_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(("verb", "kind"), [("create", "SparkApplication"), ("list", "SparkApplication")])
-def test_a_missing_permission_is_said_and_the_rest_works(verb: str, kind: str) -> None:
+def test_missing_permission_is_reported_and_broker_is_unaffected(verb: str, kind: str) -> None:
     world = FakeWorld()
     world.others.append(world.spark.tick)
     world.kube.forbidden.add((verb, kind))
@@ -149,7 +149,7 @@ def test_a_missing_permission_is_said_and_the_rest_works(verb: str, kind: str) -
     world.run(lambda: ready(world).get("reason") == "RunSucceeded", ticks=200)
 
 
-def test_what_is_not_allowed_for_too_long_ends_the_run_by_the_deadline() -> None:
+def test_run_without_permission_ends_at_deadline() -> None:
     world = analysed(analytics={"deadlineSeconds": 60})
     world.kube.forbidden |= {(verb, "SparkApplication") for verb in ("get", "list", "create")}
     world.annotate(analyze="1")
@@ -158,7 +158,7 @@ def test_what_is_not_allowed_for_too_long_ends_the_run_by_the_deadline() -> None
 
 
 @pytest.mark.parametrize("status", [0, 409, 429, 500, 503])
-def test_an_api_server_that_fails_now_and_then_only_delays_a_run(status: int) -> None:
+def test_intermittent_api_errors_only_delay_run(status: int) -> None:
     world = analysed(size=2)
     create, chance = world.kube.create, random.Random(1)
 
@@ -175,7 +175,7 @@ def test_an_api_server_that_fails_now_and_then_only_delays_a_run(status: int) ->
     assert world.failures == []
 
 
-def test_an_application_that_the_api_server_refuses_fails_with_its_words() -> None:
+def test_rejected_application_fails_with_message_of_api_server() -> None:
     world = analysed()
     create = world.kube.create
 
@@ -190,7 +190,7 @@ def test_an_application_that_the_api_server_refuses_fails_with_its_words() -> No
     assert ready(world)["reason"] == "RunFailed"
 
 
-def test_a_bug_in_it_does_not_keep_the_pass_from_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_in_analytics_does_not_block_reconciliation(monkeypatch: pytest.MonkeyPatch) -> None:
     from delaymq_operator.reconcile.broker.analytics import step
 
     async def broken(p: object, spec: object) -> None:

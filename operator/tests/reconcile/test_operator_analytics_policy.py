@@ -1,4 +1,4 @@
-"""The NetworkPolicy of drivers and executors: there before the first of them, and gone after the last."""
+"""The NetworkPolicy of drivers and executors: created before the first pod, deleted after the last."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def closed(**spec: Any) -> FakeWorld:
     return world
 
 
-def test_drivers_are_never_without_a_policy_and_it_stays_between_runs() -> None:
+def test_drivers_always_have_policy_and_it_is_kept_between_runs() -> None:
     world = closed(size=2)
     assert world.names("NetworkPolicy") == ALL
     analyse(world)
@@ -43,14 +43,14 @@ def test_drivers_are_never_without_a_policy_and_it_stays_between_runs() -> None:
     assert world.names("NetworkPolicy") == ALL
 
 
-def test_without_policies_there_is_none_and_runs_go_on() -> None:
+def test_run_succeeds_without_policies() -> None:
     world = analysed()
     analyse(world)
     assert told(world)["state"] == "Succeeded"
     assert world.names("NetworkPolicy") == []
 
 
-def test_the_switch_makes_and_removes_it_amid_a_run() -> None:
+def test_policies_can_be_switched_during_run() -> None:
     world = analysed()
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
@@ -63,7 +63,7 @@ def test_the_switch_makes_and_removes_it_amid_a_run() -> None:
 
 
 @pytest.mark.parametrize("amid_a_run", [False, True])
-def test_without_analytics_it_goes_after_the_drivers(amid_a_run: bool) -> None:
+def test_policy_is_deleted_after_drivers_when_analytics_are_removed(amid_a_run: bool) -> None:
     world = closed()
     if amid_a_run:
         world.spark.last = "RUNNING"
@@ -78,7 +78,7 @@ def test_without_analytics_it_goes_after_the_drivers(amid_a_run: bool) -> None:
     world.run()
 
 
-def test_it_stays_while_a_driver_takes_its_time_to_go() -> None:
+def test_policy_is_kept_while_driver_terminates() -> None:
     world = closed()
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
@@ -99,7 +99,7 @@ def test_it_stays_while_a_driver_takes_its_time_to_go() -> None:
     world.run(lambda: world.names("NetworkPolicy") == OF_BROKER)
 
 
-def test_all_policies_go_with_the_broker() -> None:
+def test_policies_are_deleted_with_broker() -> None:
     world = analysed(networkPolicy=ON)
     assert world.names("NetworkPolicy") == ALL
     world.kube.remove("Broker", NAMESPACE, "demo")
@@ -108,7 +108,7 @@ def test_all_policies_go_with_the_broker() -> None:
     assert world.names("NetworkPolicy") == []
 
 
-def test_one_that_is_deleted_or_opened_by_hand_is_restored() -> None:
+def test_deleted_or_modified_policy_is_restored() -> None:
     world = closed()
     wanted = world.existing("NetworkPolicy", POLICY)["spec"]
     world.kube.remove("NetworkPolicy", NAMESPACE, POLICY)
@@ -118,7 +118,7 @@ def test_one_that_is_deleted_or_opened_by_hand_is_restored() -> None:
     world.run(lambda: world.existing("NetworkPolicy", POLICY)["spec"] == wanted)
 
 
-def test_a_run_fails_rather_than_running_open_where_somebody_else_has_the_name() -> None:
+def test_run_fails_if_policy_name_is_taken() -> None:
     world = analysed(networkPolicy={"enabled": False})
     theirs = {"kind": "NetworkPolicy", "metadata": {"name": POLICY, "namespace": NAMESPACE}, "spec": {}}
     world.kube.put(theirs)
@@ -134,7 +134,7 @@ def test_a_run_fails_rather_than_running_open_where_somebody_else_has_the_name()
     assert told(world)["state"] == "Succeeded"
 
 
-def test_a_paused_broker_keeps_what_it_has() -> None:
+def test_paused_broker_keeps_policies_unchanged() -> None:
     world = closed()
     world.change(paused=True)
     world.idle(3)

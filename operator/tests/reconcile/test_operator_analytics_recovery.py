@@ -1,4 +1,4 @@
-"""What a Broker's analytics must come back from: refusals of the API server, a pause, figures beyond all bounds."""
+"""Recovery of a Broker's analytics: API errors, late Spark operator, pauses, overflowing figures."""
 
 import json
 from typing import Any
@@ -37,7 +37,7 @@ def analyse(world: FakeWorld, text: str) -> None:
     world.run(lambda: told(world).get("run") != before and ended(world), ticks=1000)
 
 
-def test_what_the_history_may_not_keep_goes_though_the_api_server_failed_at_first() -> None:
+def test_history_is_trimmed_after_failed_deletion() -> None:
     world = analysed(successfulRunsHistoryLimit=1)
     analyse(world, "1")
     delete = world.kube.delete
@@ -56,7 +56,7 @@ def test_what_the_history_may_not_keep_goes_though_the_api_server_failed_at_firs
     assert world.names("SparkApplication") == [told(world)["application"]]
 
 
-def test_that_the_spark_operator_is_missing_is_said_only_until_it_is_there() -> None:
+def test_missing_spark_operator_is_reported_until_it_is_installed() -> None:
     world = analysed(spark_operator=False, schedule="0 3 * * *")
     assert world.reason("AnalyticsReady") == "SparkOperatorMissing"
     world.kube.requests.clear()
@@ -71,7 +71,7 @@ def test_that_the_spark_operator_is_missing_is_said_only_until_it_is_there() -> 
     assert [request for request in world.kube.requests if request[1] == "SparkApplication"] == []
 
 
-def test_a_run_that_was_noted_before_a_long_pause_is_made_after_it() -> None:
+def test_run_recorded_before_long_pause_starts_afterwards() -> None:
     world = analysed(deadlineSeconds=60)
     world.kube.unready.add("demo-broker-0-0")
     world.run(lambda: world.reason("Ready") != "AllGroupsReady")
@@ -89,7 +89,7 @@ def test_a_run_that_was_noted_before_a_long_pause_is_made_after_it() -> None:
     assert told(world)["state"] == "Succeeded"
 
 
-def test_after_a_pause_a_group_is_still_waited_for_until_the_deadline_only() -> None:
+def test_waiting_run_ends_at_deadline_after_pause() -> None:
     world = analysed(deadlineSeconds=60)
     world.kube.unready.add("demo-broker-0-0")
     world.run(lambda: world.reason("Ready") != "AllGroupsReady")
@@ -104,7 +104,7 @@ def test_after_a_pause_a_group_is_still_waited_for_until_the_deadline_only() -> 
     assert "DeadlineExceeded" in told(world)["groups"][0]["message"]
 
 
-def test_sums_stay_within_what_the_api_server_takes_for_a_number() -> None:
+def test_sums_are_clamped_to_largest_integer_of_api_server() -> None:
     world = analysed(size=2)
     world.spark.result = json.dumps(RESULT | {"messages": MOST})
     analyse(world, "1")

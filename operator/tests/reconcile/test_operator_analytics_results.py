@@ -1,4 +1,4 @@
-"""The status of a finished run: its figures, what was skipped, or why there are none."""
+"""Status of a finished analytics run: figures, skipped parts, reasons for failure."""
 
 import pytest
 from delaymq_operator_testing.fakes.spark import RESULT
@@ -16,7 +16,7 @@ from delaymq_operator_testing.worlds.analysed import (
 
 
 @pytest.mark.parametrize("state", ["FAILED", "SUBMISSION_FAILED"])
-def test_a_failed_application_is_told_with_the_spark_operator_s_words(state: str) -> None:
+def test_failed_application_is_reported_with_message_of_spark_operator(state: str) -> None:
     world = analysed()
     world.spark.last, world.spark.error, world.spark.result = state, "no such\n image", None
     analyse(world)
@@ -30,7 +30,7 @@ def test_a_failed_application_is_told_with_the_spark_operator_s_words(state: str
     assert world.reason("Degraded") == "AsExpected"
 
 
-def test_a_failed_driver_s_own_sentence_is_told() -> None:
+def test_error_message_of_failed_driver_is_reported() -> None:
     world = analysed()
     world.spark.last, world.spark.error = "FAILED", "driver container failed with ExitCode: 3"
     world.spark.result = {"formatVersion": 1, "error": "http://demo-broker-0 refused the token: see Secret"}
@@ -38,7 +38,7 @@ def test_a_failed_driver_s_own_sentence_is_told() -> None:
     assert group(world)["message"] == "RunFailed: http://demo-broker-0 refused the token: see Secret"
 
 
-def test_figures_of_the_last_success_stay_when_a_run_fails() -> None:
+def test_failed_run_keeps_figures_of_last_success() -> None:
     world = analysed()
     analyse(world, "1")
     first = group(world)
@@ -70,7 +70,7 @@ def test_figures_of_the_last_success_stay_when_a_run_fails() -> None:
         ("x" * 70_000, "too long"),
     ],
 )
-def test_a_result_that_cannot_be_used_fails_the_run_with_a_sentence(result: str | None, said: str) -> None:
+def test_unusable_result_fails_run_with_message(result: str | None, said: str) -> None:
     world = analysed()
     world.spark.result = result
     analyse(world)
@@ -79,7 +79,7 @@ def test_a_result_that_cannot_be_used_fails_the_run_with_a_sentence(result: str 
     assert "\n" not in group(world)["message"]
 
 
-def test_a_result_that_was_deleted_fails_the_run() -> None:
+def test_deleted_result_fails_run() -> None:
     world = analysed()
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
@@ -90,7 +90,7 @@ def test_a_result_that_was_deleted_fails_the_run() -> None:
     assert "no longer exists" in group(world)["message"]
 
 
-def test_what_was_skipped_and_a_report_that_is_left_out_are_told() -> None:
+def test_skipped_parts_and_omitted_report_are_reported() -> None:
     world = analysed()
     world.spark.result = dict(RESULT, complete=False, skippedCount=3, reportOmitted="the report has 2 MB")
     world.spark.report = False
@@ -102,14 +102,14 @@ def test_what_was_skipped_and_a_report_that_is_left_out_are_told() -> None:
     assert "3 parts of demo-0 could not be read" in ready(world)["message"]
 
 
-def test_unknown_members_of_a_result_are_left_alone() -> None:
+def test_unknown_members_of_result_are_ignored() -> None:
     world = analysed()
     world.spark.result = dict(RESULT, new={"a": 1})
     analyse(world)
     assert told(world)["state"] == "Succeeded"
 
 
-def test_a_result_of_an_operator_that_was_away_for_longer_than_the_deadline_is_not_lost() -> None:
+def test_result_is_read_after_operator_outage_beyond_deadline() -> None:
     world = analysed(analytics={"deadlineSeconds": 60})
     world.annotate(analyze="1")
     world.run(lambda: len(made(world)) == 1)

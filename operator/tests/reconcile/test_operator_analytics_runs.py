@@ -1,4 +1,4 @@
-"""A run of a Broker's analytics in a small world: what begins it, group by group, and what happens meanwhile."""
+"""Runs of a Broker's analytics in a simulated cluster: triggers, order of groups, pauses, changes."""
 
 import copy
 
@@ -18,7 +18,7 @@ from delaymq_operator_testing.worlds.analysed import (
 )
 
 
-def test_without_the_field_nothing_is_told_and_nothing_asked() -> None:
+def test_broker_without_analytics_sends_no_requests_for_them() -> None:
     world = FakeWorld()
     world.create()
     world.run()
@@ -28,7 +28,7 @@ def test_without_the_field_nothing_is_told_and_nothing_asked() -> None:
     assert analytics_requests(world) == []
 
 
-def test_nothing_is_asked_for_while_no_run_is_due() -> None:
+def test_no_requests_are_sent_while_no_run_is_due() -> None:
     world = analysed(analytics={"schedule": "0 3 * * *"})
     assert analytics_requests(world) == [("list", "SparkApplication", "")]
     world.kube.requests.clear()
@@ -38,7 +38,7 @@ def test_nothing_is_asked_for_while_no_run_is_due() -> None:
     assert told(world)["nextScheduleTime"] in ready(world)["message"]
 
 
-def test_an_annotation_runs_it_once_and_the_figures_are_told() -> None:
+def test_annotation_starts_one_run_and_figures_are_reported() -> None:
     world = analysed()
     analyse(world)
     status = told(world)
@@ -59,7 +59,7 @@ def test_an_annotation_runs_it_once_and_the_figures_are_told() -> None:
     assert world.settled
 
 
-def test_a_new_text_is_a_new_run_also_one_that_was_used_before() -> None:
+def test_each_new_annotation_value_starts_run_even_if_used_before() -> None:
     world = analysed()
     for text in ("x", "y", "x"):
         analyse(world, text)
@@ -72,7 +72,7 @@ def test_a_new_text_is_a_new_run_also_one_that_was_used_before() -> None:
     assert len(told(world)["analyzed"]) < 300
 
 
-def test_groups_are_analysed_one_after_the_other_and_summed() -> None:
+def test_groups_are_analysed_sequentially_and_summed() -> None:
     world = analysed(size=3)
     analyse(world)
     assert made(world) == [f"demo-analytics-{index}-{told(world)['run']}" for index in range(3)]
@@ -82,7 +82,7 @@ def test_groups_are_analysed_one_after_the_other_and_summed() -> None:
     assert [each["name"] for each in told(world)["groups"]] == ["demo-0", "demo-1", "demo-2"]
 
 
-def test_while_paused_nothing_is_begun_and_what_runs_is_followed() -> None:
+def test_paused_broker_starts_no_run_but_follows_running_one() -> None:
     world = analysed(size=2)
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
@@ -98,7 +98,7 @@ def test_while_paused_nothing_is_begun_and_what_runs_is_followed() -> None:
     world.run(lambda: len(made(world)) == 4, ticks=100)
 
 
-def test_a_deadline_that_passes_while_paused_is_kept_afterwards_and_makes_nothing_spin() -> None:
+def test_deadline_that_passes_during_pause_is_enforced_without_busy_loop() -> None:
     world = analysed(analytics={"deadlineSeconds": 60})
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")
@@ -115,7 +115,7 @@ def test_a_deadline_that_passes_while_paused_is_kept_afterwards_and_makes_nothin
     assert "DeadlineExceeded" in group(world)["message"]
 
 
-def test_a_volume_for_one_pod_is_read_through_http_and_that_is_said() -> None:
+def test_read_write_once_pod_volume_is_read_through_http_and_reported() -> None:
     world = analysed(analytics={"read": "Volume"})
     claim = copy.deepcopy(world.existing("PersistentVolumeClaim", "store-demo-broker-0-0"))
     claim["spec"]["accessModes"] = ["ReadWriteOncePod"]
@@ -126,7 +126,7 @@ def test_a_volume_for_one_pod_is_read_through_http_and_that_is_said() -> None:
     assert "ReadWriteOncePod" in ready(world)["message"]
 
 
-def test_an_application_is_not_told_to_be_otherwise_while_it_runs() -> None:
+def test_running_application_is_not_changed() -> None:
     world = analysed()
     world.spark.last = "RUNNING"
     world.annotate(analyze="1")

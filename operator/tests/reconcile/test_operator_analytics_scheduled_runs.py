@@ -1,4 +1,4 @@
-"""When a Broker's analytics run: at the times of a schedule, once each, whatever the clock or a person does."""
+"""Scheduled runs of a Broker's analytics: once per due time, despite outages and clock changes."""
 
 import pytest
 from delaymq_operator.reconcile.ports import Manifest
@@ -7,7 +7,7 @@ from delaymq_operator_testing.worlds.analysed import analyse, analysed, ended, e
 HOUR_S = 3600
 
 
-def test_scheduled_runs_come_at_their_times() -> None:
+def test_scheduled_runs_start_at_due_times() -> None:
     world = analysed(analytics={"schedule": "*/5 * * * *"})
     first = told(world)["nextScheduleTime"]
     world.run(lambda: ended(world), ticks=1000)
@@ -18,7 +18,7 @@ def test_scheduled_runs_come_at_their_times() -> None:
     assert told(world)["lastScheduleTime"] > first
 
 
-def test_of_missed_times_only_the_latest_is_run() -> None:
+def test_only_latest_missed_time_is_run() -> None:
     world = analysed(analytics={"schedule": "0 * * * *"})
     world.now_ms += 50 * HOUR_S * 1000
     world.restart_operator()
@@ -29,7 +29,7 @@ def test_of_missed_times_only_the_latest_is_run() -> None:
     assert told(world)["run"] == f"{hour_ms // 60_000:08d}"
 
 
-def test_neither_a_new_schedule_nor_the_end_of_a_suspension_begins_a_run() -> None:
+def test_new_schedule_or_end_of_suspension_starts_no_run() -> None:
     world = analysed(analytics={"schedule": "0 3 * * *", "suspend": True})
     assert "nextScheduleTime" not in told(world)
     world.now_ms += 48 * HOUR_S * 1000
@@ -42,7 +42,7 @@ def test_neither_a_new_schedule_nor_the_end_of_a_suspension_begins_a_run() -> No
     assert told(world)["nextScheduleTime"]
 
 
-def test_while_suspended_runs_on_demand_work() -> None:
+def test_suspended_schedule_allows_runs_on_demand() -> None:
     world = analysed(analytics={"schedule": "* * * * *", "suspend": True})
     world.idle(130)
     assert made(world) == []
@@ -50,7 +50,7 @@ def test_while_suspended_runs_on_demand_work() -> None:
     assert told(world)["state"] == "Succeeded"
 
 
-def test_a_time_that_comes_while_a_run_goes_on_is_left_out_and_said() -> None:
+def test_due_time_during_run_is_skipped_and_reported() -> None:
     world = analysed(analytics={"schedule": "* * * * *"})
     world.spark.last = "RUNNING"
     world.run(lambda: told(world).get("state") == "Running")
@@ -61,7 +61,7 @@ def test_a_time_that_comes_while_a_run_goes_on_is_left_out_and_said() -> None:
     world.run(lambda: len(made(world)) == 2)
 
 
-def test_a_clock_that_is_set_back_repeats_no_run() -> None:
+def test_clock_set_back_repeats_no_run() -> None:
     world = analysed(analytics={"schedule": "*/10 * * * *"})
     world.run(lambda: ended(world), ticks=1000)
     world.now_ms -= 1500 * 1000
@@ -73,7 +73,7 @@ def test_a_clock_that_is_set_back_repeats_no_run() -> None:
     ("analytics", "said"),
     [({"schedule": "0 3 31 2 *"}, "schedule"), ({"schedule": "0 3 * * *", "timeZone": "Europe/Berlyn"}, "timeZone")],
 )
-def test_a_schedule_that_cannot_be_meant_is_said_and_runs_on_demand_go_on(analytics: Manifest, said: str) -> None:
+def test_invalid_schedule_is_reported_and_allows_runs_on_demand(analytics: Manifest, said: str) -> None:
     world = analysed(analytics=analytics)
     assert ready(world)["reason"] == "InvalidSchedule"
     assert said in ready(world)["message"]

@@ -38,7 +38,7 @@ def pods(world: ApiWorld) -> dict[str, str]:
     return {name: world.uid("Pod", name) for name in world.names("Pod")}
 
 
-def test_a_settled_broker_asks_for_nothing_whatever_the_server_filled_in(world: ApiWorld) -> None:
+def test_settled_broker_sends_no_requests_despite_server_defaults(world: ApiWorld) -> None:
     for _ in range(5):
         world.step()
     assert world.calls == []
@@ -46,7 +46,7 @@ def test_a_settled_broker_asks_for_nothing_whatever_the_server_filled_in(world: 
     assert world.status["groups"][0]["resumed"]["verdict"] == "Intact"
 
 
-def test_a_status_that_somebody_changed_is_restored_once(world: ApiWorld) -> None:
+def test_modified_status_is_restored_with_one_write(world: ApiWorld) -> None:
     before = world.status
     world.merge("Broker", "demo", {"status": {"readyGroups": 0, "nameServers": None, "conditions": []}}, "status")
     world.step()
@@ -57,7 +57,7 @@ def test_a_status_that_somebody_changed_is_restored_once(world: ApiWorld) -> Non
     assert world.calls == []
 
 
-def test_the_memory_server_of_other_tests_makes_the_same_objects(world: ApiWorld) -> None:
+def test_fake_api_server_creates_same_objects(world: ApiWorld) -> None:
     fake = FakeWorld()
     fake.create(storage={"size": "10Gi", "storageClassName": "grows"})
     fake.run()
@@ -67,7 +67,7 @@ def test_the_memory_server_of_other_tests_makes_the_same_objects(world: ApiWorld
         assert ours == fake.names(kind)
 
 
-def test_a_roll_replaces_each_pod_once(world: ApiWorld) -> None:
+def test_rollout_replaces_each_pod_once(world: ApiWorld) -> None:
     before = pods(world)
     world.change(image="delaymq/broker:2")
     world.run(lambda: world.status.get("image") == "delaymq/broker:2")
@@ -78,7 +78,7 @@ def test_a_roll_replaces_each_pod_once(world: ApiWorld) -> None:
     assert world.calls.count(("delete", "Pod")) == 2
 
 
-def test_an_image_that_does_not_run_is_tried_out_beside_the_only_name_server(world: ApiWorld) -> None:
+def test_failing_image_is_tried_on_trial_pod_first(world: ApiWorld) -> None:
     before = pods(world)
     world.change(image="bad:image")
     world.run(lambda: TRIAL in world.names("Pod"))
@@ -94,7 +94,7 @@ def test_an_image_that_does_not_run_is_tried_out_beside_the_only_name_server(wor
     assert world.failures == []
 
 
-def test_kubectl_wait_returns_only_when_every_pod_is_replaced(world: ApiWorld) -> None:
+def test_kubectl_wait_returns_only_after_every_pod_is_replaced(world: ApiWorld) -> None:
     def is_done() -> bool:
         if not wait_returns(world.existing("Broker", "demo"), "Ready"):
             return False
@@ -114,7 +114,7 @@ def test_kubectl_wait_returns_only_when_every_pod_is_replaced(world: ApiWorld) -
     assert status["currentRevision"] != status["updateRevision"], "of an OnDelete set it may count after all"
 
 
-def test_a_new_operator_applies_what_it_finds_and_restarts_nothing(world: ApiWorld) -> None:
+def test_upgraded_operator_restarts_nothing(world: ApiWorld) -> None:
     from dataclasses import replace
 
     before = pods(world)
@@ -125,7 +125,7 @@ def test_a_new_operator_applies_what_it_finds_and_restarts_nothing(world: ApiWor
     assert pods(world) == before
 
 
-def test_a_volume_grows_around_its_pod(world: ApiWorld) -> None:
+def test_volume_grows_without_pod_restart(world: ApiWorld) -> None:
     before, old = pods(world), world.uid("StatefulSet", "demo-broker-0")
     world.change(storage={"size": "20Gi"})
     world.run(lambda: world.uid("StatefulSet", "demo-broker-0") not in ("", old))
@@ -138,7 +138,7 @@ def test_a_volume_grows_around_its_pod(world: ApiWorld) -> None:
     assert world.calls.count(("delete", "Pod")) == 0
 
 
-def test_a_volume_grows_around_its_pod_also_when_it_shall_go_with_the_broker(world: ApiWorld) -> None:
+def test_volume_owned_by_stateful_set_grows_without_pod_restart(world: ApiWorld) -> None:
     world.change(storage={"deleteClaim": True})
     world.run()
     world.run(lambda: bool(world.existing("PersistentVolumeClaim", CLAIM)["metadata"].get("ownerReferences")))
@@ -150,7 +150,7 @@ def test_a_volume_grows_around_its_pod_also_when_it_shall_go_with_the_broker(wor
     assert "deletionTimestamp" not in world.existing("PersistentVolumeClaim", CLAIM)["metadata"]
 
 
-def test_a_class_that_cannot_grow_is_named(
+def test_storage_class_without_expansion_is_reported(
     api_server_with_controllers: ApiServer, controlled_namespace: str, storage_classes: None
 ) -> None:
     with ApiWorld(api_server_with_controllers, controlled_namespace) as world:
@@ -163,7 +163,7 @@ def test_a_class_that_cannot_grow_is_named(
         assert "resize" in world.condition("Degraded")["message"]
 
 
-def test_a_size_that_the_storage_cannot_reach_is_set_back_but_not_below_the_volume(world: ApiWorld) -> None:
+def test_unreachable_size_can_be_reverted_but_not_below_volume(world: ApiWorld) -> None:
     world.mirror.largest = "10Gi"
     before = pods(world)
     world.change(storage={"size": "900Ti"})
@@ -188,7 +188,7 @@ def requests_of(world: ApiWorld) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("delete_claim", [False, True])
-def test_a_class_that_is_missing_is_named_and_corrected(
+def test_missing_storage_class_is_reported_and_can_be_corrected(
     api_server_with_controllers: ApiServer, controlled_namespace: str, storage_classes: None, delete_claim: bool
 ) -> None:
     with ApiWorld(api_server_with_controllers, controlled_namespace) as world:
@@ -224,7 +224,7 @@ def warn_of_missing_class(world: ApiWorld) -> None:
     world.server.create(f"/api/v1/namespaces/{world.namespace}/events", event)
 
 
-def test_drift_is_repaired_and_what_others_added_is_left_alone(world: ApiWorld) -> None:
+def test_drift_is_repaired_and_foreign_fields_are_kept(world: ApiWorld) -> None:
     world.merge("Service", "demo-namesrv", {"metadata": {"annotations": {"theirs": "1"}, "labels": {"theirs": "2"}}})
     world.merge("StatefulSet", "demo-broker-0", {"spec": {"updateStrategy": {"type": "RollingUpdate"}}})
     world.merge("PodDisruptionBudget", "demo-broker", {"spec": {"maxUnavailable": 5}})
@@ -240,7 +240,7 @@ def test_drift_is_repaired_and_what_others_added_is_left_alone(world: ApiWorld) 
     assert pods(world) == before
 
 
-def test_a_field_that_is_taken_out_of_the_spec_leaves_the_objects_too(world: ApiWorld) -> None:
+def test_field_removed_from_spec_is_removed_from_objects(world: ApiWorld) -> None:
     world.change(podTemplate={"nodeSelector": {"disk": "ssd"}}, networkPolicy={"enabled": True})
     world.run(lambda: world.names("NetworkPolicy") == ["demo-broker", "demo-namesrv"])
     world.run()
@@ -253,7 +253,7 @@ def test_a_field_that_is_taken_out_of_the_spec_leaves_the_objects_too(world: Api
     assert "nodeSelector" not in world.existing("Pod", "demo-broker-0-0")["spec"]
 
 
-def test_the_address_is_had_again_unless_somebody_else_took_it(world: ApiWorld) -> None:
+def test_service_address_is_restored_unless_taken(world: ApiWorld) -> None:
     address = world.existing("Service", "demo-broker-0")["spec"]["clusterIP"]
     before = pods(world)
     world.delete("Service", "demo-broker-0")
@@ -271,7 +271,7 @@ def test_the_address_is_had_again_unless_somebody_else_took_it(world: ApiWorld) 
     assert world.failures == []
 
 
-def test_a_node_port_that_is_taken_is_named(world: ApiWorld) -> None:
+def test_occupied_node_port_is_reported(world: ApiWorld) -> None:
     spec = {"type": "NodePort", "ports": [{"port": 1, "nodePort": 30911}]}
     world.server.create(world.path("Service"), {"metadata": {"name": "thief"}, "spec": spec})
     world.change(external={"type": "NodePort", "advertisedAddress": "192.0.2.1"})
@@ -285,7 +285,7 @@ def test_a_node_port_that_is_taken_is_named(world: ApiWorld) -> None:
     world.run(lambda: "demo-broker-0-external" not in world.names("Service"))
 
 
-def test_a_load_balancer_gives_the_address(world: ApiWorld) -> None:
+def test_load_balancer_provides_address(world: ApiWorld) -> None:
     world.change(external={"type": "LoadBalancer"})
     world.run(lambda: world.reason("Degraded") == "AddressPending")
     ingress = {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.9"}]}}}
@@ -294,7 +294,7 @@ def test_a_load_balancer_gives_the_address(world: ApiWorld) -> None:
     world.run()
 
 
-def test_all_goes_with_the_broker_but_its_volumes_and_a_new_one_finds_them(world: ApiWorld) -> None:
+def test_objects_are_deleted_with_broker_and_volumes_are_reused(world: ApiWorld) -> None:
     address = world.existing("Service", "demo-broker-0")["spec"]["clusterIP"]
     claim = world.uid("PersistentVolumeClaim", CLAIM)
     world.delete("Broker", "demo")
@@ -307,7 +307,7 @@ def test_all_goes_with_the_broker_but_its_volumes_and_a_new_one_finds_them(world
     assert world.existing("Service", "demo-broker-0")["spec"]["clusterIP"] == address
 
 
-def test_a_broker_of_the_same_name_waits_until_the_last_one_is_gone(world: ApiWorld) -> None:
+def test_recreated_broker_waits_for_deletion_of_former_one(world: ApiWorld) -> None:
     world.delete("Broker", "demo")
     world.create(storage={"size": "10Gi", "storageClassName": "grows"})
     world.run()
@@ -317,7 +317,7 @@ def test_a_broker_of_the_same_name_waits_until_the_last_one_is_gone(world: ApiWo
 
 
 @pytest.mark.parametrize("delete_claim", [False, True])
-def test_a_group_is_removed_and_its_volume_as_the_spec_says(world: ApiWorld, delete_claim: bool) -> None:
+def test_group_and_volume_are_removed_as_specified(world: ApiWorld, delete_claim: bool) -> None:
     world.change(size=2, storage={"deleteClaim": delete_claim})
     world.run(lambda: world.status.get("readyGroups") == 2)
     world.run()
@@ -330,7 +330,7 @@ def test_a_group_is_removed_and_its_volume_as_the_spec_says(world: ApiWorld, del
     assert world.names("StatefulSet") == ["demo-broker-0", "demo-namesrv"]
 
 
-def test_a_quota_that_keeps_a_pod_from_being_created_is_named(
+def test_quota_that_prevents_pod_creation_is_reported(
     api_server_with_controllers: ApiServer, controlled_namespace: str
 ) -> None:
     server, quotas = api_server_with_controllers, f"/api/v1/namespaces/{controlled_namespace}/resourcequotas"
@@ -345,9 +345,7 @@ def test_a_quota_that_keeps_a_pod_from_being_created_is_named(
         assert world.failures == []
 
 
-def test_an_object_of_somebody_else_is_not_taken_over(
-    api_server_with_controllers: ApiServer, controlled_namespace: str
-) -> None:
+def test_foreign_object_is_not_adopted(api_server_with_controllers: ApiServer, controlled_namespace: str) -> None:
     with ApiWorld(api_server_with_controllers, controlled_namespace) as world:
         theirs = {"metadata": {"name": "demo-broker-conf"}, "data": {"theirs": "1"}}
         world.server.create(world.path("ConfigMap"), theirs)

@@ -1,4 +1,4 @@
-"""A Broker is created, and changed while it runs: objects, invalid specs, Secrets, and the status."""
+"""Creation and changes of a Broker: objects, invalid specs, Secrets, status."""
 
 import asyncio
 import copy
@@ -19,7 +19,7 @@ def world() -> FakeWorld:
     return settled(size=2)
 
 
-def test_a_broker_is_made_and_becomes_ready() -> None:
+def test_created_broker_becomes_ready() -> None:
     world = FakeWorld()
     world.create(size=2)
     world.cache.sync()
@@ -35,13 +35,13 @@ def test_a_broker_is_made_and_becomes_ready() -> None:
     assert ("Normal", "Ready", "2 of 2 broker groups are ready.") in world.kube.events
 
 
-def test_a_settled_broker_costs_no_request(world: FakeWorld) -> None:
+def test_settled_broker_sends_no_requests(world: FakeWorld) -> None:
     world.kube.requests.clear()
     world.idle(50)
     assert world.kube.requests == []
 
 
-def test_others_get_a_turn_between_the_objects_of_a_large_broker() -> None:
+def test_reconciling_large_broker_yields_between_objects() -> None:
     world = settled(size=32)
 
     async def turns_during_a_pass() -> int:
@@ -67,7 +67,7 @@ def edited(world: FakeWorld, **fields: Any) -> None:
     world.kube.put(body)
 
 
-def test_a_status_that_somebody_changed_is_restored_by_the_next_pass(world: FakeWorld) -> None:
+def test_modified_status_is_restored_by_next_reconciliation(world: FakeWorld) -> None:
     before = copy.deepcopy(world.status)
     edited(world, pending=99, size=7)
     world.tick()
@@ -75,7 +75,7 @@ def test_a_status_that_somebody_changed_is_restored_by_the_next_pass(world: Fake
     assert world.status == before
 
 
-def test_a_figure_that_somebody_changed_is_restored_by_the_next_pass(world: FakeWorld) -> None:
+def test_modified_figure_is_restored_by_next_reconciliation(world: FakeWorld) -> None:
     before = copy.deepcopy(world.status)
     body = copy.deepcopy(world.broker)
     body["status"]["groups"][0]["pending"] = 99
@@ -85,7 +85,7 @@ def test_a_figure_that_somebody_changed_is_restored_by_the_next_pass(world: Fake
     assert world.status == before
 
 
-def test_conditions_of_others_do_not_outlive_the_operator(world: FakeWorld) -> None:
+def test_foreign_conditions_are_removed_after_operator_restart(world: FakeWorld) -> None:
     edited(world)
     world.restart_operator()
     world.reconcile()
@@ -93,7 +93,7 @@ def test_conditions_of_others_do_not_outlive_the_operator(world: FakeWorld) -> N
     assert world.reason("Ready") == "AllGroupsReady"
 
 
-def test_own_status_that_the_cache_shows_late_is_not_taken_for_somebody_elses(world: FakeWorld) -> None:
+def test_own_status_in_stale_cache_is_not_mistaken_for_foreign_write(world: FakeWorld) -> None:
     world.lag_ticks = 3
     world.change(size=3)
     world.run()
@@ -103,7 +103,7 @@ def test_own_status_that_the_cache_shows_late_is_not_taken_for_somebody_elses(wo
     assert world.kube.requests == []
 
 
-def test_a_pass_answers_another_writer_once(world: FakeWorld) -> None:
+def test_each_foreign_status_write_is_reverted_once(world: FakeWorld) -> None:
     world.kube.requests.clear()
     for _ in range(3):
         edited(world, size=7)
@@ -114,7 +114,7 @@ def test_a_pass_answers_another_writer_once(world: FakeWorld) -> None:
     assert world.kube.requests == [("patch status", "Broker", "demo")] * 3
 
 
-def test_figures_are_written_once_an_interval(world: FakeWorld) -> None:
+def test_changed_figures_are_written_once_per_interval(world: FakeWorld) -> None:
     world.kube.requests.clear()
     for number in range(200):
         world.brokers.stores["store-demo-broker-0-0"].offsets[1] = 100 + number
@@ -123,7 +123,7 @@ def test_figures_are_written_once_an_interval(world: FakeWorld) -> None:
     assert set(world.kube.requests) == {("patch status", "Broker", "demo")}
 
 
-def test_each_pass_says_when_to_look_again(world: FakeWorld) -> None:
+def test_requeue_delay_depends_on_progress(world: FakeWorld) -> None:
     world.tick()
     assert world.reconcile() == Outcome(requeue_after_s=world.settings.poll_interval_s)
     world.change(image="delaymq/broker:2")
@@ -131,7 +131,7 @@ def test_each_pass_says_when_to_look_again(world: FakeWorld) -> None:
     assert world.reconcile() == Outcome(requeue_after_s=world.settings.progress_interval_s)
 
 
-def test_drift_is_repaired_without_a_restart(world: FakeWorld) -> None:
+def test_drift_is_repaired_without_restart(world: FakeWorld) -> None:
     service = copy.deepcopy(world.existing("Service", "demo-namesrv"))
     service["spec"]["ports"][0]["port"] = 1
     service["spec"]["sessionAffinity"] = "ClientIP"
@@ -148,7 +148,7 @@ def test_drift_is_repaired_without_a_restart(world: FakeWorld) -> None:
     assert repaired["spec"]["template"]["spec"]["containers"][0]["image"] == "delaymq/broker:1"
 
 
-def test_a_field_that_somebody_else_keeps_changing_is_not_fought_for(world: FakeWorld) -> None:
+def test_field_rewritten_by_admission_is_not_applied_repeatedly(world: FakeWorld) -> None:
     def admission(
         kind: str,
         body: Manifest,
@@ -170,7 +170,7 @@ def test_a_field_that_somebody_else_keeps_changing_is_not_fought_for(world: Fake
     ]
 
 
-def test_an_object_that_somebody_changes_back_each_time_is_left_to_them_for_a_while(world: FakeWorld) -> None:
+def test_object_that_is_repeatedly_reverted_is_left_alone_temporarily(world: FakeWorld) -> None:
     def change_back() -> None:
         budget = copy.deepcopy(world.existing("PodDisruptionBudget", "demo-broker"))
         budget["spec"]["maxUnavailable"] = 7
@@ -188,7 +188,7 @@ def test_an_object_that_somebody_changes_back_each_time_is_left_to_them_for_a_wh
     assert world.condition("Degraded")["status"] == "False"
 
 
-def test_what_admission_makes_of_an_object_is_accepted() -> None:
+def test_object_modified_by_admission_is_accepted() -> None:
     world = FakeWorld()
     admit = world.kube._admit
 
@@ -204,7 +204,7 @@ def test_what_admission_makes_of_an_object_is_accepted() -> None:
     assert world.kube.requests.count(("apply", "PodDisruptionBudget", "demo-broker")) == 1
 
 
-def test_what_is_no_longer_wanted_is_removed(world: FakeWorld) -> None:
+def test_unneeded_objects_are_removed(world: FakeWorld) -> None:
     world.change(networkPolicy={"enabled": True}, external={"type": "NodePort", "advertisedAddress": "192.0.2.1"})
     world.idle(1)
     world.run()
@@ -220,7 +220,7 @@ def test_what_is_no_longer_wanted_is_removed(world: FakeWorld) -> None:
     assert world.status["externalNameServers"] == []
 
 
-def test_paused_changes_nothing_but_tells_what_is(world: FakeWorld) -> None:
+def test_paused_broker_is_observed_but_not_changed(world: FakeWorld) -> None:
     world.change(paused=True)
     world.idle(2)
     world.kube.requests.clear()
@@ -252,7 +252,7 @@ def test_paused_changes_nothing_but_tells_what_is(world: FakeWorld) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else None,
 )
-def test_a_bad_spec_changes_nothing_and_waits_for_a_good_one(
+def test_invalid_spec_changes_nothing_until_corrected(
     world: FakeWorld, spec: Manifest, reason: str, words: str
 ) -> None:
     world.levels("bad", "1s", "99999999d")
@@ -273,7 +273,7 @@ def test_a_bad_spec_changes_nothing_and_waits_for_a_good_one(
     assert world.condition("Degraded")["status"] == "False"
 
 
-def test_a_bad_spec_of_a_new_broker_makes_nothing_and_is_not_looked_at_again() -> None:
+def test_invalid_spec_of_new_broker_creates_nothing_and_is_not_requeued() -> None:
     world = FakeWorld()
     world.create(config={"nonsense": "1"})
     world.cache.sync()
@@ -282,7 +282,7 @@ def test_a_bad_spec_of_a_new_broker_makes_nothing_and_is_not_looked_at_again() -
     assert world.names("StatefulSet") == []
 
 
-def test_a_broker_that_is_gone_is_forgotten(world: FakeWorld) -> None:
+def test_deleted_broker_causes_no_requests(world: FakeWorld) -> None:
     world.kube.remove("Broker", NAMESPACE, "demo")
     world.cache.sync()
     world.kube.requests.clear()
@@ -290,7 +290,7 @@ def test_a_broker_that_is_gone_is_forgotten(world: FakeWorld) -> None:
     assert world.kube.requests == []
 
 
-def test_an_object_of_somebody_else_is_not_taken_over() -> None:
+def test_foreign_object_is_not_adopted() -> None:
     world = FakeWorld()
     world.create()
     foreign = {
@@ -306,7 +306,7 @@ def test_an_object_of_somebody_else_is_not_taken_over() -> None:
     assert world.existing("ConfigMap", "demo-broker-conf")["data"] == {"a": "b"}
 
 
-def test_a_pod_template_that_cannot_be_noted_is_refused_with_its_size(world: FakeWorld) -> None:
+def test_oversized_pod_template_is_rejected_with_limit(world: FakeWorld) -> None:
     env = [{"name": f"V{number}", "value": "x" * 4096} for number in range(60)]
     world.change(podTemplate={"env": env})
     world.idle(2)
@@ -318,7 +318,7 @@ def test_a_pod_template_that_cannot_be_noted_is_refused_with_its_size(world: Fak
 @pytest.mark.parametrize(
     "nonsense", ["", "bm8Kd29yZA==", "4pyT", "%%%"], ids=["empty", "two lines", "no ASCII", "no base64"]
 )
-def test_a_token_that_cannot_be_sent_is_replaced(world: FakeWorld, nonsense: str) -> None:
+def test_unusable_token_is_replaced(world: FakeWorld, nonsense: str) -> None:
     world.kube.objects["Secret", NAMESPACE, "demo-http-token"]["data"]["token"] = nonsense
     world.restart_operator()
     world.idle(1)
@@ -327,7 +327,7 @@ def test_a_token_that_cannot_be_sent_is_replaced(world: FakeWorld, nonsense: str
     assert world.failures == []
 
 
-def test_a_broker_at_an_address_that_was_anothers_is_not_taken_for_that_one(world: FakeWorld) -> None:
+def test_broker_at_address_of_another_is_reported_as_unreachable(world: FakeWorld) -> None:
     first, second = (world.cache.get("Pod", NAMESPACE, name) for name in BROKERS)
     assert first is not None
     assert second is not None
@@ -337,7 +337,7 @@ def test_a_broker_at_an_address_that_was_anothers_is_not_taken_for_that_one(worl
     assert "is the address of demo-1" in world.condition("Degraded")["message"]
 
 
-def test_a_lost_secret_is_made_again(world: FakeWorld) -> None:
+def test_deleted_token_secret_is_recreated(world: FakeWorld) -> None:
     world.kube.remove("Secret", NAMESPACE, "demo-http-token")
     world.restart_operator()
     world.idle(1)
@@ -345,7 +345,7 @@ def test_a_lost_secret_is_made_again(world: FakeWorld) -> None:
     assert world.get("Secret", "demo-http-token") is not None
 
 
-def test_a_broker_that_was_made_anew_unseen_gets_a_whole_status(world: FakeWorld) -> None:
+def test_unobserved_recreation_of_broker_yields_complete_status(world: FakeWorld) -> None:
     world.kube.remove("Broker", NAMESPACE, "demo")
     world.create(size=2)
     world.idle(10)

@@ -1,4 +1,4 @@
-"""The operator dies before or after each of its calls, and the next one goes on without doing anything twice."""
+"""Crashes of the operator before or after each call: the next process continues and repeats nothing."""
 
 import random
 from collections import Counter
@@ -83,9 +83,7 @@ def history(change: Callable[[FakeWorld], object], dies_at: int | None, after: b
 
 @AFTER
 @pytest.mark.parametrize("change", [roll, grow, scale_in, scale_out], ids=lambda change: change.__name__)
-def test_a_change_comes_out_the_same_wherever_the_operator_dies(
-    change: Callable[[FakeWorld], object], after: bool
-) -> None:
+def test_change_has_same_outcome_wherever_operator_crashes(change: Callable[[FakeWorld], object], after: bool) -> None:
     moments = telling_moments(history(change, None, after).calls)
     assert len(moments) > 5
     for dies_at in one_in(DEATHS_SHARE, moments):
@@ -93,7 +91,7 @@ def test_a_change_comes_out_the_same_wherever_the_operator_dies(
 
 
 @AFTER
-def test_a_broker_is_made_the_same_wherever_the_operator_dies(after: bool) -> None:
+def test_creation_has_same_outcome_wherever_operator_crashes(after: bool) -> None:
     for dies_at in range(1, 200):
         world = FakeWorld(dies_at=dies_at, dies_after=after)
         world.create(size=2)
@@ -105,7 +103,7 @@ def test_a_broker_is_made_the_same_wherever_the_operator_dies(after: bool) -> No
     raise AssertionError("it never made it without dying")
 
 
-def test_an_operator_that_dies_all_the_time_still_gets_there() -> None:
+def test_rollout_completes_despite_continual_crashes() -> None:
     world = settled()
     started = len(world.kube.started)
     roll(world)
@@ -120,7 +118,7 @@ def test_an_operator_that_dies_all_the_time_still_gets_there() -> None:
     assert world.status["readyGroups"] == 2
 
 
-def test_the_upgrade_of_the_operator_in_the_midst_of_growing_restarts_no_pod() -> None:
+def test_operator_upgrade_during_volume_growth_restarts_no_pod() -> None:
     for dies_at in range(1, 60):
         world = settled(size=1)
         before = world.pod_uids()

@@ -1,4 +1,4 @@
-"""Ready, Reconciling and Stalled follow the newest generation: what `kubectl wait` and kstatus make of them."""
+"""Ready, Reconciling and Stalled for the newest generation, as `kubectl wait` and kstatus evaluate them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ def watch(world: FakeWorld, check: Callable[[], None]) -> None:
     world.kube.patch = patch_and_check
 
 
-def test_neither_kubectl_wait_nor_kstatus_is_satisfied_before_the_last_pod_is_replaced(world: FakeWorld) -> None:
+def test_kubectl_wait_and_kstatus_wait_for_last_replaced_pod(world: FakeWorld) -> None:
     def check() -> None:
         if wait_returns(world.broker, "Ready"):
             assert images(world) == {"delaymq/broker:2"}, "kubectl wait returned while an old pod ran"
@@ -55,7 +55,7 @@ def test_neither_kubectl_wait_nor_kstatus_is_satisfied_before_the_last_pod_is_re
     assert (world.condition("Reconciling"), world.condition("Stalled")) == ({}, {})
 
 
-def test_a_roll_says_which_pods_do_not_have_the_spec_yet_while_all_of_them_serve(world: FakeWorld) -> None:
+def test_rollout_message_lists_pods_without_new_spec(world: FakeWorld) -> None:
     world.change(flush="Sync")
     world.run(lambda: world.reason("Progressing") == "MovingWrites")
     assert (world.condition("Ready")["status"], world.reason("Ready")) == ("Unknown", "Rolling")
@@ -76,7 +76,7 @@ def test_a_roll_says_which_pods_do_not_have_the_spec_yet_while_all_of_them_serve
     ],
     ids=lambda change: "+".join(f"{key}.{next(iter(value))}" for key, value in change.items()),
 )
-def test_a_change_that_restarts_nothing_leaves_ready_true_throughout(change: Manifest) -> None:
+def test_change_without_restart_keeps_ready_true(change: Manifest) -> None:
     before = {"external": {"type": "NodePort", "advertisedAddress": "192.0.2.1"}} if "external" in change else {}
     world = settled(size=2, **before)
 
@@ -91,7 +91,7 @@ def test_a_change_that_restarts_nothing_leaves_ready_true_throughout(change: Man
     assert kstatus(world.broker) == "Current"
 
 
-def test_a_setting_that_a_broker_was_not_told_yet_is_waited_for_but_a_missed_answer_is_not(world: FakeWorld) -> None:
+def test_ready_waits_for_undelivered_setting_but_not_for_missed_response(world: FakeWorld) -> None:
     world.brokers.mute.add("demo-broker-1-0")
     world.run(lambda: world.reason("Degraded") == "BrokerUnreachable")
     assert wait_returns(world.broker, "Ready")
@@ -105,7 +105,7 @@ def test_a_setting_that_a_broker_was_not_told_yet_is_waited_for_but_a_missed_ans
     assert world.brokers.running["demo-broker-1-0"].settings["fileReservedTime"] == "9"
 
 
-def test_what_the_api_server_refuses_is_not_ready_and_stalled(world: FakeWorld) -> None:
+def test_rejection_by_api_server_is_reported_as_not_ready_and_stalled(world: FakeWorld) -> None:
     admit = world.kube._admit
 
     def refuse(kind: str, body: Manifest, live: Manifest | None) -> None:
@@ -130,7 +130,7 @@ def test_what_the_api_server_refuses_is_not_ready_and_stalled(world: FakeWorld) 
     assert world.condition("Stalled") == {}
 
 
-def test_an_address_that_is_waited_for_is_not_ready(world: FakeWorld) -> None:
+def test_pending_address_is_not_ready(world: FakeWorld) -> None:
     world.settings = replace(world.settings, progress_deadline_s=60)
     world.change(external={"type": "LoadBalancer"})
     world.idle(5)
@@ -140,7 +140,7 @@ def test_an_address_that_is_waited_for_is_not_ready(world: FakeWorld) -> None:
     assert world.reason("Stalled") == "AddressPending"
 
 
-def test_a_bad_spec_stalls_at_once_under_its_generation(world: FakeWorld) -> None:
+def test_invalid_spec_stalls_immediately_at_its_generation(world: FakeWorld) -> None:
     world.change(config={"fileReservedTyme": "9"})
     world.idle(2)
     assert world.reason("Stalled") == "InvalidConfig"
@@ -161,7 +161,7 @@ def test_a_bad_spec_stalls_at_once_under_its_generation(world: FakeWorld) -> Non
     ],
 )
 @pytest.mark.parametrize("made", [True, False], ids=["of a running Broker", "of a new Broker"])
-def test_what_may_still_be_applied_is_waited_for_but_not_for_ever(spec: Manifest, reason: str, made: bool) -> None:
+def test_missing_reference_is_awaited_until_deadline(spec: Manifest, reason: str, made: bool) -> None:
     world = settled(size=1)
     world.settings = replace(world.settings, progress_deadline_s=60)
     if not made:
@@ -179,7 +179,7 @@ def test_what_may_still_be_applied_is_waited_for_but_not_for_ever(spec: Manifest
     assert world.condition("Reconciling") == {}
 
 
-def test_while_paused_it_is_not_known_whether_the_spec_is_in_force(world: FakeWorld) -> None:
+def test_ready_is_unknown_while_paused(world: FakeWorld) -> None:
     world.change(paused=True, image="delaymq/broker:2")
     world.idle(20)
     assert (world.condition("Ready")["status"], world.reason("Ready")) == ("Unknown", "PausedBySpec")
@@ -191,7 +191,7 @@ def test_while_paused_it_is_not_known_whether_the_spec_is_in_force(world: FakeWo
     assert images(world) == {"delaymq/broker:2"}
 
 
-def test_groups_that_are_to_be_removed_do_not_count(world: FakeWorld) -> None:
+def test_groups_to_be_removed_do_not_affect_ready(world: FakeWorld) -> None:
     world.brokers.stores["store-demo-broker-1-0"].pending = 5
     world.change(size=1)
     world.run(lambda: world.condition("ScaleInBlocked") != {})

@@ -1,4 +1,4 @@
-"""What a change restarts: only what must, one pod after the other, and what stops a roll."""
+"""Restarts caused by changes of a Broker: only affected pods, one at a time, and what stops a rollout."""
 
 import copy
 from dataclasses import replace
@@ -18,7 +18,7 @@ def world() -> FakeWorld:
     return settled(size=2)
 
 
-def test_a_new_image_restarts_the_name_server_and_then_one_broker_after_the_other(world: FakeWorld) -> None:
+def test_new_image_restarts_name_server_and_then_brokers_sequentially(world: FakeWorld) -> None:
     order = restarts(world, lambda: world.change(image="delaymq/broker:2"))
     assert order == ["demo-namesrv-0", "demo-broker-0-0", "demo-broker-1-0"]
     assert world.status["image"] == "delaymq/broker:2"
@@ -53,24 +53,24 @@ def test_a_new_image_restarts_the_name_server_and_then_one_broker_after_the_othe
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else None,
 )
-def test_a_change_restarts_only_what_must_restart_one_at_a_time(
+def test_change_restarts_only_affected_pods_one_at_a_time(
     world: FakeWorld, change: Manifest, expected: list[str]
 ) -> None:
     assert restarts(world, lambda: world.change(**change)) == expected
 
 
-def test_the_restart_annotation_restarts_everything(world: FakeWorld) -> None:
+def test_restart_annotation_restarts_everything(world: FakeWorld) -> None:
     assert restarts(world, lambda: world.annotate(restart="1")) == EVERYTHING
     assert restarts(world, lambda: world.annotate(restart="2")) == EVERYTHING
 
 
-def test_a_single_group_is_restarted_at_once() -> None:
+def test_single_group_is_restarted_without_drain() -> None:
     world = settled(size=1)
     assert restarts(world, lambda: world.change(flush="Sync")) == ["demo-broker-0-0"]
     assert world.brokers.calls == []
 
 
-def test_a_newer_operator_restarts_nothing_and_says_that_it_would_make_pods_otherwise(world: FakeWorld) -> None:
+def test_newer_operator_restarts_nothing_and_reports_outdated_pods(world: FakeWorld) -> None:
     def upgrade() -> None:
         world.settings = replace(world.settings, default_image="delaymq/broker:9")
         world.restart_operator()
@@ -84,7 +84,7 @@ def test_a_newer_operator_restarts_nothing_and_says_that_it_would_make_pods_othe
     assert world.condition("UpToDate")["status"] == "True"
 
 
-def test_a_failing_new_image_stops_the_roll_and_says_why_and_a_good_one_goes_on(world: FakeWorld) -> None:
+def test_failing_image_stops_rollout_until_corrected(world: FakeWorld) -> None:
     watch_rolls(world)
     world.change(image="bad:image")
     world.run(lambda: world.reason("Degraded") == "PodFailing")
@@ -101,7 +101,7 @@ def test_a_failing_new_image_stops_the_roll_and_says_why_and_a_good_one_goes_on(
     assert world.condition("Degraded")["status"] == "False"
 
 
-def test_the_image_in_the_status_is_what_runs_and_not_what_is_wanted(world: FakeWorld) -> None:
+def test_status_shows_running_image_instead_of_desired_one(world: FakeWorld) -> None:
     told = []
 
     world.watch = lambda: told.append(world.status.get("image"))
@@ -117,7 +117,7 @@ def test_the_image_in_the_status_is_what_runs_and_not_what_is_wanted(world: Fake
     assert set(told) == {"delaymq/broker:2"}
 
 
-def test_no_image_is_told_while_no_broker_runs() -> None:
+def test_status_shows_no_image_while_no_broker_runs() -> None:
     world = settled(size=1)
     assert world.status["image"] == "delaymq/broker:1"
     world.change(image="bad:image", nameServers={"addresses": ["others:9876"]})
@@ -127,7 +127,7 @@ def test_no_image_is_told_while_no_broker_runs() -> None:
     assert "image" not in world.status
 
 
-def test_a_failing_broker_stops_the_roll_with_all_others_serving(world: FakeWorld) -> None:
+def test_unready_broker_stops_rollout_while_others_serve(world: FakeWorld) -> None:
     watch_rolls(world)
     world.kube.unready.add("demo-broker-0-0")
     started = len(world.kube.started)
@@ -144,7 +144,7 @@ def test_a_failing_broker_stops_the_roll_with_all_others_serving(world: FakeWorl
     assert world.kube.started[started:] == BROKERS
 
 
-def test_a_change_in_the_midst_of_a_roll_restarts_each_pod_for_the_last_one_only_once_more(world: FakeWorld) -> None:
+def test_change_during_rollout_restarts_updated_pods_again_and_others_once(world: FakeWorld) -> None:
     watch_rolls(world)
     world.change(flush="Sync")
     started = len(world.kube.started)
@@ -156,7 +156,7 @@ def test_a_change_in_the_midst_of_a_roll_restarts_each_pod_for_the_last_one_only
     assert world.kube.started[started:] == ["demo-broker-0-0", "demo-broker-0-0", "demo-broker-1-0"]
 
 
-def test_a_change_that_is_taken_back_before_the_restart_gives_the_writes_back(world: FakeWorld) -> None:
+def test_reverted_change_returns_writes_without_restart(world: FakeWorld) -> None:
     world.change(flush="Sync")
     world.run(lambda: ("withdraw", "demo-broker-0-0") in world.brokers.calls)
     started = len(world.kube.started)
@@ -167,7 +167,7 @@ def test_a_change_that_is_taken_back_before_the_restart_gives_the_writes_back(wo
     assert world.brokers.calls[-1] == ("none", "demo-broker-0-0")
 
 
-def test_own_name_servers_stay_until_every_broker_uses_the_others(world: FakeWorld) -> None:
+def test_own_name_servers_are_kept_until_all_brokers_use_external_ones(world: FakeWorld) -> None:
     seen = []
 
     def watch() -> None:
@@ -192,14 +192,14 @@ def environment(world: FakeWorld, pod: str) -> list[dict[str, str]]:
     return [entry for entry in entries if entry["name"] == "DELAYMQ_NAMESRV_ADDR"]
 
 
-def test_hot_settings_reach_running_brokers_and_go_back_to_their_default(world: FakeWorld) -> None:
+def test_hot_settings_reach_running_brokers_and_can_be_reset(world: FakeWorld) -> None:
     assert restarts(world, lambda: world.change(config={"fileReservedTime": "9"})) == []
     assert {broker.settings["fileReservedTime"] for broker in world.brokers.running.values()} == {"9"}
     assert restarts(world, lambda: world.change(config={})) == []
     assert {broker.settings["fileReservedTime"] for broker in world.brokers.running.values()} == {"72"}
 
 
-def test_levels_reach_running_brokers_without_a_restart(world: FakeWorld) -> None:
+def test_delay_levels_reach_running_brokers_without_restart(world: FakeWorld) -> None:
     world.levels("mine", "1s", "1h")
     assert restarts(world, lambda: world.change(delayLevelConfigRef={"name": "mine"})) == []
     assert world.status["levels"] == "1s 1h"
@@ -209,7 +209,7 @@ def test_levels_reach_running_brokers_without_a_restart(world: FakeWorld) -> Non
     assert "messageDelayLevel=1s 2h" in world.existing("ConfigMap", "demo-broker-conf")["data"]["broker.conf"]
 
 
-def test_a_broker_that_does_not_answer_is_named_and_stops_nobody_else(world: FakeWorld) -> None:
+def test_unreachable_broker_is_reported_and_does_not_block_others(world: FakeWorld) -> None:
     world.brokers.mute.add("demo-broker-0-0")
     world.run(lambda: world.reason("Degraded") == "BrokerUnreachable")
     assert "demo-0" in world.condition("Degraded")["message"]
@@ -225,7 +225,7 @@ def restarts_when_mute(world: FakeWorld) -> list[str]:
     return world.kube.started[started:]
 
 
-def test_brokers_that_refuse_to_move_writes_away_are_restarted_after_a_while(world: FakeWorld) -> None:
+def test_brokers_that_reject_drain_are_restarted_after_timeout(world: FakeWorld) -> None:
     async def refuse(endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> NoReturn:
         raise BrokerRefused(endpoint.host, "not_found", "there is no /api/v1/drain")
 
@@ -241,7 +241,7 @@ def test_brokers_that_refuse_to_move_writes_away_are_restarted_after_a_while(wor
     assert restarts(world, lambda: world.change(flush="Async")) == BROKERS
 
 
-def test_a_clock_that_is_set_back_keeps_nothing_waiting(world: FakeWorld) -> None:
+def test_clock_set_back_delays_nothing(world: FakeWorld) -> None:
     world.now_ms -= 3_600_000
     world._look_at_ms = 0
     world.brokers.stores["store-demo-broker-0-0"].pending = 7
@@ -255,16 +255,14 @@ def test_a_clock_that_is_set_back_keeps_nothing_waiting(world: FakeWorld) -> Non
     assert restarts_when_mute(world) == BROKERS
 
 
-def test_a_token_that_was_replaced_restarts_the_brokers(world: FakeWorld) -> None:
+def test_replaced_token_restarts_brokers(world: FakeWorld) -> None:
     world.kube.objects["Secret", NAMESPACE, "demo-http-token"]["data"]["token"] = "bmV3"
     world.restart_operator()
     assert restarts(world, lambda: None) == BROKERS
 
 
 @pytest.mark.parametrize("nonsense", ["{}", "[]", "x", '{"metadata": [], "spec": 1}', '{"spec": {"containers": [1]}}'])
-def test_nonsense_in_the_note_of_what_pods_are_made_from_is_replaced_and_restarts_nothing(
-    world: FakeWorld, nonsense: str
-) -> None:
+def test_invalid_applied_annotation_is_replaced_without_restart(world: FakeWorld, nonsense: str) -> None:
     noted = world.existing("StatefulSet", "demo-broker-0")["metadata"]["annotations"]["delaymq.io/applied"]
     world.kube.objects["StatefulSet", NAMESPACE, "demo-broker-0"]["metadata"]["annotations"]["delaymq.io/applied"] = (
         nonsense
@@ -273,7 +271,7 @@ def test_nonsense_in_the_note_of_what_pods_are_made_from_is_replaced_and_restart
     assert world.existing("StatefulSet", "demo-broker-0")["metadata"]["annotations"]["delaymq.io/applied"] == noted
 
 
-def test_a_cache_that_is_behind_applies_and_restarts_nothing_twice() -> None:
+def test_stale_cache_causes_no_repeated_apply_or_restart() -> None:
     world = FakeWorld(lag_ticks=4)
     world.create(size=2)
     world.run(ticks=200)
@@ -283,7 +281,7 @@ def test_a_cache_that_is_behind_applies_and_restarts_nothing_twice() -> None:
     assert sorted(applied) == ["demo-broker-0", "demo-broker-1", "demo-namesrv", "demo-namesrv-trial"]
 
 
-def test_a_pod_that_somebody_else_replaced_meanwhile_is_not_restarted_in_place_of_the_last_one(
+def test_pod_replaced_by_another_client_is_not_deleted(
     world: FakeWorld,
 ) -> None:
     world.change(flush="Sync")

@@ -1,4 +1,4 @@
-"""Whether an object already is what is desired."""
+"""Comparison of an observed object with the desired one."""
 
 import pytest
 from delaymq_operator.reconcile.broker.apply.compare import covers
@@ -18,7 +18,7 @@ from delaymq_operator.reconcile.ports import Manifest
         ({"tolerations": [{"key": "k", "operator": "Equal"}]}, {"tolerations": [{"key": "k"}]}),
     ],
 )
-def test_what_others_added_and_other_spellings_count_for_nothing(live: Manifest, desired: Manifest) -> None:
+def test_additional_fields_and_equivalent_values_are_no_difference(live: Manifest, desired: Manifest) -> None:
     assert covers(live, desired)
 
 
@@ -38,5 +38,5 @@ def test_what_others_added_and_other_spellings_count_for_nothing(live: Manifest,
         (None, {"a": 1}),
     ],
 )
-def test_a_difference_is_seen(live: Manifest | None, desired: Manifest) -> None:
+def test_difference_is_detected(live: Manifest | None, desired: Manifest) -> None:
     assert not covers(live, desired)

@@ -1,4 +1,4 @@
-"""What counts where a Broker does not say: new ones are closed, and no upgrade closes an existing one."""
+"""Default network policies: enabled for new Brokers, not enabled by an operator upgrade."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def made_by_an_older_operator() -> FakeWorld:
     return world
 
 
-def test_a_new_broker_has_policies() -> None:
+def test_new_broker_has_policies() -> None:
     world = FakeWorld(settings=INSIDE)
     world.create(size=1)
     world.run(lambda: world.settled)
@@ -33,7 +33,7 @@ def test_a_new_broker_has_policies() -> None:
     assert world.status["defaults"] == 2
 
 
-def test_an_upgrade_gives_an_existing_broker_none_and_restarts_nothing() -> None:
+def test_upgrade_adds_no_policies_to_existing_broker_and_restarts_nothing() -> None:
     world = made_by_an_older_operator()
     before = world.pod_uids()
     world.run(lambda: world.status.get("defaults") == 1)
@@ -44,7 +44,7 @@ def test_an_upgrade_gives_an_existing_broker_none_and_restarts_nothing() -> None
     world.run(lambda: world.settled and world.names("NetworkPolicy") == BOTH)
 
 
-def test_spark_pods_follow_the_same_default() -> None:
+def test_spark_pods_follow_same_default() -> None:
     new, old = FakeWorld(settings=INSIDE), made_by_an_older_operator()
     new.create(size=1, analytics={})
     old.run(lambda: old.status.get("defaults") == 1)
@@ -56,14 +56,14 @@ def test_spark_pods_follow_the_same_default() -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_what_a_broker_says_counts(enabled: bool) -> None:
+def test_explicit_setting_overrides_default(enabled: bool) -> None:
     world = FakeWorld(settings=INSIDE)
     world.create(size=1, networkPolicy={"enabled": enabled})
     world.run(lambda: world.settled)
     assert world.names("NetworkPolicy") == (BOTH if enabled else [])
 
 
-def test_a_lost_status_opens_no_broker_that_was_closed() -> None:
+def test_lost_status_removes_no_policies() -> None:
     world = FakeWorld(settings=INSIDE)
     world.create(size=1)
     world.run(lambda: world.settled)
@@ -75,7 +75,7 @@ def test_a_lost_status_opens_no_broker_that_was_closed() -> None:
     assert world.names("NetworkPolicy") == BOTH
 
 
-def test_an_operator_outside_the_cluster_does_not_lock_itself_out() -> None:
+def test_operator_outside_cluster_creates_no_policies_by_default() -> None:
     world = FakeWorld()
     world.create(size=1)
     world.run(lambda: world.settled)
@@ -83,7 +83,9 @@ def test_an_operator_outside_the_cluster_does_not_lock_itself_out() -> None:
 
 
 @pytest.mark.parametrize(("stated", "peers"), [({}, EVERYBODY), ({"enabled": True}, EVERYBODY[:1])])
-def test_a_broker_that_lets_clients_outside_in_lets_everybody_in(stated: dict[str, bool], peers: list[object]) -> None:
+def test_broker_with_external_access_admits_all_clients_by_default(
+    stated: dict[str, bool], peers: list[object]
+) -> None:
     world = FakeWorld(settings=INSIDE)
     external = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
     world.create(size=1, external=external, networkPolicy=stated)

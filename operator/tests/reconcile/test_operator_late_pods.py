@@ -1,4 +1,4 @@
-"""Pods that cannot be created, hang, or never become ready: Degraded reports it in time, with the last Warning."""
+"""Pods that cannot be created, hang, or never become ready: Degraded reports them with the last warning."""
 
 from dataclasses import replace
 from typing import Any
@@ -36,7 +36,7 @@ def delete(world: FakeWorld, name: str) -> None:
     world.kube.remove("Pod", NAMESPACE, name)
 
 
-def test_a_pod_that_the_api_server_refuses_is_told_of_at_once_with_what_it_says() -> None:
+def test_rejected_pod_is_reported_promptly_with_message_of_api_server() -> None:
     world = hurried(FakeWorld())
     world.create(size=1)
     accept = refuse_pod(world, POD)
@@ -55,7 +55,7 @@ def test_a_pod_that_the_api_server_refuses_is_told_of_at_once_with_what_it_says(
     assert kstatus(world.broker) == "Current"
 
 
-def test_a_pod_that_is_missing_without_a_word_is_told_of_after_the_deadline_by_any_operator(world: FakeWorld) -> None:
+def test_missing_pod_without_event_is_reported_after_deadline(world: FakeWorld) -> None:
     refuse_pod(world, POD, told=False)
     delete(world, POD)
     since = timestamp_of_ms(world.now_ms + 1_000)
@@ -71,7 +71,7 @@ def test_a_pod_that_is_missing_without_a_word_is_told_of_after_the_deadline_by_a
     assert world.reason("Stalled") == "ProgressDeadlineExceeded"
 
 
-def test_a_pod_that_hangs_in_container_creating_is_told_of_after_the_deadline_with_its_last_warning(
+def test_pod_stuck_in_container_creating_is_reported_with_last_warning(
     world: FakeWorld,
 ) -> None:
     let_go = keep_creating(world, POD)
@@ -94,7 +94,7 @@ def test_a_pod_that_hangs_in_container_creating_is_told_of_after_the_deadline_wi
 
 
 @pytest.mark.parametrize("name", [POD, "demo-namesrv-0"])
-def test_a_pod_that_runs_and_never_becomes_ready_is_told_of_after_the_deadline(world: FakeWorld, name: str) -> None:
+def test_running_pod_that_never_becomes_ready_is_reported_after_deadline(world: FakeWorld, name: str) -> None:
     world.kube.unready.add(name)
     world.idle(DEADLINE - 10)
     assert not degraded(world)
@@ -106,7 +106,7 @@ def test_a_pod_that_runs_and_never_becomes_ready_is_told_of_after_the_deadline(w
     world.run()
 
 
-def test_events_that_may_not_be_read_are_missing_from_the_message_only(world: FakeWorld) -> None:
+def test_forbidden_events_are_only_omitted_from_message(world: FakeWorld) -> None:
     world.kube.forbidden.add(("list", "Event"))
     keep_creating(world, POD)
     delete(world, POD)
@@ -116,7 +116,7 @@ def test_events_that_may_not_be_read_are_missing_from_the_message_only(world: Fa
     assert world.failures == []
 
 
-def test_a_refusal_of_an_earlier_pod_says_nothing_about_a_later_one(world: FakeWorld) -> None:
+def test_warning_about_earlier_pod_is_not_attributed_to_later_one(world: FakeWorld) -> None:
     warn(world, "StatefulSet", "demo-broker-0", "FailedCreate", "exceeded quota")
     world.idle(60)
     refuse_pod(world, POD, told=False)
@@ -126,7 +126,7 @@ def test_a_refusal_of_an_earlier_pod_says_nothing_about_a_later_one(world: FakeW
     assert "quota" not in world.condition("Progressing")["message"]
 
 
-def test_a_roll_that_goes_well_reads_no_events(world: FakeWorld) -> None:
+def test_successful_rollout_reads_no_events(world: FakeWorld) -> None:
     world.kube.requests.clear()
     world.change(image="delaymq/broker:2")
     world.idle(1)
@@ -135,7 +135,7 @@ def test_a_roll_that_goes_well_reads_no_events(world: FakeWorld) -> None:
     assert not [event for event in world.kube.events if event[0] == "Warning"]
 
 
-def test_many_pods_that_are_late_cost_few_requests() -> None:
+def test_many_late_pods_cause_few_event_requests() -> None:
     world = settled(size=12)
     world.kube.unready |= {f"demo-broker-{group}-0" for group in range(12)}
     world.idle(20)
@@ -147,7 +147,7 @@ def test_many_pods_that_are_late_cost_few_requests() -> None:
     assert 12 <= world.kube.requests.count(("list", "Event", "")) <= 12 * 3
 
 
-def test_the_newest_warning_counts_whichever_times_its_event_has() -> None:
+def test_newest_warning_is_found_in_any_timestamp_field() -> None:
     def event(note: str, uid: str = "1", **times: Any) -> Manifest:
         return {"reason": "R", "note": note, "regarding": {"uid": uid}} | times
 

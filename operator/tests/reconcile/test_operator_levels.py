@@ -1,4 +1,4 @@
-"""A DelayLevelConfig says who uses it and whether they have it, and stays while it is used."""
+"""DelayLevelConfigs: users and application reported in the status, deletion blocked while in use."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ def use(world: TopicWorld, broker: str, levels: str, *, runs: str | None = None)
         body["status"] = {"levels": runs}
 
 
-def test_one_that_nobody_uses_is_valid_and_says_so() -> None:
+def test_unused_config_is_valid_and_reported_as_unused() -> None:
     world = TopicWorld(groups=0)
     key = world.add_levels("short", "1s", "2d", "5m")
     assert look(world, key) == Outcome(world.settings.poll_interval_s)
@@ -36,7 +36,7 @@ def test_one_that_nobody_uses_is_valid_and_says_so() -> None:
     assert status["observedGeneration"] == 1
 
 
-def test_a_status_that_somebody_changed_is_restored_by_the_next_pass() -> None:
+def test_modified_status_is_restored_by_next_reconciliation() -> None:
     world = TopicWorld(groups=0)
     key = world.add_levels("short", "1s", "2d", "5m")
     look(world, key)
@@ -50,7 +50,7 @@ def test_a_status_that_somebody_changed_is_restored_by_the_next_pass() -> None:
     assert world.status(key) == before
 
 
-def test_a_table_that_brokers_would_refuse_is_said_with_their_sentence() -> None:
+def test_invalid_table_is_reported_with_message_of_broker() -> None:
     world = TopicWorld(groups=0)
     use(world, "demo", "short", runs="1s")
     key = world.add_levels("short", "1s", "9999d")
@@ -62,7 +62,7 @@ def test_a_table_that_brokers_would_refuse_is_said_with_their_sentence() -> None
     assert world.status(key)["usedBy"] == ["demo"]
 
 
-def test_it_is_applied_when_all_that_use_it_run_with_it() -> None:
+def test_config_is_applied_when_all_users_run_with_it() -> None:
     world = TopicWorld(groups=0)
     use(world, "one", "short", runs="1s 2s")
     use(world, "two", "short", runs="1s")
@@ -80,7 +80,7 @@ def test_it_is_applied_when_all_that_use_it_run_with_it() -> None:
     assert not world.kube.requests
 
 
-def test_why_a_broker_has_not_taken_it_is_said() -> None:
+def test_reason_for_delayed_application_is_reported_per_broker() -> None:
     world = TopicWorld(groups=0)
     use(world, "paused", "short", runs="9s")
     world.kube.change("Broker", "paused", paused=True)
@@ -96,7 +96,7 @@ def test_why_a_broker_has_not_taken_it_is_said() -> None:
         assert part in message
 
 
-def test_a_changed_table_wakes_all_that_use_it_once() -> None:
+def test_changed_table_enqueues_all_users_once() -> None:
     world = TopicWorld(groups=0)
     for name in ("one", "two"):
         use(world, name, "short", runs="1s")
@@ -109,7 +109,7 @@ def test_a_changed_table_wakes_all_that_use_it_once() -> None:
     assert world.condition(key)[1] == "Applying"
 
 
-def test_it_stays_while_a_broker_uses_it() -> None:
+def test_config_is_kept_while_broker_uses_it() -> None:
     world = TopicWorld(groups=0)
     use(world, "demo", "short", runs="1s")
     key = world.add_levels("short", "1s")
@@ -130,7 +130,7 @@ def test_it_stays_while_a_broker_uses_it() -> None:
 
 
 @pytest.mark.parametrize("how", ["gone", "going"])
-def test_a_broker_that_is_gone_or_going_does_not_hold_it(how: str) -> None:
+def test_deleted_or_terminating_broker_does_not_block_deletion(how: str) -> None:
     world = TopicWorld(groups=0)
     use(world, "demo", "short", runs="1s")
     key = world.add_levels("short", "1s")
@@ -143,7 +143,7 @@ def test_a_broker_that_is_gone_or_going_does_not_hold_it(how: str) -> None:
     assert release(world, key) is None
 
 
-def test_a_user_that_the_cache_does_not_show_yet_holds_it() -> None:
+def test_user_missing_from_cache_blocks_deletion() -> None:
     world = TopicWorld(groups=0)
     key = world.add_levels("short", "1s")
     world.kube.mark_deleted("DelayLevelConfig", "short")
@@ -152,7 +152,7 @@ def test_a_user_that_the_cache_does_not_show_yet_holds_it() -> None:
     assert release(world, key) is not None
 
 
-def test_many_users_are_counted_not_listed() -> None:
+def test_long_list_of_users_is_abbreviated_in_message() -> None:
     world = TopicWorld(groups=0)
     for number in range(15):
         use(world, f"b{number:02}", "short", runs="1s")
@@ -162,7 +162,7 @@ def test_many_users_are_counted_not_listed() -> None:
     assert len(world.status(key)["usedBy"]) == 15
 
 
-def test_a_table_of_a_thousand_levels_is_shown_cut() -> None:
+def test_table_of_thousand_levels_is_truncated_in_status() -> None:
     world = TopicWorld(groups=0)
     key = world.add_levels("long", *[f"{number}s" for number in range(1, 1001)])
     look(world, key)
@@ -170,7 +170,7 @@ def test_a_table_of_a_thousand_levels_is_shown_cut() -> None:
     assert len(world.status(key)["table"]) <= 202
 
 
-def test_one_that_is_gone_is_nothing() -> None:
+def test_absent_config_is_ignored() -> None:
     world = TopicWorld(groups=0)
     key = Key("DelayLevelConfig", NAMESPACE, "never")
     assert look(world, key) == Outcome()

@@ -1,4 +1,4 @@
-"""What is remembered between passes goes with what it is about."""
+"""The operator's memory between reconciliations."""
 
 from delaymq_operator.reconcile.context import Key, Memory
 
@@ -7,7 +7,7 @@ class Note:
     """Something remembered."""
 
 
-def test_what_is_remembered_of_something_that_is_gone_is_dropped_and_of_others_is_kept() -> None:
+def test_memory_of_absent_objects_is_dropped_and_of_others_kept() -> None:
     memory = Memory()
     there, gone, never = (Key("Broker", "ns", name) for name in ("there", "gone", "never"))
     notes = {key: memory.of(key, Note) for key in (there, gone, never)}

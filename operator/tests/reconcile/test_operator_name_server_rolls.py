@@ -1,4 +1,4 @@
-"""NameServers while they are restarted: one that clients can ask is left, whatever the change is."""
+"""Rollouts of NameServers: one always serves clients."""
 
 import pytest
 from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
@@ -19,7 +19,7 @@ def serving(world: FakeWorld) -> list[str]:
     return [pod["metadata"]["name"] for pod in world.kube.select("Pod", NAMESPACE, selector) if is_ready(pod)]
 
 
-def test_an_image_that_does_not_run_stops_before_the_only_name_server(world: FakeWorld) -> None:
+def test_failing_image_leaves_only_name_server_running(world: FakeWorld) -> None:
     before = world.pod_uids()
 
     def watch() -> None:
@@ -38,7 +38,7 @@ def test_an_image_that_does_not_run_stops_before_the_only_name_server(world: Fak
     assert f"kubectl logs {TRIAL}" in message
 
 
-def test_a_corrected_image_is_tried_out_and_rolled(world: FakeWorld) -> None:
+def test_corrected_image_is_tried_and_rolled_out(world: FakeWorld) -> None:
     world.change(image="bad:image")
     world.run(lambda: world.reason("Degraded") == "PodFailing")
     started = len(world.kube.started)
@@ -50,7 +50,7 @@ def test_a_corrected_image_is_tried_out_and_rolled(world: FakeWorld) -> None:
     assert world.names("StatefulSet") == ["demo-broker-0", "demo-broker-1", "demo-namesrv"]
 
 
-def test_a_bad_image_that_is_taken_back_leaves_nothing(world: FakeWorld) -> None:
+def test_reverted_image_leaves_no_trial_objects(world: FakeWorld) -> None:
     before = world.pod_uids()
     world.change(image="bad:image")
     world.run(lambda: world.reason("Degraded") == "PodFailing")
@@ -62,7 +62,7 @@ def test_a_bad_image_that_is_taken_back_leaves_nothing(world: FakeWorld) -> None
     assert world.names("StatefulSet") == ["demo-broker-0", "demo-broker-1", "demo-namesrv"]
 
 
-def test_an_operator_that_starts_in_the_midst_of_a_trial_goes_on_with_it(world: FakeWorld) -> None:
+def test_restarted_operator_continues_trial(world: FakeWorld) -> None:
     started = len(world.kube.started)
     world.change(image="delaymq/broker:2")
     world.run(lambda: TRIAL in world.kube.started)
@@ -72,7 +72,7 @@ def test_an_operator_that_starts_in_the_midst_of_a_trial_goes_on_with_it(world: 
     assert world.kube.started[started:] == [TRIAL, *EVERYTHING]
 
 
-def test_a_name_server_that_is_down_already_is_replaced_without_a_trial(world: FakeWorld) -> None:
+def test_unavailable_name_server_is_replaced_without_trial(world: FakeWorld) -> None:
     world.change(image="bad:image")
     world.run(lambda: world.reason("Degraded") == "PodFailing")
     world.kube.objects.pop(("Pod", NAMESPACE, ONE))
@@ -85,7 +85,7 @@ def test_a_name_server_that_is_down_already_is_replaced_without_a_trial(world: F
 
 
 @pytest.mark.parametrize("image", ["delaymq/broker:2", "bad:image"])
-def test_one_of_several_name_servers_always_knows_the_routes(image: str) -> None:
+def test_one_of_several_name_servers_always_has_routes(image: str) -> None:
     """The next is restarted only when brokers had the time to tell the one before their routes."""
     world = settled(size=2, nameServers={"replicas": 2})
     world.idle(20)
@@ -110,7 +110,7 @@ def test_one_of_several_name_servers_always_knows_the_routes(image: str) -> None
     assert world.kube.started[started:] == expected
 
 
-def test_the_pod_on_trial_is_made_as_the_name_server_but_out_of_reach(world: FakeWorld) -> None:
+def test_trial_pod_equals_name_server_but_is_not_selected_by_services(world: FakeWorld) -> None:
     world.change(image="bad:image", podTemplate={"labels": {"team": "orders"}})
     world.run(lambda: world.get("Pod", TRIAL) is not None)
     live, tried = world.existing("StatefulSet", "demo-namesrv"), world.existing("StatefulSet", "demo-namesrv-trial")

@@ -1,4 +1,4 @@
-"""NameServers that a Broker names: its namespace's and listed ones; what is in use stays."""
+"""NameServers of a Broker: allowed in its namespace or by the operator's list, kept while in use."""
 
 from dataclasses import replace
 from typing import Any
@@ -49,7 +49,7 @@ def listing(*entries: str, domain: str = "svc") -> Any:
         ("rocketmq.example.com:9876", False),
     ],
 )
-def test_an_address_is_in_the_brokers_namespace_or_not(address: str, own: bool) -> None:
+def test_address_is_classified_by_namespace(address: str, own: bool) -> None:
     world = listing(domain="svc.example.internal")
     assert foreign_addresses(broker_with(address), world) == (() if own else (address,))
 
@@ -70,16 +70,16 @@ def test_an_address_is_in_the_brokers_namespace_or_not(address: str, own: bool) 
         ("2001:db8::/32", "[2001:db8::7]:9876", True),
     ],
 )
-def test_entries_are_hosts_patterns_and_networks(entry: str, address: str, fits: bool) -> None:
+def test_list_entries_match_hosts_patterns_and_networks(entry: str, address: str, fits: bool) -> None:
     assert is_listed(address, (entry,)) is fits
 
 
-def test_the_operator_resolves_a_bare_name_in_the_brokers_namespace() -> None:
+def test_bare_name_is_resolved_in_namespace_of_broker() -> None:
     broker = broker_with("ns:9876", "ns.shop:9876", "[::1]:9876", THEIRS, used=("[::1]:9876",))
     assert name_servers_of(broker, listing()) == ("ns.shop.svc:9876", "ns.shop:9876", "[::1]:9876")
 
 
-def test_a_new_broker_with_name_servers_elsewhere_is_not_made_until_they_are_listed() -> None:
+def test_new_broker_waits_until_external_name_servers_are_listed() -> None:
     world = FakeWorld()
     world.create(size=1, nameServers={"addresses": [THEIRS]})
     world.run(lambda: world.reason("Degraded") == "NameServerNotAllowed")
@@ -98,7 +98,7 @@ def test_a_new_broker_with_name_servers_elsewhere_is_not_made_until_they_are_lis
     assert world.status["nameServers"] == [THEIRS]
 
 
-def test_a_broker_that_uses_them_already_goes_on_with_a_warning() -> None:
+def test_name_servers_in_use_are_kept_with_warning() -> None:
     world = FakeWorld(settings=replace(SETTINGS, name_server_addresses=("*",)))
     world.create(size=1, nameServers={"addresses": [THEIRS]})
     world.run(lambda: world.settled)
@@ -117,7 +117,7 @@ def test_a_broker_that_uses_them_already_goes_on_with_a_warning() -> None:
     assert world.pod_uids() == before
 
 
-def test_a_topic_changes_nothing_at_name_servers_that_its_broker_may_not_name() -> None:
+def test_topic_does_not_change_disallowed_name_servers() -> None:
     world = TopicWorld(groups=1)
     world.kube.change("Broker", "demo", nameServers={"addresses": [THEIRS]})
     body = copied(world.kube.objects["Broker", "ns", "demo"])

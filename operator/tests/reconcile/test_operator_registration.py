@@ -1,4 +1,4 @@
-"""The accounts of registrations: created, mounted, changed, and never a reason to disconnect a broker."""
+"""Registration accounts: creation, mounting and rotation without disconnecting a broker."""
 
 import base64
 from typing import Any
@@ -77,7 +77,7 @@ def environment(pod: Manifest | None) -> dict[str, str]:
     return {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0].get("env", [])}
 
 
-def test_each_group_that_there_can_be_has_an_account_that_name_servers_know() -> None:
+def test_every_possible_group_has_account_known_to_name_servers() -> None:
     world = guarded()
     for group in (0, 31):
         assert is_known(world, *account(world, group), f"demo-{group}")
@@ -88,7 +88,7 @@ def test_each_group_that_there_can_be_has_an_account_that_name_servers_know() ->
     assert text(world, "secretKey") not in [each.entry.secret_key for each in rules(world).accounts if not each.admin]
 
 
-def test_a_pod_sees_its_own_account_and_name_servers_the_rules() -> None:
+def test_pod_mounts_own_account_and_name_servers_mount_rules() -> None:
     world = guarded(size=2)
     for group in (0, 1):
         pod = world.get("Pod", f"demo-broker-{group}-0")
@@ -106,7 +106,7 @@ def test_a_pod_sees_its_own_account_and_name_servers_the_rules() -> None:
     }
 
 
-def test_without_access_control_or_with_other_name_servers_there_are_no_accounts() -> None:
+def test_no_accounts_without_access_control_or_with_external_name_servers() -> None:
     for spec in ({}, {"nameServers": {"addresses": ["others:9876"]}}):
         world = FakeWorld()
         world.create(size=1, **spec)
@@ -115,7 +115,7 @@ def test_without_access_control_or_with_other_name_servers_there_are_no_accounts
         assert "registration" not in volumes(world.get("Pod", "demo-broker-0-0"))
 
 
-def test_an_upgrade_switches_nothing_on_and_restarts_nothing(older: FakeWorld) -> None:
+def test_upgrade_enables_no_accounts_and_restarts_nothing(older: FakeWorld) -> None:
     world = older
     before = world.pod_uids()
     world.run(lambda: world.status.get("defaults") == 1)
@@ -124,7 +124,7 @@ def test_an_upgrade_switches_nothing_on_and_restarts_nothing(older: FakeWorld) -
     assert "DELAYMQ_NAMESRV_ACL_CONFIG_PATH" not in environment(world.get("Pod", "demo-namesrv-0"))
 
 
-def test_switched_on_later_no_broker_is_asked_for_a_signature_that_it_cannot_give(older: FakeWorld) -> None:
+def test_enabling_later_requires_no_signature_before_broker_can_sign(older: FakeWorld) -> None:
     world = older
     world.run(lambda: world.status.get("defaults") == 1)
     world.run(lambda: world.settled)
@@ -147,7 +147,7 @@ def test_switched_on_later_no_broker_is_asked_for_a_signature_that_it_cannot_giv
     assert rules(world).open_names == frozenset()
 
 
-def test_new_accounts_are_known_before_brokers_get_them_and_old_ones_stay() -> None:
+def test_rotation_publishes_new_accounts_first_and_keeps_old_ones() -> None:
     world = guarded()
     uids = world.pod_uids()
     first = account(world)
@@ -171,7 +171,7 @@ def test_new_accounts_are_known_before_brokers_get_them_and_old_ones_stay() -> N
     assert world.pod_uids() == uids
 
 
-def test_an_operator_that_starts_and_a_secret_that_is_deleted_change_no_account() -> None:
+def test_operator_restart_or_deleted_secret_changes_no_account() -> None:
     world = guarded()
     first = account(world)
     world.memory.__init__()
@@ -185,7 +185,7 @@ def test_an_operator_that_starts_and_a_secret_that_is_deleted_change_no_account(
 
 
 @pytest.mark.parametrize("data", [{}, {"state.json": "%%%"}, {"state.json": base64.b64encode(b"{}").decode()}])
-def test_a_spoilt_secret_is_made_anew(data: dict[str, str]) -> None:
+def test_damaged_secret_is_recreated(data: dict[str, str]) -> None:
     world = guarded()
     first = account(world)
     secret = copied(world.get("Secret", NAME))
@@ -197,7 +197,7 @@ def test_a_spoilt_secret_is_made_anew(data: dict[str, str]) -> None:
     assert account(world) != first
 
 
-def test_no_secret_is_shown() -> None:
+def test_secrets_are_not_exposed() -> None:
     world = guarded()
     kept = world.memory.of(world.key, BrokerMemory).registrations
     assert kept is not None

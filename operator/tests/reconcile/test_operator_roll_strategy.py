@@ -1,4 +1,4 @@
-"""Which pod is restarted next."""
+"""Choice of the next pod to restart."""
 
 from dataclasses import replace
 from typing import Any
@@ -77,11 +77,11 @@ def decide(*units: Unit) -> Action:
     return next_restart(units, SETTINGS)
 
 
-def test_nothing_is_to_be_done_when_all_pods_are_as_they_should_be() -> None:
+def test_nothing_is_done_when_all_pods_are_up_to_date() -> None:
     assert decide(server(0), group(0), group(1)) == Nothing()
 
 
-def test_name_servers_come_first_one_after_the_other() -> None:
+def test_name_servers_are_restarted_first_and_sequentially() -> None:
     units = [server(0, OLD), server(1, OLD), group(0, OLD), group(1, OLD)]
     assert decide(*units) == Restart(units[0])
     units[0] = server(0, ready=False)
@@ -90,7 +90,7 @@ def test_name_servers_come_first_one_after_the_other() -> None:
     assert decide(*units) == Restart(units[1])
 
 
-def test_writes_move_away_before_a_broker_restarts_when_another_takes_them() -> None:
+def test_writes_are_withdrawn_before_restart_if_another_broker_accepts_them() -> None:
     units = [group(0, OLD), group(1, OLD)]
     assert decide(*units) == Drain(units[0], "withdraw")
 
@@ -107,7 +107,7 @@ def test_writes_move_away_before_a_broker_restarts_when_another_takes_them() -> 
     ],
     ids=["just begun", "still sends", "quiet", "quiet since before", "too long", "just refused"],
 )
-def test_sends_are_refused_once_there_are_none_or_after_a_while(drain: About, expected: DrainMode) -> None:
+def test_sends_are_refused_when_they_cease_or_after_timeout(drain: About, expected: DrainMode) -> None:
     units = [group(0, OLD, of=drain), group(1, OLD)]
     assert decide(*units) == Drain(units[0], expected)
 
@@ -121,17 +121,17 @@ def test_sends_are_refused_once_there_are_none_or_after_a_while(drain: About, ex
     ],
     ids=["back a moment ago", "known", "known though it is to be removed"],
 )
-def test_a_quiet_broker_takes_sends_until_clients_must_know_of_another(other: Unit, expected: DrainMode) -> None:
+def test_quiet_broker_accepts_sends_until_clients_can_know_another(other: Unit, expected: DrainMode) -> None:
     units = [group(0, OLD, of=info("withdraw", NOW_MS - 10_000)), other]
     assert decide(*units) == Drain(units[0], expected)
 
 
-def test_a_broker_is_restarted_when_its_sends_were_refused_for_a_moment() -> None:
+def test_broker_is_restarted_shortly_after_sends_are_refused() -> None:
     units = [group(0, OLD, of=info("refuse", NOW_MS - 2_000)), group(1, OLD)]
     assert decide(*units) == Restart(units[0])
 
 
-def test_whom_writes_move_away_from_already_is_next_even_if_another_comes_before() -> None:
+def test_broker_with_withdrawn_writes_is_continued_first() -> None:
     units = [group(0, OLD), group(1, OLD, of=info("withdraw", NOW_MS - 1_000))]
     assert decide(*units) == Drain(units[1], "withdraw")
 
@@ -141,12 +141,12 @@ def test_whom_writes_move_away_from_already_is_next_even_if_another_comes_before
     [None, group(1, of=info(decommissioned=True), unit={"surplus": True})],
     ids=["alone", "the other is terminating"],
 )
-def test_a_broker_is_restarted_at_once_when_nobody_else_takes_writes(other: Unit | None) -> None:
+def test_broker_is_restarted_immediately_if_no_other_accepts_writes(other: Unit | None) -> None:
     units = [group(0, OLD, of=info("none")), *([other] if other is not None else [])]
     assert decide(*units) == Restart(units[0])
 
 
-def test_writes_move_to_a_group_that_shall_go_when_no_other_takes_them() -> None:
+def test_writes_move_to_surplus_group_if_no_other_accepts_them() -> None:
     helper = group(1, unit={"surplus": True})
     units = [group(0, OLD), helper]
     assert decide(*units) == Drain(units[0], "withdraw")
@@ -155,12 +155,12 @@ def test_writes_move_to_a_group_that_shall_go_when_no_other_takes_them() -> None
     assert decide(units[0], withdrawn, group(2)) == Drain(units[0], "withdraw")
 
 
-def test_a_broker_is_not_restarted_before_one_that_stays_takes_writes_again() -> None:
+def test_broker_waits_until_remaining_group_accepts_writes_again() -> None:
     units = [group(0, OLD), group(1, of=info("refuse")), group(2, unit={"surplus": True}, of=info("refuse"))]
     assert decide(*units) == HelpOut(units[0], ())
 
 
-def test_a_working_pod_is_not_touched_while_another_is_not_ready() -> None:
+def test_working_pod_is_kept_while_another_is_not_ready() -> None:
     for waiting in (group(1, ready=False), group(1, terminating=True, ready=False)):
         units = [group(0, OLD), waiting]
         assert decide(*units) == Wait(waiting)
@@ -168,32 +168,32 @@ def test_a_working_pod_is_not_touched_while_another_is_not_ready() -> None:
     assert decide(group(0, OLD), missing) == Wait(missing)
 
 
-def test_an_outdated_pod_that_is_down_anyway_goes_first_and_at_once() -> None:
+def test_outdated_unready_pod_is_restarted_first() -> None:
     units = [group(0, OLD), group(1, OLD, ready=False)]
     assert decide(*units) == Restart(units[1])
 
 
-def test_an_outdated_pod_that_fails_is_replaced_although_another_fails_too() -> None:
+def test_outdated_failing_pod_is_replaced_although_another_fails() -> None:
     units = [group(0, ready=False, problem="ImagePullBackOff"), group(1, OLD, ready=False, problem="CrashLoopBackOff")]
     assert decide(*units) == Restart(units[1])
 
 
-def test_a_pod_that_fails_on_its_new_revision_stops_the_roll() -> None:
+def test_pod_failing_on_new_revision_stops_rollout() -> None:
     units = [group(0, ready=False, problem="ImagePullBackOff"), group(1, OLD), group(2, OLD, ready=False)]
     assert decide(*units) == Stop(units[0])
 
 
-def test_nothing_is_restarted_before_it_is_known_what_pods_should_be_made_from() -> None:
+def test_nothing_is_restarted_while_a_target_revision_is_unknown() -> None:
     units = [group(0, OLD), replace(group(1), revision=None)]
     assert decide(*units) == Wait(units[1])
 
 
-def test_a_pod_that_is_held_is_waited_for() -> None:
+def test_rollout_waits_for_held_pod() -> None:
     units = [group(0, OLD, unit={"hold": "wait"}), group(1, OLD)]
     assert decide(*units) == Wait(units[0])
 
 
-def test_a_group_that_shall_go_is_restarted_only_if_it_is_down() -> None:
+def test_surplus_group_is_restarted_only_if_down() -> None:
     leaving = group(2, OLD, unit={"surplus": True})
     assert decide(group(0), group(1), leaving) == Nothing()
     down = group(2, OLD, unit={"surplus": True}, ready=False)
@@ -203,19 +203,19 @@ def test_a_group_that_shall_go_is_restarted_only_if_it_is_down() -> None:
     assert decide(*units) == Drain(units[0], "withdraw")
 
 
-def test_a_broker_that_cannot_be_asked_is_given_time_and_then_restarted() -> None:
+def test_unreachable_broker_is_restarted_after_timeout() -> None:
     silent = replace(group(0, OLD), info=None, unreachable_s=44)
     assert decide(silent, group(1)) == Wait(silent)
     longer = replace(silent, unreachable_s=45)
     assert decide(longer, group(1)) == Restart(longer)
 
 
-def test_a_decommissioned_broker_that_shall_stay_is_restarted() -> None:
+def test_decommissioned_broker_that_is_to_stay_is_restarted() -> None:
     units = [group(0), group(1, of=info("refuse", NOW_MS - 60_000, decommissioned=True))]
     assert decide(*units) == Restart(units[1])
 
 
-def test_a_broken_pod_gets_its_cure_although_another_waits_for_its_node() -> None:
+def test_broken_pod_is_replaced_although_another_waits_for_its_node() -> None:
     lost = group(1, OLD, ready=False, terminating=True, problem="its node does not answer")
     units = [group(0, OLD, ready=False), lost, group(2, OLD)]
     assert decide(*units) == Restart(units[0])

@@ -1,4 +1,4 @@
-"""Groups that are too many are emptied and removed."""
+"""Scale-in: surplus groups are drained and removed."""
 
 from typing import Any, NoReturn
 
@@ -34,7 +34,7 @@ def gone(world: FakeWorld, group: int = 1) -> bool:
     ]
 
 
-def test_an_empty_group_is_removed_after_its_writes_have_moved_away(world: FakeWorld) -> None:
+def test_empty_group_is_removed_after_writes_are_withdrawn(world: FakeWorld) -> None:
     world.change(size=1)
     world.run(lambda: gone(world))
     world.run()
@@ -49,13 +49,13 @@ def test_an_empty_group_is_removed_after_its_writes_have_moved_away(world: FakeW
     assert world.get("PersistentVolumeClaim", CLAIM) is not None
 
 
-def test_the_volume_goes_with_the_group_if_the_spec_says_so() -> None:
+def test_volume_is_deleted_with_group_if_specified() -> None:
     world = settled(size=2, storage={"deleteClaim": True})
     world.change(size=1)
     world.run(lambda: gone(world) and world.get("PersistentVolumeClaim", CLAIM) is None)
 
 
-def test_a_volume_that_shall_stay_after_all_stays_though_its_group_was_on_its_way_out() -> None:
+def test_volume_is_kept_if_delete_claim_is_reset_during_removal() -> None:
     world = settled(size=2, storage={"deleteClaim": True})
     world.brokers.stores[CLAIM].pending = 3
     world.change(size=1)
@@ -68,7 +68,7 @@ def test_a_volume_that_shall_stay_after_all_stays_though_its_group_was_on_its_wa
     assert world.pod_uids()["demo-broker-0-0"] == before["demo-broker-0-0"]
 
 
-def test_a_group_is_not_removed_before_its_volume_is_let_go_of() -> None:
+def test_group_is_not_removed_before_its_volume_is_released() -> None:
     world = settled(size=2, storage={"deleteClaim": True})
     world.change(size=1, storage={"deleteClaim": False})
     owner = {"uid": world.existing("StatefulSet", "demo-broker-1")["metadata"]["uid"]}
@@ -86,7 +86,7 @@ def test_a_group_is_not_removed_before_its_volume_is_let_go_of() -> None:
     assert world.get("PersistentVolumeClaim", CLAIM) is not None
 
 
-def test_an_override_that_was_taken_back_a_moment_ago_removes_nothing(world: FakeWorld) -> None:
+def test_recently_reverted_override_removes_nothing(world: FakeWorld) -> None:
     world.brokers.stores[CLAIM].pending = 3
     world.annotate(force_scale_in="1")
     world.change(size=1)
@@ -102,7 +102,7 @@ def test_an_override_that_was_taken_back_a_moment_ago_removes_nothing(world: Fak
     [({"pending": 3}, "3 delayed messages"), ({"unconsumed": 7}, "7 of orders by workers")],
     ids=["delayed", "unconsumed"],
 )
-def test_a_group_stays_as_long_as_something_is_in_it(world: FakeWorld, left: Manifest, words: str) -> None:
+def test_group_is_kept_while_it_contains_messages(world: FakeWorld, left: Manifest, words: str) -> None:
     store = world.brokers.stores[CLAIM]
     for name, value in left.items():
         setattr(store, name, value)
@@ -122,7 +122,7 @@ def test_a_group_stays_as_long_as_something_is_in_it(world: FakeWorld, left: Man
     assert world.condition("ScaleInBlocked") == {}
 
 
-def test_the_annotation_removes_a_group_with_what_is_in_it(world: FakeWorld) -> None:
+def test_annotation_forces_removal_of_group_with_messages(world: FakeWorld) -> None:
     world.brokers.stores[CLAIM].pending = 3
     world.change(size=1)
     world.idle(30)
@@ -132,7 +132,7 @@ def test_the_annotation_removes_a_group_with_what_is_in_it(world: FakeWorld) -> 
     assert ("decommission", "demo-broker-1-0") in world.brokers.calls
 
 
-def test_a_group_whose_broker_does_not_answer_stays_until_somebody_forces_it(world: FakeWorld) -> None:
+def test_group_with_unreachable_broker_is_kept_until_forced(world: FakeWorld) -> None:
     world.brokers.mute.add("demo-broker-1-0")
     world.change(size=1)
     world.idle(60)
@@ -142,7 +142,7 @@ def test_a_group_whose_broker_does_not_answer_stays_until_somebody_forces_it(wor
     world.run(lambda: gone(world))
 
 
-def test_a_group_that_does_not_move_its_writes_away_stays_and_says_why(world: FakeWorld) -> None:
+def test_group_that_rejects_drain_is_kept_and_reported(world: FakeWorld) -> None:
     async def refuse(endpoint: Endpoint, mode: DrainMode, lease_ms: int) -> NoReturn:
         raise BrokerRefused(endpoint.host, "not_found", "there is no /api/v1/drain")
 
@@ -155,7 +155,7 @@ def test_a_group_that_does_not_move_its_writes_away_stays_and_says_why(world: Fa
     world.run(lambda: gone(world))
 
 
-def test_a_group_that_waits_stays_read_only_however_seldom_the_operator_looks() -> None:
+def test_waiting_group_stays_read_only_despite_long_poll_interval() -> None:
     world = FakeWorld(settings=ReconcileSettings(default_image="i", poll_interval_s=100, drain_lease_s=60))
     world.create(size=2)
     world.run()
@@ -168,7 +168,7 @@ def test_a_group_that_waits_stays_read_only_however_seldom_the_operator_looks() 
     assert modes == {"refuse"}
 
 
-def test_a_group_that_shall_stay_after_all_takes_writes_again(world: FakeWorld) -> None:
+def test_cancelled_removal_restores_writes(world: FakeWorld) -> None:
     world.brokers.stores[CLAIM].pending = 3
     world.change(size=1)
     world.idle(60)
@@ -181,7 +181,7 @@ def test_a_group_that_shall_stay_after_all_takes_writes_again(world: FakeWorld) 
     assert world.status["groups"][1]["writable"] is True
 
 
-def test_a_group_that_was_taken_out_of_the_routes_already_comes_back_by_a_restart(world: FakeWorld) -> None:
+def test_decommissioned_group_is_restored_by_restart(world: FakeWorld) -> None:
     world.change(size=1)
     world.run(lambda: world.brokers.running["demo-broker-1-0"].decommissioned)
     world.change(size=2)
@@ -191,7 +191,7 @@ def test_a_group_that_was_taken_out_of_the_routes_already_comes_back_by_a_restar
     assert world.status["readyGroups"] == 2
 
 
-def test_groups_go_from_the_highest_and_one_that_must_stay_keeps_those_below() -> None:
+def test_groups_are_removed_from_highest_and_blocked_one_keeps_lower_ones() -> None:
     world = settled(size=4)
     world.brokers.stores["store-demo-broker-2-0"].pending = 1
     world.change(size=1)
@@ -206,7 +206,7 @@ def test_groups_go_from_the_highest_and_one_that_must_stay_keeps_those_below() -
     assert world.status["size"] == 1
 
 
-def test_no_group_gives_its_writes_away_when_nobody_would_take_them(world: FakeWorld) -> None:
+def test_group_keeps_writes_if_no_other_accepts_them(world: FakeWorld) -> None:
     world.kube.unready.add("demo-broker-0-0")
     pod = world.existing("Pod", "demo-broker-0-0")
     pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
@@ -218,7 +218,7 @@ def test_no_group_gives_its_writes_away_when_nobody_would_take_them(world: FakeW
     world.run(lambda: gone(world))
 
 
-def test_a_drain_ends_by_itself_when_there_is_no_operator(world: FakeWorld) -> None:
+def test_drain_expires_without_operator(world: FakeWorld) -> None:
     world.brokers.stores[CLAIM].pending = 3
     world.change(size=1)
     world.idle(30)
@@ -234,7 +234,7 @@ def test_nothing_is_removed_while_paused(world: FakeWorld) -> None:
     assert world.brokers.calls == []
 
 
-def test_a_roll_goes_on_beside_a_scale_in_that_waits(world: FakeWorld) -> None:
+def test_rollout_continues_during_blocked_scale_in(world: FakeWorld) -> None:
     world.brokers.stores[CLAIM].pending = 3
     world.change(size=1)
     world.idle(30)
@@ -246,7 +246,7 @@ def test_a_roll_goes_on_beside_a_scale_in_that_waits(world: FakeWorld) -> None:
     assert world.condition("ScaleInBlocked")["status"] == "True"
 
 
-def test_a_scale_back_that_the_cache_does_not_show_yet_removes_nothing(world: FakeWorld) -> None:
+def test_cancelled_scale_in_missing_from_cache_removes_nothing(world: FakeWorld) -> None:
     world.change(size=1)
     world.run(lambda: ("refuse", "demo-broker-1-0") in world.brokers.calls)
     world.lag_ticks = 10_000

@@ -1,4 +1,4 @@
-"""Sends while a Broker is edited and scaled: none fails as long as one of its groups could take it."""
+"""Sends while a Broker is changed and scaled: none fails while a group could accept it."""
 
 import random
 from typing import Any
@@ -34,7 +34,7 @@ def finish(world: FakeWorld, ticks: int = 600) -> None:
 
 
 @pytest.mark.parametrize("pause_s", [1, 3, 6])
-def test_a_size_of_one_in_between_restarts_nothing_at_once(pause_s: int) -> None:
+def test_brief_size_reduction_during_rollout_fails_no_send(pause_s: int) -> None:
     world, producers = busy(2)
     world.change(flush="Sync")
     world.idle(1)
@@ -47,7 +47,7 @@ def test_a_size_of_one_in_between_restarts_nothing_at_once(pause_s: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_five_edits_and_four_sizes_within_seconds_fail_no_send(seed: int) -> None:
+def test_rapid_edits_and_size_changes_fail_no_send(seed: int) -> None:
     chosen = random.Random(seed)
     world, producers = busy(2)
     sizes: list[dict[str, Any]] = [{"size": size} for size in (3, 1, 3, 2)]
@@ -61,7 +61,7 @@ def test_five_edits_and_four_sizes_within_seconds_fail_no_send(seed: int) -> Non
     assert len({broker.settings["flushDiskType"] for broker in world.brokers.running.values()}) == 1
 
 
-def test_the_group_that_goes_takes_writes_while_the_one_that_stays_is_restarted() -> None:
+def test_surplus_group_accepts_writes_while_remaining_one_restarts() -> None:
     world, producers = busy(2)
     before = world.pod_uids()
     world.change(size=1, flush="Sync")
@@ -71,7 +71,7 @@ def test_the_group_that_goes_takes_writes_while_the_one_that_stays_is_restarted(
     assert world.pod_uids()["demo-broker-0-0"] != before["demo-broker-0-0"]
 
 
-def test_a_group_that_waits_to_go_takes_writes_again_for_a_restart() -> None:
+def test_waiting_surplus_group_accepts_writes_during_restart() -> None:
     world, producers = busy(2)
     store = world.brokers.stores["store-demo-broker-1-0"]
     store.pending = 1
@@ -87,7 +87,7 @@ def test_a_group_that_waits_to_go_takes_writes_again_for_a_restart() -> None:
     assert world.status["size"] == 1
 
 
-def test_a_group_that_stays_after_all_takes_writes_before_another_is_restarted() -> None:
+def test_group_with_cancelled_removal_accepts_writes_before_another_restarts() -> None:
     """Withdrawn when it was to go, it is the only one that could help."""
     world, producers = busy(2)
     world.change(size=1)
@@ -99,7 +99,7 @@ def test_a_group_that_stays_after_all_takes_writes_before_another_is_restarted()
     assert producers.causes() == {}
 
 
-def test_producers_that_send_now_and_then_meet_one_group_that_refuses_at_most() -> None:
+def test_infrequent_producers_meet_at_most_one_refusing_group() -> None:
     world, producers = busy(3, every=7)
     world.change(size=1)
     finish(world)

@@ -1,4 +1,4 @@
-"""What is said of a scheduler after a restart."""
+"""Verdicts on the delay scheduler after a restart of a broker."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -91,7 +91,7 @@ STALE = Correction(level=1, from_offset=90, to_offset=100, reason="stale")
         "another store, nothing lost",
     ],
 )
-def test_a_start_is_judged_by_what_was_seen_before(
+def test_restart_is_judged_by_earlier_observations(
     last: GroupStatus | None, seen: SeenOffsets | None, now: About, verdict: str, corrected: list[tuple[Any, ...]]
 ) -> None:
     found = judge(last, seen, now, NOW_MS)
@@ -100,7 +100,7 @@ def test_a_start_is_judged_by_what_was_seen_before(
     assert found.boot_id == now.boot_id
 
 
-def test_a_start_that_was_judged_keeps_its_verdict() -> None:
+def test_judged_restart_keeps_verdict() -> None:
     known = before({1: 100}, boot="boot-2")
     assert judge(known, None, info({1: 5}), NOW_MS) is known.resumed
 
@@ -123,7 +123,7 @@ def verdicts(world: FakeWorld) -> list[str]:
     return [group["resumed"]["verdict"] for group in world.status["groups"]]
 
 
-def test_a_killed_broker_that_recovers_from_its_log_is_no_reason_to_worry(world: FakeWorld) -> None:
+def test_recovery_after_crash_is_reported_as_corrected(world: FakeWorld) -> None:
     world.brokers.stores["store-demo-broker-0-0"].corrected = (STALE,)
     kill(world)
     world.run(lambda: verdicts(world) == ["Corrected", "Intact"])
@@ -138,7 +138,7 @@ def test_a_killed_broker_that_recovers_from_its_log_is_no_reason_to_worry(world:
     assert [event for event in world.kube.events if event[1].startswith("Scheduler")][1:] == []
 
 
-def test_a_store_that_went_back_is_told_also_by_an_operator_that_never_saw_it_before(world: FakeWorld) -> None:
+def test_regressed_store_is_detected_by_restarted_operator(world: FakeWorld) -> None:
     world.idle(70)
     world.restart_operator()
     world.brokers.stores["store-demo-broker-0-0"].offsets[1] = 2
@@ -149,7 +149,7 @@ def test_a_store_that_went_back_is_told_also_by_an_operator_that_never_saw_it_be
     assert any(event[:2] == ("Warning", "SchedulerWentBack") for event in world.kube.events)
 
 
-def test_what_was_seen_last_stays_in_the_status_while_a_broker_is_down(world: FakeWorld) -> None:
+def test_last_observed_offsets_stay_in_status_while_broker_is_down(world: FakeWorld) -> None:
     world.kube.unready.add("demo-broker-0-0")
     kill(world)
     world.idle(1)
@@ -158,7 +158,7 @@ def test_what_was_seen_last_stays_in_the_status_while_a_broker_is_down(world: Fa
     assert [level["offset"] for level in group["delay"]] == [10, 4]
 
 
-def test_a_clean_restart_makes_it_intact_again(world: FakeWorld) -> None:
+def test_clean_restart_restores_intact_verdict(world: FakeWorld) -> None:
     store = world.brokers.stores["store-demo-broker-0-0"]
     store.corrected = (STALE,)
     kill(world)
@@ -170,7 +170,7 @@ def test_a_clean_restart_makes_it_intact_again(world: FakeWorld) -> None:
     assert world.reason("SchedulerIntact") == "Intact"
 
 
-def test_a_status_stays_small_enough_for_an_object_with_as_many_levels_as_there_can_be() -> None:
+def test_status_with_maximum_levels_and_groups_fits_object_size_limit() -> None:
     world = FakeWorld()
     world.create(size=32)
     world.run()

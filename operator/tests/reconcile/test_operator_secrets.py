@@ -1,4 +1,4 @@
-"""Secrets that a Broker names and that are missing or incomplete: conditions, unchanged objects, recovery."""
+"""Missing or incomplete Secrets of a Broker: conditions, unchanged objects, recovery."""
 
 import base64
 from collections.abc import Collection
@@ -28,7 +28,7 @@ def degraded(world: FakeWorld) -> str:
     return world.reason("Degraded")
 
 
-def test_nothing_is_made_until_its_secrets_are_there(world: FakeWorld) -> None:
+def test_nothing_is_created_until_secrets_exist(world: FakeWorld) -> None:
     world.create(size=1, **SPEC)
     world.run(lambda: degraded(world) == "SecretMissing")
     assert "Secret rules does not exist" in world.condition("Degraded")["message"]
@@ -50,7 +50,7 @@ def test_nothing_is_made_until_its_secrets_are_there(world: FakeWorld) -> None:
     ],
 )
 @pytest.mark.parametrize("how", ["without", "empty"])
-def test_a_secret_without_a_file_is_as_none_and_the_file_is_named(
+def test_secret_without_required_key_is_treated_as_missing(
     world: FakeWorld, name: str, key: str, field: str, how: str
 ) -> None:
     for each in WHOLE:
@@ -64,7 +64,7 @@ def test_a_secret_without_a_file_is_as_none_and_the_file_is_named(
     world.run(lambda: world.settled and degraded(world) == "AsExpected")
 
 
-def test_a_running_broker_is_not_restarted_for_a_secret_that_is_not_there(world: FakeWorld) -> None:
+def test_missing_secret_does_not_restart_running_broker(world: FakeWorld) -> None:
     world.create(size=2)
     world.run()
     before = world.pod_uids()
@@ -79,7 +79,7 @@ def test_a_running_broker_is_not_restarted_for_a_secret_that_is_not_there(world:
     assert not set(before.values()) & set(after.values())
 
 
-def test_a_secret_that_goes_away_or_changes_restarts_nothing(world: FakeWorld) -> None:
+def test_deleted_or_changed_secret_restarts_nothing(world: FakeWorld) -> None:
     for each in WHOLE:
         put(world, each)
     world.create(size=1, **SPEC)
@@ -93,7 +93,7 @@ def test_a_secret_that_goes_away_or_changes_restarts_nothing(world: FakeWorld) -
     assert world.pod_uids() == before
 
 
-def test_a_broker_without_secrets_has_none_read_but_its_token(world: FakeWorld) -> None:
+def test_broker_without_secrets_reads_only_its_token(world: FakeWorld) -> None:
     world.create(size=1)
     world.run()
     read = [call for call in world.calls if call.startswith("get ('Secret'")]

@@ -1,4 +1,4 @@
-"""Topics and DelayLevelConfigs against a real API server: our CRDs take what the reconcilers write, finalizers hold."""
+"""Topics and DelayLevelConfigs on a real API server: accepted statuses, finalizers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def cluster(api_server: ApiServer, namespace: str) -> Iterator[Cluster]:
     requests.close()
 
 
-def test_a_topic_lives_and_ends_with_its_finalizer(cluster: Cluster) -> None:
+def test_topic_is_created_and_released_through_finalizer(cluster: Cluster) -> None:
     cluster.broker()
     key = cluster.create("Topic", "orders", {"brokerRef": {"name": "demo"}, "queues": 4})
     cluster.reconcile(key)
@@ -119,7 +119,7 @@ def test_a_topic_lives_and_ends_with_its_finalizer(cluster: Cluster) -> None:
     assert not cluster.brokers.topics_by_host[POD_ADDRESS]
 
 
-def test_what_is_written_is_what_the_schema_keeps(cluster: Cluster) -> None:
+def test_schema_keeps_written_status(cluster: Cluster) -> None:
     """A status that the API server pruned or refused would be written again at each pass."""
     cluster.broker()
     cluster.brokers.topics_by_host[POD_ADDRESS]["closed"] = TopicConfig(
@@ -141,7 +141,7 @@ def test_what_is_written_is_what_the_schema_keeps(cluster: Cluster) -> None:
     assert [cluster.get(key)["metadata"]["resourceVersion"] for key in keys] == before
 
 
-def test_the_younger_inherits_the_topic_of_the_older(cluster: Cluster) -> None:
+def test_younger_topic_takes_over_from_deleted_older_one(cluster: Cluster) -> None:
     cluster.broker()
     spec = {"brokerRef": {"name": "demo"}, "topicName": "orders"}
     keys = [cluster.create("Topic", name, spec) for name in ("a", "b")]
@@ -158,7 +158,7 @@ def test_the_younger_inherits_the_topic_of_the_older(cluster: Cluster) -> None:
     assert "orders" in cluster.brokers.topics_by_host[POD_ADDRESS]
 
 
-def test_a_topic_goes_when_its_broker_went(cluster: Cluster) -> None:
+def test_topic_is_released_when_its_broker_is_deleted(cluster: Cluster) -> None:
     cluster.broker()
     key = cluster.create("Topic", "orders", {"brokerRef": {"name": "demo"}})
     cluster.reconcile(key)
@@ -169,7 +169,7 @@ def test_a_topic_goes_when_its_broker_went(cluster: Cluster) -> None:
     assert not cluster.exists(key)
 
 
-def test_retain_can_be_said_while_a_deletion_waits(cluster: Cluster) -> None:
+def test_retain_can_be_set_during_pending_deletion(cluster: Cluster) -> None:
     cluster.broker()
     key = cluster.create("Topic", "orders", {"brokerRef": {"name": "demo"}})
     cluster.reconcile(key)
@@ -179,7 +179,7 @@ def test_retain_can_be_said_while_a_deletion_waits(cluster: Cluster) -> None:
     assert cluster.release(key) is None
 
 
-def test_levels_stay_until_no_broker_uses_them(cluster: Cluster) -> None:
+def test_levels_are_kept_until_no_broker_uses_them(cluster: Cluster) -> None:
     key = cluster.create("DelayLevelConfig", "short", {"levels": ["1s", "2s"]})
     cluster.broker(delayLevelConfigRef={"name": "short"}, levels="1s 2s")
     cluster.reconcile(key)

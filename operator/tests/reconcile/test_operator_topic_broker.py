@@ -1,4 +1,4 @@
-"""Topics on real brokers, through the real adapter: what reaches the wire, and what clients then find."""
+"""Topics on real brokers through the real adapter: requests, and effects visible to clients."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -61,7 +61,7 @@ async def brokers(path: Path) -> AsyncIterator[Brokers]:
             await admin.close()
 
 
-def test_a_topic_is_made_found_by_clients_put_right_and_deleted(tmp_path: Path) -> None:
+def test_topic_is_created_routed_corrected_and_deleted(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with brokers(tmp_path) as demo:
             key = demo.world.add_topic("orders", queues=3)
@@ -89,7 +89,7 @@ def test_a_topic_is_made_found_by_clients_put_right_and_deleted(tmp_path: Path) 
     run(scenario)
 
 
-def test_what_is_in_a_queue_that_is_taken_away_stays_readable(tmp_path: Path) -> None:
+def test_messages_in_removed_write_queue_stay_readable(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with brokers(tmp_path) as demo:
             key = demo.world.add_topic("orders", queues=4)
@@ -108,7 +108,7 @@ def test_what_is_in_a_queue_that_is_taken_away_stays_readable(tmp_path: Path) ->
     run(scenario)
 
 
-def test_order_reaches_the_name_servers_and_through_them_the_brokers(tmp_path: Path) -> None:
+def test_order_reaches_name_servers_and_brokers(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with brokers(tmp_path) as demo:
             key = demo.world.add_topic("orders", queues=2, order=True)
@@ -129,7 +129,7 @@ def test_order_reaches_the_name_servers_and_through_them_the_brokers(tmp_path: P
     run(scenario)
 
 
-def test_a_broker_that_stops_is_waited_for_when_its_topic_is_deleted(tmp_path: Path) -> None:
+def test_deletion_of_topic_waits_for_stopped_broker(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with brokers(tmp_path) as demo:
             key = demo.world.add_topic("orders")

@@ -1,4 +1,4 @@
-"""Two Topics for one topic: the older owns it, the younger reports that and inherits; effects of a deletion."""
+"""Two Topics with one topic name: the older owns it, the younger reports that and takes over."""
 
 import asyncio
 from typing import Any
@@ -40,7 +40,7 @@ def deleted(world: TopicWorld) -> list[tuple[str, ...]]:
 # Conflicts
 
 
-def test_the_younger_names_the_older_and_says_what_to_do() -> None:
+def test_younger_topic_reports_older_one_and_remedy() -> None:
     world = TopicWorld(groups=1)
     older = world.add_topic("a", topicName="orders", queues=4)
     younger = world.add_topic("b", topicName="orders", queues=2)
@@ -54,7 +54,7 @@ def test_the_younger_names_the_older_and_says_what_to_do() -> None:
     assert ("Warning", "Conflict") in [event[:2] for event in world.kube.events]
 
 
-def test_of_two_made_in_the_same_second_the_smaller_uid_wins() -> None:
+def test_smaller_uid_wins_if_creation_times_are_equal() -> None:
     world = TopicWorld(groups=1)
     first = world.add_topic("a", topicName="orders", queues=4)
     second = world.add_topic("b", topicName="orders", queues=2)
@@ -72,7 +72,7 @@ def test_of_two_made_in_the_same_second_the_smaller_uid_wins() -> None:
     assert "groups" not in world.status(first) or not world.status(first)["groups"]
 
 
-def test_the_same_name_on_two_brokers_or_as_another_topic_is_no_conflict() -> None:
+def test_same_name_on_different_brokers_is_no_conflict() -> None:
     world = TopicWorld(groups=1)
     world.add_broker("other", groups=1)
     keys = [
@@ -84,7 +84,7 @@ def test_the_same_name_on_two_brokers_or_as_another_topic_is_no_conflict() -> No
     assert [world.condition(key)[1] for key in keys] == ["InEveryGroup"] * 3
 
 
-def test_a_settled_conflict_makes_no_request() -> None:
+def test_settled_conflict_sends_no_requests() -> None:
     world = TopicWorld(groups=1)
     keys = [world.add_topic(name, topicName="orders") for name in ("a", "b")]
     settle(world, *keys)
@@ -94,7 +94,7 @@ def test_a_settled_conflict_makes_no_request() -> None:
     assert not world.kube.requests
 
 
-def test_the_younger_takes_over_when_the_older_is_retained_and_gone() -> None:
+def test_younger_topic_takes_over_after_older_is_deleted_with_retain() -> None:
     world = TopicWorld(groups=1)
     older = world.add_topic("a", topicName="orders", queues=4, deletionPolicy="Retain")
     younger = world.add_topic("b", topicName="orders", queues=2)
@@ -105,7 +105,7 @@ def test_the_younger_takes_over_when_the_older_is_retained_and_gone() -> None:
     assert world.on(0, "orders") == TopicConfig(topic="orders", read_queues=4, write_queues=2)
 
 
-def test_an_heir_keeps_the_messages_that_a_deletion_would_take() -> None:
+def test_takeover_keeps_messages_until_last_owner_is_deleted() -> None:
     world = TopicWorld(groups=2)
     older = world.add_topic("a", topicName="orders")
     heir = world.add_topic("b", topicName="orders")
@@ -118,7 +118,7 @@ def test_an_heir_keeps_the_messages_that_a_deletion_would_take() -> None:
     assert world.on(0, "orders") is None
 
 
-def test_an_heir_that_the_cache_does_not_show_yet_is_found() -> None:
+def test_successor_missing_from_cache_is_found() -> None:
     world = TopicWorld(groups=1)
     older = world.add_topic("a", topicName="orders")
     settle(world, older)
@@ -128,7 +128,7 @@ def test_an_heir_that_the_cache_does_not_show_yet_is_found() -> None:
     assert not deleted(world)
 
 
-def test_the_younger_takes_over_while_the_older_is_being_deleted() -> None:
+def test_younger_topic_takes_over_while_older_is_being_deleted() -> None:
     world = TopicWorld(groups=1)
     older = world.add_topic("a", topicName="orders")
     younger = world.add_topic("b", topicName="orders")
@@ -140,7 +140,7 @@ def test_the_younger_takes_over_while_the_older_is_being_deleted() -> None:
     assert not deleted(world)
 
 
-def test_both_deleted_at_once_delete_the_topic_once() -> None:
+def test_concurrent_deletion_of_both_deletes_topic_once() -> None:
     world = TopicWorld(groups=1)
     older = world.add_topic("a", topicName="orders")
     younger = world.add_topic("b", topicName="orders")
@@ -153,7 +153,7 @@ def test_both_deleted_at_once_delete_the_topic_once() -> None:
     assert world.on(0, "orders") is None
 
 
-def test_two_topics_that_swap_names_keep_their_messages() -> None:
+def test_topics_that_swap_names_keep_messages() -> None:
     world = TopicWorld(groups=1)
     first, second = world.add_topic("a", topicName="x", queues=1), world.add_topic("b", topicName="y", queues=2)
     settle(world, first, second)
@@ -169,7 +169,7 @@ def test_two_topics_that_swap_names_keep_their_messages() -> None:
     assert world.on(0, "x") == TopicConfig(topic="x", read_queues=4, write_queues=4)
 
 
-def test_an_operator_that_restarts_finds_the_same_owner() -> None:
+def test_restarted_operator_finds_same_owner() -> None:
     world = TopicWorld(groups=1)
     older = world.add_topic("a", topicName="orders", queues=4)
     younger = world.add_topic("b", topicName="orders", queues=2)
@@ -184,7 +184,7 @@ def test_an_operator_that_restarts_finds_the_same_owner() -> None:
 # Deletion
 
 
-def test_a_deletion_removes_the_topic_from_groups_routes_and_order_settings() -> None:
+def test_deletion_removes_topic_from_groups_routes_and_order_settings() -> None:
     world = TopicWorld(groups=2, name_servers=2)
     key = world.add_topic("orders", order=True)
     settle(world, key)
@@ -198,7 +198,7 @@ def test_a_deletion_removes_the_topic_from_groups_routes_and_order_settings() ->
     assert world.brokers.orders_by_address == {world.name_server(0): {}, world.name_server(1): {}}
 
 
-def test_a_topic_that_is_deleted_and_made_anew_at_once_is_made() -> None:
+def test_topic_recreated_immediately_after_deletion_is_created() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders", queues=4)
     settle(world, key)
@@ -207,7 +207,7 @@ def test_a_topic_that_is_deleted_and_made_anew_at_once_is_made() -> None:
     assert world.on(0, "orders") is not None
 
 
-def test_retain_leaves_everything() -> None:
+def test_retain_leaves_topic_unchanged() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders", deletionPolicy="Retain", order=True)
     settle(world, key)
@@ -216,7 +216,7 @@ def test_retain_leaves_everything() -> None:
     assert len(world.brokers.calls) == calls
 
 
-def test_a_loser_deletes_nothing() -> None:
+def test_deletion_of_losing_topic_deletes_nothing() -> None:
     world = TopicWorld(groups=1)
     older, younger = (world.add_topic(name, topicName="orders") for name in ("a", "b"))
     settle(world, older, younger)
@@ -224,14 +224,14 @@ def test_a_loser_deletes_nothing() -> None:
     assert not deleted(world)
 
 
-def test_a_topic_that_was_never_looked_at_deletes_nothing() -> None:
+def test_deletion_of_unreconciled_topic_deletes_nothing() -> None:
     world = TopicWorld(groups=1)
     world.put_by_hand(0, "orders")
     assert delete(world, world.add_topic("orders")) is None
     assert not deleted(world)
 
 
-def test_a_topic_is_owned_before_it_is_made_so_that_a_crash_leaves_nothing_behind() -> None:
+def test_ownership_is_recorded_before_creation() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
 
@@ -253,7 +253,7 @@ def test_a_topic_is_owned_before_it_is_made_so_that_a_crash_leaves_nothing_behin
     assert world.on(0, "orders") is None
 
 
-def test_a_group_that_cannot_be_reached_is_waited_for_and_named() -> None:
+def test_deletion_waits_for_unready_group_and_names_it() -> None:
     world = TopicWorld(groups=2)
     key = world.add_topic("orders")
     settle(world, key)
@@ -272,7 +272,7 @@ def test_a_group_that_cannot_be_reached_is_waited_for_and_named() -> None:
     assert world.on(1, "orders") is None
 
 
-def test_a_broker_that_does_not_answer_is_waited_for() -> None:
+def test_deletion_waits_for_unresponsive_broker() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     settle(world, key)
@@ -284,7 +284,7 @@ def test_a_broker_that_does_not_answer_is_waited_for() -> None:
     assert release(world, key) is None
 
 
-def test_a_group_that_never_had_the_topic_is_not_waited_for() -> None:
+def test_deletion_does_not_wait_for_group_without_topic() -> None:
     world = TopicWorld(groups=1)
     world.kube.change("Broker", "demo", size=2)
     key = world.add_topic("orders")
@@ -293,7 +293,7 @@ def test_a_group_that_never_had_the_topic_is_not_waited_for() -> None:
     assert world.on(0, "orders") is None
 
 
-def test_a_surplus_group_loses_the_topic_too() -> None:
+def test_deletion_covers_surplus_groups() -> None:
     world = TopicWorld(groups=2)
     key = world.add_topic("orders")
     settle(world, key)
@@ -303,7 +303,7 @@ def test_a_surplus_group_loses_the_topic_too() -> None:
     assert world.on(1, "orders") is None
 
 
-def test_a_broker_that_is_gone_or_going_lets_its_topics_go() -> None:
+def test_deletion_is_not_blocked_by_deleted_or_terminating_broker() -> None:
     for end in (TopicWorld.kill_broker, TopicWorld.begin_deletion_of_broker):
         world = TopicWorld(groups=1)
         key = world.add_topic("orders")
@@ -314,7 +314,7 @@ def test_a_broker_that_is_gone_or_going_lets_its_topics_go() -> None:
         assert release(world, key) is None
 
 
-def test_a_broker_that_only_the_cache_misses_is_no_reason_to_let_go() -> None:
+def test_broker_missing_only_from_cache_still_blocks_deletion() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     settle(world, key)
@@ -327,7 +327,7 @@ def test_a_broker_that_only_the_cache_misses_is_no_reason_to_let_go() -> None:
     assert world.on(0, "orders") is None
 
 
-def test_a_paused_broker_is_waited_for_and_retain_is_the_way_out() -> None:
+def test_deletion_waits_for_paused_broker_unless_retain_is_set() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     settle(world, key)
@@ -340,7 +340,7 @@ def test_a_paused_broker_is_waited_for_and_retain_is_the_way_out() -> None:
     assert world.on(0, "orders") is not None
 
 
-def test_external_name_servers_are_waited_for_and_own_ones_are_not() -> None:
+def test_deletion_waits_for_external_but_not_own_name_servers() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     settle(world, key)
@@ -353,7 +353,7 @@ def test_external_name_servers_are_waited_for_and_own_ones_are_not() -> None:
     assert release(world, key) is None
 
 
-def test_a_topic_of_a_broker_by_another_name_stays_its_own() -> None:
+def test_deletion_of_topic_of_former_broker_keeps_topic_of_new_one() -> None:
     world = TopicWorld(groups=1)
     old = world.add_topic("orders")
     settle(world, old)
@@ -369,5 +369,5 @@ def test_a_topic_of_a_broker_by_another_name_stays_its_own() -> None:
     assert world.on(0, "orders", "renamed") is not None
 
 
-def test_a_resource_that_is_gone_is_let_go() -> None:
+def test_release_of_absent_topic_succeeds() -> None:
     assert release(TopicWorld(), Key("Topic", NAMESPACE, "never")) is None

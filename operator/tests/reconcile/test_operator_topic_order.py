@@ -1,4 +1,4 @@
-"""The order setting of a Topic is kept on every NameServer of its Broker."""
+"""The order setting of a Topic on every NameServer of its Broker."""
 
 from delaymq_operator.api.topic import BrokerRef, TopicGroupStatus, TopicSpec
 from delaymq_operator.reconcile.topic.desired import order_text, satisfied
@@ -7,7 +7,7 @@ from delaymq_operator_testing.worlds.topic_reconciling import settle
 from msgspec import structs
 
 
-def test_an_ordered_topic_is_told_to_every_name_server() -> None:
+def test_order_is_set_on_every_name_server() -> None:
     world = TopicWorld(groups=2, name_servers=2)
     key = world.add_topic("orders", order=True, queues=4)
     settle(world, key)
@@ -16,7 +16,7 @@ def test_an_ordered_topic_is_told_to_every_name_server() -> None:
     assert world.condition(key)[1] == "InEveryGroup"
 
 
-def test_name_servers_have_the_names_that_the_clusters_domain_gives_them() -> None:
+def test_name_server_addresses_use_configured_cluster_domain() -> None:
     world = TopicWorld(groups=1, name_servers=2, cluster_domain="svc.cluster.example")
     key = world.add_topic("orders", order=True)
     settle(world, key)
@@ -26,7 +26,7 @@ def test_name_servers_have_the_names_that_the_clusters_domain_gives_them() -> No
     assert world.condition(key)[1] == "InEveryGroup"
 
 
-def test_a_name_server_that_forgot_the_order_is_told_again() -> None:
+def test_lost_order_is_restored_on_name_server() -> None:
     world = TopicWorld(groups=1, name_servers=2)
     key = world.add_topic("orders", order=True)
     settle(world, key)
@@ -37,7 +37,7 @@ def test_a_name_server_that_forgot_the_order_is_told_again() -> None:
     assert [call[1] for call in world.brokers.calls if call[0] == "put_order"].count(world.name_server(0)) == 1
 
 
-def test_order_follows_the_queues_and_the_groups() -> None:
+def test_order_follows_queues_and_groups() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders", order=True, queues=4)
     settle(world, key)
@@ -51,7 +51,7 @@ def test_order_follows_the_queues_and_the_groups() -> None:
     assert world.brokers.orders_by_address[world.name_server()] == {"orders": "demo-0:2"}
 
 
-def test_order_false_takes_the_setting_back_and_no_order_leaves_it() -> None:
+def test_order_false_removes_setting_and_unset_order_keeps_it() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     world.brokers.orders_by_address[world.name_server()] = {"orders": "demo-0:8", "other": "demo-0:1"}
@@ -62,7 +62,7 @@ def test_order_false_takes_the_setting_back_and_no_order_leaves_it() -> None:
     assert world.brokers.orders_by_address[world.name_server()] == {"other": "demo-0:1"}
 
 
-def test_an_order_is_not_taken_back_because_no_group_is_ready_yet() -> None:
+def test_unready_groups_do_not_remove_order() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders", order=True)
     world.brokers.orders_by_address[world.name_server()] = {"orders": "demo-0:8"}
@@ -71,7 +71,7 @@ def test_an_order_is_not_taken_back_because_no_group_is_ready_yet() -> None:
     assert world.brokers.orders_by_address[world.name_server()] == {"orders": "demo-0:8"}
 
 
-def test_an_order_that_was_just_taken_back_is_not_taken_back_again() -> None:
+def test_removed_order_is_not_removed_again() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders", order=False)
     world.brokers.orders_by_address[world.name_server()] = {"orders": "demo-0:8"}
@@ -80,7 +80,7 @@ def test_an_order_that_was_just_taken_back_is_not_taken_back_again() -> None:
     assert world.brokers.asked("put_order") == 1
 
 
-def test_a_name_server_that_does_not_answer_is_named() -> None:
+def test_unresponsive_name_server_is_reported() -> None:
     world = TopicWorld(groups=1, name_servers=2)
     world.brokers.down.add(world.name_server(1))
     key = world.add_topic("orders", order=True)
@@ -95,7 +95,7 @@ def test_a_name_server_that_does_not_answer_is_named() -> None:
     assert world.condition(key)[1] == "InEveryGroup"
 
 
-def test_a_topic_with_too_few_read_queues_is_not_as_specified() -> None:
+def test_topic_is_satisfied_only_by_matching_queues_permission_and_broker() -> None:
     spec = TopicSpec(broker_ref=BrokerRef(name="demo"), queues=4, permission="ReadWrite")
     seen = TopicGroupStatus(name="demo-0", write_queues=4, read_queues=4, permission="ReadWrite")
     assert satisfied(spec, seen, "uid")
@@ -105,7 +105,7 @@ def test_a_topic_with_too_few_read_queues_is_not_as_specified() -> None:
         assert not satisfied(spec, structs.replace(seen, **wrong), "uid")
 
 
-def test_orders_of_other_clusters_on_the_same_name_server_keep_their_place() -> None:
+def test_orders_of_other_clusters_keep_their_position() -> None:
     assert order_text("broker-a:4;demo-0:1;demo-1-0:3", "demo", {"demo-0": 8}) == "broker-a:4;demo-1-0:3;demo-0:8"
     assert order_text("broker-a:4;demo-0:1", "demo", {}) == "broker-a:4"
     assert order_text("demo-0:1;demo-7:2", "demo", {}) is None

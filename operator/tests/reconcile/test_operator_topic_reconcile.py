@@ -1,4 +1,4 @@
-"""A Topic is kept on every group of its Broker as its spec names it, and what it does not name is left alone."""
+"""Reconciliation of a Topic with every group of its Broker; fields absent from its spec are kept."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld
 from delaymq_operator_testing.worlds.topic_reconciling import run, settle
 
 
-def test_a_new_topic_is_made_on_every_group_with_eight_queues() -> None:
+def test_new_topic_is_created_in_every_group_with_eight_queues() -> None:
     world = TopicWorld(groups=2)
     key = world.add_topic("orders")
     settle(world, key)
@@ -29,13 +29,13 @@ def test_a_new_topic_is_made_on_every_group_with_eight_queues() -> None:
     assert [event[:2] for event in world.kube.events] == [("Normal", "Applied")]
 
 
-def test_what_the_spec_names_is_what_the_brokers_get() -> None:
+def test_specified_fields_are_sent_to_brokers() -> None:
     world = TopicWorld(groups=1)
     settle(world, world.add_topic("a", topicName="ORDERS", queues=3, permission="WriteOnly"))
     assert world.on(0, "ORDERS") == TopicConfig(topic="ORDERS", read_queues=3, write_queues=3, permission=2)
 
 
-def test_a_settled_topic_makes_no_request_and_asks_each_group_once_a_poll() -> None:
+def test_settled_topics_write_nothing_and_read_each_group_once_per_poll() -> None:
     world = TopicWorld(groups=2)
     keys = [world.add_topic(f"t{number}") for number in range(20)]
     settle(world, *keys)
@@ -50,7 +50,7 @@ def test_a_settled_topic_makes_no_request_and_asks_each_group_once_a_poll() -> N
     assert [call[0] for call in world.brokers.calls] == ["topics"] * 3 * 2
 
 
-def test_topics_that_are_looked_at_together_share_one_answer() -> None:
+def test_concurrent_reconciliations_share_one_topic_list() -> None:
     world = TopicWorld(groups=1)
     keys = [world.add_topic(f"t{number}") for number in range(20)]
     settle(world, *keys)
@@ -65,7 +65,7 @@ def test_topics_that_are_looked_at_together_share_one_answer() -> None:
     assert world.brokers.asked("topics") == 1
 
 
-def test_a_pass_that_is_cancelled_while_it_asks_holds_up_no_other() -> None:
+def test_cancelled_reconciliation_does_not_block_others() -> None:
     world = TopicWorld(groups=1)
     keys = [world.add_topic(f"t{number}") for number in range(3)]
     world.brokers.slow = True
@@ -82,7 +82,7 @@ def test_a_pass_that_is_cancelled_while_it_asks_holds_up_no_other() -> None:
     assert [world.condition(key)[1] for key in keys[1:]] == ["InEveryGroup"] * 2
 
 
-def test_a_named_field_that_somebody_changes_is_put_right() -> None:
+def test_modified_specified_field_is_corrected() -> None:
     world = TopicWorld(groups=2)
     key = world.add_topic("orders", queues=4, permission="ReadWrite")
     settle(world, key)
@@ -93,7 +93,7 @@ def test_a_named_field_that_somebody_changes_is_put_right() -> None:
     assert world.kube.events[-1] == ("Normal", "PutRight", "demo-1: write queues 16 → 4, permission 4 → 6")
 
 
-def test_a_field_that_the_spec_does_not_name_is_left_to_whoever_set_it() -> None:
+def test_unspecified_field_keeps_foreign_value() -> None:
     world = TopicWorld(groups=2)
     key = world.add_topic("orders", permission="ReadWrite")
     settle(world, key)
@@ -107,7 +107,7 @@ def test_a_field_that_the_spec_does_not_name_is_left_to_whoever_set_it() -> None
     assert world.condition(key)[1] == "InEveryGroup"
 
 
-def test_putting_a_named_field_right_hands_back_the_others_as_they_were() -> None:
+def test_correction_of_one_field_keeps_others() -> None:
     world = TopicWorld(groups=1)
     world.put_by_hand(0, "orders", filter_type="MULTI_TAG", sys_flag=1, permission=7, order=True)
     settle(world, world.add_topic("orders", permission="ReadOnly", queues=8))
@@ -116,7 +116,7 @@ def test_putting_a_named_field_right_hands_back_the_others_as_they_were() -> Non
     )
 
 
-def test_fewer_queues_take_write_queues_away_and_keep_read_queues() -> None:
+def test_reducing_queues_removes_write_queues_and_keeps_read_queues() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders", queues=8)
     settle(world, key)
@@ -131,7 +131,7 @@ def test_fewer_queues_take_write_queues_away_and_keep_read_queues() -> None:
     assert world.on(0, "orders") == TopicConfig(topic="orders", read_queues=10, write_queues=10)
 
 
-def test_a_topic_that_exists_already_is_taken_over_as_it_is() -> None:
+def test_existing_topic_is_adopted_unchanged() -> None:
     world = TopicWorld(groups=2)
     world.put_by_hand(0, "orders", read_queues=16, write_queues=12, permission=4)
     key = world.add_topic("orders")
@@ -141,7 +141,7 @@ def test_a_topic_that_exists_already_is_taken_over_as_it_is() -> None:
     assert not world.brokers.asked("delete_topic")
 
 
-def test_a_topic_that_a_producer_made_a_moment_ago_is_not_made_smaller() -> None:
+def test_topic_created_recently_by_producer_is_not_reduced() -> None:
     world = TopicWorld(groups=1)
     settle(world, world.add_topic("first"))
     world.put_by_hand(0, "orders", read_queues=32, write_queues=32)
@@ -150,7 +150,7 @@ def test_a_topic_that_a_producer_made_a_moment_ago_is_not_made_smaller() -> None
     assert world.on(0, "orders") == TopicConfig(topic="orders", read_queues=32, write_queues=32)
 
 
-def test_a_group_that_appears_later_gets_the_topic() -> None:
+def test_new_group_gets_topic() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     settle(world, key)
@@ -165,7 +165,7 @@ def test_a_group_that_appears_later_gets_the_topic() -> None:
     assert world.condition(key)[1] == "InEveryGroup"
 
 
-def test_a_topic_for_a_broker_that_appears_later_waits_for_it() -> None:
+def test_topic_waits_for_missing_broker() -> None:
     world = TopicWorld(groups=0)
     key = world.add_topic("orders")
     assert settle(world, key).requeue_after_s == world.settings.poll_interval_s
@@ -181,7 +181,7 @@ def test_a_topic_for_a_broker_that_appears_later_waits_for_it() -> None:
     assert world.condition(key)[1] == "InEveryGroup"
 
 
-def test_nothing_is_changed_while_the_broker_is_paused() -> None:
+def test_nothing_is_changed_while_broker_is_paused() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     world.kube.change("Broker", "demo", paused=True)
@@ -193,7 +193,7 @@ def test_nothing_is_changed_while_the_broker_is_paused() -> None:
     assert world.condition(key)[1] == "InEveryGroup"
 
 
-def test_nothing_is_made_in_a_broker_that_is_being_deleted() -> None:
+def test_nothing_is_created_in_terminating_broker() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     world.kube.mark_deleted("Broker", "demo")
@@ -202,7 +202,7 @@ def test_nothing_is_made_in_a_broker_that_is_being_deleted() -> None:
     assert not world.brokers.calls
 
 
-def test_a_surplus_group_is_left_as_it_is() -> None:
+def test_surplus_group_is_left_unchanged() -> None:
     world = TopicWorld(groups=2)
     old = world.add_topic("old")
     settle(world, old)
@@ -219,7 +219,7 @@ def test_a_surplus_group_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     "name", ["demo", "demo-1", "demo_REPLY_TOPIC", "BenchmarkTest", "rmq_sys_x", "TBW102", "%RETRY%g", "%DLQ%g"]
 )
-def test_a_topic_of_the_brokers_own_is_never_adopted(name: str) -> None:
+def test_system_topic_is_never_adopted(name: str) -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("mine", topicName=name)
     assert settle(world, key).requeue_after_s is None
@@ -228,7 +228,7 @@ def test_a_topic_of_the_brokers_own_is_never_adopted(name: str) -> None:
     assert not world.brokers.calls
 
 
-def test_a_spec_that_cannot_be_used_waits_for_a_new_one() -> None:
+def test_invalid_spec_is_not_requeued_until_corrected() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders", queues="many")
     assert settle(world, key).requeue_after_s is None
@@ -240,7 +240,7 @@ def test_a_spec_that_cannot_be_used_waits_for_a_new_one() -> None:
     assert world.condition(key)[1] == "InEveryGroup"
 
 
-def test_the_clock_that_is_set_back_does_not_stop_the_polls() -> None:
+def test_clock_set_back_does_not_stop_polling() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders", queues=4)
     settle(world, key)
@@ -250,7 +250,7 @@ def test_the_clock_that_is_set_back_does_not_stop_the_polls() -> None:
     assert world.on(0, "orders").write_queues == 4  # type: ignore[union-attr]
 
 
-def test_nothing_is_made_for_a_topic_that_could_vanish_unnoticed() -> None:
+def test_nothing_is_created_before_finalizer_is_set() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     finalizers = world.kube.objects[key]["metadata"].pop("finalizers")
@@ -264,7 +264,7 @@ def test_nothing_is_made_for_a_topic_that_could_vanish_unnoticed() -> None:
     assert world.condition(key)[1] == "InEveryGroup"
 
 
-def test_a_deleted_resource_and_one_under_deletion_are_left_to_the_release() -> None:
+def test_deleted_and_terminating_topics_are_not_reconciled() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     world.kube.mark_deleted("Topic", "orders")
@@ -272,7 +272,7 @@ def test_a_deleted_resource_and_one_under_deletion_are_left_to_the_release() -> 
     assert not world.brokers.calls
 
 
-def test_a_broker_is_parsed_once_for_all_its_topics_and_anew_when_it_changed() -> None:
+def test_broker_is_parsed_once_for_all_topics_until_it_changes() -> None:
     body = {"kind": "Broker", "metadata": {"name": "demo", "namespace": NAMESPACE}, "spec": {"size": 2}}
     parsed = ParsedBroker()
     assert parsed.of(body) is parsed.of(body)

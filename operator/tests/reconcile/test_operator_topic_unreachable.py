@@ -1,11 +1,11 @@
-"""A Topic whose Broker restarts, is recreated, does not respond or rejects: the status reports what was observed."""
+"""A Topic whose Broker restarts, is recreated, rejects requests or does not respond: the observed status."""
 
 from delaymq_operator_testing.trees import copied
 from delaymq_operator_testing.worlds.topic import NAMESPACE, TopicWorld
 from delaymq_operator_testing.worlds.topic_reconciling import settle
 
 
-def test_a_broker_that_restarts_is_no_reason_to_say_that_the_topic_is_gone() -> None:
+def test_restarting_broker_does_not_make_settled_topic_unready() -> None:
     world = TopicWorld(groups=2)
     key = world.add_topic("orders", queues=4)
     settle(world, key)
@@ -26,7 +26,7 @@ def test_a_broker_that_restarts_is_no_reason_to_say_that_the_topic_is_gone() -> 
     assert world.condition(key)[:2] == ("True", "InEveryGroup")
 
 
-def test_a_topic_is_not_ready_in_a_broker_that_was_made_anew_until_each_group_was_reached() -> None:
+def test_topic_in_recreated_broker_is_unready_until_every_group_is_reached() -> None:
     world = TopicWorld(groups=2)
     key = world.add_topic("orders")
     settle(world, key)
@@ -57,7 +57,7 @@ def test_a_topic_is_not_ready_in_a_broker_that_was_made_anew_until_each_group_wa
     assert world.condition(key)[:2] == ("True", "InEveryGroup")
 
 
-def test_groups_that_an_older_operator_noted_are_taken_for_those_of_the_broker() -> None:
+def test_groups_recorded_by_older_operator_belong_to_current_broker() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     settle(world, key)
@@ -70,7 +70,7 @@ def test_groups_that_an_older_operator_noted_are_taken_for_those_of_the_broker()
     assert world.condition(key)[:2] == ("True", "InEveryGroup")
 
 
-def test_a_status_that_somebody_changed_is_restored_by_the_next_pass() -> None:
+def test_modified_status_is_restored_by_next_reconciliation() -> None:
     world = TopicWorld(groups=2)
     key = world.add_topic("orders")
     settle(world, key)
@@ -85,7 +85,7 @@ def test_a_status_that_somebody_changed_is_restored_by_the_next_pass() -> None:
     assert world.status(key) == before
 
 
-def test_a_broker_that_does_not_answer_is_asked_less_and_less_often_for_all_topics_together() -> None:
+def test_unresponsive_broker_is_queried_with_shared_backoff() -> None:
     world = TopicWorld(groups=2)
     keys = [world.add_topic(f"t{number}") for number in range(10)]
     world.brokers.down.add(world.host(1))
@@ -103,7 +103,7 @@ def test_a_broker_that_does_not_answer_is_asked_less_and_less_often_for_all_topi
     assert all(world.condition(key)[1] == "InEveryGroup" for key in keys)
 
 
-def test_a_broker_that_fails_at_one_topic_is_left_alone_by_the_others() -> None:
+def test_broker_failure_in_one_topic_suspends_requests_for_others() -> None:
     world = TopicWorld(groups=1)
     keys = [world.add_topic(f"t{number}", queues=4) for number in range(5)]
     settle(world, *keys)
@@ -119,7 +119,7 @@ def test_a_broker_that_fails_at_one_topic_is_left_alone_by_the_others() -> None:
     assert world.condition(keys[-1])[1] == "InEveryGroup"
 
 
-def test_a_broker_in_a_new_pod_is_asked_at_once() -> None:
+def test_broker_in_new_pod_is_queried_immediately() -> None:
     world = TopicWorld(groups=1)
     key = world.add_topic("orders")
     world.brokers.down.add(world.host(0))
@@ -133,7 +133,7 @@ def test_a_broker_in_a_new_pod_is_asked_at_once() -> None:
     assert world.condition(key)[1] == "InEveryGroup"
 
 
-def test_a_refusal_is_said_with_the_brokers_own_words() -> None:
+def test_rejection_is_reported_with_message_of_broker() -> None:
     world = TopicWorld(groups=2)
     world.brokers.refusing[world.host(1)] = "the broker has 20000 topics already: delete some."
     key = world.add_topic("orders")

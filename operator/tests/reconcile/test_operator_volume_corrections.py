@@ -1,4 +1,4 @@
-"""A wrong size or storage class is reported by name, and can be corrected without losing a message."""
+"""Wrong sizes and storage classes: reported by name, correctable without loss of messages."""
 
 from typing import Any, NoReturn
 
@@ -40,7 +40,7 @@ def assert_nothing_is_written(world: FakeWorld) -> None:
     assert world.kube.writes() == []
 
 
-def test_a_size_that_the_class_refuses_is_set_back_as_the_status_says() -> None:
+def test_rejected_size_can_be_reverted_as_message_suggests() -> None:
     world = settled(size=1)
     world.kube.can_grow = False
     world.change(storage={"size": "900Gi"})
@@ -58,7 +58,7 @@ def test_a_size_that_the_class_refuses_is_set_back_as_the_status_says() -> None:
 @pytest.mark.parametrize(
     ("size", "asked"), [("10Gi", "10241Mi"), ("20Gi", "20Gi"), ("15Gi", "15Gi")], ids=lambda amount: amount
 )
-def test_a_size_that_the_storage_cannot_reach_is_set_back_around_the_pod(size: str, asked: str) -> None:
+def test_unreachable_size_can_be_reverted_without_pod_restart(size: str, asked: str) -> None:
     world = settled(size=1)
     world.kube.largest = "20Gi"
     before = world.pod_uids()
@@ -76,7 +76,7 @@ def test_a_size_that_the_storage_cannot_reach_is_set_back_around_the_pod(size: s
     assert_nothing_is_written(world)
 
 
-def test_storage_that_cannot_grow_at_all_is_left_with_the_least_that_kubernetes_takes() -> None:
+def test_storage_that_cannot_grow_keeps_smallest_accepted_request() -> None:
     world = settled(size=1)
     world.kube.largest = "10Gi"
     world.change(storage={"size": "900Ti"})
@@ -89,7 +89,7 @@ def test_storage_that_cannot_grow_at_all_is_left_with_the_least_that_kubernetes_
     assert_nothing_is_written(world)
 
 
-def test_a_kubernetes_that_takes_no_smaller_request_is_asked_once_and_the_broker_is_well() -> None:
+def test_rejected_withdrawal_is_attempted_once_and_broker_settles() -> None:
     world = settled(size=1)
     world.kube.largest = "10Gi"
     world.change(storage={"size": "900Ti"})
@@ -110,7 +110,7 @@ def test_a_kubernetes_that_takes_no_smaller_request_is_asked_once_and_the_broker
     ]
 
 
-def test_a_growth_that_somebody_else_asked_for_is_left_to_them() -> None:
+def test_growth_requested_by_another_client_is_kept() -> None:
     world = settled(size=1)
     world.kube.largest = "10Gi"
     claim_of(world)["spec"]["resources"]["requests"]["storage"] = "50Gi"
@@ -120,7 +120,7 @@ def test_a_growth_that_somebody_else_asked_for_is_left_to_them() -> None:
     assert patches(world) == 0
 
 
-def test_a_typo_that_is_corrected_within_a_second_is_withdrawn_too() -> None:
+def test_quickly_corrected_size_is_withdrawn() -> None:
     world = settled(size=1)
     world.kube.largest = "10Gi"
     world.change(storage={"size": "900Ti"})
@@ -133,7 +133,7 @@ def test_a_typo_that_is_corrected_within_a_second_is_withdrawn_too() -> None:
     assert size_of(template_of(world)) == "10Gi"
 
 
-def test_storage_that_has_given_up_is_told_of() -> None:
+def test_infeasible_resize_is_reported() -> None:
     world = settled(size=1)
     world.kube.largest = "10Gi"
     world.change(storage={"size": "900Ti"})
@@ -160,7 +160,7 @@ def without_class(name: str | None, **storage: Any) -> FakeWorld:
 
 
 @pytest.mark.parametrize("delete_claim", [False, True])
-def test_a_class_that_is_missing_is_named_and_can_be_corrected(delete_claim: bool) -> None:
+def test_missing_storage_class_is_reported_and_can_be_corrected(delete_claim: bool) -> None:
     world = without_class("fsat", deleteClaim=delete_claim)
     world.idle(20)
     assert world.reason("Degraded") == "VolumeNotBound"
@@ -180,7 +180,7 @@ def test_a_class_that_is_missing_is_named_and_can_be_corrected(delete_claim: boo
     assert world.kube.requests.count(("delete", "PersistentVolumeClaim", CLAIM)) == 1
 
 
-def test_a_class_that_appears_needs_no_correction() -> None:
+def test_storage_class_created_later_needs_no_correction() -> None:
     world = without_class("fsat")
     world.idle(20)
     uid = claim_of(world)["metadata"]["uid"]
@@ -189,7 +189,7 @@ def test_a_class_that_appears_needs_no_correction() -> None:
     assert claim_of(world)["metadata"]["uid"] == uid
 
 
-def test_a_cluster_without_a_default_class_is_told_of_and_a_class_can_be_named() -> None:
+def test_missing_default_class_is_reported_and_can_be_replaced() -> None:
     world = without_class(None)
     world.idle(20)
     assert world.reason("Degraded") == "VolumeNotBound"
@@ -199,14 +199,14 @@ def test_a_cluster_without_a_default_class_is_told_of_and_a_class_can_be_named()
     assert claim_of(world)["spec"]["storageClassName"] == "fast"
 
 
-def test_a_class_can_be_given_up_for_the_default_one() -> None:
+def test_class_can_be_removed_in_favour_of_default() -> None:
     world = without_class("fsat")
     world.change(storage={})
     world.run()
     assert "storageClassName" not in claim_of(world)["spec"]
 
 
-def test_a_size_can_be_corrected_before_there_is_a_volume() -> None:
+def test_size_can_be_corrected_before_volume_exists() -> None:
     world = without_class("fsat", size="900Ti")
     world.kube.missing_classes.clear()
     world.kube.missing_classes.add("fsat")
@@ -218,7 +218,7 @@ def test_a_size_can_be_corrected_before_there_is_a_volume() -> None:
     assert world.failures == []
 
 
-def test_a_claim_that_is_bound_at_the_last_moment_stays() -> None:
+def test_claim_bound_at_last_moment_is_kept() -> None:
     world = without_class("fsat")
     world.change(storage={"storageClassName": "fast"})
     deleted = []
@@ -241,7 +241,7 @@ def test_a_claim_that_is_bound_at_the_last_moment_stays() -> None:
 
 
 @pytest.mark.parametrize("status", [{"phase": "Bound"}, {"phase": "Lost"}, {"capacity": {"storage": "10Gi"}}])
-def test_a_claim_that_has_or_had_a_volume_is_never_deleted(status: Manifest) -> None:
+def test_claim_that_has_or_had_volume_is_never_deleted(status: Manifest) -> None:
     world = settled(size=1)
     claim = world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]
     claim["metadata"]["annotations"]["delaymq.io/unwanted"] = "true"
@@ -255,7 +255,7 @@ def test_a_claim_that_has_or_had_a_volume_is_never_deleted(status: Manifest) -> 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before it takes effect", "after it took effect"])
 @pytest.mark.parametrize("step", ["patch ('PersistentVolumeClaim'", "delete ('StatefulSet'", "delete ('Persistent"])
-def test_an_operator_that_is_killed_at_a_step_is_replaced_by_one_that_finishes(step: str, after: bool) -> None:
+def test_correction_completes_after_crash_at_any_step(step: str, after: bool) -> None:
     first = without_class("fsat")
     first.calls.clear()
     first.change(storage={})
@@ -271,7 +271,7 @@ def test_an_operator_that_is_killed_at_a_step_is_replaced_by_one_that_finishes(s
     assert "storageClassName" not in template_of(world)["spec"]
 
 
-def test_the_smallest_volume_of_all_groups_bounds_what_the_size_may_be_set_back_to() -> None:
+def test_smallest_volume_of_all_groups_is_reported_as_lower_bound() -> None:
     world = settled(size=2, storage={"storageClassName": "fast"})
     claim = world.kube.objects["PersistentVolumeClaim", NAMESPACE, "store-demo-broker-1-0"]
     claim["spec"]["resources"]["requests"]["storage"] = "20Gi"

@@ -1,4 +1,4 @@
-"""Volumes grow while brokers run."""
+"""Growth, reuse and deletion of volumes."""
 
 import pytest
 from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
@@ -22,7 +22,7 @@ def size_of(world: FakeWorld, kind: str, name: str) -> str:
     return size
 
 
-def test_claim_and_stateful_set_get_the_new_size_and_the_pod_runs_on(world: FakeWorld) -> None:
+def test_claim_and_stateful_set_get_new_size_without_pod_restart(world: FakeWorld) -> None:
     before = world.pod_uids()
     old = world.existing("StatefulSet", "demo-broker-0")["metadata"]["uid"]
     world.change(storage={"size": "20Gi"})
@@ -37,14 +37,14 @@ def test_claim_and_stateful_set_get_the_new_size_and_the_pod_runs_on(world: Fake
     assert world.status["groups"][0]["storage"] == {"requested": "20Gi", "capacity": "20Gi"}
 
 
-def test_another_spelling_of_the_size_changes_nothing(world: FakeWorld) -> None:
+def test_equivalent_size_changes_nothing(world: FakeWorld) -> None:
     world.change(storage={"size": "10240Mi"})
     world.idle(10)
     assert ("delete", "StatefulSet", "demo-broker-0") not in world.kube.requests
     assert ("patch", "PersistentVolumeClaim", CLAIM) not in world.kube.requests
 
 
-def test_a_class_that_cannot_grow_is_named_and_not_asked_again_and_again(world: FakeWorld) -> None:
+def test_storage_class_without_expansion_is_reported_and_not_retried(world: FakeWorld) -> None:
     world.kube.can_grow = False
     before = world.pod_uids()
     world.change(storage={"size": "20Gi"})
@@ -61,7 +61,7 @@ def test_a_class_that_cannot_grow_is_named_and_not_asked_again_and_again(world: 
     assert world.condition("Degraded")["status"] == "False"
 
 
-def test_the_capacity_is_waited_for(world: FakeWorld) -> None:
+def test_growth_waits_for_new_capacity(world: FakeWorld) -> None:
     tick = world.kube.tick
 
     def without_resizer() -> None:
@@ -81,7 +81,7 @@ def test_the_capacity_is_waited_for(world: FakeWorld) -> None:
     world.run()
 
 
-def test_a_larger_volume_than_asked_for_is_left_alone(world: FakeWorld) -> None:
+def test_larger_volume_than_specified_is_kept(world: FakeWorld) -> None:
     world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]["spec"]["resources"]["requests"]["storage"] = "50Gi"
     world.change(storage={"size": "20Gi"})
     world.idle(1)
@@ -89,7 +89,7 @@ def test_a_larger_volume_than_asked_for_is_left_alone(world: FakeWorld) -> None:
     assert size_of(world, "PersistentVolumeClaim", CLAIM) == "50Gi"
 
 
-def test_volumes_of_an_earlier_broker_are_found_again_with_their_messages_and_address(world: FakeWorld) -> None:
+def test_volumes_of_earlier_broker_are_reused_with_messages_and_address(world: FakeWorld) -> None:
     address = world.existing("Service", "demo-broker-0")["spec"]["clusterIP"]
     store = world.brokers.stores[CLAIM]
     world.kube.remove("Broker", NAMESPACE, "demo")
@@ -104,7 +104,7 @@ def test_volumes_of_an_earlier_broker_are_found_again_with_their_messages_and_ad
     assert world.status["groups"][0]["address"] == f"{address}:10911"
 
 
-def test_volumes_that_may_go_go_with_the_broker(world: FakeWorld) -> None:
+def test_volumes_with_delete_claim_are_deleted_with_broker(world: FakeWorld) -> None:
     world.change(storage={"deleteClaim": True})
     world.idle(1)
     world.run()
@@ -113,7 +113,7 @@ def test_volumes_that_may_go_go_with_the_broker(world: FakeWorld) -> None:
     assert world.names("PersistentVolumeClaim") == []
 
 
-def test_a_pod_whose_volume_was_deleted_by_mistake_is_not_restarted(world: FakeWorld) -> None:
+def test_pod_with_volume_being_deleted_is_not_restarted(world: FakeWorld) -> None:
     before = world.pod_uids()
     claim = world.kube.objects["PersistentVolumeClaim", NAMESPACE, CLAIM]
     claim["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
@@ -125,7 +125,7 @@ def test_a_pod_whose_volume_was_deleted_by_mistake_is_not_restarted(world: FakeW
     assert "volume store-demo-broker-0-0 would be deleted with it" in world.condition("Progressing")["message"]
 
 
-def test_a_volume_that_is_deleted_in_the_last_moment_keeps_its_pod(world: FakeWorld) -> None:
+def test_volume_deleted_at_last_moment_keeps_its_pod(world: FakeWorld) -> None:
     before = world.pod_uids()
     world.change(flush="Sync")
     world.tick()
