@@ -1,4 +1,4 @@
-"""What all tests of the operator share."""
+"""Fixtures and markers of all operator tests."""
 
 import pytest
 from delaymq_operator_testing.api_server_fixtures import (  # noqa: F401

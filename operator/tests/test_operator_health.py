@@ -17,7 +17,7 @@ STALL_S = 7.0
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> OperatorRuntime:
-    """An operator that is not started, for a cluster that is not asked."""
+    """Return an operator that is not started; its cluster receives no requests."""
     file = tmp_path / "kubeconfig"
     file.write_text(json.dumps({
         "apiVersion": "v1",
@@ -43,9 +43,9 @@ def test_past_stall_is_measured_but_not_reported_as_unhealthy(
         await asyncio.sleep(0)
         assert runtime.not_alive() == []
 
-        now_s[0] += STALL_S  # nothing else ran meanwhile
+        now_s[0] += STALL_S  # simulates a blocked loop
         assert runtime.not_alive() == ["the event loop has been blocked for 7.0 s"]
-        await asyncio.sleep(0.01)  # timers come in their order: the measurement's is due before
+        await asyncio.sleep(0.01)  # timers run in order of their due time: the measurement runs first
         assert runtime.not_alive() == []
         assert runtime.loop_lag_s == pytest.approx(STALL_S, abs=0.01)
         measuring.cancel()

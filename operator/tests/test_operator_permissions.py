@@ -24,13 +24,13 @@ VERBS = {
     "apply": ("create", "patch"),
 }
 MADE_ELSEWHERE = {"AnalyticsResult", "RoleBinding", "SparkApplication"}
-"""Made by other calls than the one that makes most supporting_objects."""
+"""Kinds that are not created by the apply call of most supporting objects."""
 
 Permission = tuple[str, str, str]
 
 
 def made_kinds() -> set[str]:
-    """Kinds of all manifests that are made."""
+    """Return the kinds of all rendered manifests."""
     found = set()
     for file in MANIFESTS.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -51,11 +51,11 @@ BY_VARIABLE: dict[tuple[str, str], set[str]] = {
     ("start.py", "create"): {"SparkApplication", "AnalyticsResult"},
     ("start.py", "apply"): {"RoleBinding"},
 }
-"""Calls whose kind is not written next to them: (file, verb) → kinds. A new one has to be entered here."""
+"""Calls whose kind is in a variable: (file, verb) → kinds. New calls of this type must be added here."""
 
 
 def calls() -> Iterator[tuple[str, str, str | None]]:
-    """(file, verb, kind with its subresource; None: it is in a variable) of every call of the port Kube."""
+    """Yield file, verb and kind/subresource of every call of the port Kube; the kind is None if it is in a variable."""
     for file in RECONCILE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VERBS):
@@ -87,13 +87,13 @@ def permission(kind: str, verb: str) -> Permission:
 
 def needed() -> set[Permission]:
     found = {permission(kind, verb) for kind in WATCHED_KINDS for verb in ("list", "watch")}
-    # kopf's finalizers and annotations of objects that have to be released.
+    # kopf sets finalizers and annotations of objects that must be released.
     found |= {permission(kind, "patch") for kind in ("Topic", "DelayLevelConfig")}
     found |= {permission("Event", verb) for verb in ("create", "patch")}
     found |= {permission("Lease", verb) for verb in ("get", "create", "update")}
-    # No call: the API server asks for it when owned objects block the deletion of their owner.
+    # Not a call: the API server requires this permission for owner references that block the owner's deletion.
     found.add((KINDS["Broker"].group, "brokers/finalizers", "update"))
-    # Nor here: it asks for it when a RoleBinding is made.
+    # Not a call either: the API server requires it for the creation of a RoleBinding.
     found |= {(KINDS["RoleBinding"].group, roles, "bind") for roles in ("roles", "clusterroles")}
     for file, verb, kind in calls():
         kinds = BY_VARIABLE[file, verb] if kind is None else {kind}

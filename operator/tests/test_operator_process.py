@@ -23,9 +23,9 @@ from delaymq_operator_testing.operator_processes import (
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 SHORT_LEASE_S = 5
-"""Where its end is what is waited for."""
+"""Duration of leases whose expiry a test waits for."""
 AFTER_OUTAGE_S = 60.0
-"""kopf tries again after at most 30 s."""
+"""kopf retries after at most 30 s."""
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_own_writes_and_other_namespaces_cause_no_reconciliation(
         api_server.create(resources(other, "brokers"), a_resource("Broker", "elsewhere"))
         api_server.create(resources(namespace, "brokers"), a_resource("Broker", "demo"))
         until(operator, lambda: exists(api_server, config_map))
-        time.sleep(3)  # what must not happen has this long
+        time.sleep(3)  # time in which an unwanted reconciliation would be visible
         assert operator.lines("elsewhere") == 0
         assert operator.lines(f"RECONCILE Broker {namespace}/demo") <= 4
 

@@ -26,7 +26,7 @@ BINDING = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings/delaymq
 
 @dataclass(frozen=True)
 class Installation:
-    """An operator for two namespaces, as the chart installs it."""
+    """An operator for two namespaces, with the permissions that the chart grants."""
 
     operator: Operator
     own: str
@@ -35,7 +35,7 @@ class Installation:
 
 
 def served(operator: Operator, namespace: str) -> float:
-    """1 or 0; -1 while it is not known."""
+    """Return 1 if the namespace is served, 0 if not, and -1 without a metric."""
     line = f'delaymq_operator_namespace_served{{watched_namespace="{namespace}"}}'
     return operator.metric(line) if line in operator.get("/metrics")[1] else -1
 
@@ -45,7 +45,7 @@ def has_finalizer(server: ApiServer, path: str) -> bool:
 
 
 def fill(server: ApiServer, namespace: str) -> list[str]:
-    """A Broker, and a Topic and a DelayLevelConfig that it holds; the paths of these two."""
+    """Create a Broker with a Topic and a DelayLevelConfig, and return the paths of the latter two."""
     levels = resources(namespace, "delaylevelconfigs")
     server.create(levels, a_resource("DelayLevelConfig", "ours", levels=["1s"]))
     server.create(resources(namespace, "brokers"), a_resource("Broker", "demo", delayLevelConfigRef={"name": "ours"}))
@@ -54,7 +54,7 @@ def fill(server: ApiServer, namespace: str) -> list[str]:
 
 
 def delete(server: ApiServer, namespace: str) -> None:
-    """Returns when the namespace has lost the operator's RoleBinding."""
+    """Delete a namespace and wait until the operator's RoleBinding in it is deleted."""
     server.request("DELETE", f"/api/v1/namespaces/{namespace}")
     binding = BINDING.format(namespace)
     server._processes[-1].wait_until(lambda: not exists(server, binding), timeout_s=STOP_TIMEOUT_S)
@@ -69,7 +69,7 @@ def installation(tmp_path: Path, api_server_with_controllers: ApiServer) -> Inst
     grant_lasting(server, own)
     for tenant in (a, b):
         grant(server, tenant, to=own, scopes=("watched", "listed"))
-    # How soon it sees that a permission is gone.
+    # The resync interval bounds the time until a lost permission is detected.
     flags = (f"--namespace={own}", f"--namespaces={a},{b}", "--resync-interval-s=2")
     return Installation(Operator(tmp_path, "operator-0", kubeconfig, *flags, program=REAL), own, a, b)
 
@@ -86,7 +86,7 @@ def test_namespace_deletion_completes_while_others_are_served(
         until(operator, lambda: all(has_finalizer(server, path) for path in held))
         assert operator.stop(timeout_s=STOP_TIMEOUT_S) == 0
 
-    # Nobody sees how it begins: the permissions are gone when the operator comes.
+    # The namespace loses its permissions while no operator is running.
     delete(server, b)
     assert all(has_finalizer(server, path) for path in held)
 
@@ -97,14 +97,14 @@ def test_namespace_deletion_completes_while_others_are_served(
         until(operator, lambda: served(operator, a) == 1 and served(operator, b) == 0)
         assert operator.is_active
 
-        # The namespace comes again, and what it is served with: nothing is restarted.
+        # The namespace and its permissions are recreated, without a restart of the operator.
         server.create("/api/v1/namespaces", {"metadata": {"name": b}})
         grant(server, b, to=own, scopes=("watched", "listed"))
         held = fill(server, b)
         until(operator, lambda: exists(server, config.format(b)))
         until(operator, lambda: all(has_finalizer(server, path) for path in held))
 
-        # Now the operator sees it.
+        # This time the operator is running during the deletion.
         server.request("DELETE", f"/api/v1/namespaces/{b}")
         until(operator, lambda: not exists(server, f"/api/v1/namespaces/{b}"))
         assert operator.is_active

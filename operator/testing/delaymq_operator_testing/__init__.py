@@ -1,1 +1,1 @@
-"""What tests of the operator share; not part of the distribution."""
+"""Test support for the operator; not part of the distribution."""

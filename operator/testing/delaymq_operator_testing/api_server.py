@@ -1,7 +1,7 @@
-"""A real Kubernetes API for fast tests: etcd and kube-apiserver, on request with the controllers that need no node.
+"""A real Kubernetes API for fast tests: etcd, kube-apiserver and, on request, the controllers that need no node.
 
-Pods are objects only: nothing runs them, and without controllers nothing makes them. What the real server does is what
-the tests are for: schemas, CEL rules, defaults, server-side apply, finalizers, owner references, watches.
+Pods are only objects: nothing runs them, and without controllers nothing creates them. The tests verify the behaviour
+of the real server: schemas, CEL rules, defaults, server-side apply, finalizers, owner references, watches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ START_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 START_ATTEMPTS = 3
-"""A port that was free a moment ago may be taken by now."""
+"""Number of attempts, since another process can take a free port before the server binds it."""
 
 CONTROLLERS = (
     "statefulset-controller",
@@ -46,11 +46,11 @@ CONTROLLERS = (
 
 
 class MissingProgramsError(HarnessError):
-    """The programs are not built; the message says what builds them."""
+    """The programs are not built; the message states the command that builds them."""
 
 
 class ApiError(Exception):
-    """An answer of the API server that is no success; `body` is its Status object."""
+    """An error response of the API server; `body` is its Status object."""
 
     def __init__(self, status: int, body: Mapping[str, Any]) -> None:
         super().__init__(f"{status} {body.get('reason')}: {body.get('message')}")
@@ -60,14 +60,14 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class Programs:
-    """Where the programs are. `kube` is all of Kubernetes: its first argument says which program it is."""
+    """Paths of the programs. `kube` contains all of Kubernetes: its first argument selects the program."""
 
     kube: Path
     etcd: Path
 
 
 def find_programs() -> Programs:
-    """The programs that the e2e tests' cluster is built of; MissingProgramsError says how to make them."""
+    """Return the programs of the e2e cluster, or raise MissingProgramsError with the command that builds them."""
     kube, etcd = find_program("kube-apiserver"), find_program("etcd")
     if kube is None or etcd is None:
         raise MissingProgramsError(f"Kubernetes is not built (in {artifacts_path()}): run `make cluster` once")
@@ -75,7 +75,7 @@ def find_programs() -> Programs:
 
 
 class ApiServer:
-    """One API server with an empty etcd; a context manager. Who holds its token may do everything."""
+    """An API server with an empty etcd, as a context manager. Its token grants all permissions."""
 
     def __init__(self, programs: Programs, *, controllers: bool = False) -> None:
         self._programs = programs
@@ -99,14 +99,14 @@ class ApiServer:
         self.close()
 
     def close(self) -> None:
-        """Ends all processes, the API server before its etcd, and removes the folder."""
+        """Stop all processes, the API server before its etcd, and remove the folder."""
         for process in reversed(self._processes):
             process.kill()
         self._processes.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def restart(self, *, down_s: float = 0.0) -> None:
-        """Kills the API server and starts it again after a while, at the same address and over the same etcd."""
+        """Kill the API server and start it again after `down_s`, at the same address and with the same etcd."""
         server = next(process for process in self._processes if process.name == "kube-apiserver")
         server.kill()
         time.sleep(down_s)
@@ -114,7 +114,7 @@ class ApiServer:
         server.wait_until(lambda: self._answers("/readyz"), timeout_s=START_TIMEOUT_S)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
-        """Runs kubectl as administrator; what it printed. HarnessError with its complaint when it fails (`check`)."""
+        """Run kubectl as administrator and return its output. With `check`, a failure raises HarnessError."""
         command = [str(self._programs.kube), "kubectl", "--kubeconfig", str(self.kubeconfig), *arguments]
         done = subprocess.run(
             command, input=stdin, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False
@@ -126,7 +126,7 @@ class ApiServer:
     def request(
         self, method: str, path: str, body: object = None, *, content_type: str = "application/json"
     ) -> dict[str, Any]:
-        """One request to the API, such as `GET /api/v1/namespaces`; the decoded answer. ApiError for 400 and above."""
+        """Send a request such as `GET /api/v1/namespaces` and return the decoded response. ApiError from status 400."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type, "Accept": "application/json"}
         request = urllib.request.Request(self.url + path, data, headers, method=method)
@@ -137,26 +137,26 @@ class ApiServer:
             raise ApiError(error.code, _object(error.read())) from error
 
     def create(self, path: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """POST of an object to a collection's path."""
+        """Create an object with a POST to the path of its collection."""
         return self.request("POST", path, manifest)
 
     def merge(self, path: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """JSON merge patch; of the status when `path` ends with /status."""
+        """Send a JSON merge patch; it changes the status if `path` ends with /status."""
         return self.request("PATCH", path, patch, content_type="application/merge-patch+json")
 
     def apply(self, path: str, manifest: Mapping[str, Any], *, manager: str = "tests") -> dict[str, Any]:
-        """Server-side apply by force."""
+        """Apply an object with forced server-side apply."""
         where = f"{path}?fieldManager={manager}&force=true"
         return self.request("PATCH", where, manifest, content_type="application/apply-patch+yaml")
 
     def new_namespace(self, prefix: str = "test") -> str:
-        """Makes a namespace that nobody else uses; its name."""
+        """Create a namespace with a unique name, and return the name."""
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         self.create("/api/v1/namespaces", {"metadata": {"name": name}})
         return name
 
     def install_crds(self, folder: Path = CRDS_PATH) -> None:
-        """Applies the CustomResourceDefinitions of a folder; returns when they are served."""
+        """Apply the CustomResourceDefinitions of a folder and wait until they are served."""
         collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         served = []
         for file in sorted(folder.glob("*.yaml")):
@@ -198,7 +198,7 @@ class ApiServer:
                 f"--listen-peer-urls={peer_url}",
                 f"--initial-advertise-peer-urls={peer_url}",
                 f"--initial-cluster=default={peer_url}",
-                "--unsafe-no-fsync",  # the data end with the test
+                "--unsafe-no-fsync",  # the data is not needed after the test
                 "--log-level=warn",
             ],
         )
@@ -218,7 +218,7 @@ class ApiServer:
             f"--etcd-servers={etcd_url}",
             f"--bind-address={HOST}",
             f"--secure-port={port}",
-            f"--cert-dir={self.folder}",  # it makes its own certificate there
+            f"--cert-dir={self.folder}",  # the server creates its own certificate there
             f"--token-auth-file={tokens}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}",
@@ -230,7 +230,7 @@ class ApiServer:
             "--profiling=false",
         ]
         if not self._controllers:
-            # Nobody makes the service account `default` then, and pods without one would be refused.
+            # Without controllers, no service account `default` is created, and pods without one would be rejected.
             arguments.append("--disable-admission-plugins=ServiceAccount")
         return arguments
 
@@ -265,7 +265,7 @@ class ApiServer:
         if not self.kubeconfig.exists() or self.url not in self.kubeconfig.read_text():
             try:
                 self._tls = ssl.create_default_context(cafile=str(certificate))
-            except ssl.SSLError:  # it is being written
+            except ssl.SSLError:  # the server is still writing the file
                 return False
             self.kubeconfig.write_text(json.dumps(self._kubeconfig(certificate)))
         return _succeeds(lambda: self._probe(path))
@@ -299,6 +299,6 @@ def _is_healthy(etcd_url: str) -> bool:
 def _succeeds(request: Callable[[], None]) -> bool:
     try:
         request()
-    except OSError:  # URLError and HTTPError among them
+    except OSError:  # includes URLError and HTTPError
         return False
     return True

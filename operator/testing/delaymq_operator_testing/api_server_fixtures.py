@@ -1,4 +1,4 @@
-"""Fixtures of the real API server; conftest.py brings them in."""
+"""Fixtures of the real API server, imported by conftest.py."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ BUILT_FIRST = {"kubernetes_programs", "helm"}
 
 
 def mark_kubernetes(items: Sequence[pytest.Item]) -> None:
-    """Give tests of these fixtures the marker `kubernetes`, by which `make test` leaves them to `make test-api`."""
+    """Add the marker `kubernetes` to tests that use these fixtures: `make test-api` runs them, `make test` does not."""
     for item in items:
         if BUILT_FIRST.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("kubernetes")
@@ -20,7 +20,7 @@ def mark_kubernetes(items: Sequence[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kubernetes_programs() -> Programs:
-    """Kubernetes as programs; without them the test is skipped, and in CI it fails."""
+    """Return the Kubernetes programs; if they are missing, skip the test, or fail it in CI."""
     try:
         return find_programs()
     except MissingProgramsError as error:
@@ -31,25 +31,25 @@ def kubernetes_programs() -> Programs:
 
 @pytest.fixture(scope="session")
 def api_server(kubernetes_programs: Programs) -> Iterator[ApiServer]:
-    """A Kubernetes API with the project's CRDs in which nothing happens automatically."""
+    """Return a Kubernetes API with the project's CRDs and without controllers."""
     with ApiServer(kubernetes_programs) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def api_server_with_controllers(kubernetes_programs: Programs) -> Iterator[ApiServer]:
-    """One of its own with controllers: StatefulSets make pods, owned objects go with their owners, namespaces end."""
+    """Return a separate Kubernetes API with controllers for StatefulSets, garbage collection and namespaces."""
     with ApiServer(kubernetes_programs, controllers=True) as server:
         yield server
 
 
 @pytest.fixture
 def namespace(api_server: ApiServer) -> str:
-    """A fresh namespace of `api_server`."""
+    """Return the name of a new namespace of `api_server`."""
     return api_server.new_namespace()
 
 
 @pytest.fixture
 def controlled_namespace(api_server_with_controllers: ApiServer) -> str:
-    """A fresh namespace of `api_server_with_controllers`."""
+    """Return the name of a new namespace of `api_server_with_controllers`."""
     return api_server_with_controllers.new_namespace()

@@ -1,4 +1,4 @@
-"""The CRDs of this checkout as schemas to walk through."""
+"""The CRDs of this repository, and traversal of their schemas."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Schema = dict[str, Any]
 
 
 def load_crds() -> dict[str, Schema]:
-    """Kind → CustomResourceDefinition."""
+    """Return the CustomResourceDefinitions by kind."""
     found = [yaml.safe_load(file.read_text()) for file in sorted(CRDS_PATH.glob("*.yaml"))]
     return {crd["spec"]["names"]["kind"]: crd for crd in found}
 
 
 def schema_of(kind: str) -> Schema:
-    """The schema of a kind's only version."""
+    """Return the schema of a kind's only version."""
     [version] = load_crds()[kind]["spec"]["versions"]
     schema: Schema = version["schema"]["openAPIV3Schema"]
     return schema
 
 
 def walk(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
-    """Every node with its path, `spec.imagePullSecrets[].name` and `spec.config{}` among them; the root has none."""
+    """Yield every node with its path, such as `spec.imagePullSecrets[].name` or `spec.config{}`; empty for the root."""
     yield path, schema
     for name, child in schema.get("properties", {}).items():
         yield from walk(child, f"{path}.{name}" if path else name)
@@ -39,12 +39,12 @@ def walk(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
 
 
 def at(schema: Schema, path: str) -> Schema:
-    """The node at a path of `walk`."""
+    """Return the node at a path of `walk`."""
     return dict(walk(schema))[path]
 
 
 def with_defaults(schema: Schema, value: Any) -> Any:
-    """What the API server makes of a value: defaults filled in where a field is missing."""
+    """Return a value with the schema's defaults in place of missing fields, as the API server stores it."""
     if not isinstance(value, dict):
         return value
     filled = dict(value)

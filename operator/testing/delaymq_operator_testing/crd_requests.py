@@ -1,4 +1,4 @@
-"""Asking a real API server about resources, and what it says."""
+"""Requests for the project's resources to a real API server, and its validation errors."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ CLASS_FIXED = (
     "the storage class of bound volumes cannot change: restore the previous storageClassName, or move to a new Broker"
     " with the other class",
 )
-"""What is said when the class of bound volumes is changed."""
+"""Field and message of the error if the storage class of bound volumes is changed."""
 
 
 def collection(namespace: str, kind: str) -> str:
-    """The path of a kind's objects."""
+    """Return the path of a kind's objects."""
     return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURALS[kind]}"
 
 
 def manifest(kind: str, name: str, spec: Spec) -> Spec:
-    """An object to be created."""
+    """Return a manifest for `create`."""
     return {"apiVersion": names.API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 def would_make(api_server: ApiServer, namespace: str, kind: str, name: str, spec: Spec) -> Spec:
-    """What the API server would make of it."""
+    """Return the object that the API server would store (dry run)."""
     return api_server.create(f"{collection(namespace, kind)}?dryRun=All", manifest(kind, name, spec))
 
 
 def refusal(api_server: ApiServer, namespace: str, kind: str, name: str, spec: Spec) -> list[tuple[str, str]]:
-    """Fields and sentences of the answer."""
+    """Return the fields and messages of the error when the object is created."""
     with pytest.raises(ApiError) as refused:
         would_make(api_server, namespace, kind, name, spec)
     return sentences(refused.value)
 
 
 def sentences(refused: ApiError) -> list[tuple[str, str]]:
-    """Fields and sentences of an answer."""
+    """Return the fields and messages of an error response."""
     assert refused.status == 422
     found = [(cause["field"], cause["message"]) for cause in refused.body["details"]["causes"]]
-    # The schema is checked first, and this says only that rules were not.
+    # The schema is checked first; if it fails, an additional cause states that the rules were not checked.
     kept = [(field, message) for field, message in found if "some validation rules were not checked" not in message]
-    # Too large a value is not shown, and "Invalid value" shows types only: what follows is the sentence.
+    # Large values are not shown, and "Invalid value" shows types only: the message follows this prefix.
     prefix = re.compile(r'(Invalid value: (?:"(?:[^"\\]|\\.)*"|-?\d+): |Too many: \d+: )')
     return [(field, prefix.sub("", message, count=1)) for field, message in kept]
 
@@ -56,7 +56,7 @@ def sentences(refused: ApiError) -> list[tuple[str, str]]:
 def check_change(
     api_server: ApiServer, namespace: str, kind: str, before: Spec, after: Spec, refused: tuple[str, str] | None
 ) -> None:
-    """Makes one, and changes it: to be refused with this field and sentence, or not (None)."""
+    """Create an object and change it: assert that the change is rejected with `refused`, or accepted (None)."""
     made = api_server.create(collection(namespace, kind), manifest(kind, "t", before))
     changed = manifest(kind, "t", after)
     changed["metadata"]["resourceVersion"] = made["metadata"]["resourceVersion"]
@@ -69,7 +69,7 @@ def check_change(
 
 
 def not_kept(asked: Any, got: Any, path: str = "spec") -> list[str]:
-    """What was requested and was not kept."""
+    """Return the paths of requested values that were not kept."""
     if isinstance(asked, dict) and isinstance(got, dict):
         return [gap for key, value in asked.items() for gap in not_kept(value, got.get(key), f"{path}.{key}")]
     return [] if asked == got else [path]

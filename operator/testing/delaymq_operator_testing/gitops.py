@@ -1,4 +1,4 @@
-"""How tools read a status: `kubectl wait`, and kstatus, by which Flux and Helm wait."""
+"""Evaluation of a status by tools: `kubectl wait`, and kstatus, which Flux and Helm use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ Body = dict[str, Any]
 
 
 def wait_returns(body: Body, condition: str, status: str = "True") -> bool:
-    """Whether `kubectl wait --for=condition=…` (1.21 or newer) is satisfied: a condition of an older generation is not
-    looked at."""
+    """Return whether `kubectl wait --for=condition=…` (1.21 or newer) is satisfied.
+
+    It ignores conditions of an older generation.
+    """
     generation = body["metadata"]["generation"]
     for each in (body.get("status") or {}).get("conditions") or []:
         if each["type"] == condition:
@@ -19,7 +21,7 @@ def wait_returns(body: Body, condition: str, status: str = "True") -> bool:
 
 
 def kstatus(body: Body) -> str:
-    """InProgress, Failed or Current, as kstatus computes it for a kind that it does not know."""
+    """Return InProgress, Failed or Current, as kstatus computes it for an unknown kind."""
     status = body.get("status") or {}
     if "observedGeneration" in status and status["observedGeneration"] != body["metadata"]["generation"]:
         return "InProgress"

@@ -1,4 +1,4 @@
-"""The real adapter for brokers in the test's process: pods have the address 127.0.0.1, and each broker its own port."""
+"""The real BrokerAdmin adapter for brokers in the test process, each with its own port on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOST = "127.0.0.1"
 
 
 class LoopbackAdmin(HttpBrokerAdmin):
-    """`ports`: pod address (all of 127.0.0.0/8 is this machine) → port of the broker behind it."""
+    """Adapter with `ports`: pod address (all of 127.0.0.0/8 is this machine) → port of its broker."""
 
     def __init__(self, ports: Mapping[str, int]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What NetworkPolicies mean: which connection they let in. Written from the API's reference, not from the renderer.
+"""Evaluation of NetworkPolicies for single connections, written from the API reference independently of the renderer.
 
 https://kubernetes.io/docs/reference/kubernetes-api/policy-resources/network-policy-v1/
 """
@@ -16,7 +16,7 @@ NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A pod, or with no namespace an address outside the cluster."""
+    """A pod, or an address outside the cluster if `namespace` is empty."""
 
     name: str
     namespace: str = ""
@@ -31,7 +31,7 @@ class Peer:
 
 
 def pod_of(manifest: Mapping[str, Any], name: str = "") -> Peer:
-    """The pod that a StatefulSet, or a Deployment, makes."""
+    """Return the pod of a StatefulSet or Deployment."""
     template = manifest["spec"]["template"]
     ports = {
         port["name"]: port["containerPort"]
@@ -48,9 +48,9 @@ def pod_of(manifest: Mapping[str, Any], name: str = "") -> Peer:
 
 
 def spark_pod_of(application: Mapping[str, Any], role: str) -> Peer:
-    """The driver or an executor that Spark makes: with the labels of its role, and ports as Spark 4.3 listens on them.
+    """Return the driver or an executor with the labels of its role and the ports of Spark 4.3.
 
-    The Spark operator hands on the application's own labels as well; older ones do not.
+    The labels of the application are omitted, since older versions of the Spark operator do not pass them on.
     """
     metadata = application["metadata"]
     ports = {
@@ -69,7 +69,7 @@ def spark_pod_of(application: Mapping[str, Any], role: str) -> Peer:
 def lets_in(
     policies: Iterable[Mapping[str, Any]], source: Peer, target: Peer, port: int, protocol: str = "TCP"
 ) -> bool:
-    """Whether a connection from `source` to a port of the pod `target` is allowed."""
+    """Return whether the policies allow a connection from `source` to a port of the pod `target`."""
     about = [policy for policy in policies if _is_about(policy, target)]
     return not about or any(
         _rule_allows(policy, rule, source, target, port, protocol)
@@ -120,7 +120,7 @@ def _is_peer(stated: Mapping[str, Any], own_namespace: str, source: Peer) -> boo
 
 
 def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a LabelSelector selects these labels; an empty one selects everything."""
+    """Return whether a LabelSelector selects these labels; an empty one selects everything."""
     wanted = selector.get("matchLabels") or {}
     expressions = selector.get("matchExpressions") or ()
     return all(labels.get(key) == value for key, value in wanted.items()) and all(

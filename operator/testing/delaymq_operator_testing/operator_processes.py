@@ -1,4 +1,4 @@
-"""The operator as a process against a real API server, and the permissions that the chart gives it."""
+"""The operator as a process for a real API server, with the permissions that the chart grants."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from harness.processes import ServerProcess
 from delaymq_operator_testing.api_server import ApiError, ApiServer
 
 UNDER_TEST = (str(Path(__file__).parent / "operator_under_test.py"),)
-"""With reconcilers that are easily watched."""
+"""Program with simple reconcilers for tests."""
 REAL = ("-m", "delaymq_operator.main")
 SEEN_TIMEOUT_S = 60.0
 LEASE_S = 120
-"""Longer than anything is waited for: no slow machine loses it, and who is active sooner was given it."""
+"""Longer than every timeout: a slow machine does not lose the lease, and a standby obtains it only by a release."""
 RBAC = "rbac.authorization.k8s.io"
 
 
 class Operator(ServerProcess):
-    """One replica; `port` serves its probes."""
+    """A replica of the operator; `port` serves its probes."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Operator(ServerProcess):
         super().__init__(name, command, path / f"{name}.log", environment={})
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and text of an answer; 0 when there is none."""
+        """Return status and text of a response, or 0 and an empty text without one."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
@@ -54,7 +54,7 @@ class Operator(ServerProcess):
             return 0, ""
 
     def metric(self, line: str) -> float:
-        """The value of one series."""
+        """Return the value of one series, or 0 if it is absent."""
         _, text = self.get("/metrics")
         return next((float(one.rpartition(" ")[2]) for one in text.splitlines() if one.startswith(line + " ")), 0.0)
 
@@ -63,7 +63,7 @@ class Operator(ServerProcess):
         return self.metric("delaymq_operator_leader") == 1 and self.get("/readyz")[0] == 200
 
     def lines(self, word: str) -> int:
-        """How often something was logged."""
+        """Return the number of occurrences of a text in the log."""
         return self.log_since(0).count(word)
 
 
@@ -101,7 +101,7 @@ def exists(server: ApiServer, path: str) -> bool:
 
 
 def service_account(path: Path, server: ApiServer, namespace: str) -> Path:
-    """A kubeconfig of a new service account `delaymq-operator`, which may do nothing yet."""
+    """Create a service account `delaymq-operator` without permissions, and return its kubeconfig."""
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     server.create(account, {"metadata": {"name": "delaymq-operator"}})
     token = server.create(f"{account}/delaymq-operator/token", {"spec": {"expirationSeconds": 3600}})["status"]["token"]
@@ -120,13 +120,13 @@ def grant(
     scopes: tuple[str, ...] = ("watched", "all", "listed", "own"),
     without: str = "",
 ) -> None:
-    """Lets the service account of namespace `to` (by default the same) do in `namespace` what the table says."""
+    """Grant the permissions of the table in `namespace` to the service account of `to` (default: `namespace`)."""
     where = f"namespaces/{namespace}/"
     _grant(server, where, "", "delaymq-operator", to or namespace, scopes, without)
 
 
 def grant_lasting(server: ApiServer, to: str) -> None:
-    """The same permissions in all namespaces, although the operator watches only some."""
+    """Grant the permissions of the scope `lasting` in all namespaces, although the operator watches only some."""
     _grant(server, "", "Cluster", f"delaymq-operator-finalizers-{to}", to, ("lasting",), "")
 
 

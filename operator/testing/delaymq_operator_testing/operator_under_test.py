@@ -1,6 +1,6 @@
-"""The operator's program with reconcilers that are easily watched: for each Broker a ConfigMap, an Event and a status.
+"""The operator's program with simple reconcilers: each Broker gets a ConfigMap, an Event and a status.
 
-Everything around them is the real one. A Topic is released when its Broker has no annotation `test/hold`.
+Everything else is the real program. A Topic is released when its Broker has no annotation `test/hold`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from delaymq_operator.settings import read_settings
 
 
 async def reconcile_broker(key: Key, world: ReconcileContext) -> Outcome:
-    """A ConfigMap that tells the Broker's generation."""
+    """Apply a ConfigMap with the Broker's generation."""
     print("RECONCILE", key, flush=True)
     broker = world.cache.get(*key)
     if broker is None:
@@ -33,13 +33,13 @@ async def reconcile_broker(key: Key, world: ReconcileContext) -> Outcome:
 
 
 async def reconcile_nothing(key: Key, world: ReconcileContext) -> Outcome:
-    """Says that it was called."""
+    """Print the key."""
     print("RECONCILE", key, flush=True)
     return Outcome()
 
 
 async def release_topic(key: Key, world: ReconcileContext) -> Waiting | None:
-    """Waits as long as the Broker says."""
+    """Wait while the Broker has the annotation `test/hold`."""
     print("RELEASE", key, flush=True)
     topic = world.cache.get(*key)
     broker = world.cache.get("Broker", key.namespace, topic["spec"]["brokerRef"]["name"]) if topic else None
@@ -49,7 +49,7 @@ async def release_topic(key: Key, world: ReconcileContext) -> Waiting | None:
 
 
 async def release_levels(key: Key, world: ReconcileContext) -> Waiting | None:
-    """Immediately."""
+    """Release a DelayLevelConfig immediately."""
     print("RELEASE", key, flush=True)
     return None
 
@@ -75,7 +75,7 @@ def _config_map(broker: Manifest) -> Manifest:
 
 
 def reconcilers() -> Reconcilers:
-    """All three kinds."""
+    """Return the reconcilers of all three kinds."""
     return Reconcilers(
         reconcile={"Broker": reconcile_broker, "Topic": reconcile_nothing, "DelayLevelConfig": reconcile_nothing},
         release={"Topic": release_topic, "DelayLevelConfig": release_levels},

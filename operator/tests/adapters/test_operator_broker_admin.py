@@ -27,7 +27,7 @@ TOKEN = "secret"
 
 @asynccontextmanager
 async def an_admin(path: Path, **changes: Any) -> AsyncIterator[tuple[HttpBrokerAdmin, Endpoint, str]]:
-    """An admin, a broker and the address of its NameServer."""
+    """Start a broker; yield an admin, the broker's endpoint and the address of its NameServer."""
     async with standalone(path, http=True, http_token=TOKEN, **changes) as server:
         admin = HttpBrokerAdmin(timeout_s=5)
         assert server.broker.http_port is not None
@@ -87,7 +87,7 @@ def test_requests_are_signed_with_account_of_endpoint(tmp_path: Path) -> None:
             await admin.set_settings(signing, {"fileReservedTime": "9"})
             assert (await admin.topics(signing))["orders"] == wanted
             await admin.delete_topic(signing, "orders")
-            assert (await admin.info(endpoint)).ready  # HTTP goes by its token
+            assert (await admin.info(endpoint)).ready  # HTTP requests use the token
             other = replace(endpoint, account=AdminAccount(access_key="operators", secret_key="another-secret"))
             with pytest.raises(BrokerRefused, match="Check signature failed") as caught:
                 await admin.topics(other)

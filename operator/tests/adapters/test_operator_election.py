@@ -20,14 +20,14 @@ PAUSE_S = 0.05
 
 
 class Clock:
-    """The clock of leases: only the test advances it, however slow the machine is."""
+    """Clock of the leases, which only the test advances, independently of the machine's speed."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
 
 
 class Replica:
-    """One that would be active."""
+    """A replica that competes for the lease."""
 
     def __init__(self, server: ApiServer, namespace: str, holder: str, clock: Clock) -> None:
         self.clock = clock
@@ -56,7 +56,7 @@ def holder_of(server: ApiServer, namespace: str) -> str:
 
 
 async def renewed(replica: Replica, times: int) -> None:
-    """Time goes on by a third of the lease after each renewal."""
+    """Wait for `times` renewals, and advance the clock by a third of the lease after each."""
 
     def renew_time() -> str | None:
         known = replica.election._object
@@ -101,7 +101,7 @@ def test_lease_of_dead_replica_is_taken_after_expiry(
         waiting = asyncio.create_task(second.election.acquire())
         await until(lambda: "standby: first is active" in caplog.text)
         clock.now_s += DURATION_S - 0.1
-        await asyncio.sleep(2 * DURATION_S / RENEWALS)  # what must not happen has this long
+        await asyncio.sleep(2 * DURATION_S / RENEWALS)  # time in which a premature takeover would be visible
         assert not waiting.done()
         clock.now_s += 0.2
         await waiting
@@ -162,7 +162,7 @@ def test_only_one_of_many_concurrent_replicas_becomes_active(api_server: ApiServ
         replicas = [Replica(api_server, namespace, f"replica-{n}", clock) for n in range(8)]
         tasks = [asyncio.create_task(replica.election.acquire()) for replica in replicas]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.sleep(0.5)  # what must not happen has this long
+        await asyncio.sleep(0.5)  # time in which a second active replica would be visible
         assert [replica.election.active for replica in replicas].count(True) == 1
         for task in tasks:
             task.cancel()

@@ -21,7 +21,7 @@ BOUND_S = 60
 
 
 class Connected:
-    """Kube over a real server, and what it asked and saw."""
+    """Kube adapter for a real server, with its counted requests and the objects that it passed to `seen`."""
 
     def __init__(self, server: ApiServer) -> None:
         self.calls: Counter[tuple[str, str, int]] = Counter()

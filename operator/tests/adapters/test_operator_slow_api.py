@@ -20,15 +20,15 @@ from harness.ports import free_port
 
 BOUND_S = 60
 THREADS = 4
-# Lists that were read whole held the loop up for 0.6 s; in pages it is 0.03 to 0.1, the reading threads' time included.
+# Unpaged lists blocked the loop for 0.6 s; pages block it for 0.03 to 0.1 s, including the time of the reading threads.
 MAX_LAG_S = 0.4
 SAMPLE_S = 0.005
 
 
 class Lag:
-    """The most of the processor's time that went by while the loop did not come to what was due.
+    """The largest delay of a due timer of the event loop, in processor time.
 
-    Not of the clock's: others share the machine.
+    Elapsed time would include the load of other processes on the machine.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Lag:
 async def an_api_server(
     path: Path, answer: Callable[[asyncio.StreamWriter], Awaitable[None]], *, timeout_s: float
 ) -> AsyncIterator[ApiKube]:
-    """HTTP without TLS whose every answer is written by `answer`."""
+    """Start an HTTP server without TLS that calls `answer` to write each response; yield an adapter for it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -96,7 +96,7 @@ def test_event_loop_stays_responsive_while_all_requests_stall(tmp_path: Path) ->
 
         async with asyncio.timeout(BOUND_S), an_api_server(tmp_path, stalled, timeout_s=2 * BOUND_S) as kube:
             asking = [asyncio.create_task(kube.get("Pod", "ns", f"p{n}")) for n in range(12)]
-            await until(lambda: stalled_at_once == THREADS)  # a blocked loop would never get here
+            await until(lambda: stalled_at_once == THREADS)  # a blocked loop would not continue from here
             assert not any(each.done() for each in asking)
             end.set()
             outcomes = await asyncio.gather(*asking, return_exceptions=True)

@@ -25,7 +25,7 @@ EXAMPLE = EXAMPLES_PATH / "broker-with-analytics.yaml"
 
 
 def commands(beginning: str) -> list[list[str]]:
-    """The arguments of the page's kubectl commands that begin so, as far as the first pipe."""
+    """Return the arguments of the page's kubectl commands with this beginning, up to the first pipe."""
     lines = [line for line in PAGE.splitlines() if line.startswith(f"kubectl -n shop {beginning}")]
     assert lines
     return [shlex.split(line.partition(" | ")[0], comments=True)[3:] for line in lines]

@@ -97,7 +97,7 @@ REFUSED: list[tuple[Spec, str, str]] = [
     ({"sparkConf": {"spark.x": "${system:user.name}"}}, "sparkConf[spark.x]", SUBMITTERS),
     ({"sparkConf": {f"spark.x{number}": "" for number in range(51)}}, "sparkConf", "must have at most 50 items"),
 ]
-"""spec.analytics → the field in it and what is said about it."""
+"""Invalid `spec.analytics`, the field below it, and the error message."""
 
 ACCEPTED: list[Spec] = [
     {},

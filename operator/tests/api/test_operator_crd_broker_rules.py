@@ -172,7 +172,7 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
         RANGE,
     ),
 ]
-"""A Broker's spec → the field and what is said about it."""
+"""Invalid spec of a Broker, the field, and the error message."""
 
 ACCEPTED_BROKERS: list[Spec] = [
     {},
@@ -222,7 +222,7 @@ CHANGED_BROKERS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
         ),
     ),
 ]
-"""What the Broker was, what it becomes → the field and what is said about it; None: it may."""
+"""Old spec, new spec, and field and message of the error, or None if the change is accepted."""
 
 
 @pytest.mark.parametrize(("spec", "field", "sentence"), REFUSED_BROKERS)
@@ -291,6 +291,6 @@ def test_broker_change_is_accepted_or_rejected(
 def test_every_broker_rule_has_test_case() -> None:
     told = {sentence for _, _, sentence in REFUSED_BROKERS} | {BROKER_NAME, LONG_NAME}
     told |= {refused[1] for _, _, refused in CHANGED_BROKERS if refused} | {CLASS_FIXED[1]}
-    # test_operator_crd_analytics_rules.py has those of spec.analytics.
+    # test_operator_crd_analytics_rules.py covers the rules of spec.analytics.
     rules = rules_without("Broker", told)
     assert [rule for rule in rules if rule not in rules_without("Broker", told, below="spec.analytics")] == []

@@ -31,11 +31,11 @@ CHANGES: list[tuple[Spec, Spec | None, Spec, tuple[str, str] | None]] = [
     ({"storageClassName": "a"}, _of(), {"storageClassName": "b"}, CLASS_FIXED),
     ({}, _of(chosen="standard"), {"storageClassName": "fast"}, CLASS_FIXED),
     ({"storageClassName": "a"}, _of(), {"storageClassName": "a", "deleteClaim": True}, None),
-    # It is what they have: written down, or set back after they were bound unseen.
+    # The new class is that of the bound volumes: stated explicitly, or restored after they were bound unnoticed.
     ({}, _of(chosen="standard"), {"storageClassName": "standard"}, None),
     ({"storageClassName": "b"}, _of(chosen="a"), {"storageClassName": "a"}, None),
 ]
-"""spec.storage before, status.volumes, spec.storage after → the field and what is said; None: it may."""
+"""Old `spec.storage`, `status.volumes`, new `spec.storage`, and field and message of the error, or None if accepted."""
 
 
 @pytest.mark.parametrize(("before", "volumes", "after", "refused"), CHANGES)

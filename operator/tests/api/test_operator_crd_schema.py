@@ -40,7 +40,7 @@ HANDED_ON: dict[str, Any] = {
     "spec.networkPolicy.allowFrom[].namespaceSelector": kubernetes_models.V1LabelSelector,
     "status.conditions[]": kubernetes_models.V1Condition,
 }
-"""Handed on to Kubernetes as they are: the path in the Broker, and the model that they must be like."""
+"""Fields of a Broker that are passed unchanged to Kubernetes: path and corresponding Kubernetes model."""
 
 
 def test_crd_names_match_constants_of_operator() -> None:
@@ -60,7 +60,7 @@ def test_crd_names_match_constants_of_operator() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_has_description(kind: str) -> None:
-    # What metadata is, the API server says.
+    # The API server describes metadata.
     bare = [
         path for path, node in walk(schema_of(kind)) if not path.startswith("metadata") and not node.get("description")
     ]
@@ -123,9 +123,9 @@ def test_embedded_kubernetes_types_have_all_their_fields(path: str) -> None:
 def test_reserved_config_keys_match_rules_and_exist() -> None:
     rules = at(schema_of("Broker"), "spec.config")["x-kubernetes-validations"]
     refused = {rule["rule"].removeprefix("!('").removesuffix("' in self)"): rule["message"] for rule in rules}
-    # Keys of TLS are many, and told by how they begin; the operator does the same.
+    # TLS keys are recognised by their prefix, in the rule and in the operator.
     assert "spec.tls" in refused.pop("useTLS' in self) && self.all(key, !key.startsWith('tls.'))")
-    # What administrators need is the user's to say.
+    # aclAdminNeedsTls may be set by users.
     known = [key for key in keys_of(BrokerConfig) if "tls" in key.lower() and key != "aclAdminNeedsTls"]
     assert len(known) > 10
     assert [key for key in known if key != "useTLS" and not key.startswith("tls.")] == []
@@ -167,7 +167,7 @@ def test_scale_subresource_scales_size() -> None:
 
 
 def _differences(path: str, node: dict[str, Any], type_info: inspect.Type) -> list[str]:
-    """Where schema and type differ, as sentences."""
+    """Return the differences between schema and type."""
     type_info = _without_none(type_info)
     match type_info:
         case inspect.StructType(fields=fields):
@@ -204,7 +204,7 @@ def _field_differences(path: str, node: dict[str, Any], fields: dict[str, inspec
     found += [f"{path}.{name}: only in one of both" for name in sorted(set(fields) ^ set(properties))]
     for name in sorted(set(fields) & set(properties)):
         found += _differences(f"{path}.{name}", properties[name], fields[name].type)
-    # A condition without observedGeneration is read, as metav1 has it; the operator always writes one.
+    # The types accept a condition without observedGeneration, as metav1 does; the operator always sets it.
     required = {name for name, field in fields.items() if field.required}
     if required != set(node.get("required", [])):
         found.append(f"{path}: other fields are required: {sorted(required)}")
@@ -223,5 +223,5 @@ def _is(path: str, node: dict[str, Any], expected: str) -> list[str]:
 
 
 def _differ(path: str, node: dict[str, Any], bound: str, ours: int | None) -> list[str]:
-    """A bound that the type has is the schema's; the schema may have more."""
+    """Compare a bound of the type with the schema; the schema may have additional bounds."""
     return [] if ours is None or node.get(bound) == ours else [f"{path}: {bound} {node.get(bound)}, and {ours} here"]

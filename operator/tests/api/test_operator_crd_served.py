@@ -125,5 +125,5 @@ def _condition(type_: str, status: str, reason: str) -> Spec:
 
 
 def _is_described(node: Spec) -> bool:
-    # A reference to a schema of Kubernetes' own is described there.
+    # A reference to a Kubernetes schema is described in that schema.
     return bool(node.get("description") or node.get("$ref") or node.get("allOf"))

@@ -1,6 +1,6 @@
 """Commands of README and quick start that need only an API server, each page run twice.
 
-What needs pods, an operator or the node's images is typed by nobody here: e2e/kind has clusters for that.
+Commands that need pods, an operator or images are omitted; e2e/kind covers them with clusters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANSWERED = {"apply", "patch", "get", "describe"}
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The page's kubectl commands without `kubectl`, but for pipes and for what the operator makes."""
+    """Return the arguments of the page's kubectl commands, without pipelines and subcommands other than `ANSWERED`."""
     lines = "".join(COMMANDS.findall(page.read_text())).replace("\\\n", " ").splitlines()
     split = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("kubectl ") and "|" not in line]
     return [words for words in split if words[0] in ANSWERED]

@@ -15,7 +15,7 @@ HANDED_ON = (
     "podTemplate.topologySpreadConstraints[]",
     "networkPolicy.allow",
 )
-"""Below these the page says "as in a pod", or names the parts in the adjacent text."""
+"""Fields whose parts the page does not list: it states "as in a pod", or names them in the text."""
 
 
 @pytest.mark.parametrize("kind", sorted(names.PLURALS))
@@ -61,7 +61,7 @@ def test_page_states_limit_of_broker_name() -> None:
 
 
 def _leaves(kind: str) -> list[tuple[str, Schema]]:
-    """Fields of the spec that have no fields of their own, lists of such and maps among them."""
+    """Return the fields of the spec without nested fields, including lists and maps of such values."""
     found = []
     for path, node in walk(schema_of(kind)):
         path = path.removeprefix("spec.")
@@ -77,7 +77,7 @@ def _leaves(kind: str) -> list[tuple[str, Schema]]:
 
 
 def _rows(kind: str) -> list[tuple[set[str], str]]:
-    """(fields, text) of each row of a kind's first table."""
+    """Return the fields and the text of each row of a kind's first table."""
     section = PAGE.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
     table = section[section.index("| field") :].partition("\n\n")[0]
     return [(set(re.findall(r"`([^`]+)`", line.split("|")[1])), line) for line in table.splitlines()[2:]]

@@ -24,7 +24,7 @@ def an_object(kind: str, name: str, version: int, **more: Any) -> Manifest:
 
 
 class Seen:
-    """A cache and the keys that it woke."""
+    """A cache and the keys that its changes enqueue."""
 
     def __init__(self, namespaces: tuple[str, ...] = ()) -> None:
         self.woken: list[Key] = []
@@ -40,7 +40,7 @@ class Seen:
         return list(self.woken)
 
     def event(self, one: Manifest) -> None:
-        """A watch shows an object."""
+        """Pass an object to the cache as an event of a watch, and discard the enqueued keys."""
         self.cache.put(one["kind"], one, event=True)
         self.woken.clear()
 
@@ -59,7 +59,7 @@ def test_older_version_never_replaces_newer_one(seen: Seen) -> None:
 
 
 def test_response_completes_object_from_outdated_watch(seen: Seen) -> None:
-    """Such a watch shows objects without the fields that only the new definition has."""
+    """A watch that started before a CRD update returns objects without the new fields."""
     seen.event(an_object("Broker", "demo", 10, spec={}))
     assert seen.woken_by(an_object("Broker", "demo", 10, spec={"paused": True})) == [Key("Broker", "ns", "demo")]
     seen.event(an_object("Broker", "demo", 10, spec={}))
@@ -141,7 +141,7 @@ def test_analytics_driver_enqueues_broker_and_executors_are_not_cached(seen: See
     assert broker.spec.analytics is not None
     run = AnalyticsRun(group=0, token="1", image="i", read="HTTP")
     made = analytics_application(broker, broker.spec.analytics, run)
-    # The Spark operator gives pods the application's labels, and over them those of their own.
+    # The Spark operator gives pods the application's labels, overridden by the labels of their role.
     driver, executor = (made["metadata"]["labels"] | made["spec"][role]["labels"] for role in ("driver", "executor"))
     assert seen.woken_by(an_object("Pod", "d", 1, metadata={"labels": driver})) == [Key("Broker", "ns", "demo")]
     assert seen.woken_by(an_object("Pod", "e", 2, metadata={"labels": executor})) == []

@@ -15,7 +15,7 @@ A, B = Key("Broker", "ns", "a"), Key("Broker", "ns", "b")
 
 
 class Runs:
-    """What was run when, and how it ended."""
+    """Times and results of reconciliations."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop

@@ -29,7 +29,7 @@ class Lists:
         self.forbidden: set[str] = set()
         self.error: KubeError | None = None
         self.items: dict[str, list[dict[str, Any]]] = {}
-        """By plural: instead of the Broker."""
+        """Listed objects by plural, in place of the Broker."""
 
     async def send(self, request: Any) -> dict[str, Any]:
         await asyncio.sleep(0)
@@ -58,7 +58,7 @@ class FakeWatches:
 
 
 class Tenants:
-    """Serving with everything around it, and what it did."""
+    """A NamespaceServer with its collaborators, and a record of its actions."""
 
     def __init__(self, *namespaces: str) -> None:
         self.lists = Lists()
@@ -111,7 +111,7 @@ class Tenants:
 
 
 def serve(tenants: Tenants, *steps: Callable[[], object]) -> None:
-    """Runs until each step in turn returns something true; AssertionError names the one that never does."""
+    """Serve until each step, in order, has returned a true value; TimeoutError after `TIMEOUT_S`."""
 
     async def run() -> None:
         running = asyncio.create_task(tenants.serving.run(tenants.controller.start))
@@ -234,7 +234,7 @@ def test_unreachable_api_server_drops_no_namespace() -> None:
 
 
 class Held:
-    """The port Kube for one Topic, of which the finalizer is taken off."""
+    """Implementation of the port Kube with a single object; it records patches."""
 
     def __init__(self, body: dict[str, Any]) -> None:
         self.body = body

@@ -11,7 +11,7 @@ from delaymq_operator.controller.cache import WatchCache
 
 
 class Lists:
-    """Requests of which each list has one Broker more."""
+    """Requests to an API server whose lists contain one more Broker each time."""
 
     def __init__(self) -> None:
         self.listing = asyncio.Lock()

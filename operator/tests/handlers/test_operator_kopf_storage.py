@@ -31,7 +31,7 @@ UNREADABLE = [
 
 
 def told(annotations: dict[str, str]) -> list[str]:
-    """The names of objects with news that reach a handler."""
+    """Process a deletion event of an object with these annotations; return the names that reach the event handler."""
     registry, settings, seen = kopf.OperatorRegistry(), kopf.OperatorSettings(), []
     configure(settings, request_timeout_s=1)
 

@@ -57,7 +57,7 @@ USED = {
         "coreRequest", "cores", "envSecretKeyRefs", "instances", "labels", "memory", "template",
     },
 }  # fmt: skip
-"""Fields of a SparkApplication (v1beta2) that are used: the CRD of the Spark operator must know them."""
+"""Fields of a SparkApplication (v1beta2) that the operator uses; the Spark operator's CRD must contain them."""
 
 
 def broker(name: str = "demo", network: bool = False, **analytics: Any) -> Broker:
@@ -81,7 +81,7 @@ def option(made: Manifest, name: str) -> str | None:
 
 
 def unknown_fields(schema: Manifest, value: Any, path: str = "") -> Iterator[str]:
-    """What of a value a schema does not have, or has as something else."""
+    """Yield the violations of a schema by a value: unknown and missing fields, other types, other choices."""
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         return
     kind = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}.get(schema.get("type", ""))
@@ -103,7 +103,7 @@ def unknown_fields(schema: Manifest, value: Any, path: str = "") -> Iterator[str
 
 
 def spark_operator_schema() -> Manifest | None:
-    """Of the Spark operator that the e2e tests install; None where it was never fetched."""
+    """Return the schema of the Spark operator of the e2e tests, or None if it has not been downloaded."""
     for file in artifacts_path().glob("spark-operator-*/chart/crds/*_sparkapplications.yaml"):
         [version] = yaml.safe_load(file.read_text())["spec"]["versions"]
         return version["schema"]["openAPIV3Schema"]["properties"]["spec"]

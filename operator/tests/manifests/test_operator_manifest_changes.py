@@ -162,7 +162,7 @@ CHANGES: dict[str, tuple[Manifest, Manifest, set[str], set[str]]] = {
     ),
     "paused": ({}, {"paused": True}, set(), set()),
 }
-"""spec before, spec after, objects that change, StatefulSets whose pods restart."""
+"""Old spec, new spec, changed objects, and StatefulSets whose pods restart."""
 
 
 def broker(spec: Manifest, **annotations: str) -> Broker:
@@ -171,7 +171,7 @@ def broker(spec: Manifest, **annotations: str) -> Broker:
 
 
 def everything(of: Broker) -> dict[str, Manifest]:
-    """All objects of a Broker with one group, as text, by kind and name."""
+    """Return all objects of a Broker with one group by kind and name."""
     external = of.spec.external
     context = Context(image=of.spec.image or "i", token="t")
     address = external.advertised_address if external and external.advertised_address else "10.96.0.7"
@@ -248,7 +248,7 @@ def test_new_default_image_of_operator_restarts_nothing() -> None:
 
 
 def test_input_hash_of_plain_broker_is_stable() -> None:
-    """Another hash here restarts every broker at an upgrade of the operator."""
+    """A different hash would restart every broker when the operator is upgraded."""
     found = everything(broker({}))
     assert found[BROKERS]["metadata"]["annotations"] == {INPUTS_ANNOTATION: "9d950498448fd71d"}
     assert found[SERVERS]["metadata"]["annotations"] == {INPUTS_ANNOTATION: "0d973bf808ef0dd9"}

@@ -25,7 +25,7 @@ def stateful_sets(of: Broker) -> list[Manifest]:
 
 @pytest.fixture(params=["broker", "namesrv"])
 def made(request: pytest.FixtureRequest) -> Make:
-    """A function from a spec to the StatefulSet of brokers, and to that of NameServers."""
+    """Return a function that renders the StatefulSet of a spec: that of brokers, then that of NameServers."""
     which = ("broker", "namesrv").index(request.param)
     return lambda **spec: stateful_sets(broker(**spec))[which]
 

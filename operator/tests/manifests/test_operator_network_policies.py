@@ -43,7 +43,7 @@ def broker(name: str = "demo", **spec: object) -> Broker:
 
 
 def targets(of: Broker) -> dict[str, Peer]:
-    """The pods that are made of a Broker."""
+    """Return the pods of a Broker."""
     group = GroupContext(group=0, advertised_address="10.0.0.1", storage_size="1Gi")
     servers = name_server_stateful_set(of, CONTEXT)
     run = AnalyticsRun(group=0, token="29654400", image="s", read="HTTP")
@@ -59,7 +59,7 @@ def targets(of: Broker) -> dict[str, Peer]:
 
 
 def sources(of: Broker) -> dict[str, list[Peer]]:
-    """Everybody who might connect, by the name of his row."""
+    """Return the peers that might connect, by the name of their row in the table."""
     pods, others = targets(of), targets(broker("other", analytics={}))
     one_each = {
         "a client: a pod with the label `app: orders`": Peer(name="c", namespace="ns", labels={"app": "orders"}),
@@ -91,15 +91,17 @@ def policies(of: Broker, ports: tuple[int, ...] = ()) -> list[dict[str, object]]
 
 
 def table_of(title: str) -> dict[str, dict[str, str]]:
-    """Row → column → cell of the table below `### title`."""
+    """Return the cells of the table below `### title`, by row and column."""
     section = PAGE.read_text().split(f"### {title}\n", 1)[1].split("\n#", 1)[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line]
     return {row[0]: dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[2:]}
 
 
 def columns(of: Broker) -> dict[str, list[tuple[Peer, int]]]:
-    """Every port of every pod, by its column: a NameServer's trial is as closed as the NameServer, and all ports of
-    drivers and executors are alike."""
+    """Return every port of every pod by its column in the table.
+
+    The trial NameServer shares the column of the NameServer; all ports of drivers and executors share one.
+    """
     found: dict[str, list[tuple[Peer, int]]] = {}
     for kind, pod in targets(of).items():
         for port in pod.ports.values():

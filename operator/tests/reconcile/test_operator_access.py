@@ -76,7 +76,7 @@ def test_account_is_read_again_after_expiry_and_for_another_secret() -> None:
     assert account("rules") == AdminAccount(access_key="operators", secret_key="rules-secret-1")
     world.now_ms += MAX_AGE_MS
     assert account("rules") == AdminAccount(access_key="operators", secret_key="rules-secret-2")
-    world.now_ms -= 10 * MAX_AGE_MS  # a clock that was set back
+    world.now_ms -= 10 * MAX_AGE_MS  # the clock is set back
     assert account("rules") == AdminAccount(access_key="operators", secret_key="rules-secret-3")
     assert account("others") == AdminAccount(access_key="operators", secret_key="others-secret-4")
 
@@ -99,7 +99,7 @@ def test_missing_operator_account_is_reported_until_added() -> None:
     world.run(lambda: world.reason("Degraded") == "AccountMissing")
     message = world.condition("Degraded")["message"]
     assert "Secret rules has no accessKey and secretKey" in message
-    world.run()  # Everything else works.
+    world.run()  # the Broker becomes ready nevertheless
     put_secret(world.kube, **RULES, accessKey="operators", secretKey="operators-secret")
     world.run(lambda: world.settled and world.condition("Degraded")["status"] == "False")
 
@@ -149,7 +149,7 @@ NEEDS_TLS = "DELAYMQ_ACL_ADMIN_NEEDS_TLS"
 
 
 def that_need_tls(world: FakeWorld) -> list[int]:
-    """Groups whose pods take administrators' requests over TLS only."""
+    """Return the groups whose pods accept administrators' requests only over TLS."""
     found = []
     for group in range(world.broker["spec"].get("size", 1)):
         template = world.existing("StatefulSet", f"demo-broker-{group}")["spec"]["template"]

@@ -1,5 +1,7 @@
-"""The operator's process, with no more permissions than its table has, launches analytics at a real API server. The
-nodes, and the Spark operator with its drivers, are played."""
+"""Analytics launched by the operator process on a real API server, with only the permissions of its table.
+
+Nodes and the Spark operator with its drivers are simulated.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ NEXT_STATE = {"": "SUBMITTED", "SUBMITTED": "RUNNING", "RUNNING": "COMPLETED"}
 
 
 class Cluster:
-    """One namespace, its nodes and its Spark operator."""
+    """A namespace with simulated nodes and a simulated Spark operator."""
 
     def __init__(self, server: ApiServer, namespace: str) -> None:
         self.server, self.namespace = server, namespace
@@ -62,7 +64,7 @@ class Cluster:
         self.server.merge(self.path("Broker", "demo"), {"metadata": {"annotations": {"delaymq.io/analyze": text}}})
 
     def play(self) -> None:
-        """A moment: pods get ready, applications come one state further."""
+        """Make pods ready, and advance each application by one state."""
         for pod in self.all("Pod"):
             is_driver = pod["metadata"]["name"].endswith("-driver")
             if (pod.get("status") or {}).get("phase") == "Pending" and not is_driver:
@@ -103,7 +105,7 @@ class Cluster:
 
 
 class Operator(ServerProcess):
-    """The real program."""
+    """The operator's process."""
 
     def __init__(self, path: Path, kubeconfig: Path, namespace: str) -> None:
         self.port = free_port()
@@ -116,7 +118,7 @@ class Operator(ServerProcess):
 
 @pytest.fixture
 def cluster(api_server_with_controllers: ApiServer, controlled_namespace: str) -> Iterator[Cluster]:
-    # The pods of drivers are made here as the Spark operator would make them: the API server checks them.
+    # The API server validates the drivers' pods, which are created here as the Spark operator would create them.
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     namespace_path = f"/api/v1/namespaces/{controlled_namespace}"
     api_server_with_controllers.merge(namespace_path, {"metadata": {"labels": labels}})
@@ -134,7 +136,7 @@ def operator(tmp_path: Path, cluster: Cluster) -> Iterator[Operator]:
 
 
 def until(cluster: Cluster, operator: Operator, condition: Callable[[], bool]) -> None:
-    """Plays until it is so."""
+    """Simulate the cluster until the condition is met."""
     ends_s = time.monotonic() + BOUND_S
     while not condition():
         assert time.monotonic() < ends_s, f"{cluster.told()} {cluster.reason()} {operator.log_since(0)[-3000:]}"
@@ -149,12 +151,12 @@ def install_spark(cluster: Cluster) -> None:
     while not cluster.has_spark:
         assert time.monotonic() < ends_s
         try:
-            # That of a test before may still be going.
+            # The CRD of an earlier test may still be terminating.
             if not cluster.server.apply(f"{CRDS}/{crd['metadata']['name']}", crd)["metadata"].get("deletionTimestamp"):
                 cluster.all("SparkApplication")
                 cluster.has_spark = True
         except (ApiError, ValueError):
-            # For a group that it does not know yet the API server responds without JSON.
+            # The API server's response for a group that is not served yet is not JSON.
             time.sleep(PAUSE_S)
 
 
@@ -173,7 +175,7 @@ def test_run_survives_late_spark_operator_and_operator_restarts(cluster: Cluster
     operator.start()
     until(cluster, operator, lambda: cluster.reason() == "NoRunYet")
 
-    # Held there until it is seen: the operator may look only once between a run's start and its end.
+    # Without this, the run could end before the operator observes the state Running.
     cluster.last = "RUNNING"
     cluster.annotate("first")
     until(cluster, operator, lambda: cluster.told().get("state") == "Running")
@@ -221,11 +223,11 @@ def test_scheduled_run_starts_automatically_and_objects_are_deleted_with_broker(
     install_spark(cluster)
     create(cluster, schedule="* * * * *")
     until(cluster, operator, lambda: "lastScheduleTime" in cluster.told())
-    # No other minute's run: it would take the place of the one under test.
+    # Prevent the run of another minute, which would replace the one under test.
     cluster.server.merge(cluster.path("Broker", "demo"), {"spec": {"analytics": {"schedule": "0 0 1 1 *"}}})
     until(cluster, operator, lambda: cluster.told().get("state") == "Succeeded")
     told = cluster.told()
-    # That of the next minute may have been due before the schedule was another.
+    # The next minute's run may have been due before the schedule changed.
     assert told["run"] in {name.rpartition("-")[2] for name in cluster.names("SparkApplication")}
     assert told["lastScheduleTime"] < told["nextScheduleTime"]
     cluster.server.request("DELETE", cluster.path("Broker", "demo"))
@@ -237,7 +239,7 @@ def test_scheduled_run_starts_automatically_and_objects_are_deleted_with_broker(
 
 
 def _kubeconfig(path: Path, cluster: Cluster) -> Path:
-    """Of a service account that may do what the table says."""
+    """Return a kubeconfig of a service account with the permissions of the table."""
     server, namespace = cluster.server, cluster.namespace
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     server.create(account, {"metadata": {"name": "delaymq-operator"}})

@@ -20,7 +20,7 @@ Command = Callable[[str], ModuleType]
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Modules of the command that need no Spark, by name."""
+    """Return a function that imports a module of the command that does not require Spark."""
     monkeypatch.syspath_prepend(str(SPARK_PATH))
     return lambda name: importlib.import_module(f"delaymq_spark.command.{name}")
 

@@ -35,7 +35,7 @@ def on_schedule(world: FakeWorld) -> None:
     world.idle(2)
     body = dict(world.broker)
     body["status"] = dict(body["status"], analytics=dict(told(world), nextScheduleTime="2026-01-01T00:00:00Z"))
-    # As if the time had come while no operator ran.
+    # Simulates a due time that passed while no operator was running.
     world.kube.put(body)
     world.restart_operator()
 
@@ -68,7 +68,7 @@ def has_ended(world: FakeWorld, change: Callable[[FakeWorld], object]) -> bool:
 
 
 def holds(world: FakeWorld, change: Callable[[FakeWorld], object], started: int) -> None:
-    """What must be so in the end."""
+    """Assert the final state: no application ran twice, and statuses, results and policies are as expected."""
     ran = world.spark.ran[started:]
     assert len(ran) == len(set(ran))
     assert world.spark.most_at_once == 1
@@ -94,19 +94,19 @@ def holds(world: FakeWorld, change: Callable[[FakeWorld], object], started: int)
 
 
 def telling_moments(calls: list[str]) -> list[int]:
-    """Which calls to die at: calls repeat themselves while something is waited for, so the first two of a kind."""
+    """Return the numbers of the calls to crash at: the first two of each kind, since calls repeat while waiting."""
     seen = Counter[str]()
     moments = []
     for number, label in enumerate(calls, 1):
         seen[label] += 1
-        # Asking brokers how they are is what other tests die at.
+        # Other tests cover crashes at queries of brokers.
         if seen[label] <= 2 and not label.startswith("info"):
             moments.append(number)
     return moments
 
 
 def history(change: Callable[[FakeWorld], object], dies_at: int | None, after: bool) -> FakeWorld:
-    """The world after a change, during which the operator died at its n-th call."""
+    """Return the world after a change during which the operator crashed at its n-th call."""
     world = settled()
     world.dies_after = after
     change(world)

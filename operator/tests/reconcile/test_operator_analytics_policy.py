@@ -20,7 +20,7 @@ def drivers(world: FakeWorld) -> list[Manifest]:
 
 
 def closed(**spec: Any) -> FakeWorld:
-    """A Broker with policies, in whose world no driver is ever open to others."""
+    """Return a cluster with policies that asserts in each tick that every driver is covered by one."""
     world = analysed(networkPolicy=ON, **spec)
 
     def guard() -> None:

@@ -12,7 +12,7 @@ MOST = (1 << 63) - 1
 
 
 def analysed(size: int = 1, spark_operator: bool = True, **analytics: Any) -> FakeWorld:
-    """A settled Broker that allows analytics."""
+    """Return a cluster with a settled Broker that has analytics."""
     world = FakeWorld()
     if not spark_operator:
         world.kube.unknown.add("SparkApplication")

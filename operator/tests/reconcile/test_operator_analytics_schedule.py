@@ -17,7 +17,7 @@ def text(at_ms: int | None) -> str | None:
 
 
 def following(line: str, zone: str, after: str, count: int) -> list[str]:
-    """The next times after one, as texts in UTC."""
+    """Return the next `count` due times after a time, as texts in UTC."""
     found: list[str] = []
     at_ms = ms(after)
     for _ in range(count):
@@ -54,7 +54,7 @@ def test_schedule_follows_daylight_saving_time_of_zone() -> None:
 
 
 def test_time_in_skipped_hour_is_due_right_after_it() -> None:
-    # On 2026-03-29 Berlin goes from 02:00 to 03:00, at 01:00 UTC.
+    # On 2026-03-29, clocks in Berlin skip from 02:00 to 03:00, at 01:00 UTC.
     assert following("30 2 * * *", BERLIN, "2026-03-28 00:00", 3) == [
         "2026-03-28 01:30",
         "2026-03-29 01:00",
@@ -67,7 +67,7 @@ def test_two_times_in_skipped_hour_are_due_once() -> None:
 
 
 def test_time_in_repeated_hour_is_due_once() -> None:
-    # On 2026-11-01 New York has 01:00 to 02:00 twice, from 05:00 and from 06:00 UTC.
+    # On 2026-11-01, the hour from 01:00 to 02:00 in New York occurs twice, from 05:00 and from 06:00 UTC.
     assert following("30 1 * * *", NEW_YORK, "2026-11-01 00:00", 2) == ["2026-11-01 05:30", "2026-11-02 06:30"]
 
 

@@ -23,7 +23,7 @@ def storage_classes(api_server_with_controllers: ApiServer) -> None:
 def world(
     api_server_with_controllers: ApiServer, controlled_namespace: str, storage_classes: None
 ) -> Iterator[ApiWorld]:
-    """A settled Broker in a namespace that takes only pods of the restricted standard."""
+    """Return a settled Broker in a namespace that enforces the restricted Pod Security Standard."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     path = f"/api/v1/namespaces/{controlled_namespace}"
     api_server_with_controllers.merge(path, {"metadata": {"labels": labels}})
@@ -180,7 +180,7 @@ def test_unreachable_size_can_be_reverted_but_not_below_volume(world: ApiWorld) 
 
 
 def requests_of(world: ApiWorld) -> tuple[str, ...]:
-    """What claim and StatefulSet ask for."""
+    """Return the sizes that the claim and the StatefulSet request."""
     claim = world.existing("PersistentVolumeClaim", CLAIM)
     made = world.get("StatefulSet", "demo-broker-0")
     specs = [claim["spec"], made["spec"]["volumeClaimTemplates"][0]["spec"] if made else None]
@@ -210,7 +210,7 @@ def test_missing_storage_class_is_reported_and_can_be_corrected(
 
 
 def warn_of_missing_class(world: ApiWorld) -> None:
-    """As the controller of volumes, which does not run here."""
+    """Create the Event of the volume controller, which does not run here."""
     metadata = world.existing("PersistentVolumeClaim", CLAIM)["metadata"]
     about = {"kind": "PersistentVolumeClaim", "namespace": world.namespace, "name": CLAIM, "uid": metadata["uid"]}
     event = {
@@ -336,7 +336,7 @@ def test_quota_that_prevents_pod_creation_is_reported(
     server, quotas = api_server_with_controllers, f"/api/v1/namespaces/{controlled_namespace}/resourcequotas"
     hard = {"pods": "0"}
     server.create(quotas, {"metadata": {"name": "none"}, "spec": {"hard": hard}})
-    # The quota controller, which does not run here, would count.
+    # Set the status that the quota controller, which does not run here, would compute.
     server.merge(f"{quotas}/none/status", {"status": {"hard": hard, "used": hard}})
     with ApiWorld(server, controlled_namespace) as world:
         world.create()

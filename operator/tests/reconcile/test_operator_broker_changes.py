@@ -56,7 +56,7 @@ def test_reconciling_large_broker_yields_between_objects() -> None:
 
 
 def edited(world: FakeWorld, **fields: Any) -> None:
-    """As a user with `kubectl edit --subresource=status`, or a writer that knows only what was."""
+    """Modify the status like `kubectl edit --subresource=status`, or like a client with an outdated copy."""
     body = copy.deepcopy(world.broker)
     body["status"] |= fields
     body["status"]["conditions"] = [

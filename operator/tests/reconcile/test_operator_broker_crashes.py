@@ -41,7 +41,7 @@ def scale_out(world: FakeWorld) -> list[str]:
 
 
 def holds_of(world: FakeWorld, change: Callable[[FakeWorld], object]) -> None:
-    """What must hold in the end, in addition to being settled."""
+    """Assert the final state, in addition to being settled."""
     size = world.broker["spec"]["size"]
     assert len([name for name in world.names("Pod") if "broker" in name]) == size
     assert len(world.names("StatefulSet")) == size + 1
@@ -55,7 +55,7 @@ def holds_of(world: FakeWorld, change: Callable[[FakeWorld], object]) -> None:
 
 
 def telling_moments(calls: list[str]) -> list[int]:
-    """Which calls to die at: calls repeat themselves while something is waited for, so the first three of a kind."""
+    """Return the numbers of the calls to crash at: the first three of each kind, since calls repeat while waiting."""
     seen = Counter[str]()
     moments = []
     for number, label in enumerate(calls, 1):
@@ -66,7 +66,7 @@ def telling_moments(calls: list[str]) -> list[int]:
 
 
 def history(change: Callable[[FakeWorld], object], dies_at: int | None, after: bool) -> FakeWorld:
-    """The world after a change, during which the operator died at its n-th call."""
+    """Return the world after a change during which the operator crashed at its n-th call."""
     world = settled()
     world.calls, world.dies_at, world.dies_after = [], dies_at, after
     started = len(world.kube.started)

@@ -24,7 +24,7 @@ def images(world: FakeWorld) -> set[str | None]:
 
 
 def watch(world: FakeWorld, check: Callable[[], None]) -> None:
-    """Calls `check` after each moment, and after each write of the status."""
+    """Call `check` after each tick and after each patch."""
     world.watch = check
     patch = world.kube.patch
 

@@ -13,7 +13,7 @@ EVERYBODY = [{"podSelector": {}}, {"ipBlock": {"cidr": "0.0.0.0/0"}}, {"ipBlock"
 
 
 def made_by_an_older_operator() -> FakeWorld:
-    """A Broker with pods, no policies, and a status that says nothing of defaults."""
+    """Return a Broker with pods, without policies, and without `defaults` in its status."""
     world = FakeWorld(settings=replace(INSIDE, operator_namespace=""))
     world.create(size=1)
     world.run(lambda: world.settled)

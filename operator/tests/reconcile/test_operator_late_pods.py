@@ -14,7 +14,7 @@ from delaymq_operator_testing.worlds.stuck import keep_creating, refuse_pod, war
 
 POD = "demo-broker-0-0"
 DEADLINE = 80
-"""Shorter than the operator's ten minutes, so that these take a moment."""
+"""Progress deadline in seconds; shorter than the operator's ten minutes, to keep the tests fast."""
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ def release(world: TopicWorld, key: Key) -> Waiting | None:
 
 
 def use(world: TopicWorld, broker: str, levels: str, *, runs: str | None = None) -> None:
-    """A Broker that names the config; `runs` is the table that its brokers have."""
+    """Add a Broker that refers to the config; `runs` is the table that its brokers run with."""
     body = world.kube.add("Broker", broker, {"size": 1, "delayLevelConfigRef": {"name": levels}})
     if runs is not None:
         body["status"] = {"levels": runs}

@@ -4,7 +4,7 @@ from delaymq_operator.reconcile.context import Key, Memory
 
 
 class Note:
-    """Something remembered."""
+    """A remembered value."""
 
 
 def test_memory_of_absent_objects_is_dropped_and_of_others_kept() -> None:

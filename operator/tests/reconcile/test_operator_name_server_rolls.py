@@ -14,7 +14,7 @@ def world() -> FakeWorld:
 
 
 def serving(world: FakeWorld) -> list[str]:
-    """NameServers that the Service for clients leads to."""
+    """Return the ready NameServers that the Service for clients selects."""
     selector = world.existing("Service", "demo-namesrv")["spec"]["selector"]
     return [pod["metadata"]["name"] for pod in world.kube.select("Pod", NAMESPACE, selector) if is_ready(pod)]
 
@@ -86,7 +86,7 @@ def test_unavailable_name_server_is_replaced_without_trial(world: FakeWorld) -> 
 
 @pytest.mark.parametrize("image", ["delaymq/broker:2", "bad:image"])
 def test_one_of_several_name_servers_always_has_routes(image: str) -> None:
-    """The next is restarted only when brokers had the time to tell the one before their routes."""
+    """A NameServer is restarted only after brokers have had time to register with the previous one."""
     world = settled(size=2, nameServers={"replicas": 2})
     world.idle(20)
     ready_ms = dict.fromkeys(serving(world), world.now_ms - 60_000)

@@ -92,7 +92,7 @@ def test_new_broker_waits_until_external_name_servers_are_listed() -> None:
     assert world.names("StatefulSet") == []
     assert not world.status.get("nameServers")
     world.settings = replace(SETTINGS, name_server_addresses=("*.payroll",))
-    world.annotate(seen="again")  # an operator that starts looks at everything
+    world.annotate(seen="again")  # a starting operator reconciles everything
     world.run(lambda: world.settled)
     assert world.condition("Degraded")["status"] == "False"
     assert world.status["nameServers"] == [THEIRS]
@@ -103,14 +103,14 @@ def test_name_servers_in_use_are_kept_with_warning() -> None:
     world.create(size=1, nameServers={"addresses": [THEIRS]})
     world.run(lambda: world.settled)
     before = world.pod_uids()
-    world.settings = SETTINGS  # as after an upgrade
+    world.settings = SETTINGS  # simulates an upgrade
     world.run(lambda: world.reason("Degraded") == "NameServerNotListed")
     assert "it is kept because it is in use" in world.condition("Degraded")["message"]
     world.run(lambda: world.settled)
     world.change(config={"fileReservedTime": "9"})
     world.run(lambda: world.settled)
     assert world.pod_uids() == before
-    # Another one is refused, and the one in use is not forgotten for it.
+    # An additional address is rejected, and the one in use is kept.
     world.change(nameServers={"addresses": [THEIRS, "other.payroll:9876"]})
     world.run(lambda: "other.payroll:9876 is outside" in world.condition("Degraded")["message"])
     assert world.status["nameServers"] == [THEIRS]

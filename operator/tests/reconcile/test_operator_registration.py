@@ -29,7 +29,7 @@ def guarded(size: int = 1, **control: Any) -> FakeWorld:
 
 @pytest.fixture
 def older() -> FakeWorld:
-    """A Broker that an operator made which knew no accounts of registrations."""
+    """Return a Broker created by an older operator, which had no registration accounts."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (broker_pods, registration):
             patch.setattr(module, "registers", lambda broker: False)
@@ -155,7 +155,7 @@ def test_rotation_publishes_new_accounts_first_and_keeps_old_ones() -> None:
     world.run(lambda: len(rules(world).accounts) == 66)
     assert account(world) == first
     assert "RegistrationRotated" in str(world.kube.events)
-    world.annotate(rotate_registration="2")  # while the first one is under way
+    world.annotate(rotate_registration="2")  # during the first rotation
     world.now_ms += 500_000
     world.idle(1)
     assert account(world) == first
@@ -164,7 +164,7 @@ def test_rotation_publishes_new_accounts_first_and_keeps_old_ones() -> None:
     second = account(world)
     assert is_known(world, *first, "demo-0")
     assert is_known(world, *second, "demo-0")
-    # The other rotation begins now; what nobody has any more goes.
+    # The second rotation starts now; accounts that are no longer in use are removed.
     world.run(lambda: not is_known(world, *first, "demo-0"))
     assert account(world) == second
     assert is_known(world, *second, "demo-0")

@@ -18,7 +18,7 @@ EDITS: tuple[dict[str, Any], ...] = (
 
 
 def busy(size: int, *, every: int = 1) -> tuple[FakeWorld, FakeProducers]:
-    """A settled Broker and its producers."""
+    """Return a settled Broker and its producers."""
     world = settled(size=size)
     world.idle(15)
     producers = FakeProducers(world, every=every)
@@ -27,7 +27,7 @@ def busy(size: int, *, every: int = 1) -> tuple[FakeWorld, FakeProducers]:
 
 
 def finish(world: FakeWorld, ticks: int = 600) -> None:
-    """Until it is as its spec says, and half a minute longer: that long a stale route may be used."""
+    """Run until the Broker is settled, and then for another 31 s, in which producers may still use stale routes."""
     world.idle(1)
     world.run(ticks=ticks)
     world.idle(31)
@@ -88,7 +88,7 @@ def test_waiting_surplus_group_accepts_writes_during_restart() -> None:
 
 
 def test_group_with_cancelled_removal_accepts_writes_before_another_restarts() -> None:
-    """Withdrawn when it was to go, it is the only one that could help."""
+    """Writes were withdrawn from the surplus group, and it is the only other group."""
     world, producers = busy(2)
     world.change(size=1)
     world.run(lambda: ("withdraw", "demo-broker-1-0") in world.brokers.calls)

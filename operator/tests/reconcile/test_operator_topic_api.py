@@ -24,7 +24,7 @@ POD_ADDRESS = "10.0.0.1"
 
 @dataclass
 class Cluster:
-    """One namespace of the real API server, a cache that is filled before each pass, and a broker in memory."""
+    """A namespace of the real API server, a cache that is filled before each reconciliation, an in-memory broker."""
 
     server: ApiServer
     namespace: str
@@ -35,7 +35,7 @@ class Cluster:
         return f"/apis/{API_VERSION}/namespaces/{self.namespace}/{PLURALS[kind]}/{name}".rstrip("/")
 
     def create(self, kind: str, name: str, spec: Manifest) -> Key:
-        """With the finalizer that the operator adds when it first sees one."""
+        """Create an object with the finalizer that the operator adds when it first observes the object."""
         metadata = {} if kind == "Broker" else {"finalizers": [FINALIZER]}
         body = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name} | metadata, "spec": spec}
         self.server.create(self.path(kind), body)
@@ -63,7 +63,7 @@ class Cluster:
         asyncio.run(_bounded(reconcile(key, self.world())))
 
     def delete(self, key: Key) -> Waiting | None:
-        """A deletion, and what kopf does about it: the release, then the finalizer goes."""
+        """Delete an object as the API server and kopf do: release it, then remove the finalizer."""
         self.server.request("DELETE", self.path(key.kind, key.name))
         return self.release(key)
 
@@ -120,7 +120,7 @@ def test_topic_is_created_and_released_through_finalizer(cluster: Cluster) -> No
 
 
 def test_schema_keeps_written_status(cluster: Cluster) -> None:
-    """A status that the API server pruned or refused would be written again at each pass."""
+    """A status that the API server prunes or rejects would be written again in each reconciliation."""
     cluster.broker()
     cluster.brokers.topics_by_host[POD_ADDRESS]["closed"] = TopicConfig(
         topic="closed", read_queues=0, write_queues=0, permission=0
@@ -145,7 +145,7 @@ def test_younger_topic_takes_over_from_deleted_older_one(cluster: Cluster) -> No
     cluster.broker()
     spec = {"brokerRef": {"name": "demo"}, "topicName": "orders"}
     keys = [cluster.create("Topic", name, spec) for name in ("a", "b")]
-    # Both may have been made in the same second: then the uid decides.
+    # If both were created in the same second, the uid decides.
     metadata = {key: cluster.get(key)["metadata"] for key in keys}
     older, younger = sorted(keys, key=lambda key: (metadata[key]["creationTimestamp"], metadata[key]["uid"]))
     for key in (older, younger):

@@ -18,7 +18,7 @@ POD_0, POD_1 = "127.0.0.2", "127.0.0.3"
 
 
 class Brokers:
-    """A Broker `demo` of two groups that run here, each with a NameServer; both NameServers are the Broker's."""
+    """A Broker `demo` with two running groups and two NameServers."""
 
     def __init__(self, world: TopicWorld, servers: list[Standalone], client: Client) -> None:
         self.world = world
@@ -70,7 +70,7 @@ def test_topic_is_created_routed_corrected_and_deleted(tmp_path: Path) -> None:
             for group in (0, 1):
                 assert await demo.on(group, "orders") == TopicConfig(topic="orders", write_queues=3, read_queues=3)
                 await until(lambda group=group: demo.route(group, "orders"))
-            # As mqadmin updateTopic does.
+            # Same request as mqadmin updateTopic.
             by_hand = TopicConfig(
                 topic="orders", write_queues=7, read_queues=7, permission=4, filter_type="MULTI_TAG", sys_flag=1
             )
@@ -117,7 +117,7 @@ def test_order_reaches_name_servers_and_brokers(tmp_path: Path) -> None:
                 assert demo.order(group, "orders") == "demo-0:2;demo-1:2"
                 server.broker.registration.register_soon()
                 await until(lambda server=server: server.broker.broker.topics.table["orders"].order)
-            # A change of another field leaves the order.
+            # A change of another field keeps the order setting.
             demo.world.kube.change("Topic", "orders", queues=5)
             await reconcile_topic(key, demo.world.world)
             assert (await demo.on(0, "orders")).order  # type: ignore[union-attr]

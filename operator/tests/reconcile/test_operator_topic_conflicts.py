@@ -25,7 +25,7 @@ def release(world: TopicWorld, key: Key) -> Waiting | None:
 
 
 def delete(world: TopicWorld, key: Key) -> Waiting | None:
-    """kubectl delete with the finalizer: marked, released, gone."""
+    """Delete a Topic as kubectl and the finalizer do: mark it as deleted, release it, then remove it."""
     world.kube.mark_deleted("Topic", key.name)
     waiting = release(world, key)
     if waiting is None:
@@ -67,7 +67,7 @@ def test_smaller_uid_wins_if_creation_times_are_equal() -> None:
     settle(world, second, first)
     assert world.condition(first)[1] == "Conflict"
     assert world.condition(second)[1] == "InEveryGroup"
-    # What it had is another's now: whatever becomes of that one, this one deletes nothing any more.
+    # The topic now belongs to the other Topic, so this one never deletes it.
     assert "topicName" not in world.status(first)
     assert "groups" not in world.status(first) or not world.status(first)["groups"]
 
@@ -157,7 +157,7 @@ def test_topics_that_swap_names_keep_messages() -> None:
     world = TopicWorld(groups=1)
     first, second = world.add_topic("a", topicName="x", queues=1), world.add_topic("b", topicName="y", queues=2)
     settle(world, first, second)
-    # topicName cannot be changed: the swap creates two new resources and then deletes the old ones.
+    # topicName is immutable: the swap creates two new resources and then deletes the old ones.
     third, fourth = world.add_topic("c", topicName="y", queues=3), world.add_topic("d", topicName="x", queues=4)
     settle(world, third, fourth)
     assert world.condition(third)[1] == world.condition(fourth)[1] == "Conflict"
@@ -321,7 +321,7 @@ def test_broker_missing_only_from_cache_still_blocks_deletion() -> None:
     world.kube.frozen = {}
     world.kube.mark_deleted("Topic", "orders")
     waiting = release(world, key)
-    assert waiting is not None  # without its pod's address the broker cannot be reached yet
+    assert waiting is not None  # without the address of its pod, the broker cannot be reached
     world.kube.frozen = None
     assert release(world, key) is None
     assert world.on(0, "orders") is None

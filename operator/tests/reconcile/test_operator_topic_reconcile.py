@@ -72,7 +72,7 @@ def test_cancelled_reconciliation_does_not_block_others() -> None:
 
     async def cancel_the_first() -> None:
         first, *others = (asyncio.create_task(reconcile_topic(key, world.world)) for key in keys)
-        while not world.brokers.asked("topics"):  # noqa: ASYNC110  (the loop's other tasks run meanwhile)
+        while not world.brokers.asked("topics"):  # noqa: ASYNC110  (lets the other tasks run)
             await asyncio.sleep(0)
         first.cancel()
         async with asyncio.timeout(10):

@@ -34,7 +34,7 @@ def patches(world: FakeWorld) -> int:
 
 
 def assert_nothing_is_written(world: FakeWorld) -> None:
-    """By twenty more passes."""
+    """Assert that twenty more seconds cause no writes."""
     world.kube.requests.clear()
     world.idle(20)
     assert world.kube.writes() == []
@@ -149,7 +149,7 @@ def test_infeasible_resize_is_reported() -> None:
 
 
 def without_class(name: str | None, **storage: Any) -> FakeWorld:
-    """A Broker whose claim names a class that does not exist."""
+    """Return a Broker whose claim refers to a storage class that does not exist."""
     world = FakeWorld()
     world.kube.missing_classes.add(name)
     world.create(size=1, storage={} if name is None else {"storageClassName": name} | storage)

@@ -1,1 +1,1 @@
-"""Kubernetes, brokers and Spark in memory."""
+"""In-memory Kubernetes, brokers and Spark operator."""

@@ -1,6 +1,6 @@
-"""Brokers as the operator sees them: one process for each running pod of a FakeKube, one store for each claim.
+"""In-memory brokers for the operator: one process for each running pod of a FakeKube, one store for each claim.
 
-A client sends to whatever broker is in the routes, and needs a moment to see that one is no longer there.
+Clients send to any broker in their routes and refresh them only after `ROUTE_REFRESH_MS`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ROUTE_REFRESH_MS = 5_000
 
 @dataclass
 class FakeStore:
-    """What is on a volume."""
+    """Content of a volume."""
 
     store_id: str
     offsets: dict[int, int] = field(default_factory=lambda: {1: 10, 3: 4})
     pending: int = 0
     unconsumed: int = 0
     corrected: tuple[Correction, ...] = ()
-    """What the next start finds."""
+    """Corrections that the next start reports."""
 
 
 @dataclass
@@ -50,25 +50,25 @@ class FakeBroker:
 
 @dataclass
 class FakeBrokers:
-    """The port BrokerAdmin."""
+    """Implementation of the port BrokerAdmin."""
 
     kube: FakeKube
     clock: Callable[[], int]
     namespace: str = "default"
     stores: dict[str, FakeStore] = field(default_factory=dict)
-    """By claim."""
+    """Stores by claim."""
     running: dict[str, FakeBroker] = field(default_factory=dict)
-    """By pod."""
+    """Processes by pod."""
     calls: list[tuple[str, str]] = field(default_factory=list)
-    """(what, pod) of calls that change something."""
+    """Calls that change a broker, as (action, pod)."""
     mute: set[str] = field(default_factory=set)
-    """Pods whose brokers do not answer."""
+    """Pods whose brokers do not respond."""
     sends_failed: int = 0
     traffic: bool = True
     _boots: int = 0
 
     def tick(self) -> None:
-        """Processes start and end with their pods; clients send; leases end."""
+        """Start and stop processes with their pods, expire leases, and send messages of clients."""
         for name in list(self.running):
             body = self.kube.objects.get(("Pod", self.namespace, name))
             if body is None or body["metadata"]["uid"] != self.running[name].pod_uid:

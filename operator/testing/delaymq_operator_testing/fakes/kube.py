@@ -1,7 +1,8 @@
-"""An API server in memory, with as much of server-side apply, StatefulSets, claims and garbage collection as a Broker
-needs. `tick` is a moment in which the controllers and kubelets do one thing each.
+"""In-memory API server for the reconciliation of Brokers.
 
-The real one is in api_server.py; this one lets hundreds of histories run in a second.
+It implements the necessary parts of server-side apply, StatefulSets, claims and garbage collection. In each `tick`, the
+controllers and kubelets take one step. It is fast enough for hundreds of simulated histories per second; api_server.py
+runs the real server.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TICKS_TO_READY = 2
 
 @dataclass
 class FakeKube:
-    """The port Kube. `requests` has every call, reads too, as (verb, kind, name)."""
+    """Implementation of the port Kube. `requests` contains every call, including reads, as (verb, kind, name)."""
 
     clock: Callable[[], int]
     objects: dict[Place, Manifest] = field(default_factory=dict)
@@ -39,25 +40,25 @@ class FakeKube:
     events: list[tuple[str, str, str]] = field(default_factory=list)
     can_grow: bool = True
     missing_classes: set[str | None] = field(default_factory=set)
-    """Storage classes that do not exist: their claims stay unbound; None: there is no default class."""
+    """Storage classes that do not exist: their claims stay unbound. None means that there is no default class."""
     largest: str = ""
-    """Volumes do not become larger than this, whatever claims ask for; empty: as large as anybody likes."""
+    """Maximum size of volumes, whatever their claims request; empty means unlimited."""
     unready: set[str] = field(default_factory=set)
     """Pods that run but are not ready."""
     owned_fields: dict[Place, Manifest] = field(default_factory=dict)
-    """What was applied last: a field that is no longer in it goes."""
+    """Last applied manifests: a field that the next one omits is removed."""
     started: list[str] = field(default_factory=list)
-    """Pods in the order in which they began to run."""
+    """Pods in the order in which they started."""
     made: list[Place] = field(default_factory=list)
-    """What was made by `create`."""
+    """Objects made by `create`."""
     unknown: set[str] = field(default_factory=set)
     """Kinds whose CRD is not installed."""
     forbidden: set[tuple[str, str]] = field(default_factory=set)
-    """(verb, kind) that access rules do not allow."""
+    """Operations that access rules do not allow, as (verb, kind)."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ages: dict[str, int] = field(default_factory=dict)
 
-    # The port.
+    # Methods of the port.
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         self.requests.append(("get", kind, name))
@@ -149,10 +150,10 @@ class FakeKube:
         self.requests.append(("event", "Event", reason))
         self.events.append((type, reason, message))
 
-    # What tests do.
+    # Actions of tests.
 
     def put(self, body: Manifest) -> Manifest:
-        """An object as another client makes or changes it; the generation counts changes of the spec."""
+        """Create or replace an object as another client would; a changed spec increments the generation."""
         metadata = body["metadata"]
         return self._store((body["kind"], metadata["namespace"], metadata["name"]), copied(body))
 
@@ -167,13 +168,13 @@ class FakeKube:
                 yield body
 
     def writes(self) -> builtins.list[tuple[str, str, str]]:
-        """Requests that change something."""
+        """Return the requests other than reads."""
         return [request for request in self.requests if request[0] not in ("get", "list")]
 
     # Controllers and kubelets.
 
     def tick(self) -> None:
-        """Every controller looks once."""
+        """Run every controller and kubelet once."""
         self._collect_garbage()
         for body in list(self.select("StatefulSet", None, {})):
             if "deletionTimestamp" not in body["metadata"]:
@@ -190,7 +191,7 @@ class FakeKube:
                 self._touch(claim)
 
     def stays_as_it_is(self, claim: Manifest, wanted: str) -> bool:
-        """Whether the storage does nothing for a claim: its class is missing, or the size is beyond it."""
+        """Return whether the storage ignores a claim: its class is missing, or it requests more than `largest`."""
         status = claim.get("status") or {}
         if "capacity" not in status:
             return claim["spec"].get("storageClassName") in self.missing_classes
@@ -298,13 +299,13 @@ class FakeKube:
             self._touch(body)
 
     def has_volume(self, pod: Manifest) -> bool:
-        """Whether the claim of a pod is bound, or it needs none."""
+        """Return whether the claim of a pod is bound or not needed."""
         claim = self.objects.get(("PersistentVolumeClaim", pod["namespace"], f"store-{pod['name']}"))
         if claim is None:
             return pod["labels"].get(COMPONENT) != "broker"
         return "capacity" in (claim.get("status") or {})
 
-    # Storing.
+    # Storage.
 
     def _store(self, place: Place, body: Manifest) -> Manifest:
         live = self.objects.get(place)
@@ -340,7 +341,7 @@ class FakeKube:
             self._admit_service(body)
 
     def _admit_size(self, body: Manifest, before: Manifest) -> None:
-        """As Kubernetes 1.34: only bound claims, and down only to what is above the capacity."""
+        """Validate a changed size like Kubernetes 1.34: bound claims only, no reduction to the capacity or below."""
         has = ((before.get("status") or {}).get("capacity") or {}).get("storage")
         if has is None:
             raise KubeError(
@@ -369,7 +370,10 @@ class FakeKube:
 
 
 class FakeCache:
-    """The port Cache: what `sync` saw last. Only labelled objects of other kinds are seen, as in the real one."""
+    """Implementation of the port Cache: the state at the last `sync`.
+
+    Objects of other kinds are visible only if they have the operator's label, as in the real cache.
+    """
 
     OWN = ("Broker", "Topic", "DelayLevelConfig")
 
@@ -378,7 +382,7 @@ class FakeCache:
         self._seen: dict[Place, Manifest] = {}
 
     def sync(self) -> bool:
-        """Catches up; whether anything changed."""
+        """Copy the current state; return whether it has changed."""
         before = self._seen
         self._seen = {
             place: before[place] if before.get(place) == body else copied(body)
@@ -421,7 +425,7 @@ class FakeCache:
 
 
 def storage_of(claim: Manifest) -> int:
-    """Bytes that a claim asks for."""
+    """Return the size that a claim requests, in bytes."""
     return int(parse_quantity(claim["spec"]["resources"]["requests"]["storage"]))
 
 

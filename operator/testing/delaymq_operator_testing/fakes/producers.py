@@ -1,7 +1,7 @@
 """Producers of a FakeWorld that behave like RocketMQ's clients.
 
-They fetch the routes every 30 s and after a failed attempt, and try a send three times, each time on a different broker
-from the previous one.
+They refresh their routes every 30 s and after a failed attempt, and attempt each send up to three times, each time on
+a different broker from the previous one.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from delaymq_operator_testing.fakes.world import NAMESPACE, FakeWorld
 
 ROUTES_MS = 30_000
 GRACE_MS = 15_000
-"""For so long a NameServer keeps the route of a broker whose connection ended."""
+"""Time for which a NameServer keeps the route of a disconnected broker."""
 ATTEMPTS = 3
 
 
 @dataclass
 class FakeProducer:
-    """One client with one topic that is in every group."""
+    """A client that sends to one topic, which is in every group."""
 
     looks_at_ms: int
     route: list[str] = field(default_factory=list)
-    """Pods of brokers that it may send to."""
+    """Pods of the brokers in its route."""
     last: str = ""
-    """The pod that it tried last."""
+    """Pod of its last attempt."""
 
 
 @dataclass
 class FakeProducers:
-    """`count` producers that send `rate` messages each, every few ticks, instead of the brokers' own traffic."""
+    """`count` producers that each send `rate` messages every `every` ticks, in place of the brokers' own traffic."""
 
     world: FakeWorld
     count: int = 3
@@ -41,12 +41,12 @@ class FakeProducers:
     every: int = 1
     sent: int = 0
     failed: list[str] = field(default_factory=list)
-    """What became of sends that failed, an attempt after the other."""
+    """Failed sends, each with the outcomes of its attempts."""
 
     def __post_init__(self) -> None:
         self.world.brokers.traffic = False
         self.world.others.append(self.tick)
-        # They do not look at the routes together.
+        # Producers do not refresh their routes at the same time.
         start_ms = self.world.now_ms
         self._producers = [FakeProducer(start_ms + ROUTES_MS * number // self.count) for number in range(self.count)]
         self._writable: dict[str, bool] = {}
@@ -56,7 +56,7 @@ class FakeProducers:
             producer.route = sorted(self.world.brokers.running)
 
     def tick(self) -> None:
-        """Brokers register, producers send."""
+        """Register brokers, refresh routes that are due, and send messages."""
         self._register()
         self._ticks += 1
         for number, producer in enumerate(self._producers):
@@ -67,7 +67,7 @@ class FakeProducers:
                 self._send(producer)
 
     def _register(self) -> None:
-        """What the NameServer knows: brokers that run say themselves whether they take writes."""
+        """Update the NameServer's registrations: running brokers report whether they accept writes."""
         now_ms = self.world.now_ms
         for pod, broker in self._running().items():
             self._writable[pod] = broker.drain.mode == "none" and not broker.decommissioned
@@ -77,7 +77,7 @@ class FakeProducers:
                 del self._writable[pod]
 
     def _running(self) -> dict[str, FakeBroker]:
-        """By pod; a broker stops as soon as its pod is deleted."""
+        """Return the running brokers by pod; a broker stops as soon as its pod is deleted."""
         pods = {body["metadata"]["name"]: body for body in self.world.kube.select("Pod", NAMESPACE, {})}
         return {
             name: broker
@@ -86,13 +86,13 @@ class FakeProducers:
         }
 
     def _look(self, producer: FakeProducer) -> None:
-        """While no NameServer serves, or none of the brokers has registered there, the last route stays."""
+        """Refresh a route; it stays unchanged while no NameServer is running."""
         name_servers = self.world.kube.select("Pod", NAMESPACE, {"app.kubernetes.io/component": "namesrv"})
         if not any((body.get("status") or {}).get("phase") == "Running" for body in name_servers):
             return
         writable = sorted(pod for pod, is_writable in self._writable.items() if is_writable)
         live = [pod for pod in writable if pod not in self._lost_ms]
-        # Of a lost broker writes are withheld as long as another takes them.
+        # A disconnected broker is omitted from the route if another accepts writes.
         producer.route = live or writable
 
     def _send(self, producer: FakeProducer) -> None:
@@ -114,7 +114,7 @@ class FakeProducers:
                     self._look(producer)
                 return
             if self.world.get("Service", producer.last.removesuffix("-0")) is None:
-                # Nobody answers at its address, not even with a refusal: all the time that a send has is gone.
+                # Nothing responds at this address, not even with a rejection: the attempt uses up the send timeout.
                 tried.append(f"{producer.last} is gone")
                 break
             tried.append(f"{producer.last} {'is down' if broker is None else 'refuses'}")
@@ -122,5 +122,5 @@ class FakeProducers:
         self.failed.append(f"{(self.world.now_ms // 1000) % 100_000}: {', '.join(tried)}")
 
     def causes(self) -> Counter[str]:
-        """How often sends failed for the same reason."""
+        """Return the number of failed sends by cause."""
         return Counter(text.partition(": ")[2] for text in self.failed)

@@ -1,5 +1,7 @@
-"""The Spark operator and its drivers, played over the API server in memory: an application takes some seconds for each
-state, its driver writes a result, and what a test says goes otherwise does."""
+"""Simulation of the Spark operator and its drivers on the in-memory API server.
+
+An application spends some seconds in each state, and its driver writes a result; tests can select other outcomes.
+"""
 
 from __future__ import annotations
 
@@ -40,28 +42,28 @@ RESULT: dict[str, Any] = {
     "error": None,
 }
 STATES_S = {"SUBMITTED": 1, "RUNNING": 2, "COMPLETED": 4}
-"""From which age of an application on it has which state."""
+"""Age of an application at which it enters each state, in seconds."""
 
 
 @dataclass
 class FakeSpark:
-    """Told by `last` how applications end: COMPLETED, or a state in which they stay."""
+    """A Spark operator whose applications end in the state `last`: COMPLETED, or a state in which they stay."""
 
     kube: FakeKube
     last: str = "COMPLETED"
     error: str = ""
     result: dict[str, Any] | str | None = field(default_factory=lambda: dict(RESULT))
-    """What drivers leave behind; None: nothing."""
+    """Result that drivers write; None: no result."""
     report: bool = True
     is_silent: bool = False
     driver_waits: str = ""
-    """Why the driver's pod finds no node."""
+    """Reason for which the driver's pod cannot be scheduled; empty: it is scheduled."""
     ran: list[str] = field(default_factory=list)
     """Drivers in the order in which they were started."""
     most_at_once: int = 0
 
     def tick(self) -> None:
-        """Every application comes one state further."""
+        """Advance every application according to its age."""
         if self.is_silent:
             return
         for application in list(self.kube.select("SparkApplication", None, {})):
@@ -136,6 +138,6 @@ class FakeSpark:
 
 
 def state_of(application: Manifest) -> str:
-    """As the Spark operator tells it; empty: it has not looked."""
+    """Return the state that the Spark operator reported, or an empty text before its first report."""
     told = (application.get("status") or {}).get("applicationState") or {}
     return str(told.get("state", ""))

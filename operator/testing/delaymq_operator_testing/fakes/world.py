@@ -1,4 +1,4 @@
-"""A Broker in a small world with a clock of its own: `run` lets operator, controllers and clients take turns."""
+"""Simulated cluster with one Broker and virtual time: `run` advances operator, controllers and clients."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NEVER_MS = 1 << 60
 
 
 class DiedError(BaseException):
-    """The operator was killed: nothing in it can catch that."""
+    """The operator was killed. A BaseException, so the operator's code does not catch it."""
 
 
 class Deadly:
-    """A port whose calls kill the operator: the n-th of all, before or after it took effect."""
+    """A port that kills the operator at a call selected by `count`, before or after the call takes effect."""
 
     def __init__(self, port: object, count: Callable[[str], bool], *, after: bool) -> None:
         self._port = port
@@ -53,22 +53,22 @@ class Deadly:
 
 @dataclass
 class FakeWorld:
-    """One Broker `demo`, its cluster, and an operator that can be killed."""
+    """A Broker `demo`, its cluster, and an operator that can be killed."""
 
     settings: ReconcileSettings = field(default_factory=lambda: ReconcileSettings(default_image="delaymq/broker:1"))
     now_ms: int = START_MS
     failures: list[Exception] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
-    """Of ports, by the operator: what was called, for what."""
+    """Calls of ports by the operator, with their first arguments."""
     dies_at: int | None = None
     dies_after: bool = False
     deaths: int = 0
     lag_ticks: int = 0
-    """How far the cache is behind."""
+    """Number of ticks by which the cache lags behind."""
     others: list[Callable[[], None]] = field(default_factory=list)
-    """Called each tick: what else is in the cluster."""
+    """Further parts of the cluster, called in each tick."""
     watch: Callable[[], None] = lambda: None
-    """Called each tick: what must hold at any time."""
+    """Assertion of an invariant, called in each tick."""
 
     def __post_init__(self) -> None:
         self.kube = FakeKube(lambda: self.now_ms)
@@ -77,12 +77,12 @@ class FakeWorld:
         self.memory = Memory()
         self.analysed: list[str] = []
         self.spark = FakeSpark(self.kube)
-        """Runs nothing until its `tick` is among the others."""
+        """Inactive until its `tick` is added to `others`."""
         self.key = Key("Broker", NAMESPACE, "demo")
         self._ticks = 0
         self._look_at_ms = 0
 
-    # What a user does.
+    # Actions of a user.
 
     def create(self, **spec: Any) -> None:
         self.kube.put(
@@ -111,7 +111,7 @@ class FakeWorld:
         known = self.kube.objects.get(("DelayLevelConfig", NAMESPACE, name), body)
         self.kube.put(copied(known) | {"spec": {"levels": list(levels), "overflow": overflow}})
 
-    # What is seen.
+    # Observed state.
 
     @property
     def broker(self) -> Manifest:
@@ -132,7 +132,7 @@ class FakeWorld:
         return self.kube.objects.get((kind, NAMESPACE, name))
 
     def existing(self, kind: str, name: str) -> Manifest:
-        """What must be there."""
+        """Return an object that must exist."""
         return self.kube.objects[kind, NAMESPACE, name]
 
     def names(self, kind: str) -> list[str]:
@@ -167,14 +167,14 @@ class FakeWorld:
         )
 
     def restart_operator(self) -> None:
-        """A new process: nothing is remembered."""
+        """Replace the operator's process: its memory is lost, its cache is filled again."""
         self._look_at_ms = 0
         self.memory = Memory()
         self.cache = FakeCache(self.kube)
         self.cache.sync()
 
     def reconcile(self) -> Outcome | None:
-        """One pass; None when it failed."""
+        """Reconcile the Broker once; return None if this failed."""
         try:
             return asyncio.run(reconcile_broker(self.key, self.world()))
         except KubeError as error:
@@ -185,7 +185,7 @@ class FakeWorld:
         return None
 
     def tick(self) -> None:
-        """A second of everything."""
+        """Advance time and everything except the operator by one second."""
         self.now_ms += TICK_MS
         self.kube.tick()
         self.brokers.tick()
@@ -197,7 +197,7 @@ class FakeWorld:
         self.watch()
 
     def step(self) -> None:
-        """A second, then a pass if the operator has seen a change or wanted to look again."""
+        """Advance by one second, and reconcile if the cache has changed or the requeue delay has elapsed."""
         self.tick()
         if self.now_ms < self._look_at_ms:
             return
@@ -210,7 +210,7 @@ class FakeWorld:
             self._look_at_ms = self.now_ms + int(outcome.requeue_after_s * 1000)
 
     def run(self, until: Callable[[], bool] | None = None, *, ticks: int = MAX_TICKS) -> None:
-        """Until it is so, or all is settled for two passes. AssertionError when it never is."""
+        """Step until the condition is met or, by default, the Broker is settled in two successive steps."""
         done = until if until is not None else lambda: self.settled
         calm = 0
         for _ in range(ticks):
@@ -221,6 +221,6 @@ class FakeWorld:
         raise AssertionError(f"it never came to this: {self.status.get('conditions')}, failures {self.failures[-3:]}")
 
     def idle(self, ticks: int) -> None:
-        """Seconds pass."""
+        """Step for `ticks` seconds."""
         for _ in range(ticks):
             self.step()

@@ -1,1 +1,1 @@
-"""Reconcilers in a cluster in memory, with the objects that a group of tests starts from."""
+"""In-memory clusters with reconcilers, and the initial objects of groups of tests."""

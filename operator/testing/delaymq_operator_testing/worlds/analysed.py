@@ -1,4 +1,4 @@
-"""A small world with a Broker that allows analytics, and short words for what is seen of them there."""
+"""A simulated cluster with a Broker that has analytics, and accessors for their state."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from delaymq_operator_testing.fakes.world import FakeWorld
 
 
 def analysed(size: int = 1, analytics: Manifest | None = None, **spec: Any) -> FakeWorld:
-    """A settled Broker that allows analytics, and the Spark operator."""
+    """Return a cluster with a settled Broker that has analytics, and with the Spark operator."""
     world = FakeWorld()
     world.others.append(world.spark.tick)
     world.create(size=size, analytics={} if analytics is None else analytics, **spec)
@@ -42,7 +42,7 @@ def ended(world: FakeWorld) -> bool:
 
 
 def analyse(world: FakeWorld, text: str = "1") -> None:
-    """Asks for a run and waits for its end."""
+    """Request a run and wait until it ends."""
     before = told(world).get("run")
     world.annotate(analyze=text)
     world.run(lambda: told(world).get("run") != before and ended(world), ticks=8000)

@@ -1,6 +1,6 @@
-"""A Broker on a real API server with real controllers; only what a node would do is played: pods run, volumes grow.
+"""A Broker on a real API server with real controllers; only nodes and storage are simulated.
 
-Brokers are those of fakes/brokers.py, which find their pods in a mirror of the namespace.
+The brokers come from fakes/brokers.py and find their pods in a mirror of the namespace.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ MIRRORED = (
 TICK_MS = 1_000
 BOUND_S = 90.0
 PAUSE_S = 0.05
-"""Between two looks: controllers take real time."""
+"""Pause between two steps, since controllers run in real time."""
 
 
 class ApiWorld:
-    """One namespace with the Broker `demo`; a context manager."""
+    """A namespace with the Broker `demo`, as a context manager."""
 
     def __init__(self, server: ApiServer, namespace: str) -> None:
         self.server, self.namespace = server, namespace
@@ -57,7 +57,7 @@ class ApiWorld:
         self.memory = Memory()
         self.key = Key("Broker", namespace, "demo")
         self.calls: list[tuple[str, str]] = []
-        """Requests of the operator: verb, kind."""
+        """Requests of the operator, as (verb, kind)."""
         self.failures: list[KubeError] = []
         self._addresses = itertools.count(1)
         self._requests = ApiRequests(
@@ -74,7 +74,7 @@ class ApiWorld:
     def __exit__(self, *_: object) -> None:
         self._requests.close()
 
-    # What a user does.
+    # Actions of a user.
 
     def path(self, kind: str, name: str = "") -> str:
         return KINDS[kind].path(self.namespace, name)
@@ -92,13 +92,13 @@ class ApiWorld:
     def delete(self, kind: str, name: str) -> None:
         self.server.request("DELETE", self.path(kind, name))
 
-    # What is seen.
+    # Observed state.
 
     def get(self, kind: str, name: str) -> Manifest | None:
         return self.mirror.objects.get((kind, self.namespace, name))
 
     def existing(self, kind: str, name: str) -> Manifest:
-        """What must be there."""
+        """Return an object that must exist."""
         found = self.get(kind, name)
         assert found is not None, f"there is no {kind} {name}"
         return found
@@ -134,7 +134,7 @@ class ApiWorld:
     # Time.
 
     def look(self) -> None:
-        """The mirror and the cache catch up."""
+        """Update the mirror and the cache."""
         self.mirror.objects = {}
         for kind in MIRRORED:
             for body in self.server.request("GET", self.path(kind))["items"]:
@@ -144,7 +144,7 @@ class ApiWorld:
         self.cache.sync()
 
     def run_pods(self) -> None:
-        """What kubelets and the storage do."""
+        """Simulate kubelets and storage."""
         for body in self.mirror.select("Pod", self.namespace, {}):
             name = body["metadata"]["name"]
             if "deletionTimestamp" in body["metadata"]:
@@ -178,7 +178,7 @@ class ApiWorld:
         )
 
     def step(self) -> None:
-        """A moment of everything."""
+        """Advance the clock and the simulated parts, and reconcile once."""
         self.now_ms += TICK_MS
         self.look()
         self.run_pods()
@@ -188,7 +188,7 @@ class ApiWorld:
             self.failures.append(error)
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
-        """Until it is so, or all is settled twice."""
+        """Step until the condition is met or, by default, the Broker is settled in two successive steps."""
         ends = time.monotonic() + BOUND_S
         calm = 0
         while time.monotonic() < ends:

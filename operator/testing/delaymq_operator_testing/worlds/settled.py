@@ -1,4 +1,4 @@
-"""A settled Broker of the tests, and what a change restarts of it."""
+"""A settled Broker, and the restarts that a change of it causes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ TRIAL = "demo-namesrv-trial-0"
 
 def settled(**spec: Any) -> FakeWorld:
     found = FakeWorld()
-    # What a spec may name: without it nothing would be changed.
+    # Secrets that specs refer to: a missing one would block every change.
     data = dict.fromkeys(("plain_acl.yml", "accessKey", "secretKey", "tls.crt", "tls.key"), "c29tZXRoaW5n")
     for name in ("rules", "certificate"):
         found.kube.put({"kind": "Secret", "metadata": {"name": name, "namespace": NAMESPACE}, "data": data})
@@ -26,7 +26,7 @@ def settled(**spec: Any) -> FakeWorld:
 
 
 def restarts(world: FakeWorld, change: Callable[[], object]) -> list[str]:
-    """Pods that were restarted by the change, in their order, without the one on which it was tried out."""
+    """Return the pods that the change restarts, in order, without the trial pod."""
     before = world.pod_uids()
     started = len(world.kube.started)
     watch_rolls(world)
@@ -40,7 +40,7 @@ def restarts(world: FakeWorld, change: Callable[[], object]) -> list[str]:
 
 
 def watch_rolls(world: FakeWorld) -> None:
-    """From now on: no two brokers are down, and none is stopped that still takes sends while another could."""
+    """Assert from now on that at most one broker is down, and that one of several stops only while it refuses sends."""
 
     def watch() -> None:
         size = world.broker["spec"].get("size", 1)

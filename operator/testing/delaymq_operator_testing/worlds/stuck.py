@@ -1,4 +1,4 @@
-"""What keeps the pods of a FakeWorld from running, and the Events by which Kubernetes tells of it."""
+"""Obstacles that prevent the pods of a FakeWorld from running, and the Events by which Kubernetes reports them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUOTA += "exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0
 
 
 def warn(world: FakeWorld, kind: str, name: str, reason: str, note: str, *, uid: str = "") -> None:
-    """A Warning Event about an object, as seen a moment ago; `uid` of another object with that name."""
+    """Record a Warning Event about an object at the current time; `uid` selects a former object with that name."""
     about = world.kube.objects[kind, NAMESPACE, name]
     event = {
         "kind": "Event",
@@ -29,7 +29,7 @@ def warn(world: FakeWorld, kind: str, name: str, reason: str, note: str, *, uid:
 
 
 def refuse_pod(world: FakeWorld, name: str, *, told: bool = True) -> Callable[[], None]:
-    """From now on the API server refuses to create this pod; what is returned ends that."""
+    """Let the API server reject the creation of this pod until the returned function is called."""
     stateful_set = name.rpartition("-")[0]
 
     def refuse() -> None:
@@ -43,7 +43,7 @@ def refuse_pod(world: FakeWorld, name: str, *, told: bool = True) -> Callable[[]
 
 
 def keep_creating(world: FakeWorld, name: str) -> Callable[[], None]:
-    """From now on the containers of this pod are not created; what is returned ends that."""
+    """Keep the containers of this pod in ContainerCreating until the returned function is called."""
 
     def keep() -> None:
         pod = world.get("Pod", name)

@@ -1,6 +1,6 @@
-"""A small world for Topics and DelayLevelConfigs: objects in memory, brokers that keep topics, a clock that is moved.
+"""Simulated cluster for Topics and DelayLevelConfigs: objects in memory, brokers with topics, an adjustable clock.
 
-The same objects serve as API server and as cache; `lag` makes the cache show what was.
+The same objects serve as API server and as cache; `frozen` lets the cache show an earlier state.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ OWN_TOPICS = ("demo", "demo-0", "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest"
 
 @dataclass
 class MemoryKube:
-    """Objects by kind, namespace and name; it counts requests and notes Events."""
+    """Objects by kind, namespace and name, with counted requests and recorded Events."""
 
     objects: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
     events: list[tuple[str, str, str]] = field(default_factory=list)
     """Type, reason, message."""
     frozen: dict[tuple[str, str, str], Manifest] | None = None
-    """What the cache shows instead."""
+    """State that the cache shows in place of `objects`."""
 
     def add(self, kind: str, name: str, spec: Manifest, **metadata: Any) -> Manifest:
         number = len(self.objects)
@@ -54,14 +54,14 @@ class MemoryKube:
         return body
 
     def change(self, kind: str, name: str, **spec: Any) -> None:
-        """As a user does: the generation counts up."""
+        """Change a spec as a user does: the generation is incremented."""
         body = copied(self.objects[kind, NAMESPACE, name])
         body["spec"] |= spec
         body["metadata"]["generation"] += 1
         self.objects[kind, NAMESPACE, name] = body
 
     def mark_deleted(self, kind: str, name: str) -> None:
-        """As a deletion with a finalizer."""
+        """Mark an object as deleted, as Kubernetes does if it has a finalizer."""
         body = copied(self.objects[kind, NAMESPACE, name])
         body["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
         self.objects[kind, NAMESPACE, name] = body
@@ -69,7 +69,7 @@ class MemoryKube:
     def remove(self, kind: str, name: str) -> None:
         del self.objects[kind, NAMESPACE, name]
 
-    # The port Kube.
+    # Methods of the port Kube.
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         self.requests["get"] += 1
@@ -108,7 +108,7 @@ class MemoryKube:
 
 
 class MemoryCache:
-    """The port Cache over the same objects."""
+    """Implementation of the port Cache on the same objects."""
 
     def __init__(self, kube: MemoryKube) -> None:
         self._kube = kube
@@ -144,16 +144,16 @@ def _all(objects: dict[tuple[str, str, str], Manifest], kind: str, namespace: st
 
 @dataclass
 class MemoryBrokers:
-    """The port BrokerAdmin: brokers by host, NameServers by address. Those in `down` do not answer."""
+    """Implementation of the port BrokerAdmin: brokers by host, NameServers by address; `down` ones do not respond."""
 
     topics_by_host: dict[str, dict[str, TopicConfig]] = field(default_factory=dict)
     orders_by_address: dict[str, dict[str, str]] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     refusing: dict[str, str] = field(default_factory=dict)
-    """Host → why it refuses every change."""
+    """Host → message with which it rejects every change."""
     calls: list[tuple[str, ...]] = field(default_factory=list)
     slow: bool = False
-    """Others get their turn before it answers."""
+    """Whether other tasks run before a broker responds."""
 
     def asked(self, what: str) -> int:
         return sum(call[0] == what for call in self.calls)
@@ -214,7 +214,7 @@ class MemoryBrokers:
 
 
 class TopicWorld:
-    """Everything together, with a Broker `demo` of as many groups as asked for, in namespace `ns`."""
+    """A cluster with a Broker `demo` of `groups` groups in namespace `ns`."""
 
     def __init__(self, *, groups: int = 2, name_servers: int = 1, cluster_domain: str = "svc") -> None:
         self.kube = MemoryKube()
@@ -234,12 +234,12 @@ class TopicWorld:
         )
 
     def use_admin(self, admin: BrokerAdmin) -> None:
-        """Real brokers instead of those in memory."""
+        """Replace the in-memory brokers by another adapter, such as that of real brokers."""
         self._admin = admin
         self.world = self._world()
 
     def restart_operator(self) -> None:
-        """What is remembered is lost."""
+        """Discard the operator's memory."""
         self.world = self._world()
 
     def add_broker(self, name: str = "demo", *, groups: int = 1, name_servers: int = 1) -> None:
@@ -248,7 +248,7 @@ class TopicWorld:
             self.start_group(number, name)
 
     def start_group(self, number: int, broker: str = "demo") -> None:
-        """A pod with an address and a broker behind it, as the Broker's status states."""
+        """Add a pod with an address and a broker, and report the group as ready in the Broker's status."""
         host = self.host(number, broker)
         self.brokers.topics_by_host.setdefault(
             host, {topic: TopicConfig(topic=topic, read_queues=8, write_queues=8) for topic in OWN_TOPICS}
@@ -265,11 +265,11 @@ class TopicWorld:
         self.kube.objects["Broker", NAMESPACE, broker] = body
 
     def kill_broker(self, name: str = "demo") -> None:
-        """The resource is gone."""
+        """Remove the Broker resource."""
         self.kube.remove("Broker", name)
 
     def begin_deletion_of_broker(self, name: str = "demo") -> None:
-        """kubectl delete, in the foreground."""
+        """Mark the Broker as deleted, as `kubectl delete` in the foreground does."""
         self.kube.mark_deleted("Broker", name)
 
     @staticmethod
@@ -289,11 +289,11 @@ class TopicWorld:
         return Key("DelayLevelConfig", NAMESPACE, name)
 
     def on(self, number: int, topic: str, broker: str = "demo") -> TopicConfig | None:
-        """The topic as a broker has it."""
+        """Return the topic's configuration on a broker."""
         return self.brokers.topics_by_host[self.host(number, broker)].get(topic)
 
     def put_by_hand(self, number: int, topic: str, **values: Any) -> None:
-        """As mqadmin does."""
+        """Change a topic on a broker directly, as mqadmin does."""
         topics = self.brokers.topics_by_host[self.host(number)]
         known = topics.get(topic, TopicConfig(topic=topic, read_queues=8, write_queues=8))
         topics[topic] = replace(known, **values)
@@ -303,7 +303,7 @@ class TopicWorld:
         return found
 
     def condition(self, key: Key, kind: str = "Ready") -> tuple[str, str, str]:
-        """Status, reason, message."""
+        """Return status, reason and message of a condition."""
         conditions = self.status(key).get("conditions", [])
         return next(
             ((one["status"], one["reason"], one["message"]) for one in conditions if one["type"] == kind), ("", "", "")

@@ -1,4 +1,4 @@
-"""One reconcile pass over topics in a world of fakes."""
+"""Reconciliation of Topics in a TopicWorld."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -17,7 +17,7 @@ def run(scenario: Coroutine[Any, Any, T]) -> T:
 
 
 def settle(world: TopicWorld, *keys: Key) -> Outcome:
-    """One pass for each key."""
+    """Reconcile each key once, in order, and return the last outcome."""
 
     async def all_of_them() -> Outcome:
         outcome = Outcome()
