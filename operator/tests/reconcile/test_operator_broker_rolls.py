@@ -1,4 +1,4 @@
-"""Restarts caused by changes of a Broker: only affected pods, one at a time, and what stops a rollout."""
+"""Restarts caused by changes of a Broker: affected pods only, one at a time; blocked rollouts."""
 
 import copy
 from dataclasses import replace

@@ -18,7 +18,7 @@ from delaymq_operator.reconcile.ports import Manifest
         ({"tolerations": [{"key": "k", "operator": "Equal"}]}, {"tolerations": [{"key": "k"}]}),
     ],
 )
-def test_additional_fields_and_equivalent_values_are_no_difference(live: Manifest, desired: Manifest) -> None:
+def test_additional_fields_and_equivalent_values_are_ignored(live: Manifest, desired: Manifest) -> None:
     assert covers(live, desired)
 
 

@@ -106,7 +106,7 @@ def test_pod_mounts_own_account_and_name_servers_mount_rules() -> None:
     }
 
 
-def test_no_accounts_without_access_control_or_with_external_name_servers() -> None:
+def test_accounts_are_omitted_without_access_control_or_with_external_name_servers() -> None:
     for spec in ({}, {"nameServers": {"addresses": ["others:9876"]}}):
         world = FakeWorld()
         world.create(size=1, **spec)

@@ -131,7 +131,7 @@ def test_broker_is_restarted_shortly_after_sends_are_refused() -> None:
     assert decide(*units) == Restart(units[0])
 
 
-def test_broker_with_withdrawn_writes_is_continued_first() -> None:
+def test_broker_with_withdrawn_writes_is_next() -> None:
     units = [group(0, OLD), group(1, OLD, of=info("withdraw", NOW_MS - 1_000))]
     assert decide(*units) == Drain(units[1], "withdraw")
 

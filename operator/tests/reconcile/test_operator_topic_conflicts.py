@@ -72,7 +72,7 @@ def test_smaller_uid_wins_if_creation_times_are_equal() -> None:
     assert "groups" not in world.status(first) or not world.status(first)["groups"]
 
 
-def test_same_name_on_different_brokers_is_no_conflict() -> None:
+def test_same_name_on_different_brokers_is_not_a_conflict() -> None:
     world = TopicWorld(groups=1)
     world.add_broker("other", groups=1)
     keys = [
