@@ -1,4 +1,4 @@
-"""Makes a topic and a group, sends the group back to the beginning, and removes both."""
+"""Creates a topic and a group, resets the group to the beginning of the topic, and deletes both."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Rows go to a table many at a time; a row that cannot be stored comes again alone with those behind it."""
+"""Stores rows in batches. If a row cannot be stored, it is redelivered together with the later rows of its batch."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ async def main(name_servers: str) -> None:
         stored = 0
         for message in messages:
             if message.body == b"row 7" and message.reconsume_times == 0:
-                break  # this many are acknowledged, from the first one; the others are redelivered
+                break  # the rows before this one are acknowledged; this row and those after it are redelivered
             table.add(message.body.decode())
             stored += 1
         print(f"{stored} of {len(messages)} rows stored")

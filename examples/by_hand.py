@@ -1,4 +1,4 @@
-"""Pulls a topic queue by queue and commits after each page: for jobs that decide themselves when they go on."""
+"""Pulls a topic queue by queue and commits after each page, for jobs that control the pace of consumption."""
 
 import asyncio
 import sys

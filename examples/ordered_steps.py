@@ -1,4 +1,4 @@
-"""Orders, sent concurrently: an `ordering_key` keeps each order's steps in sequence, even after a failure."""
+"""Sends orders concurrently. An `ordering_key` keeps the steps of each order in sequence, even after a failure."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ async def main(name_servers: str) -> None:
     async def handle(message: ReceivedMessage) -> None:
         order, step = message.body.decode().split()
         if order == "order-2" and step == "paid" and message.reconsume_times == 0:
-            raise ConnectionError("the bank does not answer")  # what comes behind it waits
+            raise ConnectionError("the bank does not answer")  # later messages of the queue wait for the retry
         seen[order].append(step)
         print(order, step)
         if all(len(steps) == len(STEPS) for steps in seen.values()):

@@ -1,4 +1,4 @@
-"""An order is announced only when its payment is in the database: a transaction that is completed even after a crash.
+"""Announces an order only if its payment is in the database: the transaction is completed even after a crash.
 
 Takes the NameServer's address as an optional argument.
 """
@@ -23,7 +23,7 @@ TOPIC = "PaidOrders"
 
 
 class Payments:
-    """The payment and the note of its message are one transaction of the database: either both are there, or none."""
+    """Stores a payment together with its message id in one database transaction: either both are stored, or neither."""
 
     def __init__(self) -> None:
         self.database = sqlite3.connect(":memory:")
@@ -32,7 +32,7 @@ class Payments:
         )
 
     async def execute(self, message: HalfMessage, arg: object) -> LocalState:
-        # Quick enough for the event loop; a server's database belongs into a thread or a library of its own.
+        # Fast enough for the event loop. Call a database server from a thread or through an asyncio library.
         try:
             with self.database:
                 row = (message.body.decode(), arg, message.message_id)
@@ -42,7 +42,7 @@ class Payments:
         return LocalState.COMMIT
 
     async def check(self, message: ReceivedMessage) -> LocalState:
-        """The broker asks, since it never heard how it ended: the database knows."""
+        """Determine the outcome from the database, for a broker that received neither a commit nor a rollback."""
         found = self.database.execute("SELECT 1 FROM payment WHERE message_id = ?", (message.message_id,)).fetchone()
         return LocalState.COMMIT if found else LocalState.ROLLBACK
 

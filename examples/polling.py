@@ -1,4 +1,4 @@
-"""A job polls its share of a topic, commits when its work is done, and goes back to the beginning once."""
+"""Polls a topic, commits after processing the messages, then seeks to the beginning and polls them again."""
 
 import asyncio
 import sys
@@ -26,7 +26,7 @@ async def main(name_servers: str) -> None:
 
 
 async def sum_of(consumer: LitePullConsumer) -> int:
-    """Of the next READINGS messages."""
+    """Return the sum of the next READINGS messages."""
     readings: list[int] = []
     while len(readings) < READINGS:
         readings += [int(message.body) for message in await consumer.poll(timeout_ms=1000)]

@@ -1,4 +1,4 @@
-"""A question and its answer: a producer asks, a consumer replies to it, and each question gets its own reply."""
+"""Request and reply: a producer sends requests, and a consumer sends a reply to each of them."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ async def main(namesrv: str) -> None:
         consumer = PushConsumer(client, "price-repliers", handle, options)
         consumer.subscribe(TOPIC)
         async with consumer:
-            # Questions may be asked side by side, each gets its own reply.
+            # Requests may be sent concurrently: each receives its own reply.
             questions = [Message(topic=TOPIC, body=body) for body in (b"tea", b"cake", b"coal")]
             replies = await asyncio.gather(*(producer.request(question, WAIT_MS) for question in questions))
             for question, reply in zip(questions, replies, strict=True):

@@ -12,7 +12,7 @@ async def main(name_servers: str) -> None:
 
     async def handle(message: ReceivedMessage) -> None:
         if message.message_id != sent.message_id:
-            return  # of an earlier run: a new group reads a young topic from its beginning
+            return  # sent by an earlier run: a new group starts at the beginning of a young topic
         waited_s = time.time() - message.born_timestamp_ms / 1000
         print(f"{message.body.decode()!r} arrived after {waited_s:.3f} s")
         arrived.set()

@@ -1,6 +1,6 @@
-"""A group gave up on messages during an outage; afterwards the broker, asked over HTTP, gives them to it again.
+"""Resends messages that became dead letters during an outage to their group, through the broker's HTTP API.
 
-DELAYMQ_HTTP is the broker's HTTP address, DELAYMQ_HTTP_TOKEN its token if it has one.
+Set DELAYMQ_HTTP to the broker's HTTP address, and DELAYMQ_HTTP_TOKEN to its token if it requires one.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ async def main(name_servers: str, http: str) -> None:
 
 
 async def dead_letters(client: Client, group: str) -> list[ReceivedMessage]:
-    """All, once they are there: a broker makes the topic with the first of them."""
+    """Wait for all dead letters and return them. The broker creates their topic with the first one."""
     while True:
         try:
             letters = await Admin(client).last_messages(dead_letter_topic(group), PAYMENTS)
@@ -71,7 +71,7 @@ async def dead_letters(client: Client, group: str) -> list[ReceivedMessage]:
 
 
 async def resend(http: str, group: str, letters: list[ReceivedMessage]) -> dict[str, Any]:
-    """What the broker answers; it takes 64 at a time."""
+    """Request the resending of at most 64 dead letters, and return the broker's response."""
     asked = {"messages": [{"offsetMessageId": letter.offset_message_id} for letter in letters]}
     token = os.environ.get("DELAYMQ_HTTP_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -1,4 +1,4 @@
-"""A handler that fails: the message comes again by a delay level, and after the last retry is a dead letter."""
+"""A handler that fails: the message is retried after a delay level, and becomes a dead letter after the last retry."""
 
 import asyncio
 import sys
@@ -46,7 +46,7 @@ async def main(name_servers: str) -> None:
 
 
 async def first_of(client: Client, topic: str) -> ReceivedMessage:
-    """The first message of a topic that may not be there yet."""
+    """Wait for the first message of a topic that may not exist yet, and return it."""
     async with PullConsumer(client, "dead-letters") as consumer:
         while True:
             try:
@@ -54,7 +54,7 @@ async def first_of(client: Client, topic: str) -> ReceivedMessage:
                     if found := (await consumer.pull(queue, 0)).messages:
                         return found[0]
             except NoRouteError:
-                pass  # the broker creates it with the first dead letter
+                pass  # the broker creates the topic with the first dead letter
             await asyncio.sleep(0.1)
 
 

@@ -1,4 +1,4 @@
-"""Cancels orders that are not paid in time: each order sends one delayed check, nothing scans a table of orders."""
+"""Cancels orders that are not paid in time: one delayed check for each order replaces scans of a table of orders."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ async def main(name_servers: str) -> None:
     async def check(message: ReceivedMessage) -> None:
         order = message.body.decode()
         if order not in orders:
-            return  # of an earlier run
+            return  # sent by an earlier run
         print(f"{order}: {'not paid in time, cancelled' if order in unpaid else 'was paid'}")
         checked.append(order)
         if len(checked) == len(orders):
