@@ -146,7 +146,8 @@ def test_shell_completion_scripts_and_completions_work() -> None:
         environment={"_DELAYMQ_COMPLETE": "complete_bash", "COMP_WORDS": "delaymq topic s", "COMP_CWORD": "2"}
     )
     assert asked.stdout.split() == ["show"]
-    assert called("completion", "show", "--shell", "nonsense").code == 2
+    refused = called("completion", "show", "--shell", "nonsense")
+    assert (refused.code, "'--shell': 'nonsense' is not one of 'bash'" in refused.err) == (2, True)
 
 
 def test_completion_is_installed_in_the_shells_start_file_on_request(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
+_PREFIX: Final = "Value error, "
+"""Prefix of pydantic, with which newer versions of typer check values, before the text of an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,17 @@ def load(name: str, entry: Entry) -> TyperCommand | TyperGroup:
     module_name, _, function_name = entry.target.partition(":")
     function = getattr(importlib.import_module(f"delaymq.cli.commands.{module_name}"), function_name)
     made = _typer()
-    made.command(name, **entry.settings)(function)
+    made.command(name, cls=_Command, **entry.settings)(function)
     return cast(TyperCommand, get_command(made))
+
+
+class _Command(TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix(_PREFIX)
+            raise
 
 
 class _LazyGroup(TyperGroup):
