@@ -99,12 +99,15 @@ def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
     nothing = tmp_path / "nothing.pem"
     nothing.write_text("nothing")
     for tls, said in (
-        (TlsOptions(ca_path=nothing), "has no certificates in PEM"),
-        (TlsOptions(certificate_path=pair.certificate, key_path=other.key), "are no certificate with its key"),
-        (TlsOptions(certificate_path=pair.certificate), "are no certificate with its key"),
+        (TlsOptions(ca_path=nothing), "contains no certificates in PEM format"),
+        (
+            TlsOptions(certificate_path=pair.certificate, key_path=other.key),
+            "are not a certificate and its private key",
+        ),
+        (TlsOptions(certificate_path=pair.certificate), "does not contain a certificate and its private key"),
         (
             TlsOptions(certificate_path=encrypted.certificate, key_path=encrypted.key),
-            "with another password than key_password",
+            "its password is missing or wrong",
         ),
         (TlsOptions(certificate_path=tmp_path / "none"), "cannot be read"),
     ):

@@ -106,7 +106,7 @@ def test_topic_name_defaults_to_resource_name() -> None:
 def test_level_table_is_validated_like_in_broker() -> None:
     config = parse_delay_level_config(_body({"levels": ["1s", "7d"], "overflow": "Reject"}))
     assert (config.spec.message_delay_level, config.spec.delay_level_overflow) == ("1s 7d", "reject")
-    with pytest.raises(SpecError, match=r"spec.levels: messageDelayLevel, level 2: .*out of range"):
+    with pytest.raises(SpecError, match=r"spec.levels: level 2: .*out of range"):
         parse_delay_level_config(_body({"levels": ["1s", "9999d"]}))
 
 

@@ -30,7 +30,7 @@ class TlsOptions:
     eavesdropping but not against an active man in the middle."""
 
     def context(self) -> ssl.SSLContext:
-        """For connections from now on. Raises TlsFilesError; reading the system's issuers takes some ms."""
+        """Return the context of new connections. Raises TlsFilesError; reading the system's issuers takes some ms."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.insecure:
@@ -43,7 +43,9 @@ class TlsOptions:
             try:
                 context.load_verify_locations(self.ca_path)
             except (ssl.SSLError, OSError) as error:
-                raise TlsFilesError(f"{self.ca_path} has no certificates in PEM") from error
+                raise TlsFilesError(
+                    f"{self.ca_path} contains no certificates in PEM format: specify a file with the trusted CAs"
+                ) from error
         if self.certificate_path is not None:
             self._load_pair(context, self.certificate_path)
         return context
@@ -64,9 +66,16 @@ class TlsOptions:
             context.load_cert_chain(certificate, key, give_password)
         except (ssl.SSLError, OSError, ValueError) as error:
             if asked:
-                raise TlsFilesError(f"{key} is encrypted, with another password than key_password") from error
+                raise TlsFilesError(
+                    f"{key} is encrypted, and its password is missing or wrong: correct key_password (commands:"
+                    " DELAYMQ_TLS_KEY_PASSWORD)"
+                ) from error
             why = getattr(error, "reason", None) or error
-            raise TlsFilesError(f"{certificate} and {key} are no certificate with its key in PEM ({why})") from error
+            if self.key_path is None:
+                text = f"{certificate} does not contain a certificate and its private key in PEM format ({why})"
+                raise TlsFilesError(f"{text}: add the key, or specify its file") from error
+            text = f"{certificate} and {key} are not a certificate and its private key in PEM format ({why})"
+            raise TlsFilesError(f"{text}: specify files that belong together") from error
 
 
 class TlsFilesError(ClientError):

@@ -20,7 +20,7 @@ def parse_delay_ms(text: str) -> int:
     unit = _UNIT_MS.get(text[-1:])
     number = text[:-1]
     if unit is None or not (number.isascii() and number.isdigit()):
-        raise LevelTableError(f"{text[:40]!r} is not a delay: write a whole number and s, m, h or d, such as 30s")
+        raise LevelTableError(f"{text[:40]!r} is not a delay: use a whole number and s, m, h or d, such as 30s")
     if len(number) > 12 or not 0 < int(number) * unit <= MAX_DELAY_MS:
         longest_days = MAX_DELAY_MS // 86_400_000
         raise LevelTableError(f"{text[:40]!r} is out of range: a delay is more than 0 and at most {longest_days}d")
@@ -53,13 +53,13 @@ class DelayLevels:
         delays = []
         for number, word in enumerate(words, 1):
             if number > MAX_LEVELS:
-                raise LevelTableError(f"messageDelayLevel has more than {MAX_LEVELS} levels: use fewer")
+                raise LevelTableError(f"the table has more than {MAX_LEVELS} levels: use fewer")
             try:
                 delays.append(parse_delay_ms(word))
             except LevelTableError as error:
-                raise LevelTableError(f"messageDelayLevel, level {number}: {error}") from None
+                raise LevelTableError(f"level {number}: {error}") from None
         if not delays:
-            raise LevelTableError("messageDelayLevel is empty: specify at least one level, such as 1s")
+            raise LevelTableError("the table is empty: specify at least one level, such as 1s")
         return cls(tuple(delays))
 
     @property
