@@ -37,7 +37,7 @@ def secret_file(tmp_path: Path) -> Path:
 def test_command_without_an_account_says_how_to_name_one(standalone: Standalone) -> None:
     done = called("send", "T", "x", environment=standalone.environment)
     assert done.code == 1
-    assert "requires a signature: name an account" in done.err
+    assert "requires a signature: specify an account" in done.err
     assert "--access-key KEY" in done.err
 
 
@@ -146,7 +146,7 @@ def test_access_control_is_created_for_a_broker_without_it(tmp_path: Path) -> No
     done = called("acl", "init", "-c", str(config))
     assert done.code == 0, done.err
     assert config.read_text() == "# ours\nlistenPort=10911\naclEnable=true\n"
-    assert "Without a certificate" in done.out
+    assert "without a certificate" in done.out
     secret = (tmp_path / "operators.secret").read_text().strip()
     account = parse((tmp_path / "plain_acl.yml").read_text(), 0).account("operators")
     assert account is not None
@@ -179,6 +179,6 @@ def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     assert not (tmp_path / "plain_acl.yml").exists()
     assert config.read_text() == "listenPort=10911\n"
     done = called("acl", "init", "-c", str(config), "--key", "no good")
-    assert (done.code, "--key: use 7 to 64" in done.err) == (2, True)
+    assert (done.code, "--key 'no good' is invalid: use 7 to 64" in done.err) == (2, True)
     done = called("acl", "init", "-c", str(tmp_path / "absent"))
-    assert (done.code, "cannot be used" in done.err) == (2, True)
+    assert (done.code, "cannot read" in done.err) == (2, True)

@@ -106,9 +106,7 @@ def test_check_of_a_valid_file_lists_ignored_keys_with_reasons(config: Config, f
     text = config("check", str(file))
     assert f"{file}:4: sendMessageThreadPoolNums is ignored: thread pools and queues of the Java broker" in text
     assert f"{file}: no errors" in text
-    assert f"{file}:1: brokerName is ignored: the key belongs to the other server" in config(
-        "check", str(file), "--namesrv"
-    )
+    assert f"{file}:1: brokerName is ignored: only brokers have this key" in config("check", str(file), "--namesrv")
     assert "cannot read" in config("check", str(file) + "x", code=2)
 
 

@@ -138,7 +138,7 @@ def test_overlong_line_ends_the_sending_with_the_progress(ask: Ask, tmp_path: Pa
     (tmp_path / "lines").write_bytes(b"short\n" + b"x" * (4 * 1024 * 1024 + 1) + b"\n")
     done = ask("send", "TooLong", "--lines", str(tmp_path / "lines"))
     assert done.code == 2
-    assert "line 2: exceeds 4194304 bytes" in done.err
+    assert "line 2 exceeds 4194304 bytes" in done.err
 
 
 def test_failed_send_reports_the_number_of_sent_messages(ask: Ask) -> None:

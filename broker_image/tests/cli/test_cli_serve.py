@@ -82,7 +82,7 @@ def test_standalone_nameserver_does_not_use_the_brokers_ports() -> None:
 def test_required_disk_space_is_stated(tmp_path: Path) -> None:
     assert "128 MiB allocated" in disk_note(broker("--store-path", str(tmp_path / "new" / "store")))
     too_large = BrokerConfig(store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=1 << 60)
-    assert "not enough, free some space first" in disk_note(too_large)
+    assert "this is not enough; free some space" in disk_note(too_large)
     (tmp_path / "commitlog").mkdir()
     assert "allocated" not in disk_note(too_large)
 

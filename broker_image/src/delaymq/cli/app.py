@@ -134,16 +134,20 @@ def _options(
         "", metavar="KEY", help="Access key of the account that signs requests (DELAYMQ_ACCESS_KEY)."
     ),
     secret_key_file: str = typer.Option(
-        "", metavar="FILE", help="File with its secret key (or DELAYMQ_SECRET_KEY, …_FILE)."
+        "", metavar="FILE", help="File with its secret key (DELAYMQ_SECRET_KEY_FILE; or the key in DELAYMQ_SECRET_KEY)."
     ),
     tls: bool = typer.Option(False, "--tls", help="Connect to brokers and NameServers with TLS (DELAYMQ_TLS=true)."),
     tls_ca: str = typer.Option("", metavar="FILE", help="Trusted CAs, PEM (DELAYMQ_TLS_CA; default: the system's)."),
     tls_cert: str = typer.Option("", metavar="FILE", help="Client certificate, PEM (DELAYMQ_TLS_CERT)."),
-    tls_key: str = typer.Option("", metavar="FILE", help="Its private key (DELAYMQ_TLS_KEY, …_KEY_PASSWORD)."),
-    tls_server_name: str = typer.Option(
-        "", metavar="NAME", help="Expected name in server certificates; default: the host."
+    tls_key: str = typer.Option(
+        "", metavar="FILE", help="Its private key, PEM (DELAYMQ_TLS_KEY; password: DELAYMQ_TLS_KEY_PASSWORD)."
     ),
-    tls_insecure: bool = typer.Option(False, "--tls-insecure", help="Accept any server certificate."),
+    tls_server_name: str = typer.Option(
+        "", metavar="NAME", help="Expected name in server certificates (DELAYMQ_TLS_SERVER_NAME; default: the host)."
+    ),
+    tls_insecure: bool = typer.Option(
+        False, "--tls-insecure", help="Accept any server certificate (DELAYMQ_TLS_INSECURE=true)."
+    ),
 ) -> None:
     """Global options; `main` handles --version, which is declared here for the help."""
     from delaymq.cli.target.accounts import account_flags

@@ -40,7 +40,7 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise CommandError(f"{question} Confirmation requires a terminal: add --yes to proceed", EXIT_USAGE)
+        raise CommandError(f"{question} Confirmation requires a terminal: add --yes to proceed.", EXIT_USAGE)
     print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     with interruptible():
         answer = sys.stdin.readline()

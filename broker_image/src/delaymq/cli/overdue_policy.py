@@ -38,5 +38,7 @@ def _duration_ms(text: str) -> int:
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)\s*(ms|s|m|h|d)", text.strip())
     value = int(float(match[1]) * _TIMES_MS[match[2]]) if match else 0
     if not 1 <= value <= MAX_SPREAD_MS:
-        raise CommandError(f"--overdue: {text!r} is not a duration: use 90s, 30m or 2h, at most 30d", EXIT_USAGE)
+        raise CommandError(
+            f"--overdue: {text!r} is not a duration: use one such as 90s, 30m or 2h, at most 30d", EXIT_USAGE
+        )
     return value

@@ -21,8 +21,10 @@ Cluster = Annotated[str | None, typer.Option(metavar="NAME", help="Only the brok
 Permissions = Annotated[
     list[str] | None, typer.Option(metavar="NAME=PERM", help="PUB, SUB, PUB|SUB or DENY; repeatable.")
 ]
-_SECOND = "Whether to reject RocketMQ's signature; default: unchanged; yes for a new administrator."
-Default = Annotated[str | None, typer.Option(metavar="PERM", help="For names without a rule: PUB, SUB, PUB|SUB, DENY.")]
+_SECOND = "Whether to reject requests with RocketMQ's signature only. Default: unchanged; for a new administrator: yes."
+Default = Annotated[
+    str | None, typer.Option(metavar="PERM", help="Permission for names without a rule: PUB, SUB, PUB|SUB or DENY.")
+]
 
 
 def list_files(
@@ -99,7 +101,7 @@ def delete(
     key: AccessKey, yes: Yes = False, cluster: Cluster = None, namesrv: NameServers = None, context: ContextName = None
 ) -> None:
     """Delete an account on all brokers; its clients are rejected immediately."""
-    confirm(f"Delete account {key}? Its clients are rejected immediately.", yes)
+    confirm(f"Delete account {key}? Its clients will be rejected immediately.", yes)
 
     async def work(client: Client) -> int:
         asking = Admin(client)
@@ -113,7 +115,9 @@ def delete(
 
 
 def whitelist(
-    addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS…", help="Addresses such as 10.0.0.7, 10.0.1.*")],
+    addresses: Annotated[
+        list[str], typer.Argument(metavar="ADDRESS…", help="Addresses or patterns, such as 10.0.1.* or 10.0.0.7.")
+    ],
     file: Annotated[
         str | None, typer.Option(metavar="PATH", help="Rule file on the broker; default: plain_acl.yml.")
     ] = None,

@@ -41,12 +41,14 @@ def init(
     Example: delaymq acl init -c broker.conf
     """
     if not _KEY.fullmatch(key):
-        raise CommandError("--key: use 7 to 64 of the characters A-Z, a-z, 0-9, '.', '_' and '-'", EXIT_USAGE)
+        raise CommandError(
+            f"--key {key[:64]!r} is invalid: use 7 to 64 of the characters A-Z, a-z, 0-9, '.', '_' and '-'", EXIT_USAGE
+        )
     rules, secret_file = config.with_name("plain_acl.yml"), config.with_name(f"{key}.secret")
     try:
         stated = read_properties_file(config)
-    except (ConfigError, OSError) as error:
-        raise CommandError(f"{config} cannot be used: {error}", EXIT_USAGE) from error
+    except ConfigError as error:
+        raise CommandError(str(error), EXIT_USAGE) from error
     if stated.get("aclConfigPath") or stated.get("aclEnable", "false").strip() != "false":
         raise CommandError(f"{config} already enables access control: add accounts with `delaymq acl put`", EXIT_USAGE)
     values = {"aclEnable": "true"}
@@ -64,12 +66,13 @@ def init(
             path.unlink(missing_ok=True)
         if isinstance(error, FileExistsError):
             raise CommandError(f"{error.filename} already exists: move it away first", EXIT_USAGE) from error
-        raise CommandError(f"nothing was changed: {error}") from error
+        why = f"cannot write to {config.parent}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise CommandError(f"{why}; nothing was changed") from error
     out = console()
     out.print(f"{rules} defines the administrator {key}; its secret key is in {secret_file}")
     out.print(f"{config} sets {' and '.join(f'{name}={value}' for name, value in values.items())}: restart the broker")
     if len(values) == 1:
-        out.print(f"Without a certificate ({CERTIFICATE}), messages and RocketMQ's signatures are sent in plaintext.")
+        out.print(f"without a certificate ({CERTIFICATE}), messages and RocketMQ's signatures are sent in plaintext")
 
 
 def _make(path: Path, text: str) -> None:

@@ -265,4 +265,5 @@ def _explain_other(key: str, as_json: bool) -> None:
 
 
 def _why_aside(key: str) -> str:
-    return WITHOUT_MEANING.get(key, "the key belongs to the other server")
+    other = "brokers" if key in keys_of(BrokerConfig) else "NameServers"
+    return WITHOUT_MEANING.get(key, f"only {other} have this key")

@@ -87,7 +87,9 @@ def use(name: Name) -> None:
 
 def set_context(
     name: Name,
-    namesrv: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="NameServers, separated by ;")] = None,
+    namesrv: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="NameServers, separated by semicolons.")
+    ] = None,
     http: Annotated[str | None, typer.Option(metavar="URL", help="The broker's HTTP address.")] = None,
     token_file: Annotated[str | None, typer.Option(metavar="FILE", help="File with the httpToken.")] = None,
     access_key: Annotated[
@@ -123,13 +125,15 @@ def set_context(
         )
     for option, value in given.items():
         if value is not None and not value.isprintable():
-            raise CommandError(f"--{option.replace('_', '-')}: the value contains unprintable characters", EXIT_USAGE)
+            text = f"--{option.replace('_', '-')}: the value contains unprintable characters: remove them"
+            raise CommandError(text, EXIT_USAGE)
     _check_addresses(namesrv, http)
     contexts = load(path_of_file())
     before = contexts.table.get(name, Context())
     for option in ("tls", "tls_insecure"):
         if given[option] not in (None, "", "true", "false"):
-            raise CommandError(f"--{option.replace('_', '-')}: use true or false", EXIT_USAGE)
+            text = f"--{option.replace('_', '-')} {given[option]!r} is invalid: use true or false"
+            raise CommandError(text, EXIT_USAGE)
     after = replace(before, **{option: value for option, value in given.items() if value is not None})
     changed = with_context(contexts, name, after)
     save(path_of_file(), changed)

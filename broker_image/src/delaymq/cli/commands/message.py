@@ -61,7 +61,8 @@ def find(
     key: Annotated[str | None, typer.Option(metavar="KEY", help="One of the message's keys.")] = None,
     unique_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="A unique id, from `send`.")] = None,
     since: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Stored at or after this time: ISO, '10m ago', ms.")
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Stored at or after this time: ISO, '10m ago', ms since 1970."),
     ] = None,
     until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored at or before this time.")] = None,
     queue: Annotated[int | None, typer.Option(min=0, help="Only this queue; only with --from and --to.")] = None,

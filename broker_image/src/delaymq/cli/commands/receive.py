@@ -63,7 +63,7 @@ def receive(
         typer.Option(
             min=0,
             max=MAX_TAIL,
-            help="Show those of the newest N messages that match, without a group or an offset change.",
+            help="Show the newest N messages, or those of them that match, without a group.",
         ),
     ] = None,
     each_queue: Annotated[bool, typer.Option("--each-queue", help="With --tail: the newest N of each queue.")] = False,

@@ -32,12 +32,16 @@ MAX_RATE: Final = 1_000_000
 def send(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic; brokers create it with the first message.")],
     bodies: Annotated[
-        list[str] | None, typer.Argument(metavar="[BODY]...", help="One message per text; - reads one from stdin.")
+        list[str] | None,
+        typer.Argument(metavar="[BODY]...", help="Message bodies, one message each; - reads one from stdin."),
     ] = None,
     lines: Annotated[
         str | None, typer.Option(metavar="FILE", help="Send each non-empty line of a file, or of stdin (-).")
     ] = None,
-    delay: Annotated[str | None, typer.Option(help="Delivery delay: 5s, 1m, 2h, a delay level of the broker.")] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(help="Delivery delay, such as 5s, 1m or 2h; it must be one of the broker's delay levels."),
+    ] = None,
     key: Annotated[
         list[str] | None, typer.Option("--key", metavar="KEY", help="A key to find the message by; repeatable.")
     ] = None,
@@ -192,7 +196,8 @@ def _body(text: str) -> bytes:
         return text.encode(errors="surrogateescape")
     data = standard_input().read(MAX_INPUT_BYTES + 1)
     if len(data) > MAX_INPUT_BYTES:
-        raise CommandError(f"standard input exceeds {MAX_INPUT_BYTES} bytes, the maximum size of a message", EXIT_USAGE)
+        text = f"standard input exceeds {MAX_INPUT_BYTES} bytes, the maximum size of a message: send less"
+        raise CommandError(text, EXIT_USAGE)
     return data
 
 
@@ -214,7 +219,7 @@ def _lines_of(file: BinaryIO, name: str) -> Iterator[bytes]:
         number += 1
         text = line.rstrip(b"\r\n")
         if len(text) > MAX_INPUT_BYTES:
-            problem = f"exceeds {MAX_INPUT_BYTES} bytes, the maximum size of a message"
-            raise CommandError(f"{name}, line {number}: {problem}", EXIT_USAGE)
+            problem = f"exceeds {MAX_INPUT_BYTES} bytes, the maximum size of a message: shorten it"
+            raise CommandError(f"{name}, line {number} {problem}", EXIT_USAGE)
         if text:
             yield text

@@ -17,7 +17,7 @@ def rocketmq_conf(config: BrokerConfig) -> str:
     store = config.store_path.absolute()
     log_bytes = _size_of_first(store / "commitlog", "*") or config.mapped_file_size_commit_log
     queue_bytes = _size_of_first(store / "consumequeue", "*/*/*") or config.mapped_file_size_consume_queue
-    lines = [f"# For RocketMQ 4.9 to open the store in {store}; stop DelayMQ first."]
+    lines = [f"# Configuration with which RocketMQ 4.9 can open the store in {store}. Stop DelayMQ first."]
     index_bytes = _size_of_first(store / "index", "*")
     slots, entries = config.max_hash_slot_num, config.max_index_num
     if index_bytes and index_bytes != _index_bytes(slots, entries):

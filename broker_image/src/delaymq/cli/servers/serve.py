@@ -117,13 +117,13 @@ def disk_note(config: BrokerConfig) -> str:
     except OSError as error:
         raise ConfigError(f"cannot access the store's folder {store}: {error.strerror}") from error
     if not place.is_dir():
-        raise ConfigError(f"cannot create the store {store}: {place} is not a folder; specify another (--store-path)")
+        raise ConfigError(f"cannot create the store {store}: {place} is not a folder: specify another --store-path")
     needed = ALLOCATED_SEGMENTS * config.mapped_file_size_commit_log
     free = shutil.disk_usage(place).free
     if (store / "commitlog").exists():
         return f"store {store}: {_size(free)} free"  # existing files keep their sizes
     text = f"store {store}: {_size(needed)} allocated at startup, {_size(free)} free"
-    return text if free >= needed else f"{text}: not enough, free some space first"
+    return text if free >= needed else f"{text}: this is not enough; free some space, or specify another --store-path"
 
 
 def _port(text: str) -> int:

@@ -175,7 +175,10 @@ def advertised_address(host: str) -> str:
         try:
             return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         except OSError as error:
-            raise ConfigError(f"--host {host}: neither an IP address nor a resolvable name ({error})") from error
+            raise ConfigError(
+                f"--host {host} is neither an IP address nor a resolvable name ({error}): specify an address of this"
+                " machine"
+            ) from error
     if address.is_unspecified:
         raise ConfigError(
             f"--host {host} means all interfaces: set the address advertised to clients with --broker-ip or brokerIP1"
@@ -223,7 +226,7 @@ def _with_token(resolved: Resolved[Config]) -> Resolved[Config]:
         with Path(path).open("rb") as file:
             token = file.read(MAX_TOKEN_BYTES).decode().splitlines()[0].strip()
     except (OSError, UnicodeDecodeError, IndexError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it contains no text"
+        why = error.strerror if isinstance(error, OSError) else "it is empty or not UTF-8 text"
         raise ConfigError(f"httpTokenFile: cannot read {path}: {why}") from error
     if not token:
         raise ConfigError(f"httpTokenFile: the first line of {path} is empty: write the token there")

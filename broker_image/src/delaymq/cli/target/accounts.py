@@ -11,8 +11,8 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.target.secret_files import secret_line
 
 SIGNING_HELP: Final = (
-    "name an account: `delaymq --access-key KEY …` (or DELAYMQ_ACCESS_KEY), and its secret with --secret-key-file FILE,"
-    " DELAYMQ_SECRET_KEY_FILE or DELAYMQ_SECRET_KEY"
+    "specify an account with `delaymq --access-key KEY …` or DELAYMQ_ACCESS_KEY, and its secret key with"
+    " `delaymq --secret-key-file FILE …`, DELAYMQ_SECRET_KEY_FILE or DELAYMQ_SECRET_KEY"
 )
 # Values of `delaymq --access-key … --secret-key-file …`: global options, given before the command.
 account_flags: dict[str, str] = {}
@@ -40,7 +40,7 @@ def account_from(said: Mapping[str, str], access_key: str, secret_key_file: str)
         file = said.get("DELAYMQ_SECRET_KEY_FILE") or (secret_key_file if key == access_key else "")
     if not key:
         if account_flags.get("secret-key-file"):
-            raise CommandError(f"a secret key without an access key: {SIGNING_HELP}", EXIT_USAGE)
+            raise CommandError(f"a secret key is given without its access key: {SIGNING_HELP}", EXIT_USAGE)
         return None
     if file:
         secret = read_secret(Path(file).expanduser())
@@ -48,7 +48,7 @@ def account_from(said: Mapping[str, str], access_key: str, secret_key_file: str)
         raise CommandError(f"no secret key for access key {key[:64]}: {SIGNING_HELP}", EXIT_USAGE)
     signature = said.get("DELAYMQ_ROCKETMQ_SIGNATURE", "true")
     if signature not in ("true", "false"):
-        raise CommandError("DELAYMQ_ROCKETMQ_SIGNATURE: use true or false", EXIT_USAGE)
+        raise CommandError(f"DELAYMQ_ROCKETMQ_SIGNATURE is {signature[:64]!r}: use true or false", EXIT_USAGE)
     return SigningAccount(key, secret, said.get("DELAYMQ_SECURITY_TOKEN") or None, signature == "true")
 
 

@@ -119,7 +119,9 @@ def explain(error: Exception, name_servers: str) -> str:
     cause = error.__cause__ if isinstance(error, SendError) else error
     if isinstance(cause, UnreachableError) and " TLS" in str(cause):
         # A server is listening, but with other TLS requirements.
-        return f"{cause}. Options: `delaymq --tls`, `--tls-ca FILE`, `--tls-server-name NAME`, `--tls-insecure`."
+        return (
+            f"{cause}. Options before the command set up TLS: `delaymq --tls --tls-ca FILE --tls-server-name NAME …`."
+        )
     if isinstance(cause, UnreachableError) and " HTTP" in str(cause):
         return (
             f"{cause}. --namesrv takes the NameServer's address (default port 9876), --http the broker's HTTP address."
@@ -150,7 +152,7 @@ async def _unknown_topic(client: Client, error: NoRouteError) -> CommandError:
     if error.topic.startswith(RETRY_PREFIX):
         return unknown_group(error.topic.removeprefix(RETRY_PREFIX), known)
     near = closest_name(error.topic, known)
-    return CommandError(f"{error}{f'. Similar names: {near}' if near else ''}")
+    return CommandError(f"{error}{f'; did you mean {near}?' if near else ''}")
 
 
 def unknown_group(group: str, topics: Iterable[str]) -> CommandError:
@@ -161,7 +163,7 @@ def unknown_group(group: str, topics: Iterable[str]) -> CommandError:
     groups = [topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)]
     near = closest_name(group, groups)
     text = f"no broker has group {group}: its first consumer creates it, or `delaymq group create`"
-    return CommandError(f"{text}{f'. Similar names: {near}' if near else ''}")
+    return CommandError(f"{text}{f'; did you mean {near}?' if near else ''}")
 
 
 def closest_name(wanted: str, names: Iterable[str]) -> str:

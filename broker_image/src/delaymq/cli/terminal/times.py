@@ -60,7 +60,7 @@ def format_moment(ms: int, now_ms: int) -> str:
 
 
 def format_clock(ms: int | None, now_ms: int) -> str:
-    """Format as `12:00:00` today, else with the date, because a future time of day alone would look past."""
+    """Format as `12:00:00` today, else with the date, because a future time without a date would look past."""
     if ms is None:
         return ""
     try:

@@ -37,7 +37,7 @@ async def pending_counts(client: Client, where: Target, topic: str) -> list[str]
     )
     lines = [each for each in told if each]
     if left_out := len(masters) - len(asked):
-        lines.append(f"{counted(left_out, 'more broker')} not queried for counts")
+        lines.append(f"delayed messages at {counted(left_out, 'more broker')} are not counted")
     return lines
 
 

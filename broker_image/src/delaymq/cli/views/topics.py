@@ -170,5 +170,5 @@ def unknown_topic(topic: str, known: set[str] | list[str]) -> CommandError:
     if problem is not None:
         return CommandError(problem, EXIT_USAGE)
     near = closest_name(topic, known)
-    hint = f". Similar names: {near}" if near else ": create it with `delaymq topic create`"
+    hint = f": did you mean {near}?" if near else ": create it with `delaymq topic create`"
     return CommandError(f"no broker has topic {topic}{hint}")

@@ -116,4 +116,4 @@ def _free_ports() -> tuple[int, int, int]:
             with contextlib.suppress(OSError):
                 held.enter_context(socket.socket()).bind((HOST, ports[0] - 2))
                 return ports[0], ports[1], ports[2]
-    raise CommandError("no free ports on 127.0.0.1")
+    raise CommandError("found no free ports on 127.0.0.1: try again")

@@ -174,10 +174,10 @@ def create(
 def delete(
     group: GroupName,
     keep_offsets: Annotated[
-        bool, typer.Option("--keep-offsets", help="Keep them, so that the group can continue later.")
+        bool, typer.Option("--keep-offsets", help="Keep the consumer offsets, so that the group can continue later.")
     ] = False,
     keep_dead_letters: Annotated[
-        bool, typer.Option("--keep-dead-letters", help="Keep the dead letters readable.")
+        bool, typer.Option("--keep-dead-letters", help="Keep the dead letters, which remain readable.")
     ] = False,
     yes: Yes = False,
     namesrv: NameServers = None,

@@ -90,7 +90,7 @@ def _show(out: Console, info: ConsumerRunningInfo) -> None:
         for topic, status in sorted(info.status_table.items())
     ]  # fmt: skip
     out.print()
-    columns = ("topic", "pulled/s", "consumed/s", "failed/s", "handler ms", "failed per hour")
+    columns = ("topic", "pulled/s", "consumed/s", "failed/s", "handler ms", "failed in last hour")
     out.print(table(columns, rates))
     out.print()
     settings = sorted(info.properties.items())

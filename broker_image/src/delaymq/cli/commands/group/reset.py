@@ -77,7 +77,7 @@ async def _check_topic(client: Client, topic: str) -> None:
     known = await Admin(client).topics()
     if topic not in known:
         near = closest_name(topic, known)
-        raise CommandError(f"no broker has topic {topic}{f'. Similar names: {near}' if near else ''}")
+        raise CommandError(f"no broker has topic {topic}{f': did you mean {near}?' if near else ''}")
 
 
 def _check_alone(seen: GroupView) -> None:

@@ -29,7 +29,8 @@ def export(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a store or a backup.")],
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic.")] = None,
     since: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Stored at or after this time: ISO, '10m ago', ms.")
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Stored at or after this time: ISO, '10m ago', ms since 1970."),
     ] = None,
     until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored before this time.")] = None,
     delayed: Annotated[

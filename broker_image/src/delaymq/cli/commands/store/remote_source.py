@@ -60,7 +60,7 @@ class RemoteSource:
                 return self._state(told, files, positions)
             except (TypeError, ValueError) as error:
                 raise self._unusable(error) from error
-        raise BackupError("the broker deletes its commit log faster than it can be pinned")
+        raise BackupError("the broker deletes its commit log faster than it can be pinned: try again later")
 
     def _state(self, told: Store, files: Files, positions: Positions) -> SourceState:
         return SourceState(
@@ -133,7 +133,7 @@ class RemoteSource:
             # Either the segment is already copied, or a read will find it gone.
             self._renewed_at = time.monotonic()
             return False
-        why = problem.message or "does the broker have this version?"
+        why = problem.message or "does the broker have the same version as this command?"
         raise BackupError(f"{self._shown} rejected the pin ({reply.status} {problem.code}): {why}")
 
     def _get(self, path: str, kind: type[_T]) -> _T:
@@ -183,5 +183,6 @@ class RemoteSource:
 
     def _unusable(self, error: Exception) -> CommandError:
         return CommandError(
-            f"{self._shown} returned unusable data for a backup ({error}): does the broker have this version?"
+            f"{self._shown} returned data that cannot be backed up ({error}): does the broker have the same version as"
+            " this command?"
         )

@@ -123,7 +123,7 @@ def _finish(work: Restore, store: Path, choice: OverduePolicy, yes: bool) -> Reo
         return reopen(store, work.manifest, work.options(), choice, may_drop)
     except CommandError as error:
         raise CommandError(
-            f"{error}. The store is restored with deliveries paused: start a broker on it and use"
+            f"{error}; the store is restored with deliveries paused: start a broker on it and use"
             " `delaymq delay resume`",
             error.exit_code,
         ) from error
