@@ -125,7 +125,7 @@ def test_search_queries_a_bounded_number_of_brokers(monkeypatch: pytest.MonkeyPa
         brokers = [FakeBroker(name) for name in "abc"]
         async with running(*brokers) as (client, _):
             assert await pending_counts(client, replace(WHERE, token=""), "T") == [
-                "1 more broker not queried for counts"
+                "delayed messages at 1 more broker are not counted"
             ]
         assert [len(each.asked(RequestCode.GET_BROKER_CONFIG)) for each in brokers] == [1, 1, 0]
 

@@ -30,7 +30,7 @@ class Credentials:
 
         TransportError if the connection ends.
         """
-        from delaymq.transport.signing import sign_requests  # who does not sign does not load what it takes
+        from delaymq.transport.signing import sign_requests  # loaded only by clients that sign
 
         return await sign_requests(
             connection,

@@ -82,7 +82,7 @@ def refusal(address: str, answer: Command) -> RefusedError:
 class NoRouteError(ClientError):
     """No broker serves `topic`."""
 
-    def __init__(self, topic: str, hint: str = "create it, or allow autoCreateTopicEnable on the broker") -> None:
+    def __init__(self, topic: str, hint: str = "create it, or set autoCreateTopicEnable=true on the broker") -> None:
         super().__init__(f"no broker serves topic {topic}: {hint}")
         self.topic = topic
 
@@ -95,7 +95,8 @@ class SendError(ClientError):
     """A send failed on every attempt; the last cause is chained. After a timeout the message may be stored."""
 
     def __init__(self, topic: str, attempts: int, cause: ClientError) -> None:
-        super().__init__(f"could not send to {topic} after {attempts} attempt(s): {cause}")
+        counted = f"{attempts} attempt{'' if attempts == 1 else 's'}"
+        super().__init__(f"could not send to {topic} after {counted}: {cause}")
         self.topic = topic
         self.attempts = attempts
 

@@ -9,12 +9,12 @@ from delaymq.message.errors import IllegalMessageError
 
 SHOWN_CHARACTERS: Final = 60
 """Maximum number of characters of an invalid value shown in an error."""
-_KINDS: Final[Mapping[str, tuple[type, str]]] = {
-    "topic": (str, "a string"),
-    "tags": (str, "a string: a message has one tag"),
-    "properties": (dict, "a dict of strings"),
-    "delay_level": (int, "a whole number; for a delay such as '5s' use send(message, delay='5s')"),
-    "flag": (int, "a whole number"),
+_KINDS: Final[Mapping[str, tuple[type, str, str]]] = {
+    "topic": (str, "a string", ""),
+    "tags": (str, "a string", ": a message has one tag"),
+    "properties": (dict, "a dict of strings", ""),
+    "delay_level": (int, "a whole number", ": for a delay such as '5s', use send(message, delay='5s')"),
+    "flag": (int, "a whole number", ""),
 }
 
 
@@ -42,10 +42,10 @@ def checked_keys(keys: object) -> tuple[str, ...]:
 
 def check_kinds(message: object) -> None:
     """Raise IllegalMessageError if another field of `message` has a value of the wrong type."""
-    for name, (kind, words) in _KINDS.items():
+    for name, (kind, words, hint) in _KINDS.items():
         value = getattr(message, name)
         if not isinstance(value, kind):
-            raise IllegalMessageError(f"{name} must be {words}, not {_shown(value)}")
+            raise IllegalMessageError(f"{name} must be {words}, not {_shown(value)}{hint}")
 
 
 def check_property(name: object, value: object) -> None:

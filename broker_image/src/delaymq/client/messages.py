@@ -37,7 +37,7 @@ _RESERVED: Final = frozenset(
         names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID,
     }
 )  # fmt: skip
-"""What only brokers and this client may set."""
+"""Properties that only brokers and this client may set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,7 +189,7 @@ def properties_text(properties: dict[str, str]) -> str:
 
 def _plain(text: str, what: str) -> str:
     if not is_storable("x", text):
-        raise IllegalMessageError(f"{what} {text!r} must not hold \\x01 or \\x02")
+        raise IllegalMessageError(f"{what} {text!r} must not contain \\x01 or \\x02")
     return text
 
 
@@ -261,11 +261,12 @@ def received(record: Record, broker_name: str, retry_topic: str = "") -> Receive
     properties = record.properties
     body = record.body
     if record.sys_flag & flags.COMPRESSED:
-        # One message that nobody can read must not hold up all behind it.
+        # One unreadable message must not block those after it.
         try:
             body = inflate(body, record.sys_flag)
         except RecordError as error:
-            _logger.warning("message at %d of %s: %s", record.physical_offset, broker_name, error)
+            text = "the body at physical offset %d of %s is returned as stored, because it cannot be decompressed: %s"
+            _logger.warning(text, record.physical_offset, broker_name, error)
     own_id = offset_message_id(record.store_host, record.physical_offset)
     topic = record.topic
     if topic == retry_topic:

@@ -9,9 +9,11 @@ from pathlib import Path
 from delaymq.client.credentials import Credentials
 from delaymq.client.tls import TlsOptions
 
+_BAD_TIMESTAMP = "consume_timestamp_ms must be a time in ms since 1970, or 0 for half an hour ago, not {}"
+
 
 class ConsumeFrom(StrEnum):
-    """Where a group without a stored offset starts in a queue.
+    """Start position of a group in a queue without a stored offset.
 
     By RocketMQ's rule, all of them start at offset 0 of a young queue: one whose first message still exists and counts
     as in memory (the broker's accessMessageInMemoryMaxRatio).
@@ -23,7 +25,7 @@ class ConsumeFrom(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Which members receive a message: one member of the group, or every member."""
+    """Distribution of messages: each to one member of the group, or to every member."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
@@ -132,10 +134,10 @@ class PushConsumerOptions:
     """Options of a push consumer. Where RocketMQ has the same setting, the default is the same."""
 
     model: MessageModel = MessageModel.CLUSTERING
-    """Which members receive a message: one member of the group, or every member."""
+    """Distribution of messages: each to one member of the group, or to every member."""
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    """Where a group starts in a queue for which the broker (or the file) has no offset. A young queue is always
-    consumed from its first message."""
+    """Start position in a queue for which the broker (or the file) has no offset. A young queue is always consumed
+    from its first message."""
     consume_timestamp_ms: int = 0
     """With ConsumeFrom.TIMESTAMP: start with the first message stored at or after this time. 0: half an hour before
     now."""
@@ -199,12 +201,14 @@ class PushConsumerOptions:
 
     def __post_init__(self) -> None:
         if self.max_reconsume_times < -1:
-            raise ValueError("max_reconsume_times is -1 (RocketMQ's defaults) or more")
+            raise ValueError(
+                f"max_reconsume_times must be -1 (RocketMQ's defaults) or more, not {self.max_reconsume_times}"
+            )
         if self.consume_timestamp_ms < 0:
-            raise ValueError("consume_timestamp_ms is a time in ms since 1970, or 0 for half an hour ago")
+            raise ValueError(_BAD_TIMESTAMP.format(self.consume_timestamp_ms))
         for name in ("max_cached_messages_of_topic", "max_cached_bytes_of_topic"):
             if getattr(self, name) != -1 and getattr(self, name) <= 0:
-                raise ValueError(f"{name} is -1 (no such limit) or more than 0, not {getattr(self, name)}")
+                raise ValueError(f"{name} must be -1 (no such limit) or more than 0, not {getattr(self, name)}")
         _positive(
             self, "consume_timestamp_ms", "max_reconsume_times", "retry_delay_level", "max_cached_messages_of_topic",
             "max_cached_bytes_of_topic",
@@ -225,8 +229,8 @@ class LitePullOptions:
     """Options of a lite pull consumer: how it prefetches messages and commits offsets."""
 
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    """Where a group starts in a queue for which the broker has no offset. A young queue is always consumed from its
-    first message."""
+    """Start position in a queue for which the broker has no offset. A young queue is always consumed from its first
+    message."""
     consume_timestamp_ms: int = 0
     """With ConsumeFrom.TIMESTAMP: start with the first message stored at or after this time. 0: half an hour before
     now."""
@@ -256,7 +260,7 @@ class LitePullOptions:
 
     def __post_init__(self) -> None:
         if self.consume_timestamp_ms < 0:
-            raise ValueError("consume_timestamp_ms is a time in ms since 1970, or 0 for half an hour ago")
+            raise ValueError(_BAD_TIMESTAMP.format(self.consume_timestamp_ms))
         _positive(self, "consume_timestamp_ms")
 
 

@@ -79,7 +79,7 @@ class MessageCalls(AdminCalls):
                 for name in some
             ):
                 found += part
-        # The broker's index knows hashes only.
+        # The broker's index contains only hashes of keys.
         matching = [message for message in found if key in message.keys or key == message.message_id]
         return sorted(matching, key=lambda message: message.store_timestamp_ms)[:max_messages]
 

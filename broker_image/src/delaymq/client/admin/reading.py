@@ -53,7 +53,7 @@ class QueueReading:
         if low >= high:
             return high
         at = min(max(await self._calls.offset_at(queue, at_ms), low), high - 1)
-        while at > low:  # back over those that have the same time
+        while at > low:  # skip back over messages with the same time
             begin = max(at - PULL_BATCH, low)
             before = [each for each in await self.read(queue, begin, at) if each.queue_offset < at]
             if not before or before[0].store_timestamp_ms < at_ms:

@@ -97,7 +97,7 @@ class ResetCalls(AdminCalls):
                 return None
             if error.code != ResponseCode.SYSTEM_ERROR or "not exist" not in error.remark:
                 raise
-        # Brokers refuse it while a queue has no offset of the group yet: it gets the one that it is to have anyway.
+        # Brokers reject a reset while the group has no offset in a queue, so the new offsets are set first.
         await self._set_offsets(group, queues, at_ms)
         try:
             return await self._invoke_reset(address, group, topic, at_ms)

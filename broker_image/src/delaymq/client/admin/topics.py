@@ -53,7 +53,7 @@ class TopicCalls(AdminCalls):
         config = TopicConfig(topic=topic, write_queues=queues, read_queues=queues, permission=perm)
         for address in (await self.masters(cluster)).values():
             await self.put_topic(address, config)
-        # Brokers tell NameServers about it without waiting for their answers.
+        # Brokers register the topic without waiting for the responses of the NameServers.
         for _ in range(ROUTE_WAIT_MS // ROUTE_POLL_MS):
             if await self.topic_exists(topic):
                 return

@@ -55,7 +55,7 @@ class GroupMember:
             raise ValueError(f"the consumer of {self.group} has already been started")
         await check_expressions(self._client, self.group, self._subscriptions.values())
 
-    # What the client asks of its members.
+    # Called by the client.
 
     def producer_data(self) -> ProducerData | None:
         return None

@@ -75,10 +75,10 @@ class LitePullConsumer(SeekingMember):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What was being worked on when it failed is not done: it comes again.
+        # Messages being processed during an error are not consumed and are delivered again.
         await self._close(finish=kind is None)
 
-    # What is read.
+    # Subscriptions and assignments.
 
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Subscribe to messages of `topic` with one of these tags (`A || B`, `*` for all), before or after the
@@ -169,7 +169,7 @@ class LitePullConsumer(SeekingMember):
         """The paused queues."""
         return frozenset(self._buffer.paused)
 
-    # From start to end.
+    # Start and close.
 
     async def start(self) -> None:
         """Join the group; messages can be polled as soon as queues are assigned.
@@ -187,7 +187,7 @@ class LitePullConsumer(SeekingMember):
         """Commit the polled messages (with auto commit) and leave the group. A waiting poll returns no messages."""
         await self._close(finish=True)
 
-    # What the client asks of its members.
+    # Called by the client.
 
     def consumer_data(self) -> ConsumerData | None:
         return self._consumer_data(POLLED, MessageModel.CLUSTERING, self.options.consume_from)
@@ -206,7 +206,7 @@ class LitePullConsumer(SeekingMember):
             statuses=self._tally.statuses(),
         )
 
-    # Inside.
+    # Internal.
 
     async def _poll(self, timeout_ms: int, max_messages: int) -> list[ReceivedMessage]:
         self._finish_taken()
@@ -221,7 +221,7 @@ class LitePullConsumer(SeekingMember):
 
     async def _messages(self) -> AsyncIterator[ReceivedMessage]:
         while self._joined:
-            # One at a time: what a caller that leaves its loop has not seen must not count as done.
+            # One at a time: messages not yet yielded when a caller leaves its loop must not count as consumed.
             for message in await self.poll(max_messages=1):
                 yield message
 
@@ -251,7 +251,7 @@ class LitePullConsumer(SeekingMember):
                 self._buffer.finish_taken()
             await self._assignment.commit()
         finally:
-            # Also when the caller is cancelled: nothing of it goes on.
+            # Also if the caller is cancelled, so that no task continues.
             self._background.cancel()
             self._assignment.clear()
             self._client.leave(self)

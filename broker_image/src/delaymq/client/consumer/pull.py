@@ -64,7 +64,7 @@ class PullConsumer:
             self._topics[queue.topic] = subscription
         return await self.calls.pull(queue, offset, subscription, max_messages=max_messages, suspend_ms=suspend_ms)
 
-    # What the client asks of its members.
+    # Called by the client.
 
     def producer_data(self) -> ProducerData | None:
         return None

@@ -81,7 +81,7 @@ class _GroupConsumer(GroupMember):
         topic or tags.
         """
         self._subscriptions[topic] = subscription_to(topic, tags, sql, now_ms())
-        if topic != self.retry_topic:  # its messages count for the topics that they came from
+        if topic != self.retry_topic:  # its messages count for their original topics
             self._tally.add_topic(topic)
         self._assignment.subscription_changed(topic)
 
@@ -142,7 +142,7 @@ class _GroupConsumer(GroupMember):
             await self.commit()
             await self._assignment.unlock()
         finally:
-            # Also when the caller is cancelled: nothing of it goes on.
+            # Also if the caller is cancelled, so that no task continues.
             self._background.cancel()
             if self._tracer is not None:
                 self._tracer.cancel()
@@ -163,7 +163,7 @@ class _GroupConsumer(GroupMember):
         if self._file is not None:
             self._file.close()
 
-    # What the client asks of its members.
+    # Called by the client.
 
     def consumer_data(self) -> ConsumerData | None:
         return self._consumer_data(PUSHED, self.options.model, self.options.consume_from)

@@ -77,7 +77,7 @@ class SeekingMember(GroupMember, ABC):
         self._background.spawn(self._reset(offsets))
 
     async def _reset(self, offsets: dict[MessageQueue, int]) -> None:
-        # Of the group's other members too: whoever gets one of their queues later must go on where they were by then.
+        # The request also contains queues of other members, whose progress must be kept for their next owners.
         ours = self._shares.assigned or self.assigned
         offsets = {queue: offset for queue, offset in offsets.items() if queue in ours}
         for queue, offset in offsets.items():

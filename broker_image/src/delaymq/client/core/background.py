@@ -23,7 +23,7 @@ class Background:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start `work`; exceptions are logged."""
         task = asyncio.get_running_loop().create_task(self._logged(work))
-        # A task that is cancelled before its first step never reaches what it was to run.
+        # A task that is cancelled before its first step never runs its coroutine.
         task.add_done_callback(lambda _: work.close())
         if self._closed:
             task.cancel()

@@ -74,7 +74,7 @@ class Client:
         """Members that were started and are not closed."""
         self._left = asyncio.Event()
         self._routes = RouteCache(self._name_servers, self.background)
-        # Each is the method itself: the first is called with every send.
+        # Bound methods without a wrapper, since the first one is called for every send.
         self.known_route = self._routes.known
         self.known_addresses = self._routes.addresses
         self.route = self._routes.route
@@ -131,7 +131,7 @@ class Client:
 
     async def join(self, member: Member) -> None:
         """Register a new member with the brokers, by heartbeats that continue until it leaves."""
-        if self._closing:  # those that are there are closed one by one, and nobody would close this one
+        if self._closing:  # existing members are being closed, and a new one would remain open
             raise ClosedError("the client is closed")
         if not self.client_id:
             raise ClosedError("the client has not been started: use `async with Client(...)` or await start()")
@@ -223,17 +223,17 @@ class Client:
                 return address
         raise NoRouteError(queue.topic, f"its route has no address of broker {queue.broker_name} at present")
 
-    # What the network tells.
+    # Called by the network.
 
     def _wrong_server(self, address: str, server: str) -> str | None:
-        # A peer in between could have requests for one server carried out by another.
+        # An intermediary could otherwise redirect requests for one server to another.
         names = self._routes.names_at(address)
         if not names or any(is_broker(server, name, address) for name in names):
             return None
         return f"{server} responded there instead of broker {' or '.join(sorted(names))}"
 
     async def _connected(self, address: str, connection: RemotingConnection) -> None:
-        # A broker that was restarted knows this client's groups again before the first request comes.
+        # A restarted broker receives this client's groups before the first request.
         if address in self.name_servers or not self.members:
             return
         try:

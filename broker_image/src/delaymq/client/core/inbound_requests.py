@@ -120,7 +120,7 @@ class InboundRequests:
     def _consumers(self, group: str | None) -> list[Member]:
         return [member for member in self._client.members if group is not None and group_of(member) == group]
 
-    # One function a request.
+    # One function per request code.
 
     def _members_changed(self, connection: RemotingConnection, command: Command) -> Answer:
         for member in self._consumers(command.fields.get("consumerGroup")):
@@ -147,7 +147,7 @@ class InboundRequests:
             if isinstance(member, ReportsStatus):
                 info = member.running_info()
                 if header.jstack_enable:
-                    # Only then: stacks of thousands of tasks take a while.
+                    # Only on request, since the stacks of thousands of tasks take a while.
                     from delaymq.client.core.task_stacks import task_stacks
 
                     info.jstack = task_stacks()

@@ -39,7 +39,7 @@ class NameServers:
             try:
                 answer = await self._network.request(self.addresses[index], command, timeout_ms)
             except asyncio.CancelledError:
-                # Whoever asked gave up waiting: the next one begins elsewhere.
+                # The caller was cancelled while waiting: the next request starts with another NameServer.
                 self._first = (index + 1) % count
                 raise
             except RefusedError as error:

@@ -93,7 +93,7 @@ class Network:
         except TransportError as error:
             raise UnreachableError(address, plain_text(error)) from error
         if answer.code == ResponseCode.SYSTEM_ERROR and NEW_CHALLENGE in (answer.remark or ""):
-            connection.close()  # the next request asks for one
+            connection.close()  # the next request obtains a new one
         return answer
 
     async def _ready(self, address: str, timeout_ms: int) -> tuple[RemotingConnection, int]:
@@ -144,7 +144,7 @@ class Network:
             raise UnreachableError(address, plain_text(error)) from error
         try:
             if self._credentials is not None:
-                # Before all other requests.
+                # Before any other request.
                 await self._sign(address, connection, self._credentials)
             await self._on_connected(address, connection)
         except BaseException:

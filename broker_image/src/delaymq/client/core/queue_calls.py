@@ -28,7 +28,7 @@ from delaymq.protocol.headers import (
 
 MAY_SUSPEND = 2
 WITH_SUBSCRIPTION = 4
-# The answer to a held pull may come this long after the time that it may be held: the broker looks every 5 s.
+# Maximum delay of the response after the hold time of a pull, since brokers check held pulls every 5 s.
 HELD_PULL_MARGIN_MS = 15_000
 ENOUGH_BYTES = 32 * 1024 * 1024
 """Maximum decompressed size of the bodies of a pull; the rest is pulled again. 32 messages of a few KiB can be 2 GiB
@@ -89,7 +89,7 @@ class QueueCalls:
         try:
             answer = await self._client.network.invoke(address, command, timeout_ms)
         except ClientError:
-            self._suggested.pop(queue, None)  # a slave that is gone: the master has it too
+            self._suggested.pop(queue, None)  # the slave is gone, and the master has the messages, too
             raise
         try:
             status = PullStatus(answer.code)
@@ -170,7 +170,7 @@ class QueueCalls:
             return SearchOffsetResponseHeader.from_fields(answer.fields).offset
 
     async def _offset(self, queue: MessageQueue, code: RequestCode) -> int:
-        # Requests 30 and 31 and their answers have the same fields.
+        # Requests 30 and 31 and their responses have the same fields.
         header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         address = await self._client.address_of(queue)
         answer = await self._client.request(address, request_command(code, header.to_fields()))

@@ -88,7 +88,7 @@ class PendingReplies:
         properties = parse_properties(header.properties or "")
         reply = self._open.get(properties.get(names.CORRELATION_ID, ""))
         if reply is None:
-            # It came too late, or twice: the one who replied can do nothing about it.
+            # It is late or a duplicate, which the consumer that replied cannot change.
             _logger.info("no request is waiting for the reply: message %s", properties.get(names.UNIQUE_KEY))
         elif not reply.done():
             properties[names.REPLY_ARRIVE_TIME] = str(now_ms())
@@ -112,8 +112,8 @@ async def reply_message(reply: Reply) -> ReceivedMessage:
             else:
                 body = inflate(body, header.sys_flag)
         except RecordError as error:
-            _logger.warning("a reply to a request of this client: %s", error)
-    # A reply has its place in no queue yet; only who kept it knows one.
+            _logger.warning("the body of a reply is returned as received, because it cannot be decompressed: %s", error)
+    # A pushed reply has no position in a queue.
     own_id = offset_message_id(b"\0" * 8, 0)
     return ReceivedMessage(
         topic=header.topic,

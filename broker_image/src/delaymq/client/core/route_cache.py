@@ -115,7 +115,7 @@ class RouteCache:
             self._refreshing.discard(topic)
 
     async def _load_shared(self, topic: str, shown: str = "") -> TopicRoute:
-        # A thousand sends that begin together ask once; and whoever gives up does not end it for the others.
+        # Concurrent sends share one request, which the cancellation of one of them does not end.
         try:
             return await self._calls.call(topic, lambda: self._load(topic))
         except NoRouteError as error:
@@ -124,7 +124,7 @@ class RouteCache:
     async def _load(self, topic: str) -> TopicRoute:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         try:
-            # A NameServer that was just restarted knows no topic until the brokers have told it again.
+            # A restarted NameServer has no topics until the brokers have registered again.
             command = request_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_fields())
             answer = await self._name_servers.request(command, unless_all=ResponseCode.TOPIC_NOT_EXIST)
             with reading_answer("the NameServer"):

@@ -50,4 +50,4 @@ class SharedCalls(Generic[Key, Value]):
     def _done(self, key: Key, task: asyncio.Task[Value]) -> None:
         self._tasks.pop(key, None)
         if not task.cancelled():
-            task.exception()  # so that asyncio does not complain when all who waited have gone
+            task.exception()  # avoids a warning of asyncio if no caller is waiting any more

@@ -48,7 +48,7 @@ class InFlight:
             await room
         except asyncio.CancelledError:
             if room.done() and not room.cancelled() and room.exception() is None:
-                self.leave(size_bytes)  # it was let in at the moment when it was given up
+                self.leave(size_bytes)  # it was admitted at the moment of its cancellation
             else:
                 room.cancel()
                 self._admit_waiting()
@@ -75,7 +75,7 @@ class InFlight:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await self._emptied.wait()
             except TimeoutError:
-                pass  # they end by their own timeouts, or with the client
+                pass  # they end at their own timeouts, or with the client
             finally:
                 self._emptied = None
 

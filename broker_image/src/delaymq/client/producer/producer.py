@@ -157,7 +157,7 @@ class Producer:
             async with asyncio.timeout(limit_ms / 1000):
                 await self._delivery.oneway(outgoing, queue, ordering_key)
         except TimeoutError:
-            failed = ClientError(f"it could not be written within {limit_ms} ms")
+            failed = ClientError(f"the message could not be written within {limit_ms} ms")
             raise SendError(outgoing.topic, 1, failed) from failed
         except (UnreachableError, AnswerTimeoutError) as error:
             self._client.refresh_soon(outgoing.topic)
@@ -192,7 +192,7 @@ class Producer:
             try:
                 await self._send(outgoing, queue, ordering_key, min(timeout_ms, self.options.send_timeout_ms))
             except SendError:
-                if not reply.done():  # otherwise only the answer was lost
+                if not reply.done():  # otherwise only the response was lost
                     raise
             try:
                 async with asyncio.timeout_at(deadline):
@@ -227,7 +227,7 @@ class Producer:
         """Return the writable queues of a topic. Raises NoRouteError, or ClientError if no NameServer responds."""
         return (await self._client.route_to_send(topic, self.options.new_topic_queues)).writable
 
-    # What the client asks of its members.
+    # Called by the client.
 
     def producer_data(self) -> ProducerData | None:
         return ProducerData(group_name=self.group)
@@ -244,7 +244,7 @@ class Producer:
     def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
         """Do nothing: producers have no offsets."""
 
-    # Inside.
+    # Internal.
 
     def _check(self, queue: MessageQueue | None, ordering_key: str | None) -> None:
         if not self._started:

@@ -153,8 +153,7 @@ class TransactionProducer(Producer):
             outgoing = await outgoing_message(
                 message, delay, self._client.unique_ids, self.options, own, flags.TRANSACTION_PREPARED
             )
-            # Without a second attempt whose first one may have been stored: there would be two halves of one
-            # transaction.
+            # No further attempt if the first one may have been stored: the transaction would have two half messages.
             outgoing = msgspec.structs.replace(outgoing, once_only=True, delays_commit=delayed)
             await self._introduce(outgoing.topic, deadline)
             sent = await self._send(outgoing, queue, ordering_key, timeout_ms)
@@ -168,7 +167,7 @@ class TransactionProducer(Producer):
             self._idle.set()
         return TransactionResult(sent, state)
 
-    # What brokers ask.
+    # Called for requests of brokers.
 
     def check(self, address: str, half: Record, broker_name: str, header: CheckTransactionStateRequestHeader) -> None:
         """Check a transaction in the background and report the outcome. Checks above the limit are dropped; the
@@ -178,12 +177,13 @@ class TransactionProducer(Producer):
         if self._closing or not self._started or key in self._checks:
             return
         if len(self._checks) >= self.options.max_open_checks:
-            _logger.warning("%s: %d transactions are being checked already", self.group, len(self._checks))
+            text = "%s: omitted the check of a transaction, since %d are in progress; the broker will check again"
+            _logger.warning(text, self.group, len(self._checks))
             return
         self._checks.add(key)
         self._background.spawn(self._check_back(address, half, broker_name, header))
 
-    # Inside.
+    # Internal.
 
     def _offset_of(self, sent: SendResult) -> int:
         try:
@@ -217,7 +217,7 @@ class TransactionProducer(Producer):
             self._trace(message.topic, message.tags, " ".join(message.keys), header, address, state)
             await self._end_transaction(address, header, sent.queue.broker_name, remark)
         except ClientError as error:
-            # It has been executed: the caller must not take it for failed. The broker asks how it ended.
+            # The transaction was executed, so no error is raised; the broker will check its outcome.
             _logger.warning("the broker could not be notified that %s is %s: %s", sent.message_id, state.name, error)
 
     async def _address_of(self, queue: MessageQueue) -> str:

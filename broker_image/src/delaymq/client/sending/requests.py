@@ -30,7 +30,7 @@ RETRIED = frozenset(
         ResponseCode.NO_PERMISSION, ResponseCode.NO_BUYER_ID, ResponseCode.NOT_IN_CURRENT_UNIT,
     }
 )  # fmt: skip
-"""What another attempt, best on another broker, may cure."""
+"""Response codes after which another attempt may succeed, preferably on another broker."""
 
 
 def send_command(

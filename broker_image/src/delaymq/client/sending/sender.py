@@ -87,7 +87,7 @@ class Sender:
                     raise
                 failed = error
                 if outgoing.is_reply and self._all_tried(attempts):
-                    break  # the same broker would only keep the reply once more
+                    break  # the same broker would only store the reply again
             except UnreachableError as error:
                 failed = error
                 if outgoing.once_only and isinstance(error.__cause__, ConnectionClosedError):
@@ -95,7 +95,7 @@ class Sender:
             except AnswerTimeoutError as error:
                 failed = error
                 if attempts.is_asked:
-                    break  # it had all the time that was left, and the message may be stored
+                    break  # the attempt used all the remaining time, and the message may be stored
             except TimeoutError:
                 # A slow NameServer, or a request for a broker's delay levels.
                 failed = AnswerTimeoutError(attempts.address or f"the route of {outgoing.topic}", limit_ms)
@@ -122,7 +122,7 @@ class Sender:
         attempts.is_asked = False
         outgoing = attempts.outgoing
         if attempts.number == 1 and outgoing.needs_no_broker and self._client.known_route(outgoing.topic) is not None:
-            queue, command = await self._prepared(attempts)  # nothing in it waits, so it needs no timer
+            queue, command = await self._prepared(attempts)  # no await in it blocks here, so it needs no timer
         else:
             async with asyncio.timeout_at(attempts.deadline):
                 queue, command = await self._prepared(attempts)

@@ -1,7 +1,7 @@
 """Traces of messages in the form of RocketMQ's clients: fields joined by \\x01, traces ended by \\x02.
 
-Readers split each trace at every \\x01 and lose empty fields at its end, so that what is absent is written as Java
-writes it: `null`.
+Readers split each trace at every \\x01 and lose empty fields at its end; absent values are therefore written as
+Java writes them: `null`.
 """
 
 from __future__ import annotations

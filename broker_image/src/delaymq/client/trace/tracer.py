@@ -95,7 +95,7 @@ class Tracer:
         """Stop sending: the owner's close was cancelled, or this was closed."""
         self._background.cancel()
 
-    # What is traced.
+    # Called by the owner.
 
     def sent(self, outgoing: Outgoing, result: SendResult, began_ms: int) -> None:
         """Trace a send with a response. Each message of a batch has its own trace."""
@@ -174,7 +174,7 @@ class Tracer:
                 )
             )
 
-    # Inside.
+    # Internal.
 
     def _append(self, trace: Trace) -> None:
         if len(self._waiting) >= MAX_WAITING:

@@ -66,12 +66,12 @@ class HandlerCalls:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Something that the handler waited for was cancelled; this worker was not.
+            # A task awaited by the handler was cancelled, not this worker.
             _logger.warning("the handler was cancelled on %s", all_shown(run.messages), exc_info=True)
             done, failed = 0, True
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException:  # more than Exception: a worker that ended by it would be missing for good
+        except BaseException:  # not only Exception: a worker that ends is not replaced
             _logger.warning("the handler failed on %s", all_shown(run.messages), exc_info=True)
             done, failed = 0, True
         took_ms = (asyncio.get_running_loop().time() - run.began_s) * 1000

@@ -82,9 +82,7 @@ class ConsumeService:
         self._make_ready(reader)
 
     async def settle(self, readers: Collection[QueueReader] | None, timeout_ms: int) -> bool:
-        """Wait until no handler runs for `readers` (None: all), at most `timeout_ms`; return whether this is the
-        case.
-        """
+        """Wait until no handler runs for `readers` (None: all), at most `timeout_ms`; return whether none runs."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while any(readers is None or run.reader in readers for run in self._runs):
@@ -137,7 +135,9 @@ class ConsumeService:
             try:
                 await (self._run_in_order if self._options.ordered else self._run)(run)
             except Exception:
-                _logger.exception("%s will be retried: processing after its handler failed", shown(run.messages[0]))
+                _logger.exception(
+                    "%s will be retried: an error occurred after its handler had finished", shown(run.messages[0])
+                )
                 self._retry_later(reader, [message for _, message in run.kept], self._options.unsent_retry_ms)
             finally:
                 self._runs.discard(run)
@@ -169,7 +169,7 @@ class ConsumeService:
                 _logger.warning("%s is dropped: broadcasting consumers do not retry", shown(message))
                 run.reader.finish(message)
             elif run.reader.dropped:
-                continue  # whoever has the queue now gets it
+                continue  # the queue's next member receives it
             elif await self._retries.send_back(message, delay_level=level):
                 run.reader.finish(message)
             else:

@@ -38,14 +38,14 @@ class HandlerTimeout:
         before_s = asyncio.get_running_loop().time() - self._limit_ms / 1000
         for run in [run for run in self._runs if run.began_s <= before_s]:
             if run.ended:
-                continue  # perhaps while the ones before it were sent back
+                continue  # it may have ended while earlier ones were sent back
             if not run.warned:
                 run.warned = True
                 _logger.warning(
                     "the handler of %s has been running for more than %d ms", all_shown(run.messages), self._limit_ms
                 )
             if self._ordered:
-                continue  # its successors must not be handled before it
+                continue  # later messages must not be handled before it
             run.abandoning = asyncio.Event()
             try:
                 await self._abandon(run)
@@ -56,7 +56,7 @@ class HandlerTimeout:
     async def _abandon(self, run: Run) -> None:
         for _, message in run.kept:
             if run.reader.dropped or (self._retries is not None and not await self._retries.send_back(message)):
-                return  # the next look tries again
+                return  # the next check tries again
             run.abandoned.add(message.queue_offset)
             self._tally.failed([message])
             run.reader.finish(message)

@@ -41,7 +41,7 @@ class BrokerOffsets:
         ends = await asyncio.gather(*(self._save(queue, offset) for queue, offset in changed))
         errors = [error for error in ends if error is not None]
         if errors:
-            # Tried again every few seconds, for all queues of a broker: one line is enough.
+            # Retried every few seconds for all queues of a broker, so one line is enough.
             level = logging.DEBUG if self._is_told else logging.WARNING
             _logger.log(level, "the offsets of %d queues are not committed yet: %s", len(errors), errors[0])
         if changed:

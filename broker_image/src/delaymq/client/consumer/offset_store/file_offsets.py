@@ -88,7 +88,7 @@ class FileOffsets:
         try:
             self._written = await asyncio.to_thread(self._write_all, self._path)
         except OSError as error:
-            # Tried again every few seconds: one line is enough.
+            # Retried every few seconds, so one line is enough.
             if not self._is_told:
                 _logger.warning(
                     ("offsets could not be saved to %s, messages will be repeated after a restart: %s"),
@@ -122,7 +122,7 @@ class FileOffsets:
             self.close()
             raise OffsetsInUseError(self._path) from None
         except OSError as error:
-            # Everybody gets every message anyway: to begin as a new member is better than not to begin.
+            # Every member receives every message, so a start as a new member is better than no start.
             _logger.warning(
                 ("offsets cannot be stored in %s, messages will be repeated after a restart: %s"), self._path, error
             )
@@ -151,14 +151,14 @@ def _write(path: Path, offsets: dict[MessageQueue, int]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft, backup = path.with_name(f"{path.name}.tmp"), _backup_of(path)
     ordered = {queue: offsets[queue] for queue in sorted(offsets, key=queue_order)}
-    # The same table as in the broker's request to reset offsets.
+    # The table has the same format as in a broker's request to reset offsets.
     draft.write_bytes(ResetOffset(offset_table=ordered).encode())
     try:
         before = path.read_bytes()
     except FileNotFoundError:
         before = b""
     if before:
-        # As one step too: a crash while it is written must not leave two halves of files.
+        # Also replaced atomically, so that a crash does not leave two incomplete files.
         copy = path.with_name(f"{path.name}.bak.tmp")
         copy.write_bytes(before)
         copy.replace(backup)

@@ -106,7 +106,7 @@ class AssignedQueues:
 
     async def stop(self) -> None:
         """Stop acquiring and releasing queues, and stop pulling."""
-        # First of all, so that the queues and what is done in them stay as they are.
+        # Stopped first, so that the assignment no longer changes.
         await self._rounds.stop()
         for _, task in self._readers.values():
             task.cancel()
@@ -144,10 +144,10 @@ class AssignedQueues:
         dropped = [self._readers[queue] for queue in ours.keys() & self._readers.keys()]
         for reader, _ in dropped:
             reader.dropped = True
-        # After a commit in progress, and before the queue's offset is read again.
+        # After any commit in progress, and before the queues' offsets are read again.
         async with self._saving:
             await self._offsets.save(ours)
-        # Those that have taken their places meanwhile begin at the offsets already.
+        # Readers that have replaced them meanwhile already start at the new offsets.
         await self._drop([each[0].queue for each in dropped if self._readers.get(each[0].queue) is each], commit=False)
         self.rebalance_soon()
 
@@ -171,7 +171,7 @@ class AssignedQueues:
             or self._readers[queue][1].done()
         )
         if self._subscriptions.get(subscription.topic) is not subscription:
-            return  # it changed meanwhile: by the former tags messages of the new ones would be skipped
+            return  # the previous filter would skip messages that match the new one
         self._forget_resets(subscription.topic, share.queues)
         new = share.queues - self._readers.keys() - self._freeing
         for queue in sorted(new, key=queue_order):
@@ -210,7 +210,8 @@ class AssignedQueues:
         dropped: list[QueueReader] = []
         for queue in list(queues):
             reader, task = self._readers.pop(queue)
-            commit_it = commit and not reader.dropped  # if it is dropped already: its queue was just reset
+            # The queue of an already dropped reader was just reset.
+            commit_it = commit and not reader.dropped
             reader.drop()
             task.cancel()
             self._handling.forget(reader)

@@ -37,11 +37,11 @@ class PollBuffer:
         continue.
         """
         if len(self) < self._max_messages or not self.paused:
-            return len(self) >= self._max_messages  # each of thousands of readers asks when there is room again
+            return len(self) >= self._max_messages  # checked by each of thousands of readers once space is free
         waits_paused = sum(len(ready) for reader, ready in self._ready.items() if reader.queue in self.paused)
         return len(self) - waits_paused >= self._max_messages
 
-    # What readers and their owner call.
+    # Called by the readers and their owner.
 
     def hand_over(self, reader: QueueReader, message: ReceivedMessage) -> None:
         """Accept a message; return immediately."""
@@ -63,7 +63,7 @@ class PollBuffer:
     async def wait_until_free(self, reader: QueueReader) -> None:
         """Do nothing: no handler is running here."""
 
-    # What polls call.
+    # Called by polls.
 
     def finish_taken(self) -> set[QueueReader]:
         """Finish all taken messages and return their readers."""

@@ -86,9 +86,9 @@ class ProcessQueue:
         return self._order[0] if self._order else self._pulled_to
 
     def add(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
-        """Takes in what a pull brought, in order; `next_offset` is where the next pull begins.
+        """Add the messages of a pull, in order; `next_offset` is the start of the next pull.
 
-        The offsets of `messages` rise, from `pulled_to` on and below `next_offset`.
+        The offsets of `messages` are ascending, at least `pulled_to`, and below `next_offset`.
         """
         count, size_bytes = len(self._sizes), self._bytes
         for message in messages:

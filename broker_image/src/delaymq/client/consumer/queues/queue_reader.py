@@ -22,7 +22,7 @@ from delaymq.protocol.codes import ResponseCode
 
 FIRST_PAUSE_MS = 200
 MAX_PAUSE_MS = 3_000
-# A broker that does not hold pulls would otherwise be asked thousands of times a second.
+# A broker that does not hold pulls would otherwise receive thousands of them per second.
 QUICK_RESPONSE_MS = 50
 QUICK_RESPONSE_PAUSE_MS = 100
 
@@ -228,7 +228,8 @@ class QueueReader:
 
     async def _pause(self, error: ClientError, exactly_ms: int = 0) -> None:
         if self._pause_ms == 0:
-            _logger.warning("%s/%d of %s: %s", self.queue.topic, self.queue.queue_id, self.queue.broker_name, error)
+            text = "%s/%d of %s: the pull failed, retrying: %s"
+            _logger.warning(text, self.queue.topic, self.queue.queue_id, self.queue.broker_name, error)
         self._pause_ms = exactly_ms or min(max(2 * self._pause_ms, FIRST_PAUSE_MS), MAX_PAUSE_MS)
         await asyncio.sleep(self._pause_ms / 1000)
 

@@ -40,7 +40,13 @@ class QueueLocks:
             except ClientError as error:
                 # Neither ours nor another's: until it expires a lock that was held is still held.
                 level = logging.DEBUG if wanted[0].broker_name in self._told else logging.WARNING
-                _logger.log(level, "locks of %s at %s: %s", self._group, wanted[0].broker_name, error)
+                _logger.log(
+                    level,
+                    "the queues of %s at %s could not be locked, retrying: %s",
+                    self._group,
+                    wanted[0].broker_name,
+                    error,
+                )
                 self._told.add(wanted[0].broker_name)
                 continue
             self._told.discard(wanted[0].broker_name)
@@ -57,7 +63,7 @@ class QueueLocks:
                 await self._client.request(address, request_command(RequestCode.UNLOCK_BATCH_MQ, body=body))
             except ClientError as error:
                 _logger.info(
-                    ("locks of %s at %s could not be released and will expire: %s"),
+                    "locks of %s at %s could not be released and will expire: %s",
                     self._group,
                     held[0].broker_name,
                     error,

@@ -138,7 +138,7 @@ class RebalanceService:
         return settled
 
     def _log_failure(self, topic: str, error: ClientError) -> None:
-        # Tried again every second: one line is enough.
+        # Retried every second, so one line is enough.
         quiet = isinstance(error, NoRouteError) or topic in self._unknown
         level = logging.DEBUG if quiet else logging.WARNING
         _logger.log(level, "the queues of %s could not be reassigned; keeping the current assignment: %s", topic, error)

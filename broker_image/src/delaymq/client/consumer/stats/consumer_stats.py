@@ -97,7 +97,7 @@ class Tally:
         return {
             topic: TopicStats(pulled=each.pulled, consumed=each.consumed, failed=each.failed)
             for topic, each in self._counts.items()
-            if not topic.startswith(RETRY_PREFIX)  # its messages count for the topics that they came from
+            if not topic.startswith(RETRY_PREFIX)  # its messages count for their original topics
         }
 
     async def sample(self) -> None:

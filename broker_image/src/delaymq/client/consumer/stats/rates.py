@@ -58,7 +58,7 @@ class Rates:
             self._hour.append(self._counters.failed)
 
     def status(self) -> ConsumeStatus:
-        """Return rates over the samples of the last minute and since. Means cover calls finished in that time."""
+        """Return the rates from the samples of the last minute up to now. Means cover calls finished in that time."""
         then, now = self._minute[0], self._counters.sample()
         seconds = len(self._minute) * SAMPLE_INTERVAL_MS / 1000
         pulled, consumed, failed, pulls, pulls_ms, handled, handled_ms = (
