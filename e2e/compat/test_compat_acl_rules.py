@@ -87,7 +87,7 @@ def test_a_changed_file_counts_without_a_restart_and_a_broken_one_leaves_the_las
     wait_for(send)
     seen_bytes = changing.broker.log_size_bytes()
     put(changing.rules_path, "accounts: [\n")
-    said = ("last good rules stay", "AclFileWatchService service has exception")
+    said = ("last valid rules stay", "AclFileWatchService service has exception")
     wait_for(lambda: any(text in changing.broker.log_since(seen_bytes) for text in said))
     assert send()
     put(changing.rules_path, OWN_RULES)

@@ -1,4 +1,4 @@
-"""How the running interpreter was built. With PGO and LTO a broker takes 0.78–0.88 of the processor time without them.
+"""Build of the running interpreter. With PGO and LTO, a broker takes 0.78–0.88 of the processor time without them.
 
 PGO is profile-guided optimization (`configure --enable-optimizations`), LTO is link-time optimization (`--with-lto`).
 

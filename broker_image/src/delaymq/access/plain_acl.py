@@ -151,7 +151,7 @@ def _entry(item: dict[str, Tree], number: int, notes: list[str]) -> Entry:
 
 def _text(value: Tree, about: str) -> str:
     if isinstance(value, bool | float) or not isinstance(value, str | int):
-        raise AccessError(f"{about}: the value is not a text: put it in quotes")
+        raise AccessError(f"{about}: the value is not a string: put it in quotes")
     return str(value)
 
 

@@ -26,13 +26,13 @@ class FileSizes(Answer):
 
 
 class Versioned(Answer):
-    """A response that states part version of its form; it grows when a member changes its meaning or is removed."""
+    """A response with the version of its format, which increases when a member changes its meaning or is removed."""
 
     format_version: int
 
 
 class Store(Versioned):
-    """What of the log may be read."""
+    """Identity of the store, and the part of the log that may be read."""
 
     as_of_ms: int
     store_id: str

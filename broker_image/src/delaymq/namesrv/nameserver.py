@@ -79,7 +79,7 @@ class NameServer:
     def handle(self, session: NamesrvSession, command: Command) -> Response | BlockingSteps[Response]:
         """Return the response to `command`, or its steps, to be run `guarded`; never raises.
 
-        Unknown codes are answered, too (RocketMQ's NameServer does not respond).
+        Unknown codes also get a response, unlike from RocketMQ's NameServer.
         """
         processor = PROCESSORS.get(command.code)
         if processor is None:
@@ -102,7 +102,7 @@ class NameServer:
         """Count a rejection and return its response."""
         self.refused[reason] += 1
         # Throttled, because a peer can cause this at will.
-        text = f"rejected a request ({reason}): code %d: %s"
+        text = f"rejected a request with code %d ({reason}): %s"
         self._throttled.warning(text, command.code, error.remark, peer=session.remote_address)
         return Response(error.code, error.remark)
 
@@ -130,7 +130,7 @@ class NameServer:
         except RequestError as error:
             return Response(error.code, error.remark)
         except Exception as error:
-            _logger.exception("a request (code %d) failed", code)
+            _logger.exception("a request with code %d failed", code)
             return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     def apply(self, config: NamesrvConfig) -> None:

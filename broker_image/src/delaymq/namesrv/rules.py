@@ -171,7 +171,8 @@ class NamesrvRules:
                     accounts[account.entry.access_key] = account
                     counted.add(account.entry.access_key)
                 else:
-                    _logger.warning("%s: an account is defined in another file, too, which takes precedence", path)
+                    text = "%s: account %s is ignored, because another file also defines it"
+                    _logger.warning(text, path, shown(account.entry.access_key))
             if isinstance(file, NamesFile):
                 for key, name in file.names:
                     if key in counted:
@@ -192,7 +193,7 @@ class NamesrvRules:
     def _log_change(state: files.FileState) -> None:
         where = about(file=str(state.path))
         if state.problem:
-            _logger.error("%s %s; its last valid rules stay in effect", state.path, state.problem, extra=where)
+            _logger.error("%s %s; its last valid rules stay in force", state.path, state.problem, extra=where)
             return
         for note in state.file.notes:
             _logger.warning("%s: %s", state.path, note, extra=where)

@@ -25,7 +25,7 @@ def test_valid_changes_apply_and_invalid_ones_do_not(guarded: Guarded, caplog: p
     changed(guarded, RULES.replace("accounts:", "accounts: ["))
     assert guarded.refusal(310, send_fields("Read")) == ""
     assert len(guarded.access.rules.problems) == 1
-    assert "last good rules stay in force" in caplog.text
+    assert "last valid rules stay in force" in caplog.text
     caplog.clear()
     guarded.reload()
     assert caplog.text == ""  # said once

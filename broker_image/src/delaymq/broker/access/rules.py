@@ -83,7 +83,7 @@ class Rules:
     def _log_change(self, state: FileState, known: FileState | None) -> None:
         about = fields(file=str(state.path))
         if state.problem:
-            _logger.error("%s %s; its last good rules stay in force", state.path, state.problem, extra=about)
+            _logger.error("%s %s; its last valid rules stay in force", state.path, state.problem, extra=about)
             return
         for note in state.file.notes:
             _logger.warning("%s: %s", state.path, note, extra=about)
