@@ -176,8 +176,8 @@ def advertised_address(host: str) -> str:
             return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         except OSError as error:
             raise ConfigError(
-                f"--host {host} is neither an IP address nor a resolvable name ({error}): specify an address of this"
-                " machine"
+                f"--host {host} is neither an IP address nor a resolvable name ({error.strerror}): specify an"
+                " address of this machine"
             ) from error
     if address.is_unspecified:
         raise ConfigError(

@@ -40,7 +40,7 @@ def account_from(said: Mapping[str, str], access_key: str, secret_key_file: str)
         file = said.get("DELAYMQ_SECRET_KEY_FILE") or (secret_key_file if key == access_key else "")
     if not key:
         if account_flags.get("secret-key-file"):
-            raise CommandError(f"a secret key is given without its access key: {SIGNING_HELP}", EXIT_USAGE)
+            raise CommandError(f"a secret key is given without an access key: {SIGNING_HELP}", EXIT_USAGE)
         return None
     if file:
         secret = read_secret(Path(file).expanduser())
