@@ -57,11 +57,11 @@ def test_topics_are_limited_with_a_reserve_for_groups_and_administrators(
     while len(table) < 32:
         assert response_of(harness.send(f"T{len(table)}")).code == ResponseCode.SUCCESS
     refused = response_of(harness.send("T32"))
-    assert (refused.code, "is reserved for administrators and for groups" in str(refused.remark)) == (1, True)
+    assert (refused.code, "are reserved for administrators and for groups" in str(refused.remark)) == (1, True)
     assert response_of(harness.send("T31")).code == ResponseCode.SUCCESS
     while len(table) < 38:
         assert heartbeat(f"g{len(table)}").code == ResponseCode.SUCCESS
-    assert "is reserved for administrators:" in str(heartbeat("g38").remark)
+    assert "are reserved for administrators:" in str(heartbeat("g38").remark)
     assert [create(f"A{number}").code for number in (38, 39)] == [ResponseCode.SUCCESS] * 2
     assert "already has 40 topics: delete some" in str(create("A40").remark)
     # A dead letter is stored nevertheless.

@@ -91,7 +91,7 @@ def test_stop_succeeds_when_offsets_cannot_be_written(
     task.run()
     assert isinstance(task.finish(), OSError)
     bench.delivery.close()
-    assert "could not be written at the stop and is outdated" in caplog.text
+    assert "could not be written at shutdown and is outdated" in caplog.text
 
 
 def test_stop_lists_messages_that_the_real_broker_would_repeat(caplog: pytest.LogCaptureFixture) -> None:
@@ -102,7 +102,7 @@ def test_stop_lists_messages_that_the_real_broker_would_repeat(caplog: pytest.Lo
     bench.now_ms += 1_000
     assert bench.hand_over() == ["new"]
     bench.delivery.close()
-    assert "delayOffset.json says 0, but 1 entries above it are also settled (1–1)" in caplog.text
+    assert "delayOffset.json states 0, but 1 entries above it are also settled (1–1)" in caplog.text
 
 
 @pytest.mark.parametrize("state", [7, {}, {"version": 2, "queues": {}}, {"version": 1, "queues": {"x": {}}}])

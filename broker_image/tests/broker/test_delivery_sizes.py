@@ -106,7 +106,7 @@ def test_acknowledged_message_fits_a_segment_when_due(topic: str, transaction: b
         body = number.to_bytes(2, "big") * (size // 2)
         sent = harness.send(topic, body, properties, f=TRANSACTION if transaction else 0)
         if sent.code == ResponseCode.MESSAGE_ILLEGAL:
-            assert "(mappedFileSizeCommitLog): send less" in str(sent.remark)
+            assert "(mappedFileSizeCommitLog): send a smaller message" in str(sent.remark)
             refused += 1
             continue
         assert sent.code == 0, sent.remark

@@ -199,8 +199,8 @@ class Topics:
         if share == (1, 1):
             raise system_error(f"the broker already has {most} topics: delete some")
         raise system_error(
-            f"the broker already has {most} topics; the rest of {MAX_TOPICS} is reserved for administrators"
-            f"{' and for groups' if share == _SHARE_OF_SENDS else ''}: delete some, or create topics manually"
+            f"the broker already has {most} topics; the last {MAX_TOPICS - most} of {MAX_TOPICS} are reserved for"
+            f" administrators{' and for groups' if share == _SHARE_OF_SENDS else ''}: delete some, or create topics manually"
             " (mqadmin updateTopic)"
         )
 

@@ -82,7 +82,7 @@ _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 def topic_problem(topic: str) -> str | None:
     """Return a sentence that says why `topic` is an invalid topic name, or None if it is valid."""
     if not topic or topic.isspace():
-        return "The specified topic is blank: name a topic."
+        return "The specified topic is blank: specify a topic."
     if not _LEGAL.match(topic):
         shown = topic[:MAX_TOPIC_LENGTH]
         return f"The specified topic {shown!r} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
@@ -94,7 +94,7 @@ def topic_problem(topic: str) -> str | None:
 def group_problem(group: str) -> str | None:
     """Return a sentence that says why `group` is an invalid group name, or None if it is valid."""
     if not group or group.isspace():
-        return "The specified group is blank: name a group."
+        return "The specified group is blank: specify a group."
     if not _LEGAL.match(group):
         shown = group[:MAX_GROUP_LENGTH]
         return f"The specified group {shown!r} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"

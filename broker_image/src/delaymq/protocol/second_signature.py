@@ -107,7 +107,7 @@ def challenge_in(answer: Command) -> tuple[bytes, str] | None:
     remark = answer.remark or ""
     if answer.code in NOT_SERVED or (answer.code == ResponseCode.SYSTEM_ERROR and remark.startswith(RULES_REFUSAL)):
         return None
-    raise RequestError(answer.code, f"no challenge to sign for: {remark or answer.code}")
+    raise RequestError(answer.code, f"cannot obtain a challenge for the second signature: {remark or answer.code}")
 
 
 class ConnectionSigner:

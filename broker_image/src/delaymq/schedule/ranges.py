@@ -112,14 +112,14 @@ class OffsetRanges:
     def from_state(cls, state: object) -> OffsetRanges:
         """The set that `state()` described; ValueError when it describes none."""
         if not isinstance(state, list) or len(state) % 2 or not all(type(number) is int for number in state):
-            raise ValueError("ranges of offsets are a list of pairs of whole numbers")
+            raise ValueError("ranges of offsets must be a list of pairs of whole numbers")
         if any(here >= there for here, there in pairwise(state)) or (state and state[0] < 0):
-            raise ValueError("ranges of offsets ascend, do not touch and hold something")
+            raise ValueError("ranges of offsets must be ascending, separate and not empty")
         ranges = cls()
         try:
             ranges._starts = array("q", state[0::2])
             ranges._ends = array("q", state[1::2])
         except OverflowError as error:
-            raise ValueError("an offset has 64 bits") from error
+            raise ValueError("an offset must fit in 64 bits") from error
         ranges.count = sum(ranges._ends) - sum(ranges._starts)
         return ranges

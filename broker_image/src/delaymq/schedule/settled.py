@@ -64,10 +64,10 @@ class Settled:
     def from_state(cls, state: object) -> Settled:
         """What `state()` described; ValueError when it describes nothing."""
         if not isinstance(state, dict) or type(state.get("low")) is not int or not 0 <= state["low"] < 1 << 63:
-            raise ValueError("the settled entries of a queue are an object with a whole number `low`")
+            raise ValueError("the settled entries of a queue must be an object with a whole number `low`")
         settled = cls(state["low"])
         settled.above = OffsetRanges.from_state(state.get("above"))
         lowest = settled.above.first()
         if lowest is not None and lowest[0] <= settled.low:
-            raise ValueError("`above` holds offsets that `low` settles")
+            raise ValueError("`above` contains offsets that `low` already covers")
         return settled

@@ -68,7 +68,7 @@ class BrokerJobs:
             _job("held pulls", RECHECK_SLICE_INTERVAL_MS, self._recheck),
             _job("changed groups", NOTIFY_INTERVAL_MS, self._notify_members),
             _job("silent clients", EXPIRE_INTERVAL_MS, self._expire_clients),
-            _job("rules of access", RULES_INTERVAL_MS, self._reload_rules),
+            _job("access rules", RULES_INTERVAL_MS, self._reload_rules),
         ]
         if broker.config.read_only:
             return read

@@ -96,7 +96,8 @@ class CommitLog:
         """
         if size + BLANK_BYTES > self.file_bytes:
             raise RecordTooLargeError(
-                f"{size} bytes do not fit a log segment of {self.file_bytes} (mappedFileSizeCommitLog): send less"
+                f"a record of {size} bytes does not fit in a log segment of {self.file_bytes} bytes"
+                " (mappedFileSizeCommitLog): send a smaller message"
             )
         segment = self.segment_of(self.segment_end)
         if segment is None:

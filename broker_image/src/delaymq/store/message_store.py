@@ -235,7 +235,7 @@ class MessageStore:
         size = len(data)
         if size > self.options.max_record_bytes and not message.is_copy:
             raise RecordTooLargeError(
-                f"the record has {size} bytes, above the limit of {self.options.max_record_bytes}: send less"
+                f"the record has {size} bytes (limit: {self.options.max_record_bytes}): send a smaller message"
             )
         if size + BLANK_BYTES > log.segment_end - physical_offset:
             physical_offset = log.roll(size)
@@ -283,7 +283,8 @@ class MessageStore:
             )
             if size > self.options.max_record_bytes:
                 raise RecordTooLargeError(
-                    f"a record of the batch has {size} bytes, above the limit of {self.options.max_record_bytes}"
+                    f"a record of the batch has {size} bytes (limit: {self.options.max_record_bytes}): send smaller"
+                    " messages"
                 )
             total += size
         return total

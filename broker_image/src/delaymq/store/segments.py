@@ -96,7 +96,7 @@ class SegmentFolder:
     def _bridge(self, segments: list[Segment], base: int, corrections: list[Correction]) -> bool:
         missing = (base - segments[-1].base) // self.file_bytes - 1
         if missing > MAX_BRIDGED_SEGMENTS:
-            detail = f"{missing} segments before it are missing: moved aside, its messages are not available"
+            detail = f"{missing} segments before it are missing: it was moved aside, and its messages are not available"
             corrections.append(Correction("segments-missing", f"commitlog/{segment_name(base)}", base, detail))
             return False
         for _ in range(missing):
@@ -105,7 +105,7 @@ class SegmentFolder:
             self.files.pwrite(segment.descriptor, SIZE_AND_MAGIC.pack(self.file_bytes, BLANK_MAGIC), 0)
             self.files.fdatasync(segment.descriptor)
             segments.append(segment)
-            detail = "the segment is missing, its messages are lost: replaced by a blank one"
+            detail = "the segment is missing, and its messages are lost: replaced by a blank one"
             corrections.append(Correction("segment-missing", f"commitlog/{segment_name(gap)}", gap, detail))
         return True
 

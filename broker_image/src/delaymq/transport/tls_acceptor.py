@@ -106,7 +106,7 @@ class TlsAcceptor:
             self._later = None
         now = loop.time()
         for late in self._queue.expired(now):
-            self._end(late, "it waited too long for its start")
+            self._end(late, "it waited too long to start")
         found = self._queue.next(now)
         if isinstance(found, float):
             if self._queue.waiting:

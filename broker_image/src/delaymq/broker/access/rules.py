@@ -127,7 +127,7 @@ class Rules:
     def set_white_addresses(self, addresses: list[str], path: str) -> BlockingSteps[None]:
         """Replace the global white list of one file, `plain_acl.yml` if `path` is empty."""
         if not addresses:
-            raise AccessError("The globalWhiteAddresses[] has been updated failed: name at least one address")
+            raise AccessError("The globalWhiteAddresses[] has been updated failed: specify at least one address")
         WhiteList(addresses)
         wanted = Path(path) if path else self.path
         state = self._states.get(wanted)

@@ -57,7 +57,9 @@ def requested_level(properties: dict[str, str]) -> int:
     if text is None:
         return 0
     if not _INTEGER.match(text) or not -_MAX_INT - 1 <= (level := int(text)) <= _MAX_INT:
-        raise IllegalMessageError(f"DELAY is {text[:32]!r}, not a delay level: give a whole number, 0 for no delay")
+        raise IllegalMessageError(
+            f"DELAY is {text[:32]!r}, which is not a delay level: use a whole number (0 means no delay)"
+        )
     return max(level, 0)
 
 
@@ -125,8 +127,8 @@ class DelayIngress:
         most = self._largest_record_bytes
         if size > most:
             raise IllegalMessageError(
-                f"the message takes up to {size} bytes when it is delivered, at most {most} fit a "
-                "log segment (mappedFileSizeCommitLog): send less"
+                f"the message would take up to {size} bytes when delivered, but only {most} fit in a"
+                " log segment (mappedFileSizeCommitLog): send a smaller message"
             )
 
     def check_level(self, level: int) -> None:
@@ -152,6 +154,6 @@ def _check_room(properties: dict[str, str], added: dict[str, str]) -> None:
     bytes_used = len(encode_properties({**properties, **added}))
     if bytes_used > MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES:
         raise IllegalMessageError(
-            f"the properties of this delayed message take {bytes_used} bytes with those of the delay, "
-            f"at most {MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES} fit: send fewer or shorter ones"
+            f"the properties of this delayed message, including those that the delay adds, take {bytes_used} bytes"
+            f" (limit: {MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES}): send fewer or shorter ones"
         )

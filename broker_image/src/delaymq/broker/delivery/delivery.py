@@ -169,8 +169,8 @@ class Delivery:
         queue.foreign.drop_below(low)
         if foreign := sum(offset not in queue.settled for offset in queue.foreign):
             _logger.info(
-                "%d pending messages of delay level %d were stored by another broker: those that it has delivered may "
-                "be delivered again if they could not be matched",
+                "%d pending messages of delay level %d were stored by another broker: if it has delivered some of them,"
+                " and no copies in the log could be matched to them, they are delivered again",
                 foreign,
                 level_of_queue(queue_id),
             )
@@ -199,12 +199,12 @@ class Delivery:
         try:
             self._offsets_file.save_now()
         except OSError as error:
-            _logger.error("delayOffset.json could not be written at the stop and is outdated: %s", error)
+            _logger.error("delayOffset.json could not be written at shutdown and is outdated: %s", error)
         for queue_id, source in sorted(self._sources.items()):
             if source.settled.above:
                 above = ", ".join(f"{first}–{end - 1}" for first, end in list(source.settled.above.pairs())[:20])
                 _logger.warning(
-                    "delay level %d: delayOffset.json says %d, but %d entries above it are also settled (%s): "
+                    "delay level %d: delayOffset.json states %d, but %d entries above it are also settled (%s): "
                     "RocketMQ's broker would deliver them again",
                     level_of_queue(queue_id),
                     source.settled.low,

@@ -221,7 +221,7 @@ class HandOver:
         self._counters.failed += 1
         wait_ms = self.retries.add_failed(entry, now_ms)
         self._log.warning(
-            "entry %d of delay level %d could not be delivered and will be retried in %d ms: %s",
+            "entry %d of delay level %d could not be delivered; the broker retries in %d ms: %s",
             entry[2],
             level_of_queue(entry[1]),
             wait_ms,
@@ -256,7 +256,7 @@ class HandOver:
         self._settle(self._sources[queue_id], offset)
         self._counters.corrupt += 1
         self._log.warning(
-            "a message of delay level %d (entry %d, log offset %d) cannot be read and is given up",
+            "a message of delay level %d (entry %d, physical offset %d) cannot be read and is given up",
             level_of_queue(queue_id),
             offset,
             place.physical_offset,
@@ -273,7 +273,7 @@ class HandOver:
         elif fate is Fate.DEAD:
             counters.dead += 1
             self._log.warning(
-                "a delayed message (log offset %d) has no legal real topic and is now in %s",
+                "a delayed message (physical offset %d) has no legal real topic and is now in %s",
                 record.physical_offset,
                 copy.topic,
                 **about_message(decode_properties(record.raw_properties)),

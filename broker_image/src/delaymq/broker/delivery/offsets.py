@@ -55,7 +55,7 @@ class SaveTask:
         if self._error is None:
             self._done(self._data)
         else:
-            self._log.error("delayOffset.json could not be written and will be retried: %s", self._error)
+            self._log.error("delayOffset.json could not be written (the broker retries): %s", self._error)
         return self._error
 
 

@@ -61,7 +61,7 @@ def queues_from(state: object) -> dict[int, QueueState]:
     """What `state_of` described; ValueError when it describes nothing that this version knows."""
     queues = state.get("queues") if isinstance(state, dict) and state.get("version") == STATE_VERSION else None
     if not isinstance(queues, dict):
-        raise ValueError(f"the schedule's state is not of version {STATE_VERSION}")
+        raise ValueError(f"the state of the schedule does not have version {STATE_VERSION}")
     return {int(queue_id): QueueState.from_json(queue) for queue_id, queue in queues.items()}
 
 
@@ -120,7 +120,7 @@ class Replay:
 
     def state(self) -> dict[str, object]:
         """There is none: RuntimeError."""
-        raise RuntimeError("the schedule has no state before its replay is over: make snapshots later")
+        raise RuntimeError("the schedule has no state until the replay has ended: create snapshots afterwards")
 
     def dispatch(self, record: Dispatched) -> None:
         """One record of the log, in order."""
@@ -275,7 +275,7 @@ def start_positions(
             settled.raise_low(known_from)
             if lost := settled.raise_low(first):
                 counters.gone += lost
-                _logger.error("%d messages of delay level %d are gone: their log files were deleted", lost, level)
+                _logger.error("%d messages of delay level %d are lost: their log files were deleted", lost, level)
         settled.raise_low(first)
         if settled.low != (position or 0):
             ahead = believed and position is not None and settled.low < position
@@ -286,12 +286,16 @@ def start_positions(
             counters.corrected[reason] = counters.corrected.get(reason, 0) + 1
             # The file is written every few seconds: after a kill it is behind what the log proves, as it should be.
             said = logging.INFO if reason == "stale" else logging.WARNING
-            text = "delay level %d continues at %d; delayOffset.json says %s: %s"
+            text = "delay level %d continues at %d; delayOffset.json states %s (%s)"
             _logger.log(said, text, level, settled.low, position, reason)
             if ahead and position is not None:
-                text = "%d messages of delay level %d that delayOffset.json calls delivered have no copy in the log: %s"
-                why = "they are delivered now. The log may be older than the file, as in a plain copy of a live store"
-                _logger.warning(text, _pending_below(settled, position), level, why)
+                _logger.warning(
+                    "delayOffset.json marks %d messages of delay level %d as delivered, but the log contains no copies"
+                    " of them: they are delivered now. The log may be older than the file, as in a plain copy of a live"
+                    " store",
+                    _pending_below(settled, position),
+                    level,
+                )
     return corrections
 
 

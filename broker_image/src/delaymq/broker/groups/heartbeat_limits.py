@@ -56,7 +56,7 @@ def check_consumer(data: ConsumerData) -> None:
     count = len(data.subscription_data_set)
     if count > MAX_SUBSCRIPTIONS:
         raise system_error(
-            f"the heartbeat states {count} subscriptions of group[{name}] (limit: {MAX_SUBSCRIPTIONS}): divide"
+            f"the heartbeat has {count} subscriptions of group[{name}] (limit: {MAX_SUBSCRIPTIONS}): divide"
             " its topics among several groups"
         )
     if max(len(data.consume_type), len(data.message_model), len(data.consume_from_where)) > MAX_WORD_CHARACTERS:

@@ -107,7 +107,7 @@ class Tables:
                 save(groups.FILE_NAME, self._groups.encode())
                 self._groups.dirty = False
         except OSError as error:
-            self.log.error("topics or groups could not be written and will be retried: %s", error)
+            self.log.error("topics or groups could not be written (the broker retries): %s", error)
             return error
         return None
 
@@ -152,7 +152,7 @@ class PersistTask:
         """Return the error, if any. The files will then be written again."""
         if self._error is not None:
             self._tables.mark_changed()
-            self._tables.log.error("offsets or clients could not be written and will be retried: %s", self._error)
+            self._tables.log.error("offsets or clients could not be written (the broker retries): %s", self._error)
         return self._error
 
 

@@ -42,7 +42,11 @@ def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_
     ledger.half_end = max(ledger.half_end, end)
     dropped = _drop_below(ledger.pending, stated_half if stated_half is not None and stated_half <= end else first)
     if dropped:
-        _logger.info("%d half messages are below the progress that another broker stored: they are settled", dropped)
+        _logger.info(
+            "%d half messages are below the position up to which another broker has processed them: they are not"
+            " checked again",
+            dropped,
+        )
     for physical_offset, offset in list(ledger.unmarked.items()):
         if offset < (stated_half if stated_half is not None and stated_half <= end else first):
             del ledger.unmarked[physical_offset]  # nothing reads this mark

@@ -71,12 +71,10 @@ def _foreign(request: web.Request, names: frozenset[str]) -> web.Response | None
         return None  # no change: the path does not exist or does not support the method
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc.lower() != (stated or "").lower():
-        return error_response(403, "origin_not_allowed", "pages of other origins must not change anything here")
+        return error_response(403, "origin_not_allowed", "cross-origin requests must not change state")
     # Browsers block cross-origin DELETE requests, which are never permitted here.
     if request.method != "DELETE" and request.content_type != JSON:
-        return error_response(
-            415, "json_needed", f"requests that change something require the header Content-Type: {JSON}"
-        )
+        return error_response(415, "json_needed", f"requests that change state require the header Content-Type: {JSON}")
     return None
 
 

@@ -14,7 +14,9 @@ from delaymq.server.tls.server_tls import ServerTls
 
 def families(gathered: Gathered) -> Iterator[Metric]:
     """Yield the families."""
-    yield gauges("delaymq_build_info", "1; the version is the label.", "version", {gathered.version: 1})
+    yield gauges(
+        "delaymq_build_info", "Always 1; the label is the version of the broker.", "version", {gathered.version: 1}
+    )
     yield from _traffic(gathered)
     yield from _store(gathered)
     yield from _process(gathered)

@@ -120,7 +120,8 @@ class HeldPulls:
             taken = PULL_BYTES + sum(len(value) << 2 * (not value.isascii()) for value in request.fields.values())
         if session.held_bytes + taken > self.max_bytes - self._bytes:
             text = (
-                "%s has %d held pulls, all pulls take %d bytes: answering further ones immediately (maxHeldPullBytes)"
+                "%s has %d held pulls, and all held pulls take %d bytes (maxHeldPullBytes): responding to further pulls"
+                " immediately"
             )
             _refused.warning(text, session.remote_address, len(session.held), self._bytes, peer=session.remote_address)
             self._finish(session, request, held)

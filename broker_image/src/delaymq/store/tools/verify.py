@@ -218,7 +218,10 @@ class _Check:
                 if size != BLANK_SIZE:
                     last = number, offset
             if last is not None and last[1] >= result.log_end:
-                detail = f"entry {last[0]} names offset {last[1]}, the log ends at {result.log_end}: cut at next start"
+                detail = (
+                    f"entry {last[0]} names offset {last[1]}, but the log ends at {result.log_end}: truncated at the"
+                    " next start"
+                )
                 file = f"consumequeue/{topic}/{queue_id}"
                 result.rebuildable.append(
                     Finding(what="queue-beyond-log", file=file, offset=last[0] * QUEUE_ENTRY.size, detail=detail)
@@ -250,13 +253,16 @@ class _Check:
                 return "", 0
             first = INDEX_HEADER.size + before_entries
             if first + count * INDEX_ENTRY.size > file_bytes:
-                return f"it states {count} entries, more than fit: rebuilt at the next start", 0
+                return f"the header states {count} entries, more than fit in the file: rebuilt at the next start", 0
             checked = 0
             for number in range(max(1, count - limit), count):
                 entry = os.pread(file.fileno(), INDEX_ENTRY.size, first + number * INDEX_ENTRY.size)
                 key_hash, offset, _, previous = INDEX_ENTRY.unpack(entry)
                 if not 0 <= previous < number:
-                    return f"entry {number} follows entry {previous}: rebuilt at the next start", checked
+                    return (
+                        f"entry {number} links to entry {previous}, not to an earlier one: rebuilt at the next start",
+                        checked,
+                    )
                 checked += 1
                 self._result.index_entries += 1
                 if offset < self._result.log_begin:

@@ -56,7 +56,10 @@ async def _flushed(api: Api, end_offset: int) -> None:
         pass
     if api.broker.store.flushed_offset < end_offset:
         raise ApiError(
-            503, "not_flushed", "the messages are stored, but not flushed to disk yet: check before you resend them"
+            503,
+            "not_flushed",
+            "the resent messages are stored, but not flushed to disk yet: check whether they still exist before you"
+            " resend them again",
         )
 
 
