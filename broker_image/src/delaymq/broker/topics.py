@@ -200,8 +200,8 @@ class Topics:
             raise system_error(f"the broker already has {most} topics: delete some")
         raise system_error(
             f"the broker already has {most} topics; the last {MAX_TOPICS - most} of {MAX_TOPICS} are reserved for"
-            f" administrators{' and for groups' if share == _SHARE_OF_SENDS else ''}: delete some, or create topics manually"
-            " (mqadmin updateTopic)"
+            f" administrators{' and for groups' if share == _SHARE_OF_SENDS else ''}: delete some, or create topics"
+            " manually (mqadmin updateTopic)"
         )
 
     def _count_up(self) -> None:
