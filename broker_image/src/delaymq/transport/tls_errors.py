@@ -6,8 +6,8 @@ from typing import Final
 
 _NO_TLS: Final = "the peer does not support TLS here: connect without TLS, or enable TLS at the peer (tls.server.mode)"
 _CLOSED: Final = (
-    "the peer closed the connection instead of a TLS handshake: it may not serve TLS (tls.server.mode=disabled, or no"
-    " certificate)"
+    "the peer closed the connection instead of completing a TLS handshake: it may not serve TLS"
+    " (tls.server.mode=disabled, or no certificate)"
 )
 _UNTRUSTED: Final = "the issuer of the peer's certificate is not trusted: add its certificate to the trusted ones"
 _WRONG_NAME: Final = (
@@ -21,7 +21,7 @@ _VERIFICATION: Final[Mapping[int, str]] = {
     19: _UNTRUSTED,
     20: _UNTRUSTED,
     21: _UNTRUSTED,
-    26: "the peer's certificate is not valid for this purpose (extended key usage)",
+    26: "the peer's certificate is not valid for this purpose (extended key usage): use another certificate",
     62: _WRONG_NAME,
     64: _WRONG_NAME,
 }
@@ -29,9 +29,9 @@ _VERIFICATION: Final[Mapping[int, str]] = {
 # OpenSSL's reasons; an ALERT was sent by the peer.
 _REASONS: Final[Mapping[str, str]] = {
     "WRONG_VERSION_NUMBER": _NO_TLS,
-    "HTTP_REQUEST": "the peer speaks HTTP, which has its own port",
+    "HTTP_REQUEST": "the peer sent an HTTP request: use the HTTP port (httpPort)",
     "UNEXPECTED_EOF_WHILE_READING": _CLOSED,
-    "UNSUPPORTED_PROTOCOL": "the peer speaks only TLS older than 1.2",
+    "UNSUPPORTED_PROTOCOL": "the peer supports only TLS versions below 1.2: enable TLS 1.2 or 1.3 at the peer",
     "NO_PROTOCOLS_AVAILABLE": "no version of TLS is enabled on both sides",
     "TLSV1_ALERT_PROTOCOL_VERSION": "the peer and this side have no version of TLS in common (this side: 1.2 and 1.3)",
     "NO_SHARED_CIPHER": "the peer and this side have no cipher in common",
@@ -39,11 +39,13 @@ _REASONS: Final[Mapping[str, str]] = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": (
         "the client presented no certificate, but one is required (tls.server.need.client.auth=require)"
     ),
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer requires a certificate of this side: configure certificate and key",
-    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust the issuer of this side's certificate",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer requires a certificate from this side: configure one and its key",
+    "TLSV1_ALERT_UNKNOWN_CA": (
+        "the peer does not trust the issuer of this side's certificate: add the issuer to the peer's trusted ones"
+    ),
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer does not accept this side's certificate (issuer, name or date)",
     "SSLV3_ALERT_BAD_CERTIFICATE": "the peer does not accept this side's certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer reports that this side's certificate has expired",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer reports that this side's certificate has expired: renew it",
     "TLSV1_ALERT_DECRYPT_ERROR": "the peer could not verify the signature of this side's certificate",
 }
 MAX_CHARACTERS: Final = 200

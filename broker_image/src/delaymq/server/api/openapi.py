@@ -17,7 +17,7 @@ _ABOUT: Final = (
 )
 _ALWAYS: Final = {
     400: "invalid parameter or body; the message states the reason",
-    401: "a token is configured, but was not sent",
+    401: "the token is missing or wrong",
     403: "no token is configured for this address, or the Host or Origin header is not allowed",
     408: "the body did not arrive in time",
     413: "the body is too large",

@@ -57,7 +57,9 @@ def _without_token(request: web.Request, token: str) -> web.Response | None:
     stated = request.headers.get("Authorization", "")
     if hmac.compare_digest(stated.encode(errors="replace"), f"Bearer {token}".encode()):
         return None
-    refusal = error_response(401, "unauthorized", "send the header Authorization: Bearer TOKEN (httpToken)")
+    refusal = error_response(
+        401, "unauthorized", "the token is missing or wrong: send the header Authorization: Bearer TOKEN (httpToken)"
+    )
     refusal.headers["WWW-Authenticate"] = 'Bearer realm="delaymq"'
     return refusal
 

@@ -129,7 +129,7 @@ class _Check:
                 if isinstance(item, Record):
                     self._record(item)
                 elif isinstance(item, Damage):
-                    detail = f"{item.reason}: {item.lost_bytes} bytes of messages are lost, valid ones follow"
+                    detail = f"{item.reason}: {item.lost_bytes} bytes of messages are lost, but valid messages follow"
                     file = self._shown(item.path)
                     result.damage.append(Finding(what="log-hole", file=file, offset=item.position, detail=detail))
                 else:
