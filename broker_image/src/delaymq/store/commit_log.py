@@ -96,8 +96,8 @@ class CommitLog:
         """
         if size + BLANK_BYTES > self.file_bytes:
             raise RecordTooLargeError(
-                f"a record of {size} bytes does not fit in a log segment of {self.file_bytes} bytes"
-                " (mappedFileSizeCommitLog): send a smaller message"
+                f"a record or batch of {size} bytes does not fit in a log segment of {self.file_bytes} bytes"
+                " (mappedFileSizeCommitLog): send a smaller message or batch"
             )
         segment = self.segment_of(self.segment_end)
         if segment is None:
