@@ -1,10 +1,10 @@
 """Scheduling of delayed messages: which are due, in what order, and how many per step.
 
-Pure: no store, no clock, no IO; times and offsets come in, numbers go out. What a record of the schedule topic says,
-and how it is handed over, is `broker.delivery`.
+This package is pure: it accesses no store, no clock and no files. Its input is times and offsets, its output numbers.
+The content of records in the schedule topic, and their delivery, belong to `broker.delivery`.
 
-Invariants: an entry that is settled is never given out; among the entries of one queue an earlier due time goes first,
-and equal due times keep the queue's order; a pending entry costs numbers in an array, never an object of its own.
+Invariants: a settled entry is never taken; entries of one queue are taken in the order of their due times, and in queue
+order if these are equal; a pending entry takes numbers in an array, never an object.
 """
 
 from delaymq.schedule.level_queue import LevelQueue

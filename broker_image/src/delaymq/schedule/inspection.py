@@ -1,6 +1,6 @@
-"""Read-only inspection of a queue's pending entries: counts by due time and number, and what comes next.
+"""Read-only inspection of a queue's pending entries: counts by due time and number, and the next entries.
 
-The queue may change between two steps of a generator here: what was handed over meanwhile is then counted or not.
+The queue may change between two steps of a generator. Entries delivered meanwhile may or may not be counted.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from itertools import islice
 from delaymq.schedule.level_queue import LevelQueue, Run
 
 STEP_ENTRIES = 2_048
-"""Entries examined one at a time in a step: about 0.3 ms."""
+"""Maximum entries per step that are examined individually: about 0.3 ms."""
 MAX_EXAMINED = 16_384
-"""Of one run, for what comes first: what is not among these is not told."""
+"""Maximum entries of one run that are examined to find the earliest due times; later ones are not considered."""
 
 
 class Buckets:
@@ -25,16 +25,16 @@ class Buckets:
         self.now_ms = now_ms
         self.width_ms = width_ms
         self.rest = count + 1
-        """Index of all that is due after the `count` buckets."""
+        """Index of the entries that are due after the `count` buckets."""
         self.counts = [0] * (count + 3)
-        """Overdue ones at 0, behind `rest` what is due at `until_ms` or later."""
+        """Overdue entries at index 0; entries due at `until_ms` or later after `rest`."""
         self.first_ms: list[int | None] = [None] * (count + 3)
-        """The earliest due time in each."""
+        """Earliest due time in each bucket."""
         self._until_ms = until_ms
         self._base = now_ms // width_ms
 
     def index_of(self, due_ms: int) -> int:
-        """Where a due time is counted."""
+        """Return the index of the bucket that counts a due time."""
         if self._until_ms is not None and due_ms >= self._until_ms:
             return self.rest + 1
         if due_ms < self.now_ms:
@@ -42,11 +42,11 @@ class Buckets:
         return min(due_ms // self.width_ms - self._base + 1, self.rest)
 
     def start_of(self, index: int) -> int | None:
-        """Where a bucket begins; None for the overdue ones."""
+        """Return the start of a bucket in ms; None for that of the overdue entries."""
         return max((self._base + index - 1) * self.width_ms, self.now_ms) if index else None
 
     def end_of(self, index: int) -> int | None:
-        """Where a bucket ends; None for one without an end."""
+        """Return the end of a bucket in ms; None for one without an end."""
         if index > self.rest:
             return None
         end_ms = self.now_ms if index == 0 else (self._base + index) * self.width_ms
@@ -55,7 +55,7 @@ class Buckets:
         return end_ms if self._until_ms is None else min(end_ms, self._until_ms)
 
     def add(self, due_ms: int, count: int = 1) -> None:
-        """Counts entries of one bucket, by their earliest due time."""
+        """Add `count` entries of one bucket, of which `due_ms` is the earliest due time."""
         index = self.index_of(due_ms)
         self.counts[index] += count
         first_ms = self.first_ms[index]
@@ -64,7 +64,7 @@ class Buckets:
 
 
 def count_by_due(queue: LevelQueue, buckets: Buckets) -> Iterator[None]:
-    """Counts what waits in `queue`, a run a step: by searching, so that a million entries cost microseconds."""
+    """Count the pending entries of `queue`, one run per step, by bisection: a million entries take microseconds."""
     for run in queue.runs():
         if run.offsets is not None:
             for pairs in _steps_of(run):
@@ -93,9 +93,9 @@ def _add_part(run: Run, index: int, end: int, buckets: Buckets, sign: int) -> No
 def entries_of(
     queue: LevelQueue, is_wanted: Callable[[int], bool], first: int | None = None
 ) -> Iterator[tuple[int, int] | None]:
-    """(due, offset) of the entries that are wanted by their offset; None where others may have their turn.
+    """Yield (due time, offset) of entries whose offset is wanted, and None where the caller may interrupt.
 
-    With `first`, only that many of each run: they include the `first` entries of the queue by due time.
+    With `first`, yield at most that many of each run. They include the `first` entries of the queue by due time.
     """
     for run in queue.runs():
         left = first
@@ -109,7 +109,7 @@ def entries_of(
 
 
 def _wanted_pieces(queue: LevelQueue, run: Run, is_wanted: Callable[[int], bool]) -> Iterator[list[tuple[int, int]]]:
-    """What is wanted of a run by due time, of STEP_ENTRIES entries at a time."""
+    """Yield the wanted entries of a run by due time, from STEP_ENTRIES entries at a time."""
     if run.offsets is not None:
         for pairs in _steps_of(run):
             yield [pair for pair in pairs if is_wanted(pair[1]) and pair[1] not in queue.settled]
@@ -129,7 +129,8 @@ def _wanted_pieces(queue: LevelQueue, run: Run, is_wanted: Callable[[int], bool]
 
 
 def _steps_of(run: Run) -> Iterator[list[tuple[int, int]]]:
-    """(due, offset) of what was not given out when asked for; the run may change between two steps."""
+    """Yield (due time, offset) of the entries that were not taken at the first step; the run may change between
+    steps."""
     dues, offsets = run.dues[run.head :], run.offsets[run.head :] if run.offsets is not None else ()
     for start in range(0, len(dues), STEP_ENTRIES):
         stop = start + STEP_ENTRIES
@@ -139,10 +140,10 @@ def _steps_of(run: Run) -> Iterator[list[tuple[int, int]]]:
 def first_by_number(
     queue: LevelQueue, number_at: Callable[[int], int], how_many: int, found: dict[int, int], unsure: set[int]
 ) -> Iterator[None]:
-    """The earliest due time of each number that entries have; a run a step.
+    """Find the earliest due time of each number that entries have, one run per step.
 
-    `how_many` numbers there are. Those that remain in `unsure` at the end may have an earlier one than `found`, or
-    one at all; -1 there: others than those in `found`.
+    There are `how_many` numbers. Numbers in `unsure` at the end may have an earlier due time than in `found`, or one
+    that was not found; -1 stands for numbers that are not in `found`.
     """
     for run in queue.runs():
         seen: set[int] = set()
@@ -164,7 +165,7 @@ def first_by_number(
 
 
 def next_entries(queue: LevelQueue, count: int) -> list[tuple[int, int]]:
-    """Due time and offset of the next `count` entries, of at most MAX_EXAMINED examined ones."""
+    """Return due time and offset of the next `count` entries; at most MAX_EXAMINED entries are examined."""
     heads = (_pairs_of(run) for run in queue.runs())
     examined = islice(merge(*heads), MAX_EXAMINED)
     return list(islice((pair for pair in examined if pair[1] not in queue.settled), count))

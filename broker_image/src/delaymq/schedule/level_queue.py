@@ -1,4 +1,4 @@
-"""The pending entries of one queue of the schedule topic, by due time."""
+"""Pending entries of one queue of the schedule topic, by due time."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from delaymq.schedule.scheduler import Entry, Lane
 from delaymq.schedule.settled import Settled
 
 MAX_RUNS = 64
-"""Due times in a queue ascend unless the level table or the clock changed. A queue in which they do so all the time
-would have a run an entry; beyond this many the shorter half is sorted into one.
-"""
+"""Maximum number of runs. Due times in a queue ascend unless the level table or the clock changed. If they changed
+continuously, each entry would be a run. Above this number, the shorter half is merged into one run."""
 _TRIM_ENTRIES = 8_192
 """The delivered front of a run is removed when it is at least this long and at least half of the run."""
 _PIECE_ENTRIES = 8_192
-"""Loading looks for disorder in pieces of this size; only a piece that has some is gone through entry by entry."""
+"""Loading checks the order of due times in pieces of this size, and adds entries individually only in unordered
+pieces."""
 
 
 class Run:
-    """Entries with non-decreasing due times, and among equal ones ascending offsets."""
+    """Entries with non-decreasing due times; those with equal due times have ascending offsets."""
 
     __slots__ = ("dues", "first", "head", "offsets")
 
     def __init__(self, first: int, dues: array[int], offsets: array[int] | None = None) -> None:
         self.dues = dues
         self.first = first
-        """Offset of the first entry; the others follow without gaps unless `offsets` is there."""
+        """Offset of the first entry; the others follow without gaps unless `offsets` is set."""
         self.offsets = offsets
         self.head = 0
-        """Index of the first entry that is not given out yet."""
+        """Index of the first entry that has not been taken."""
 
     def __len__(self) -> int:
         return len(self.dues) - self.head
@@ -44,12 +44,12 @@ class Run:
         return self.first + index if self.offsets is None else self.offsets[index]
 
     def part(self, start: int, stop: int) -> Run:
-        """A run of its own with these entries."""
+        """Return a separate run with these entries."""
         offsets = None if self.offsets is None else self.offsets[start:stop]
         return Run(self.first + start, self.dues[start:stop], offsets)
 
     def pairs(self) -> list[tuple[int, int]]:
-        """(due, offset) of what is not given out yet."""
+        """Return (due time, offset) of the entries that have not been taken."""
         return [(self.dues[index], self.offset_at(index)) for index in range(self.head, len(self.dues))]
 
     def trim(self) -> None:
@@ -64,10 +64,11 @@ class Run:
 
 
 class LevelQueue:
-    """A due source over one queue: 8 bytes a pending entry while due times ascend, 16 where they did not.
+    """Due source for one queue: 8 bytes per pending entry while due times ascend, otherwise 16.
 
-    Entries are split into runs of non-decreasing due times; a heap holds the head of each run, so that a later entry
-    with an earlier due time goes first. The place of a message in the log is not kept: the queue's file has it.
+    Entries are split into runs of non-decreasing due times. A heap holds the head of each run, so that a later entry
+    with an earlier due time comes first. Positions of messages in the log are not stored here: the queue file contains
+    them.
     """
 
     lane = Lane.USERS
@@ -76,26 +77,26 @@ class LevelQueue:
         self.queue_id = queue_id
         self.settled = settled
         self.end_offset = settled.low
-        """The offset that the next entry of the queue has."""
+        """Offset of the queue's next entry."""
         self._heap: list[tuple[int, int, Run]] = []
         self._last: Run | None = None
 
     @property
     def waiting(self) -> int:
-        """Entries that were not given out, settled ones among them."""
+        """Number of entries that have not been taken, including settled ones."""
         return sum(len(run) for _, _, run in self._heap)
 
     @property
     def pending(self) -> int:
-        """Entries that are not settled, given out or not."""
+        """Number of entries that are not settled, taken or not."""
         return self.end_offset - self.settled.low - self.settled.above.count
 
     def runs(self) -> list[Run]:
-        """What was not given out, in pieces, the one with the earliest due time first; for looking only."""
+        """Return the runs of entries that have not been taken, that with the earliest due time first; read-only."""
         return [run for _, _, run in sorted(self._heap)]
 
     def add(self, offset: int, due_ms: int) -> None:
-        """Add the queue's next entry. Offsets ascend; a missing offset is not an entry."""
+        """Add the queue's next entry. Offsets ascend, and a missing offset is not an entry."""
         last = self._last
         if last is not None and offset == self.end_offset and due_ms >= last.dues[-1]:
             last.dues.append(due_ms)
@@ -105,7 +106,7 @@ class LevelQueue:
         self.end_offset = offset + 1
 
     def extend(self, first_offset: int, dues: array[int]) -> None:
-        """Adds entries that follow each other from `first_offset` on."""
+        """Add consecutive entries from `first_offset` on."""
         for start in range(0, len(dues), _PIECE_ENTRIES):
             piece = dues[start : start + _PIECE_ENTRIES]
             if not all(map(le, piece, islice(piece, 1, None))):
@@ -118,23 +119,23 @@ class LevelQueue:
                 self.end_offset = first_offset + start + len(piece)
 
     def give_back(self, entries: list[Entry]) -> None:
-        """Takes back what was given out and not handed over; the due times may have been corrected."""
+        """Put back entries that were taken but not delivered; their due times may have been corrected."""
         if entries:
             self._push(_sorted_run([(due_ms, offset) for due_ms, _, offset, _ in entries]))
 
     def next_due_ms(self) -> int | None:
-        """Due time of the entry that `take` gives out first."""
+        """Return the due time of the next entry to be taken; None without one."""
         heap, settled = self._heap, self.settled
         while heap and heap[0][1] in settled:
             self._advance(heap[0][2], heap[0][2].head + 1)
         return heap[0][0] if heap else None
 
     def due_count(self, now_ms: int) -> int:
-        """How many entries are due at `now_ms` and were not given out."""
+        """Return the number of entries that are due at `now_ms` and have not been taken."""
         return sum(self.count(run, run.head, bisect_right(run.dues, now_ms, run.head)) for _, _, run in self._heap)
 
     def count(self, run: Run, start: int, stop: int) -> int:
-        """How many entries of this part of a run are not settled: by ranges, as long as its offsets ascend."""
+        """Return the number of unsettled entries in this part of a run, by ranges if its offsets ascend."""
         settled = self.settled
         if run.offsets is None:
             first, end = max(run.first + start, settled.low), run.first + stop
@@ -145,7 +146,7 @@ class LevelQueue:
         return sum(offset not in settled for offset in offsets)
 
     def take_runs(self, now_ms: int) -> list[Run]:
-        """Takes out everything that is due at `now_ms`, as it lies here: for a million entries one copy of memory."""
+        """Remove and return all runs that are due at `now_ms`; a million entries cost one copy of their memory."""
         taken: list[Run] = []
         left: list[Run] = []
         for _, _, run in self._heap:
@@ -164,11 +165,11 @@ class LevelQueue:
         return taken
 
     def put_back(self, run: Run) -> None:
-        """Takes back what is left of a run that `take_runs` gave."""
+        """Put back the rest of a run that `take_runs` returned."""
         self._push(run)
 
     def take(self, now_ms: int, count: int) -> list[Entry]:
-        """Gives out at most `count` entries due at `now_ms`, earliest first."""
+        """Remove and return at most `count` entries due at `now_ms`, earliest first."""
         taken: list[Entry] = []
         heap, queue_id, settled = self._heap, self.queue_id, self.settled
         while heap and len(taken) < count and heap[0][0] <= now_ms:
@@ -187,7 +188,7 @@ class LevelQueue:
         return taken
 
     def _advance(self, run: Run, head: int) -> None:
-        """Moves the head of the run on top of the heap."""
+        """Move the head of the run at the top of the heap."""
         run.head = head
         if head < len(run.dues):
             heapreplace(self._heap, (run.dues[head], run.offset_at(head), run))
@@ -203,7 +204,7 @@ class LevelQueue:
             self._merge_short_runs()
 
     def _merge_short_runs(self) -> None:
-        """Sorts the shorter half of the runs into one: an entry goes through this a few times at most."""
+        """Merge the shorter half of the runs into one sorted run; each entry is merged only a few times."""
         runs = sorted(run for _, _, run in self._heap)
         short, long = runs[: len(runs) // 2], runs[len(runs) // 2 :]
         if self._last in short:

@@ -10,16 +10,16 @@ from delaymq.schedule.scheduler import Entry, Lane
 
 
 class PacedQueue:
-    """A due source with a slot of time for each entry. What comes due later never waits for it.
+    """Due source with a time slot for each overdue entry. Messages that become due later are not affected.
 
-    It takes the queues' runs as they are and draws from their heads: neither its beginning nor its end goes through
-    the entries one by one, of which there may be millions.
+    It takes over the runs of the queues and reads from their heads. Neither its start nor its end iterates over the
+    entries, of which there may be millions.
     """
 
     lane = Lane.USERS
 
     def __init__(self, sources: Iterable[LevelQueue], up_to_ms: int, start_ms: int, until_ms: int) -> None:
-        """Takes what is due at `up_to_ms` out of `sources`, to be given out from `start_ms` to `until_ms`."""
+        """Take the entries due at `up_to_ms` from `sources`, to be released evenly from `start_ms` to `until_ms`."""
         self._settled = {source.queue_id: source.settled for source in sources}
         runs = [(source, run) for source in sources for run in source.take_runs(up_to_ms)]
         self._total = sum(source.count(run, run.head, len(run.dues)) for source, run in runs)
@@ -32,11 +32,11 @@ class PacedQueue:
 
     @property
     def left(self) -> int:
-        """Entries that were not given out."""
+        """Number of entries that have not been taken."""
         return (self._total - self._given if self._heap else 0) + len(self._returned)
 
     def next_due_ms(self) -> int | None:
-        """The next entry's slot."""
+        """Return the time slot of the next entry; None without one."""
         if self._returned:
             return self._start_ms
         if not self._heap:
@@ -44,7 +44,7 @@ class PacedQueue:
         return self._start_ms + self._given * self._span_ms // max(self._total, 1)
 
     def take(self, now_ms: int, count: int) -> list[Entry]:
-        """Gives out at most `count` entries whose slots have come."""
+        """Remove and return at most `count` entries whose time slots have come."""
         taken, self._returned = self._returned[:count], self._returned[count:]
         while len(taken) < count and (slot_ms := self.next_due_ms()) is not None and slot_ms <= now_ms:
             due_ms, queue_id, offset, run = self._heap[0]
@@ -56,16 +56,16 @@ class PacedQueue:
         return taken
 
     def give_back(self, entries: list[Entry]) -> None:
-        """Takes back what was given out and not tried; it is next."""
+        """Put back entries that were taken but not attempted; they are next."""
         self._returned += entries
 
     def entries(self) -> Iterator[Entry]:
-        """What is left, for looking, by due time; it may change between two steps."""
+        """Yield the remaining entries by due time, read-only; they may change between two steps."""
         yield from list(self._returned)
         yield from merge(*(self._entries_of(queue_id, run) for _, queue_id, _, run in list(self._heap)))
 
     def rest(self) -> tuple[list[tuple[int, Run]], list[Entry]]:
-        """Everything that is left, by queue, for those who spread no longer. Ends this source."""
+        """Remove and return the remaining runs and entries by queue, to end the pacing."""
         heap, self._heap = self._heap, []
         returned, self._returned = self._returned, []
         return [(queue_id, run) for _, queue_id, _, run in heap], returned

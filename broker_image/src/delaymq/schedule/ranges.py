@@ -9,7 +9,7 @@ from itertools import pairwise
 
 
 class OffsetRanges:
-    """A set of offsets that mostly come in ascending runs: 16 bytes a range, whatever its length."""
+    """Set of offsets that mostly come in ascending runs: 16 bytes per range, regardless of its length."""
 
     __slots__ = ("_ends", "_starts", "count")
 
@@ -17,7 +17,7 @@ class OffsetRanges:
         self._starts = array("q")
         self._ends = array("q")
         self.count = 0
-        """Offsets in the set."""
+        """Number of offsets in the set."""
 
     def __contains__(self, offset: int) -> bool:
         at = bisect_right(self._starts, offset) - 1
@@ -27,16 +27,16 @@ class OffsetRanges:
         return self.count > 0
 
     def __iter__(self) -> Iterator[int]:
-        """Every offset, ascending."""
+        """Iterate over all offsets, ascending."""
         for start, end in self.pairs():
             yield from range(start, end)
 
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """The ranges as (first, first behind), ascending, with gaps between them."""
+        """Return the ranges as (first, end) with exclusive ends, ascending, with gaps between them."""
         return zip(self._starts, self._ends, strict=True)
 
     def add(self, offset: int) -> bool:
-        """Adds `offset`; False when it was there."""
+        """Add `offset`; return False if the set already contains it."""
         starts, ends = self._starts, self._ends
         if not ends or offset > ends[-1]:
             starts.append(offset)
@@ -64,7 +64,7 @@ class OffsetRanges:
         return True
 
     def count_below(self, offset: int) -> int:
-        """How many offsets of the set are lower than `offset`."""
+        """Return the number of offsets below `offset`."""
         total = 0
         for start, end in self.pairs():
             if start >= offset:
@@ -73,7 +73,7 @@ class OffsetRanges:
         return total
 
     def count_between(self, start: int, end: int) -> int:
-        """How many offsets of the set are from `start` on and lower than `end`; quick for many ranges, too."""
+        """Return the number of offsets from `start` to before `end`, by bisection."""
         low, high = bisect_right(self._ends, start), bisect_left(self._starts, end)
         if low >= high:
             return 0
@@ -81,7 +81,7 @@ class OffsetRanges:
         return count - max(start - self._starts[low], 0) - max(self._ends[high - 1] - end, 0)
 
     def drop_below(self, offset: int) -> None:
-        """Forgets what is lower than `offset`."""
+        """Remove all offsets below `offset`."""
         starts, ends = self._starts, self._ends
         whole = bisect_right(ends, offset)
         self.count -= sum(ends[:whole]) - sum(starts[:whole])
@@ -91,7 +91,7 @@ class OffsetRanges:
             starts[0] = offset
 
     def drop_from(self, offset: int) -> None:
-        """Forgets `offset` and what is higher."""
+        """Remove `offset` and all offsets above it."""
         starts, ends = self._starts, self._ends
         while starts and ends[-1] > offset:
             if starts[-1] >= offset:
@@ -101,16 +101,16 @@ class OffsetRanges:
                 ends[-1] = offset
 
     def first(self) -> tuple[int, int] | None:
-        """The lowest range, or None."""
+        """Return the lowest range; None if the set is empty."""
         return (self._starts[0], self._ends[0]) if self._starts else None
 
     def state(self) -> list[int]:
-        """JSON-able: first, first behind, first, first behind, …"""
+        """Return the ranges for JSON: [first, end, first, end, …], with exclusive ends."""
         return [number for pair in self.pairs() for number in pair]
 
     @classmethod
     def from_state(cls, state: object) -> OffsetRanges:
-        """The set that `state()` described; ValueError when it describes none."""
+        """Return the set that `state()` described. Raises ValueError if it is invalid."""
         if not isinstance(state, list) or len(state) % 2 or not all(type(number) is int for number in state):
             raise ValueError("ranges of offsets must be a list of pairs of whole numbers")
         if any(here >= there for here, there in pairwise(state)) or (state and state[0] < 0):

@@ -1,4 +1,4 @@
-"""Hand-overs that failed, waiting for their next attempt."""
+"""Failed hand-overs that wait for their next attempt."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ _TRIM_NUMBERS = 8_192 * _CROWD_NUMBERS
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """How long a failed hand-over waits."""
+    """Waiting time after failed hand-overs."""
 
     first_ms: int = 100
-    """Before the second attempt; each further one waits twice as long."""
+    """Before the second attempt; doubled for each further one."""
     longest_ms: int = 60_000
-    """Never longer than this: what keeps a message back may be gone at any time."""
+    """Maximum, because the cause of a failure may disappear at any time."""
 
     def wait_ms(self, failures: int) -> int:
-        """The wait after the `failures`-th failure (1 or more)."""
+        """Return the waiting time in ms after the given number of failures (1 or more)."""
         return min(self.first_ms << min(failures - 1, 32), self.longest_ms)
 
 
 class RetryQueue:
-    """A due source with a lane of its own: a message that cannot be handed over holds up no other, whatever their
-    number."""
+    """Due source with a separate lane: messages that cannot be delivered delay no others, whatever their number."""
 
     lane = Lane.RETRIES
 
@@ -42,17 +41,17 @@ class RetryQueue:
         self._max_objects = max_objects
         self._heap: list[tuple[int, Entry]] = []
         self._crowd = array("q")
-        """Next attempt, due time, queue and offset of each further entry. All wait equally long: attempts ascend."""
+        """Next attempt, due time, queue and offset of each further entry. All wait equally long, so attempts ascend."""
         self._crowd_head = 0
 
     def entries(self) -> Iterator[Entry]:
-        """What waits, in no order."""
+        """Iterate over the waiting entries, in any order."""
         yield from (entry for _, entry in self._heap)
         for at in range(self._crowd_head, len(self._crowd), _CROWD_NUMBERS):
             yield self._crowd_entry(at)
 
     def add_failed(self, entry: Entry, now_ms: int) -> int:
-        """Keeps `entry`, whose hand-over failed at `now_ms`; the wait in ms until it is due again."""
+        """Add `entry`, whose hand-over failed at `now_ms`; return its waiting time in ms."""
         due_ms, queue_id, offset, failures = entry
         if len(self._heap) >= self._max_objects:
             wait_ms = self._backoff.longest_ms
@@ -63,11 +62,11 @@ class RetryQueue:
         return wait_ms
 
     def give_back(self, entry: Entry, now_ms: int) -> None:
-        """Keeps an entry that was taken and not tried."""
+        """Put back an entry that was taken but not attempted; it is due immediately."""
         heappush(self._heap, (now_ms, entry))
 
     def next_due_ms(self) -> int | None:
-        """When the next attempt is due."""
+        """Return the time of the next attempt; None without entries."""
         first_ms = self._heap[0][0] if self._heap else None
         crowd_ms = self._crowd_due_ms()
         if first_ms is None or crowd_ms is None:
@@ -75,7 +74,7 @@ class RetryQueue:
         return min(first_ms, crowd_ms)
 
     def take(self, now_ms: int, count: int) -> list[Entry]:
-        """The entries whose next attempt is due."""
+        """Remove and return at most `count` entries whose next attempt is due."""
         taken: list[Entry] = []
         while self._heap and len(taken) < count and self._heap[0][0] <= now_ms:
             taken.append(heappop(self._heap)[1])

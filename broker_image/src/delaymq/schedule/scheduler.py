@@ -1,4 +1,4 @@
-"""Draws what is due from many sources, so that none starves another."""
+"""Scheduler that takes due entries from many sources, so that none starves another."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import IntEnum
 from typing import Protocol, TypeAlias
 
 Entry: TypeAlias = tuple[int, int, int, int]
-"""Due time in ms, queue of the schedule topic, offset in it, hand-overs that failed."""
+"""Due time in ms, queue of the schedule topic, offset in it, number of failed hand-overs."""
 
 
 class Lane(IntEnum):
-    """Kinds of work that share the scheduler evenly when each has more than its share."""
+    """Kinds of work, which share the budget evenly if each needs more than its share."""
 
     USERS = 0
     """Delayed messages in their queues."""
@@ -21,39 +21,39 @@ class Lane(IntEnum):
 
 
 class DueSource(Protocol):
-    """Something that knows what is due and when the next is."""
+    """Source of entries with due times."""
 
     @property
     def lane(self) -> Lane:
-        """The lane in which the source waits for its turn."""
+        """Lane to which the source belongs."""
 
     def next_due_ms(self) -> int | None:
-        """The earliest time at which `take` has something to give, or None."""
+        """Return the earliest time at which `take` returns an entry; None without entries."""
 
     def take(self, now_ms: int, count: int) -> list[Entry]:
-        """Gives out at most `count` entries due at `now_ms`, in the order in which they are to be handed over.
+        """Remove and return at most `count` entries due at `now_ms`, in the order in which they are to be delivered.
 
-        What is given out is the taker's: it settles it, or gives it back to a source.
+        The caller settles each of them, or puts it back into a source.
         """
 
 
 class Scheduler:
-    """The sources, by turns."""
+    """Fair scheduler over all sources."""
 
     def __init__(self) -> None:
         self._lanes: dict[Lane, list[DueSource]] = {lane: [] for lane in Lane}
         self._turn = 0
 
     def add(self, source: DueSource) -> None:
-        """Draws from `source` from now on."""
+        """Add a source."""
         self._lanes[source.lane].append(source)
 
     def remove(self, source: DueSource) -> None:
-        """Draws from it no more."""
+        """Remove a source."""
         self._lanes[source.lane].remove(source)
 
     def next_wakeup_ms(self) -> int | None:
-        """The earliest time at which something is due, or None when nothing is pending."""
+        """Return the earliest due time of all sources; None if nothing is pending."""
         earliest: int | None = None
         for sources in self._lanes.values():
             for source in sources:
@@ -63,10 +63,10 @@ class Scheduler:
         return earliest
 
     def due(self, now_ms: int, budget: int) -> list[list[Entry]]:
-        """At most `budget` entries due at `now_ms`, a batch a source.
+        """Return at most `budget` entries due at `now_ms`, one batch per source.
 
-        Lanes share the budget evenly, and in a lane its sources; what one leaves, the others get. Whose share rounds
-        up changes from call to call.
+        The lanes share the budget evenly, and so do the sources of a lane. Unused shares go to the others. The lane or
+        source whose share is rounded up changes with each call.
         """
         batches: list[list[Entry]] = []
         lanes = [ready for sources in self._lanes.values() if (ready := _ready(sources, now_ms))]
@@ -85,7 +85,7 @@ class Scheduler:
         return batches
 
     def _draw(self, sources: list[DueSource], now_ms: int, share: int, batches: list[list[Entry]]) -> int:
-        """Takes up to `share` entries from `sources`; how many it got."""
+        """Take up to `share` entries from `sources`; return their number."""
         left = share
         ready = _rotated(sources, self._turn)
         while left > 0 and ready:

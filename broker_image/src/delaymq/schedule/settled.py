@@ -1,4 +1,4 @@
-"""Which entries of one queue of the schedule topic are settled: delivered, dropped, cancelled or moved on."""
+"""Settled entries of one queue of the schedule topic: delivered, dropped, cancelled or rescheduled."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from delaymq.schedule.ranges import OffsetRanges
 
 
 class Settled:
-    """All offsets below `low`, and the ranges in `above`.
+    """Set of settled offsets: all below `low`, and the ranges in `above`.
 
-    RocketMQ's delayOffset.json keeps one number a level, which is exact only for deliveries in queue order; out of it
-    (a failed hand-over, a shortened level) the ranges say what else is done.
+    RocketMQ's delayOffset.json contains one number per level, which is exact only if deliveries follow the queue order.
+    After an out-of-order delivery (following a failed hand-over or a shortened level), the ranges contain the rest.
     """
 
     __slots__ = ("above", "low")
 
     def __init__(self, low: int = 0) -> None:
         self.low = low
-        """The first offset that is not settled."""
+        """First offset that is not settled."""
         self.above = OffsetRanges()
-        """What is settled above it."""
+        """Settled offsets above it."""
 
     def __contains__(self, offset: int) -> bool:
         return offset < self.low or offset in self.above
 
     def settle(self, offset: int) -> bool:
-        """Adds `offset`; False when it was settled before. In queue order this takes constant time."""
+        """Add `offset`; return False if it was already settled. Takes constant time in queue order."""
         low = self.low
         if offset == low:
             self.low = low + 1
@@ -36,7 +36,7 @@ class Settled:
         return self.above.add(offset)
 
     def raise_low(self, low: int) -> int:
-        """Settles everything below `low`; the number of offsets that were not settled before."""
+        """Settle everything below `low`; return the number of offsets that were not settled before."""
         if low <= self.low:
             return 0
         added = low - self.low - self.above.count_below(low)
@@ -46,7 +46,7 @@ class Settled:
         return added
 
     def cut(self, end: int) -> None:
-        """Forgets everything from `end` on, where the queue itself ends."""
+        """Remove all offsets from `end` on, where the queue ends."""
         self.low = min(self.low, end)
         self.above.drop_from(end)
 
@@ -57,12 +57,12 @@ class Settled:
             self.above.drop_below(self.low)
 
     def state(self) -> dict[str, object]:
-        """JSON-able: `{"low": n, "above": [first, first behind, …]}`."""
+        """Return the state for JSON: `{"low": n, "above": [first, end, …]}`, with exclusive ends."""
         return {"low": self.low, "above": self.above.state()}
 
     @classmethod
     def from_state(cls, state: object) -> Settled:
-        """What `state()` described; ValueError when it describes nothing."""
+        """Return the set that `state()` described. Raises ValueError if it is invalid."""
         if not isinstance(state, dict) or type(state.get("low")) is not int or not 0 <= state["low"] < 1 << 63:
             raise ValueError("the settled entries of a queue must be an object with a whole number `low`")
         settled = cls(state["low"])
