@@ -100,7 +100,7 @@ def _is_debug(config: Mapping[str, object]) -> bool:
 
 
 def _build(config: Mapping[str, object]) -> _Build | None:
-    """The build that the variables record; None if they do not tell."""
+    """The build that the variables record; None if they do not record it."""
     arguments, compiled = config.get("CONFIG_ARGS"), config.get("PY_CORE_CFLAGS")
     if not isinstance(arguments, str) or not isinstance(compiled, str) or not compiled:
         return None

@@ -177,7 +177,7 @@ class LevelQueue:
             head = run.head
             stop = bisect_right(run.dues, now_ms, head, min(len(run.dues), head + count - len(taken)))
             if len(heap) > 1:
-                # As far as no other run's head is due earlier; of equal ones the heap decides, one by one.
+                # Up to the earliest due time of the other runs; entries with equal due times are ordered by the heap.
                 other_due_ms = min(heap[1:3])[0]
                 stop = max(head + 1, bisect_left(run.dues, other_due_ms, head, stop))
             for index in range(head, stop):

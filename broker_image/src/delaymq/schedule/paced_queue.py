@@ -51,7 +51,7 @@ class PacedQueue:
             self._advance(queue_id, run)
             if offset not in self._settled[queue_id]:
                 taken.append((due_ms, queue_id, offset, 0))
-                # Of what was settled meanwhile the last ones would have no slot.
+                # All remaining entries may be settled already; the limit keeps the next slot within the period.
                 self._given = min(self._given + 1, self._total - 1) if self._heap else self._total
         return taken
 

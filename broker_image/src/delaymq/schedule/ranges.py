@@ -44,7 +44,7 @@ class OffsetRanges:
         elif offset == ends[-1]:
             ends[-1] = offset + 1
         else:
-            # The range `at` begins at or before the offset, the one behind it later.
+            # The range `at` starts at or before the offset, the following one after it.
             at = bisect_right(starts, offset) - 1
             if at >= 0 and offset < ends[at]:
                 return False

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 
 from delaymq.schedule.scheduler import Entry, Lane
 
-# Up to this many failed entries are objects, each with its own pause; further ones are numbers in an array.
+# Up to this number, failed entries are objects with individual waiting times; further ones are numbers in an array.
 MAX_OBJECTS = 10_000
 _CROWD_NUMBERS = 4
 _CROWD_FAILURES = 32

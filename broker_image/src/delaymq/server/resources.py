@@ -14,7 +14,7 @@ from delaymq.store.consume_queue import MAX_OPEN_FILES
 MAX_DESCRIPTORS: Final = 1 << 20
 """Maximum descriptor limit; some containers have a default of a billion."""
 HTTP_DESCRIPTORS: Final = 256
-"""Connections of HTTP (`server.http.serving.MAX_CONNECTIONS`)."""
+"""Connections of HTTP (`server.http.http_server.MAX_CONNECTIONS`)."""
 OTHER_DESCRIPTORS: Final = 128
 """For replaced files, new log segments, and connections to NameServers."""
 RESERVED_DESCRIPTORS: Final = MAX_OPEN_FILES + HTTP_DESCRIPTORS + OTHER_DESCRIPTORS + BACKLOG

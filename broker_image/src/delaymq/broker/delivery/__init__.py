@@ -1,9 +1,9 @@
-"""The delay half of a broker: what `schedule/` says is due becomes a copy under its real topic, once.
+"""Delivery of delayed messages: a message that `schedule/` reports as due becomes a copy in its real topic, once.
 
-Here: ingress of delayed messages, hand-over, origin marks, the position after a start, delayOffset.json, the retention
-pin, figures. Not here: which message is due when (schedule/), the log (store/).
+Contents: ingress of delayed messages, hand-over, origin marks, positions after a start, delayOffset.json, the retention
+pin, statistics. Elsewhere: the due order (schedule/) and the log (store/).
 
-Invariant: a copy in the log and the schedule's position are one fact; no other file has more authority.
+Invariant: the copies in the log are the position of the schedule; no other file takes precedence over them.
 """
 
 from delaymq.broker.delivery.delay_rewrite import DelaySettings, requested_level, strip_own

@@ -1,6 +1,7 @@
-"""What holds deliveries back beyond their due time: a pause, or what is done with the overdue ones after a restore.
+"""Delivery policy: pauses deliveries, or spreads or drops overdue messages after a restore.
 
-It is kept in delaymq/delivery.json, so that a restart does not deliver messages that someone wants to inspect first.
+The policy is stored in delaymq/delivery.json, so that a restart does not deliver messages that an administrator wants
+to inspect first.
 """
 
 from __future__ import annotations
@@ -25,32 +26,32 @@ _logger = logging.getLogger(__name__)
 
 
 class DeliveryMode(StrEnum):
-    """What is held back."""
+    """Modes of the policy."""
 
     PAUSED = "paused"
     """All messages, until someone resumes deliveries."""
     SPREAD = "spread"
-    """What was overdue goes out evenly over a time."""
+    """Overdue messages are delivered evenly over a period."""
     DROP = "drop"
-    """What was overdue is not delivered, but settled by marks."""
+    """Overdue messages are not delivered, but settled by marks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveryPolicy:
-    """What holds deliveries back, as kept on disk."""
+    """Delivery policy as stored."""
 
     mode: DeliveryMode
     since_ms: int
     up_to_ms: int | None = None
-    """Messages due at or before it are the overdue ones; None: those that are overdue when a broker starts."""
+    """Messages due at or before this time are overdue ones; None: those that are overdue when a broker starts."""
     over_ms: int = 0
-    """Of a spread: how long it takes."""
+    """Duration of a spread."""
     until_ms: int | None = None
-    """Of a spread that has begun: when it ends."""
+    """End of a spread that has started."""
 
 
 def encode_policy(policy: DeliveryPolicy) -> bytes:
-    """delivery.json."""
+    """Return the content of delivery.json."""
     content = {
         "mode": policy.mode,
         "sinceMs": policy.since_ms,
@@ -62,7 +63,7 @@ def encode_policy(policy: DeliveryPolicy) -> bytes:
 
 
 def decode_policy(data: bytes) -> DeliveryPolicy:
-    """What the file says. A file that cannot be read holds everything back: nothing is delivered by mistake."""
+    """Return the policy in the file. An unreadable file pauses deliveries, so that nothing is delivered by mistake."""
     try:
         content = json.loads(data)
         up_to_ms, until_ms = content["upToMs"], content["untilMs"]
@@ -91,10 +92,10 @@ class DeliveryControl:
         self._hand_over = hand_over
         self._now_ms = now_ms
         self.policy: DeliveryPolicy | None = None
-        """What holds deliveries back now."""
+        """Current policy; None if messages are delivered when they are due."""
 
     def load(self) -> None:
-        """Goes on as the file says; a spread that no broker has begun begins."""
+        """Apply the stored policy; start a spread that has not started yet."""
         policy = self._store.own_files.load(FILE_NAME, decode_policy)
         if policy is not None:
             self._take(policy)
@@ -102,7 +103,7 @@ class DeliveryControl:
                 _logger.warning("deliveries are paused: resume them with `delaymq delay resume`")
 
     def pause(self) -> None:
-        """Nothing is handed over from now on. OSError: it could not be kept, and nothing changed."""
+        """Pause deliveries. OSError: the policy could not be stored, and nothing changed."""
         if self.policy is None or self.policy.mode is not DeliveryMode.PAUSED:
             self._take(DeliveryPolicy(mode=DeliveryMode.PAUSED, since_ms=self._now_ms()), save=True)
 
@@ -117,19 +118,19 @@ class DeliveryControl:
         self._take(DeliveryPolicy(mode=DeliveryMode.SPREAD, since_ms=now_ms, over_ms=over_ms), save=True)
 
     def drop(self, up_to_ms: int) -> None:
-        """What is due at or before `up_to_ms` is settled by marks instead of delivered. OSError."""
+        """Settle messages due at or before `up_to_ms` by marks instead of delivering them. OSError."""
         now_ms = self._now_ms()
         policy = DeliveryPolicy(mode=DeliveryMode.DROP, since_ms=now_ms, up_to_ms=min(up_to_ms, now_ms))
         self._take(policy, save=True)
 
     def overdue(self, now_ms: int) -> int:
-        """Pending messages that are due at `now_ms`, those that failed and wait for another try not counted."""
+        """Return the number of pending messages due at `now_ms`, except those that wait for a retry."""
         spread = self._hand_over.spread
         left = spread.left if spread is not None else 0
         return left + sum(source.due_count(now_ms) for source in self._sources.values())
 
     def finish_if_done(self) -> None:
-        """To be called after hand-overs: ends what is done."""
+        """End a completed policy; called after hand-overs."""
         policy = self.policy
         if policy is None or policy.mode is DeliveryMode.PAUSED:
             return
@@ -147,11 +148,11 @@ class DeliveryControl:
             try:
                 self._remove()
             except OSError as error:
-                # The next start does it again, and finds nothing to do.
+                # The next start applies the policy again, finds no overdue messages, and repeats the removal.
                 _logger.error("%s could not be removed: %s", FILE_NAME, error)
 
     def as_json(self, now_ms: int) -> dict[str, object] | None:
-        """`paused` of /api/v1/delay."""
+        """Return `held` of /api/v1/delay; None without a policy."""
         policy = self.policy
         if policy is None:
             return None
@@ -169,7 +170,7 @@ class DeliveryControl:
         now_ms = self._now_ms()
         begun = policy
         if policy.mode is DeliveryMode.SPREAD:
-            # Each start spreads what is left of what was overdue at the first one.
+            # Each restart spreads the rest of the messages that were overdue at the first start.
             begun = DeliveryPolicy(
                 mode=policy.mode,
                 since_ms=policy.since_ms,

@@ -1,4 +1,4 @@
-"""What becomes of a delayed message when it is due: its copy, its dead letter, or a mark alone."""
+"""Outcome of a due message: its copy, its dead letter, or a mark alone."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from delaymq.message.record import Record
 from delaymq.store.model import NewRecord
 
 _CLOSED = frozenset({names.SCHEDULE_TOPIC, names.OP_HALF_TOPIC, names.MARKS_TOPIC})
-"""Topics that the broker itself keeps; a delayed message must not get in (the half topic is RocketMQ's special
-case).
-"""
+"""Topics that only the broker writes to. Delayed messages must not be delivered to them. The half topic is RocketMQ's
+special case."""
 
 
 class Fate(Enum):
-    """How a due message ends."""
+    """Outcome of a due message."""
 
     DELIVERED = auto()
     DEAD = auto()
-    """It has no real topic, or one that cannot be: it goes to the dead letters."""
+    """It has no valid real topic and is moved to the dead-letter topic."""
     DROPPED = auto()
-    """It is for the half topic: RocketMQ drops it, and so do we."""
+    """Its real topic is the half topic: it is dropped, as in RocketMQ."""
     REFUSED = auto()
-    """Overdue, and whoever restored the store said that such messages are dropped."""
+    """It is overdue, and the delivery policy drops such messages."""
 
 
 @lru_cache(maxsize=4096)
@@ -40,12 +39,13 @@ def _fate_of_topic(topic: str) -> Fate:
 
 
 def copy_of(record: Record, properties: dict[str, str], *, refused: bool = False) -> tuple[Fate, NewRecord]:
-    """What is appended for a due `record`; `properties` are its own, parsed, and get the mark.
+    """Return the outcome of a due `record`, and the record to append.
 
-    `refused`: it is not delivered, and what is appended stands among the marks: with its body, as evidence.
+    `properties` are those of `record`, parsed; the mark is added to them. With `refused`, the message is not delivered:
+    the record to append belongs to the topic of marks, and keeps the body as evidence.
 
-    Body, flags, born time and host, store host, reconsume times and properties stay, DELAY, REAL_TOPIC, REAL_QID and
-    the due time among them: so lateness can be computed from the log alone.
+    Body, flags, birth time and host, store host, reconsume times and properties are kept. These include DELAY,
+    REAL_TOPIC, REAL_QID and the due time, so that lateness can be computed from the log alone.
     """
     topic = properties.get(names.REAL_TOPIC, "")
     queue_id = real_queue_id(properties)
@@ -58,7 +58,7 @@ def copy_of(record: Record, properties: dict[str, str], *, refused: bool = False
     elif fate is not Fate.DELIVERED:
         topic, queue_id, kind = names.MARKS_TOPIC, 0, MarkKind.DROPPED
     mark = f"{kind.value}:{record.queue_id}:{record.queue_offset}:{record.physical_offset}"
-    # Ingress keeps room for the mark; a foreign record may have none, and its copy is then found without.
+    # Ingress reserves space for the mark. A foreign record may lack space; its copy is then identified without a mark.
     if len(record.raw_properties) + len(names.MARK) + len(mark) + 2 <= MAX_PROPERTIES_BYTES:
         properties[names.MARK] = mark
     else:
@@ -80,6 +80,6 @@ def copy_of(record: Record, properties: dict[str, str], *, refused: bool = False
 
 
 def mark_of_unreadable(queue_id: int, offset: int, physical_offset: int, now_ms: int, host: bytes) -> NewRecord:
-    """What is appended for an entry whose record cannot be read: a mark alone."""
+    """Return the record to append for an entry whose record cannot be read: a mark alone."""
     mark = f"{MarkKind.DROPPED.value}:{queue_id}:{offset}:{physical_offset}"
     return NewRecord(names.MARKS_TOPIC, 0, b"", {names.MARK: mark}, 0, 0, now_ms, host, host)

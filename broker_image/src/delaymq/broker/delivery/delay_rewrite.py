@@ -1,4 +1,4 @@
-"""Rewrite of delayed messages at each ingress (send, send-back, commit): level read and limited, topic replaced."""
+"""Rewrite of delayed messages on receipt (send, send-back, commit): checks the level and replaces the topic."""
 
 from __future__ import annotations
 
@@ -20,38 +20,39 @@ if TYPE_CHECKING:
     from delaymq.broker.delivery.reader import DeliveryStore
 
 MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + MARK_WIDTH
-"""The longest mark with its name and separators."""
-# The largest record apart from its body: fixed fields, topic, properties.
+"""Size of the longest mark with its name and separators."""
+# Maximum size of a record without its body: fixed fields, topic, properties.
 _MAX_NON_BODY_BYTES = 128 + names.MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _MAX_INT = 2**31 - 1
 _WIDEST_CHARACTER_BYTES = 4
-"""UTF-8 takes at most this many bytes a character."""
+"""Maximum UTF-8 bytes of a character."""
 
 
 class DelaySettings(Protocol):
-    """The part of the broker's configuration that delays need."""
+    """Settings of delays."""
 
     @property
     def delay_level_overflow(self) -> str:
-        """What a producer's level above the table gets: `clamp` or `reject`."""
+        """Treatment of a level above the table: `clamp` or `reject`."""
 
     @property
     def flush_delay_offset_interval(self) -> int:
-        """Ms between two writes of delayOffset.json."""
+        """Interval between writes of delayOffset.json, in ms."""
 
 
 def strip_own(properties: dict[str, str]) -> None:
-    """Removes the properties by which the scheduler knows its own records; clients copy what they received."""
+    """Remove the properties by which the scheduler recognises its records, because clients copy received properties."""
     if own := [name for name in properties if name.startswith(names.OWN_PREFIX)]:
         for name in own:
             del properties[name]
 
 
 def requested_level(properties: dict[str, str]) -> int:
-    """The delay level that a client requests, 0 for none; IllegalMessageError when DELAY is no whole number.
+    """Return the delay level that a client requests; 0 if there is none.
 
-    Stricter than `store.dispatch.recorded_level`: a client can be told to send something else.
+    Raises IllegalMessageError if DELAY is not a whole number. This is stricter than `store.dispatch.recorded_level`,
+    because a client can be notified of its error.
     """
     text = properties.get(names.DELAY)
     if text is None:
@@ -64,7 +65,7 @@ def requested_level(properties: dict[str, str]) -> int:
 
 
 class DelayIngress:
-    """Turns delayed messages to the schedule topic."""
+    """Redirects delayed messages to the schedule topic."""
 
     def __init__(
         self,
@@ -86,11 +87,11 @@ class DelayIngress:
     def prepare(
         self, properties: dict[str, str], topic: str, queue_id: int, level: int, *, retry: bool = False
     ) -> tuple[str, int, dict[str, str]]:
-        """Topic, queue and properties under which a message of `level` (1 or more) is stored until it is due.
+        """Return topic, queue and properties with which a message of `level` (1 or more) is stored until it is due.
 
-        The record must be the next that is appended to that queue. `properties` is changed and returned. A level
-        above the table is clamped, or refused with `delayLevelOverflow=reject`; retries are never refused for it.
-        IllegalMessageError when the message cannot be delayed; then `properties` is as it was.
+        The record must be the next one that is appended to that queue. `properties` is changed and returned. A level
+        above the table is clamped, or rejected with `delayLevelOverflow=reject`; retries are always clamped. Raises
+        IllegalMessageError if the message cannot be delayed; `properties` is then unchanged.
         """
         levels = self.levels
         if level > levels.max_level:
@@ -114,10 +115,10 @@ class DelayIngress:
     def check_copies(
         self, record: NewRecord, topic: str, *, added_bytes: int = MARK_ROOM_BYTES, topics: tuple[str, ...] = ()
     ) -> None:
-        """IllegalMessageError when a message could be stored now, and its copy not when it is due.
+        """Raise IllegalMessageError if a message could be stored now, but its copy could not be stored when it is due.
 
-        `record` is what is stored now, `topic` where it is delivered. Copies have up to `added_bytes` more properties,
-        and one of these topics, of the dead letters, or of `topics`.
+        `record` is the record to be stored now, `topic` the topic of its delivery. Copies have up to `added_bytes` of
+        additional properties, and one of the following topics: these two, the dead-letter topic, or one of `topics`.
         """
         if len(record.body) + _MAX_NON_BODY_BYTES + added_bytes < self._largest_record_bytes:
             return
@@ -132,7 +133,7 @@ class DelayIngress:
             )
 
     def check_level(self, level: int) -> None:
-        """IllegalMessageError when a producer's message of `level` would be refused: also before it is delayed."""
+        """Raise IllegalMessageError if a producer's message of `level` is to be rejected."""
         highest = self.levels.max_level
         if level > highest and self.settings.delay_level_overflow == "reject":
             raise IllegalMessageError(
@@ -150,7 +151,7 @@ class DelayIngress:
 
 
 def _check_room(properties: dict[str, str], added: dict[str, str]) -> None:
-    """Refuses now what could not be delivered later: the copy has a mark more, and the format's limit."""
+    """Reject a message that could not be delivered later, because its copy also contains a mark."""
     bytes_used = len(encode_properties({**properties, **added}))
     if bytes_used > MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES:
         raise IllegalMessageError(

@@ -1,8 +1,8 @@
-"""Hands delayed messages over when they are due: once, never early, across crashes.
+"""Delivery of delayed messages when they are due: once, never early, even after crashes.
 
-A hand-over is one append: the copy carries a mark that names the entry which it settles, so that the copy in the log
-and the schedule's position are one fact. The position is kept nowhere else with more authority: at a start it is read
-from the marks (recovery). Everything here runs on the thread that owns the store.
+A hand-over is one append: the copy carries a mark that names the entry which it settles. The copies in the log are
+therefore the position of the schedule. No other file takes precedence: at a start, the position is read from the marks
+(recovery). Everything here runs on the thread that owns the store.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Delivery:
-    """The delay half of a broker, and the observer of its store named `schedule` once the log is replayed."""
+    """Delivery of a broker, and after the replay the observer `schedule` of its store."""
 
     name = Replay.name
 
@@ -56,22 +56,23 @@ class Delivery:
         on_dead_letter: Callable[[str], object] | None = None,
         on_delivered: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        """Takes up the schedule of an open store: decides what `replay`, which followed its recovery, left open.
+        """Take over the schedule of an open store, and decide the cases that `replay` left open.
 
-        `topic_label` says under which name a topic's lateness is counted. `on_dead_letter` is called with the
-        dead-letter topic before it is written to, so that it can be made readable; `on_delivered` with real topic,
-        queue of the schedule topic and size of each copy.
+        `topic_label` returns the label under which a topic's lateness is counted. `on_dead_letter` is called with the
+        dead-letter topic before it is written to, so that it can be made readable. `on_delivered` is called with real
+        topic, queue of the schedule topic and size of each copy.
         """
         self.settings = settings
         self.levels = levels
         self.counters = replay.counters
         self.on_wakeup_earlier: Callable[[], None] | None = None
-        """Called when a new message is due before what `next_wakeup_ms` last told; it may only take a note."""
+        """Called when a new message is due earlier than `next_wakeup_ms` last returned. It must only record the
+        event."""
         self.on_dead_letter = on_dead_letter
         self.topic_lateness = TopicLateness(topic_label)
-        """How late messages were, by real topic."""
+        """Lateness of messages by real topic."""
         self.pending_topics = PendingTopics()
-        """For which topics messages wait; what waited at the start is learned by `PendingTopicsLoader`."""
+        """Topics of pending messages; `PendingTopicsLoader` adds those of messages that were pending at the start."""
         self._store = store
         self._now_ms = now_ms
         self._log = ThrottledLogger(_logger, now_ms)
@@ -79,7 +80,7 @@ class Delivery:
         self._sources: dict[int, LevelQueue] = {}
         self._announced_ms = _NEVER_MS
         self.ingress = DelayIngress(settings, levels, now_ms, self.counters, self._log, store)
-        """Turns delayed messages to the schedule topic."""
+        """Redirects delayed messages to the schedule topic."""
         self._hand_over = HandOver(
             store,
             self._reader,
@@ -108,13 +109,13 @@ class Delivery:
         self._offsets_file = OffsetsFile(store, self.delay_offsets, self._log)
         self._pin = DeliveryPin(store, self._reader, self._sources)
         self.control = DeliveryControl(store, self._sources, self._hand_over, now_ms)
-        """What holds deliveries back beyond their due time. Whoever changes it calls `wake`."""
+        """Delivery policy. A caller that changes it must call `wake`."""
         self.control.load()
 
-    # The observer: what the log says.
+    # Observer of the log.
 
     def dispatch(self, record: Dispatched) -> None:
-        """One record: a new entry, something that settles one, or neither."""
+        """Process one record: a new entry, a record that settles an entry, or neither."""
         if record.topic == names.SCHEDULE_TOPIC:
             self._add(record)
         elif self._hand_over.running:
@@ -123,7 +124,7 @@ class Delivery:
             self._settle_by_mark(record)
 
     def state(self) -> dict[str, object]:
-        """What a snapshot keeps; true for the log's end at this moment."""
+        """Return the state for a snapshot, which is valid for the current end of the log."""
         return state_of(self._queues)
 
     def _add(self, record: Dispatched) -> None:
@@ -176,11 +177,12 @@ class Delivery:
             )
 
     def pin(self) -> int | None:
-        """Oldest physical offset that pending messages, or copies not yet on the disk, still need."""
+        """Return the oldest physical offset that pending messages, or copies not yet flushed, still need; None without
+        one."""
         return self._pin.oldest()
 
     def delay_offsets(self) -> dict[int, int]:
-        """Level → next offset, as delayOffset.json and request 45 tell it; levels never used are absent."""
+        """Return level → next offset, as in delayOffset.json and response 45; unused levels are omitted."""
         return {
             level_of_queue(queue_id): source.settled.low
             for queue_id, source in sorted(self._sources.items())
@@ -188,13 +190,14 @@ class Delivery:
         }
 
     def save_task(self) -> SaveTask | None:
-        """The write of delayOffset.json when one is due and allowed. Cheap: ask after each flush."""
+        """Return a task that writes delayOffset.json; None if none is due or possible. Cheap: call it after each
+        flush."""
         return self._offsets_file.task(self._now_ms(), self.settings.flush_delay_offset_interval)
 
     def close(self) -> None:
-        """The clean stop, before the store closes: flushes the log, writes delayOffset.json, logs what that omits.
+        """Prepare a clean stop before the store closes: flush the log, write delayOffset.json, and log what it omits.
 
-        Never raises: without the file, the next start finds everything in the log.
+        Never raises: without the file, the next start derives everything from the log.
         """
         try:
             self._offsets_file.save_now()
@@ -215,16 +218,16 @@ class Delivery:
     # Configuration and status.
 
     def set_levels(self, levels: DelayLevels) -> None:
-        """A new level table: pending messages keep their due time, new ones get theirs from it."""
+        """Apply a new level table. Pending messages keep their due times."""
         self.levels = self.ingress.levels = levels
         self._store.levels = levels
 
     def set_settings(self, settings: DelaySettings) -> None:
-        """A changed configuration."""
+        """Apply a changed configuration."""
         self.settings = self.ingress.settings = settings
 
     def status(self) -> dict[str, object]:
-        """The structure of `/api/v1/delay`."""
+        """Return the content of `/api/v1/delay`."""
         return status_of(
             as_of_ms=self._now_ms(),
             levels=self.levels,
@@ -236,31 +239,33 @@ class Delivery:
         )
 
     def pending(self) -> dict[int, int]:
-        """Pending messages by level, for the metrics."""
+        """Return the number of pending messages by level, for the metrics."""
         return {level_of_queue(queue_id): source.pending for queue_id, source in self._sources.items()}
 
     def pending_of_topic(self, topic: str) -> int | None:
-        """Messages that wait for `topic`; None while what waited at the start is not counted yet."""
+        """Return the number of pending messages of `topic`; None while messages that were pending at the start are not
+        counted yet."""
         topics = self.pending_topics
         return topics.count(topic) if topics.complete else None
 
     def is_settled(self, queue_id: int, offset: int) -> bool:
-        """Whether an entry of the schedule topic is done with: delivered, dropped or given up."""
+        """Whether an entry of the schedule topic is settled: delivered, dropped or given up."""
         source = self._sources.get(queue_id)
         return source is not None and offset in source.settled
 
     def source(self, queue_id: int) -> LevelQueue | None:
-        """What waits in a queue of the schedule topic; None when nothing ever did."""
+        """Return the pending entries of a queue of the schedule topic; None if it has never been used."""
         return self._sources.get(queue_id)
 
     def waiting_elsewhere(self) -> Iterator[Entry]:
-        """Entries that wait outside their queues: to be tried again, or spread over a time."""
+        """Iterate over pending entries outside their queues: those to be retried or spread over a period."""
         yield from list(self._hand_over.retries.entries())
         if self._hand_over.spread is not None:
             yield from self._hand_over.spread.entries()
 
     def next_due_ms(self) -> dict[int, int]:
-        """When the next message of each queue is due; one whose hand-over failed counts with its own due time."""
+        """Return the next due time of each queue. Messages whose hand-over failed count with their original due
+        times."""
         next_ms: dict[int, int] = {}
         for due_ms, queue_id, *_ in self._hand_over.retries.entries():
             next_ms[queue_id] = min(due_ms, next_ms.get(queue_id, due_ms))
@@ -271,32 +276,32 @@ class Delivery:
 
     @property
     def lateness(self) -> dict[int, LatenessHistogram]:
-        """How late messages were, by queue of the schedule topic."""
+        """Lateness of messages by queue of the schedule topic."""
         return self._hand_over.lateness
 
     def forget_topic(self, topic: str, heir: str | None = None) -> None:
-        """The topic was deleted; what was handed over to it is counted under `heir` from now on, or nowhere."""
+        """Remove the counts of a deleted topic, or add them to those of `heir`."""
         count = self.counters.delivered.pop(topic, 0)
         if heir is not None:
             self.counters.delivered[heir] = self.counters.delivered.get(heir, 0) + count
         self.topic_lateness.forget(topic, heir)
 
     def clock_skew_ms(self) -> int:
-        """How far the wall clock is behind the newest record: after it was set back, messages come later by that."""
+        """Return how far the wall clock is behind the newest record, in ms; deliveries are delayed by this time."""
         return max(0, self._store.last_store_timestamp_ms - self._now_ms())
 
-    # The hand-over.
+    # Hand-over.
 
     def next_wakeup_ms(self) -> int | None:
-        """Wall-clock time of the next hand-over, perhaps past; None when nothing is pending."""
+        """Return the wall-clock time of the next hand-over, possibly in the past; None if nothing is pending."""
         wakeup_ms = self._hand_over.next_wakeup_ms()
         self._announced_ms = _NEVER_MS if wakeup_ms is None else wakeup_ms
         return wakeup_ms
 
     def hand_over(self, now_ms: int, budget: int) -> int:
-        """Hands over at most `budget` messages that are due by the wall clock; how many were taken up.
+        """Deliver at most `budget` messages that are due by the wall clock; return the number of processed ones.
 
-        While that is not 0, call again as soon as other work has run; then at `next_wakeup_ms`.
+        While the result is not 0, call it again as soon as other work has run; otherwise, at `next_wakeup_ms`.
         """
         count = self._hand_over.run(now_ms, budget)
         if self.control.policy is not None:
@@ -304,6 +309,6 @@ class Delivery:
         return count
 
     def wake(self) -> None:
-        """Has the hand-over's clock look again: what was held back may be due."""
+        """Trigger a new check for due messages, for example after a change of the policy."""
         if self.on_wakeup_earlier is not None:
             self.on_wakeup_earlier()

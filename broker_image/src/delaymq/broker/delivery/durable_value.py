@@ -9,7 +9,7 @@ Moment = TypeVar("Moment")
 
 
 class Flushed(Protocol):
-    """End offsets of the log, as physical offsets."""
+    """Log with its end offsets, which are physical offsets."""
 
     @property
     def end_offset(self) -> int: ...

@@ -1,4 +1,4 @@
-"""The hand-over itself: what is due is read, copied under its real topic and settled, in one step."""
+"""Hand-over: read a due message, store its copy in its real topic, and settle it, in one step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFail
 from delaymq.store.model import NewRecord
 from delaymq.throttled_log import ThrottledLogger, about_message
 
-# With one of these no message can be handed over: the whole schedule waits, and no message is blamed.
+# After these errors no message can be delivered: the whole schedule pauses, and no message counts as failed.
 _STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreateError, MemoryError)
 _NO_HOST = bytes(8)
 
@@ -29,9 +29,9 @@ _logger = logging.getLogger(__name__)
 
 
 class HandOver:
-    """Takes what is due from the sources and appends its copies.
+    """Takes due entries from the sources and appends their copies.
 
-    The append is the hand-over: once it is in the log the entry is settled, whatever fails after it.
+    The append is the hand-over: once the copy is in the log, the entry is settled, even if a later step fails.
     """
 
     def __init__(
@@ -47,20 +47,20 @@ class HandOver:
         on_dead_letter: Callable[[str], object] | None,
         on_delivered: Callable[[str, int, int], None] | None,
     ) -> None:
-        """See `Delivery` for the last three."""
+        """Create the hand-over; see `Delivery` for the last three arguments."""
         self.lateness: dict[int, LatenessHistogram] = {}
-        """By queue of the schedule topic."""
+        """Lateness by queue of the schedule topic."""
         self.running = False
-        """Whether what the store dispatches now is our own copy."""
+        """Whether records that the store currently dispatches were appended by this class."""
         self.copy_seen = False
-        """Whether it dispatched the copy that is being appended."""
+        """Whether the store has dispatched the copy that is being appended."""
         self.retries = RetryQueue(backoff)
         self.paused = False
         """Whether nothing is delivered until someone resumes deliveries."""
         self.drop_up_to_ms: int | None = None
-        """What is due at or before it is settled without being delivered."""
+        """Messages due at or before this time are settled without being delivered."""
         self.spread: PacedQueue | None = None
-        """What was overdue and goes out evenly over a time."""
+        """Overdue messages that are delivered evenly over a period."""
         self._spread_up_to_ms = 0
         self._topic_lateness = topic_lateness
         self._on_dead_letter = on_dead_letter
@@ -79,17 +79,17 @@ class HandOver:
         self._paused_until_ms = 0
 
     def add_source(self, source: LevelQueue) -> None:
-        """Hands over what is due in `source` from now on."""
+        """Add a source of due messages."""
         self.lateness[source.queue_id] = LatenessHistogram()
         self._scheduler.add(source)
 
     def begin_spread(self, spread: PacedQueue, up_to_ms: int) -> None:
-        """Draws from `spread`, too: what was due at or before `up_to_ms`, taken out of its queues."""
+        """Add `spread`, which contains the messages due at or before `up_to_ms` from all queues."""
         self.spread, self._spread_up_to_ms = spread, up_to_ms
         self._scheduler.add(spread)
 
     def end_spread(self) -> None:
-        """What is left of a spread goes back to its queues."""
+        """Put the rest of a spread back into its queues."""
         spread, self.spread = self.spread, None
         if spread is not None:
             self._scheduler.remove(spread)
@@ -100,7 +100,8 @@ class HandOver:
                 self._sources[queue_id].give_back([entry for entry in returned if entry[1] == queue_id])
 
     def next_wakeup_ms(self) -> int | None:
-        """Wall-clock time of the next hand-over, perhaps past; None when nothing is pending, or all is held back."""
+        """Return the wall-clock time of the next hand-over, possibly in the past; None if nothing is pending or
+        deliveries are paused."""
         if self.paused:
             return None
         wakeup_ms = self._scheduler.next_wakeup_ms()
@@ -109,13 +110,13 @@ class HandOver:
         return wakeup_ms
 
     def _is_paused(self, now_ms: int) -> bool:
-        # The first comparison: a clock that was set back must not prolong the pause.
+        # The first comparison prevents a clock that was set back from prolonging the pause.
         return self._paused_until_ms - self._backoff.longest_ms <= now_ms < self._paused_until_ms
 
     def run(self, now_ms: int, budget: int) -> int:
-        """Hands over at most `budget` messages that are due by the wall clock; how many were taken up.
+        """Deliver at most `budget` messages that are due by the wall clock; return the number of processed ones.
 
-        While that is not 0, call again as soon as other work has run; then at `next_wakeup_ms`.
+        While the result is not 0, call it again as soon as other work has run; otherwise, at `next_wakeup_ms`.
         """
         if self.paused or self._is_paused(now_ms):
             return 0
@@ -160,11 +161,11 @@ class HandOver:
         properties = decode_properties(record.raw_properties)
         own_due_ms = parse_due(properties.get(names.DUE, ""), queue_id, offset)
         if own_due_ms is not None and own_due_ms > now_ms:
-            # The queue said otherwise: another broker rebuilt it with its own level table. The record is right.
+            # The queue entry differs because another broker rebuilt it with its own level table. The record is correct.
             source.give_back([(own_due_ms, queue_id, offset, 0)])
             return
         if own_due_ms is None:
-            # Another record's, copied by a client; on our copy it would pass for the time at which this one was due.
+            # A client copied it from another record. In the copy, it would be taken for the due time of this record.
             properties.pop(names.DUE, None)
         known_due_ms = due_ms if own_due_ms is None else own_due_ms
         refused = self.drop_up_to_ms is not None and known_due_ms <= self.drop_up_to_ms
@@ -187,7 +188,8 @@ class HandOver:
             self._topics.queue(source.queue_id).settle(offset, settled.low)
 
     def _append(self, copy: NewRecord, now_ms: int, about_bytes: int = 0) -> tuple[int, int]:
-        """Appends what settles an entry; its store time in ms and its size. When this raises, nothing is in the log."""
+        """Append the record that settles an entry; return its store time in ms and its size. If it raises, nothing is
+        in the log."""
         end_before = self._store.end_offset
         self.copy_seen = False
         try:
@@ -195,7 +197,7 @@ class HandOver:
             return appended.store_timestamp_ms, appended.size
         except Exception as error:
             if self.copy_seen or self._is_stored_at(end_before, copy):
-                # It is in the log, and only what came after failed: handing it over again would make it two.
+                # It is in the log, and only a later step failed: a second attempt would deliver it twice.
                 self._log.warning(
                     "a delayed message was delivered, but a later step failed: %s", error, error=error, topic=copy.topic
                 )
@@ -203,7 +205,8 @@ class HandOver:
             raise
 
     def _is_stored_at(self, physical_offset: int, copy: NewRecord) -> bool:
-        """Whether the record at or behind this place, where the log ended before, is `copy`."""
+        """Whether `copy` was appended at this physical offset, the former end of the log, or after a blank record
+        there."""
         if self._store.end_offset <= physical_offset:
             return False
         head = self._store.read_bytes(physical_offset, SIZE_AND_MAGIC.size)

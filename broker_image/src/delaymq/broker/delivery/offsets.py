@@ -1,4 +1,4 @@
-"""delayOffset.json: read with what may be wrong with it, written only with what the disk already has."""
+"""delayOffset.json: read with checks, and never written ahead of the flushed log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_FILE_BYTES = 1024 * 1024
 
 
 def read_offsets(store: DeliveryStore) -> StatedOffsets:
-    """What the file, or else its `.bak`, says."""
+    """Return the content of the file or its `.bak`."""
     broken = False
 
     def parse(data: bytes) -> dict[int, int]:
@@ -44,14 +44,14 @@ class SaveTask:
         self._error: OSError | None = None
 
     def run(self) -> None:
-        """Replaces the file."""
+        """Replace the file."""
         try:
             self._store.config_files.save(FILE_NAME, self._data, max_bytes=MAX_FILE_BYTES)
         except OSError as error:
             self._error = error
 
     def finish(self) -> OSError | None:
-        """What failed, or None; after a failure the next interval tries again."""
+        """Return the error or None. After a failure, the write is retried after the next interval."""
         if self._error is None:
             self._done(self._data)
         else:
@@ -60,10 +60,10 @@ class SaveTask:
 
 
 class OffsetsFile:
-    """Writes the offsets of each level, never ahead of the copies that are on the disk.
+    """Writes the offsets of each level, never ahead of the flushed copies.
 
-    The offsets are taken together with the log's end; they are written when everything below that end is flushed.
-    Otherwise a loss of power would lose copies that the file calls delivered.
+    The offsets are captured together with the end of the log, and written when the log is flushed up to that end.
+    Otherwise a power failure could lose copies that the file marks as delivered.
     """
 
     def __init__(self, store: DeliveryStore, offsets: Callable[[], dict[int, int]], log: ThrottledLogger) -> None:
@@ -75,9 +75,9 @@ class OffsetsFile:
         self._next_ms: int | None = None
 
     def task(self, now_ms: int, interval_ms: int) -> SaveTask | None:
-        """The next write that is due and allowed, or None."""
+        """Return the next write if it is due and possible, otherwise None."""
         if self._captured is None:
-            # A clock that was set back must not hold the file up.
+            # A clock that was set back must not delay the write.
             if self._next_ms is not None and now_ms < self._next_ms <= now_ms + interval_ms:
                 return None
             self._next_ms = now_ms + interval_ms
@@ -92,7 +92,7 @@ class OffsetsFile:
         return SaveTask(self._store, data, self._set_saved, self._log)
 
     def save_now(self) -> None:
-        """Flushes the log and writes the file; for a clean stop. OSError when either fails."""
+        """Flush the log and write the file, for a clean stop. Raises OSError if either fails."""
         end, data = self._store.end_offset, self._encoded()
         while self._store.flushed_offset < end:
             flushed_before = self._store.flushed_offset

@@ -10,16 +10,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 
-# 4 bytes an entry that waits.
+# 4 bytes per pending entry.
 _TYPE = "I"
 UNKNOWN = 0xFFFF_FFFF
-"""The number of an entry whose record was not read yet."""
+"""Number of an entry whose record has not been read yet."""
 _TRIM_ENTRIES = 8_192
 """Settled entries are removed when there are at least this many and they are at least half of all entries."""
 
 
 class QueueTopics:
-    """The topics of one queue's entries from `first` on; numbers of topics mean something here only."""
+    """Topics of the entries of one queue from `first` on, as numbers that are valid only within this object."""
 
     __slots__ = ("_counts", "_free", "_names", "_numbers", "entries", "first", "unknown")
 
@@ -27,19 +27,19 @@ class QueueTopics:
         self.first = first
         self.entries = array(_TYPE)
         self.unknown = 0
-        """Entries that wait and are not known."""
+        """Number of pending entries with an unknown topic."""
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
         self._counts: list[int] = []
         self._free: list[int] = []
 
     def load(self, count: int, waiting: int) -> None:
-        """Takes `count` entries that were there before the start, of which `waiting` are not settled."""
+        """Add `count` entries from before the start, of which `waiting` are not settled."""
         self.entries = array(_TYPE, (UNKNOWN,)) * count
         self.unknown = waiting
 
     def add(self, offset: int, topic: str) -> None:
-        """The queue's next entry, just stored."""
+        """Add the queue's next entry."""
         behind = offset - self.first - len(self.entries)
         if behind:
             self._make_room(offset, behind)
@@ -67,7 +67,7 @@ class QueueTopics:
         return number
 
     def settle(self, offset: int, low: int) -> None:
-        """An entry that was not settled is; all below `low` are."""
+        """Remove a newly settled entry. All entries below `low` are settled."""
         index = offset - self.first
         if not 0 <= index < len(self.entries):
             return
@@ -85,54 +85,54 @@ class QueueTopics:
             self.first = low
 
     def learn(self, offset: int, topic: str) -> None:
-        """The topic of an entry that is not settled, read from its record."""
+        """Set the topic of an unsettled entry from its record."""
         index = offset - self.first
         if 0 <= index < len(self.entries) and self.entries[index] == UNKNOWN:
             self.entries[index] = self._count(topic)
             self.unknown -= 1
 
     def is_unknown(self, offset: int) -> bool:
-        """Whether there is such an entry and nobody has learned its topic."""
+        """Whether the entry exists and its topic is unknown."""
         index = offset - self.first
         return 0 <= index < len(self.entries) and self.entries[index] == UNKNOWN
 
     def counts(self) -> dict[str, int]:
-        """Waiting entries by topic, as far as they are known."""
+        """Return the number of pending entries by topic; entries with an unknown topic are not counted."""
         return {topic: self._counts[number] for topic, number in self._numbers.items()}
 
     def count(self, topic: str) -> int:
-        """Waiting entries of one topic, as far as they are known."""
+        """Return the number of pending entries of one topic; entries with an unknown topic are not counted."""
         number = self._numbers.get(topic)
         return 0 if number is None else self._counts[number]
 
     def number_of(self, topic: str) -> int | None:
-        """The number that entries of a topic have now; None when none is known to wait."""
+        """Return the current number of a topic; None without known pending entries."""
         return self._numbers.get(topic)
 
     def number_at(self, offset: int) -> int:
-        """The number of an entry; UNKNOWN where there is none."""
+        """Return the number of an entry's topic; UNKNOWN if there is no such entry."""
         index = offset - self.first
         return self.entries[index] if 0 <= index < len(self.entries) else UNKNOWN
 
     def name_at(self, offset: int) -> str | None:
-        """The topic of an entry that waits; None when it is not known."""
+        """Return the topic of a pending entry; None if it is unknown."""
         number = self.number_at(offset)
         return None if number == UNKNOWN else self._names[number]
 
 
 class PendingTopics:
-    """All queues."""
+    """Topics of pending messages in all queues."""
 
     def __init__(self) -> None:
         self.queues: dict[int, QueueTopics] = {}
 
     def load(self, queue_id: int, first: int, count: int, waiting: int) -> None:
-        """A queue as the start found it: `count` entries from `first` on, `waiting` of them not settled."""
+        """Add a queue with `count` entries from `first` on, of which `waiting` are not settled."""
         queue = self.queues[queue_id] = QueueTopics(first)
         queue.load(count, waiting)
 
     def queue(self, queue_id: int) -> QueueTopics:
-        """One queue, made if need be."""
+        """Return a queue, created if necessary."""
         queue = self.queues.get(queue_id)
         if queue is None:
             queue = self.queues[queue_id] = QueueTopics()
@@ -140,19 +140,19 @@ class PendingTopics:
 
     @property
     def complete(self) -> bool:
-        """Whether the topics of all that waits are known."""
+        """Whether the topics of all pending messages are known."""
         return not any(queue.unknown for queue in self.queues.values())
 
     def count(self, topic: str) -> int:
-        """What waits for a topic, as far as it is known."""
+        """Return the number of pending messages of a topic; those with an unknown topic are not counted."""
         return sum(queue.count(topic) for queue in self.queues.values())
 
     def unknown_ranges(
         self, waiting: Callable[[int, int], bool], entries_at_once: int
     ) -> Iterator[tuple[int, Sequence[int]]]:
-        """Queue and offsets of entries that are to be learned, some at a time; ask on only after `learn`.
+        """Yield queue and offsets of some entries with unknown topics; call `learn` for them before the next step.
 
-        `waiting(queue_id, offset)` says whether an entry is not settled. Queues may change between two steps.
+        `waiting(queue_id, offset)` returns whether an entry is not settled. Queues may change between two steps.
         """
         for queue_id in sorted(self.queues):
             queue = self.queues[queue_id]

@@ -1,4 +1,4 @@
-"""What retention must not delete: messages that are pending, or whose copies the disk does not have yet."""
+"""Retention pin for messages that are pending, or whose copies are not yet flushed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from delaymq.schedule import LevelQueue
 
 
 class DeliveryPin:
-    """The oldest physical offset still needed, as of a moment up to which the log is flushed.
+    """Oldest physical offset that is still needed, as of a time up to which the log is flushed.
 
-    A message counts as pending until its copy is on the disk: if its own record were deleted before, a loss of power
-    would take both.
+    A message counts as pending until its copy is flushed. If its record were deleted before, a power failure could lose
+    both.
     """
 
     def __init__(self, store: DeliveryStore, reader: ScheduleReader, sources: dict[int, LevelQueue]) -> None:
@@ -22,13 +22,13 @@ class DeliveryPin:
         self._as_on_disk = DurableValue(store, self._now, self._now())
 
     def oldest(self) -> int | None:
-        """The pin; None when nothing holds anything."""
+        """Return the oldest pinned physical offset; None if nothing is pinned."""
         oldest = self._as_on_disk.advance()
-        # At the log's end nothing is held: that record is not written yet.
+        # At the end of the log nothing is pinned: that record is not written yet.
         return oldest if oldest < self._store.end_offset else None
 
     def _now(self) -> int:
-        """Physical offset of the oldest pending message, or the log's end."""
+        """Return the physical offset of the oldest pending message, or the end of the log."""
         oldest = self._store.end_offset
         for queue_id, source in self._sources.items():
             if source.pending:

@@ -1,4 +1,4 @@
-"""Reads entries and records of the schedule topic."""
+"""Reader of entries and records of the schedule topic."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _TAGS_CODE_AT = 12
 _NEXT_ENTRIES = 64
 _LOADED_ENTRIES = 65_536
 _LOWEST_TAGS_CODE = -(2**31)
-"""A tags code this low is an address into the queue's extension (enableConsumeQueueExt), not a time."""
+"""Tags codes up to this value are addresses in the extension of a queue (enableConsumeQueueExt), not times."""
 
 
 Parsed = TypeVar("Parsed")
 
 
 class ConfigFiles(Protocol):
-    """The store's config files."""
+    """Configuration files of a store."""
 
     def load(self, name: str, parse: Callable[[bytes], Parsed], *, max_bytes: int = ...) -> Parsed | None:
-        """What `parse` makes of the file, or else of its `.bak`; None when neither can be read."""
+        """Return the parsed file or its parsed `.bak`; None if neither can be read."""
 
     def save(self, name: str, data: bytes, *, max_bytes: int = ...) -> None:
-        """Replaces the file atomically."""
+        """Replace the file atomically."""
 
     def remove(self, name: str) -> None:
-        """Deletes the file and its backup."""
+        """Delete the file and its backup."""
 
 
 class DeliveryStore(Protocol):
@@ -69,14 +69,14 @@ class DeliveryStore(Protocol):
 
 
 class Place(NamedTuple):
-    """Where a message waits in the log."""
+    """Position of a pending message in the log."""
 
     physical_offset: int
     size: int
 
 
 class ScheduleReader:
-    """Entries by queue and offset; the last few that were read are kept, since they are needed in order."""
+    """Reads entries by queue and offset. Caches the last ones read, because they are needed in order."""
 
     def __init__(self, store: DeliveryStore) -> None:
         self._store = store
@@ -85,7 +85,8 @@ class ScheduleReader:
         self._entries = b""
 
     def place(self, queue_id: int, offset: int) -> Place | None:
-        """Where the entry's record is; None without an entry, with a blank one, or when the record was deleted."""
+        """Return the position of an entry's record; None if there is no entry, it is blank, or the record was
+        deleted."""
         at = (offset - self._first) * ENTRY_BYTES
         if queue_id != self._queue_id or not 0 <= at < len(self._entries):
             self._entries = self._store.read_entries(SCHEDULE_TOPIC, queue_id, offset, _NEXT_ENTRIES)
@@ -98,7 +99,7 @@ class ScheduleReader:
         return Place(physical_offset, size)
 
     def record(self, queue_id: int, offset: int, place: Place) -> Record | None:
-        """The record at `place`; None when it is not a sound record of this entry."""
+        """Return the record at `place`; None if it is not a valid record of this entry."""
         physical_offset, size = place
         if size <= 0 or physical_offset + size > self._store.end_offset:
             return None
@@ -117,7 +118,7 @@ class ScheduleReader:
         return record
 
     def due_times(self, queue_id: int, first: int, end: int) -> Iterable[tuple[int, array[int]]]:
-        """The due times of entries `first` to before `end`, in pieces: (first offset of the piece, times in ms)."""
+        """Yield the due times of entries `first` to before `end` in pieces: (offset of the first, times in ms)."""
         while first < end:
             raw = self._store.read_entries(SCHEDULE_TOPIC, queue_id, first, min(end - first, _LOADED_ENTRIES))
             count = len(raw) // ENTRY_BYTES
@@ -132,7 +133,7 @@ class ScheduleReader:
             first += count
 
     def _due_from_record(self, queue_id: int, offset: int) -> int:
-        """The due time in the record; 0 (immediately) if it is unreadable, which the delivery then detects."""
+        """Return the due time in the record; 0 (immediately) if it is unreadable, which the delivery then detects."""
         place = self.place(queue_id, offset)
         record = self.record(queue_id, offset, place) if place else None
         if record is None:
@@ -147,7 +148,7 @@ class ScheduleReader:
 
 
 def _tags_codes(raw: bytes) -> array[int]:
-    """The last 8 of each 20 bytes as numbers, without an object an entry: a million take some 30 ms."""
+    """Return the last 8 of each 20 bytes as numbers, without an object per entry: a million take some 30 ms."""
     packed = bytearray(len(raw) // ENTRY_BYTES * 8)
     for position in range(8):
         packed[position::8] = raw[_TAGS_CODE_AT + position :: ENTRY_BYTES]

@@ -31,34 +31,34 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class QueueState:
-    """What is known about one queue of the schedule topic."""
+    """State of one queue of the schedule topic."""
 
     settled: Settled = field(default_factory=Settled)
     foreign: OffsetRanges = field(default_factory=OffsetRanges)
-    """Entries that a foreign broker wrote: their copies have to be found without a mark."""
+    """Foreign entries, whose copies must be identified without a mark."""
     known_from: int | None = None
-    """The entries below were settled when the state was kept; None when there was none."""
+    """Entries below this offset were settled when the state was saved; None without a saved state."""
 
     def as_json(self) -> dict[str, object]:
-        """For the snapshot."""
+        """Return the state for the snapshot."""
         self.foreign.drop_below(self.settled.low)
         return {**self.settled.state(), "foreign": self.foreign.state()}
 
     @classmethod
     def from_json(cls, state: object) -> QueueState:
-        """ValueError when `state` is none."""
+        """Decode a state. Raises ValueError if it is invalid."""
         settled = Settled.from_state(state)
         assert isinstance(state, dict)
         return cls(settled, OffsetRanges.from_state(state.get("foreign")), settled.low)
 
 
 def state_of(queues: dict[int, QueueState]) -> dict[str, object]:
-    """What a snapshot keeps: `{"version": 1, "queues": {"0": {"low": n, "above": […], "foreign": […]}}}`."""
+    """Return the state for a snapshot: `{"version": 1, "queues": {"0": {"low": n, "above": […], "foreign": […]}}}`."""
     return {"version": STATE_VERSION, "queues": {str(queue_id): queue.as_json() for queue_id, queue in queues.items()}}
 
 
 def queues_from(state: object) -> dict[int, QueueState]:
-    """What `state_of` described; ValueError when it describes nothing that this version knows."""
+    """Decode the result of `state_of`. Raises ValueError if it is invalid or of an unknown version."""
     queues = state.get("queues") if isinstance(state, dict) and state.get("version") == STATE_VERSION else None
     if not isinstance(queues, dict):
         raise ValueError(f"the state of the schedule does not have version {STATE_VERSION}")
@@ -66,7 +66,7 @@ def queues_from(state: object) -> dict[int, QueueState]:
 
 
 class _Seen:
-    """The entries of a queue that the replay showed: physical offset and fingerprint of each, by offset."""
+    """Entries of a queue in the replayed part of the log: physical offset and fingerprint by offset."""
 
     __slots__ = ("first", "physical_offsets", "prints")
 
@@ -99,7 +99,7 @@ class _Seen:
 
 
 class Replay:
-    """The observer named `schedule` while the log is replayed; `finish` decides what had to wait."""
+    """Observer `schedule` during the replay of the log; `finish` decides deferred cases."""
 
     name = "schedule"
 
@@ -108,22 +108,22 @@ class Replay:
         self.restore(None)
 
     def restore(self, state: object | None) -> None:
-        """Begins the replay, after what a snapshot keeps. ValueError when that is nothing this version knows."""
+        """Start the replay after a snapshot's state. Raises ValueError if it is invalid or of an unknown version."""
         self.queues = queues_from(state) if state is not None else {}
         self._whole_log = state is None
         self._first_physical_offset: int | None = None
         self._seen: dict[int, _Seen] = {}
-        # Foreign entries that wait for their copy, by what both have in common: (queue, offset), or several.
+        # Foreign entries without a known copy, by `foreign_key_of`: one or more of (queue, offset).
         self._foreign: dict[int, list[tuple[int, int]]] = {}
         self._foreign_before = any(queue.foreign for queue in self.queues.values())
         self._waiting: list[Claim] = []
 
     def state(self) -> dict[str, object]:
-        """There is none: RuntimeError."""
+        """Raise RuntimeError: there is no state during the replay."""
         raise RuntimeError("the schedule has no state until the replay has ended: create snapshots afterwards")
 
     def dispatch(self, record: Dispatched) -> None:
-        """One record of the log, in order."""
+        """Process one record of the log, in order."""
         if self._first_physical_offset is None:
             self._first_physical_offset = record.physical_offset
         if record.topic == names.SCHEDULE_TOPIC:
@@ -135,7 +135,7 @@ class Replay:
         queue_id, offset = record.queue_id, record.queue_offset
         queue = self.queues.get(queue_id)
         if queue is None:
-            # In a whole log the entries before the first that is there are gone for good.
+            # If the whole log is replayed, the entries before the first existing one are permanently lost.
             queue = self.queues[queue_id] = QueueState(Settled(offset if self._whole_log else 0))
         seen = self._seen.get(queue_id)
         if seen is None:
@@ -147,7 +147,7 @@ class Replay:
             self._foreign.setdefault(foreign_key_of(record, record.properties), []).append((queue_id, offset))
 
     def _decide(self, claim: Claim) -> bool:
-        """Settles what `claim` is about; False when only the store can tell."""
+        """Settle the entry of `claim` if it is confirmed; return False if only the open store can decide."""
         names_settled = False
         for queue_id, offset, physical_offset in claim.named:
             queue = self.queues.get(queue_id)
@@ -170,7 +170,7 @@ class Replay:
         return True
 
     def _is_gone(self, queue_id: int, offset: int, physical_offset: int) -> bool:
-        """Whether a named entry that the replay did not show was deleted from a log that is replayed as a whole."""
+        """Whether a named entry that was not replayed had been deleted from the log, all of which is replayed."""
         if not self._whole_log or self._first_physical_offset is None:
             return False
         if physical_offset != ANYWHERE:
@@ -189,7 +189,7 @@ class Replay:
         return False
 
     def finish(self, reader: ScheduleReader) -> None:
-        """Decides with the store's help what the replay could not; then forgets what it knew of single entries."""
+        """Decide the deferred cases with the help of the store, then release the data about single entries."""
         if self._waiting and self._foreign_before:
             self._read_foreign(reader)
         for claim in self._waiting:
@@ -210,7 +210,7 @@ class Replay:
         return True
 
     def _read_foreign(self, reader: ScheduleReader) -> None:
-        """Foreign entries from before the snapshot: their records are read, what they are known by was not kept."""
+        """Read the records of foreign entries from before the snapshot, because their keys were not saved."""
         for queue_id, queue in self.queues.items():
             for offset in queue.foreign:
                 place = reader.place(queue_id, offset) if offset not in queue.settled else None
@@ -223,27 +223,27 @@ class Replay:
 
 
 def is_settled_by(reader: ScheduleReader, claim: Claim, queue_id: int, offset: int, physical_offset: int) -> bool:
-    """Whether the entry that `claim` names is there and is what the claim is about."""
+    """Whether the entry that `claim` names exists and matches it."""
     place = reader.place(queue_id, offset)
     if place is None or physical_offset not in (place.physical_offset, ANYWHERE):
         return False
-    # A claim is about something older than itself.
+    # A record can only settle an older one.
     if place.physical_offset >= claim.physical_offset:
         return False
     record = reader.record(queue_id, offset, place)
     if record is None:
-        # Only our own mark alone says that an entry was given up because it cannot be read.
+        # Only DelayMQ's mark alone states that an entry was given up because it was unreadable.
         return claim.topic == names.MARKS_TOPIC and claim.by_mark
     return claim.matches(record)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatedOffsets:
-    """What delayOffset.json says."""
+    """Content of delayOffset.json."""
 
     table: dict[int, int]
     problem: str | None
-    """`missing` or `corrupt` when the file itself cannot be used."""
+    """`missing` or `corrupt` if the file cannot be used."""
 
 
 def start_positions(
@@ -252,11 +252,11 @@ def start_positions(
     stated: StatedOffsets,
     counters: DeliveryCounters,
 ) -> list[PositionCorrection]:
-    """Brings each queue's settled entries in line with the queue and with delayOffset.json.
+    """Reconcile the settled entries of each queue with the queue and with delayOffset.json; return the corrections.
 
-    `bounds` are (queue, first offset that is there, end). A stated offset that lies in the queue settles the entries
-    below it that a foreign broker wrote, since such a broker leaves no proof in the log. Of entries with a due time of
-    our own the log alone decides (docs/decisions/0004-use-delay-offsets-for-foreign-entries-only.md).
+    `bounds` are (queue, first existing offset, end). A stated offset within the queue settles the foreign entries below
+    it, since a foreign broker leaves no proof in the log. For entries with DelayMQ's due time, the log alone decides
+    (docs/decisions/0004-use-delay-offsets-for-foreign-entries-only.md).
     """
     corrections = []
     for queue_id, first, end in bounds:
@@ -284,7 +284,7 @@ def start_positions(
                 PositionCorrection(level=level, stated=position or 0, position=settled.low, reason=reason)
             )
             counters.corrected[reason] = counters.corrected.get(reason, 0) + 1
-            # The file is written every few seconds: after a kill it is behind what the log proves, as it should be.
+            # The file is written every few seconds, so after a kill it is expected to be behind the log.
             said = logging.INFO if reason == "stale" else logging.WARNING
             text = "delay level %d continues at %d; delayOffset.json states %s (%s)"
             _logger.log(said, text, level, settled.low, position, reason)
@@ -310,7 +310,7 @@ def _pending_below(settled: Settled, offset: int) -> int:
 
 
 def _settle_foreign_below(queue: QueueState, position: int) -> None:
-    """Settles the entries below `position` that a foreign broker wrote."""
+    """Settle the foreign entries below `position`."""
     settled = queue.settled
     below = [(max(first, settled.low), min(end, position)) for first, end in queue.foreign.pairs() if first < position]
     unsettled = sum(end - first - settled.above.count_between(first, end) for first, end in below if first < end)

@@ -1,8 +1,8 @@
-"""Which record of the schedule topic another record settles: what it claims, and whether that is believed.
+"""Claims: a record may settle a record of the schedule topic; this module decides whether the claim is valid.
 
-Our own copies carry a mark. The real broker's copies carry none, but those of our entries still have the entry's due
-time, which names its place; and a foreign copy of a foreign entry is known by what the two have in common. None of it
-is believed unless the records match, since clients, and the real broker's send-back, copy properties.
+DelayMQ's copies carry a mark. Copies of RocketMQ's broker carry none, but a copy of an entry that DelayMQ wrote still
+has its due time, which names the entry. A foreign copy of a foreign entry is identified by what the two have in common.
+A claim is valid only if the records match, since clients, and the send-back of RocketMQ's broker, copy properties.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from delaymq.message.record import Record
 from delaymq.store.model import Dispatched
 
 ANYWHERE = -1
-"""A physical offset that is not known."""
+"""An unknown physical offset."""
 _DUE_PLACE = re.compile(r"\d{16}:(\d{4}):(\d{20})\Z", re.ASCII)
 _ELSEWHERE = frozenset({names.MARKS_TOPIC, names.SCHEDULE_DLQ_TOPIC})
-"""Where records stand that settle an entry without being its copy under the real topic."""
+"""Topics of records that settle an entry without being its copy in the real topic."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """What a record outside the schedule topic says about what it settles."""
+    """Claim of a record outside the schedule topic to settle an entry."""
 
     named: tuple[tuple[int, int, int], ...]
-    """Entries that it names, the likeliest first: queue, offset, physical offset or ANYWHERE."""
+    """Named entries, the most likely first: queue, offset, physical offset or ANYWHERE."""
     unique_key: str | None
     body_crc: int
     born_timestamp_ms: int
@@ -35,25 +35,25 @@ class Claim:
     queue_id: int
     reconsume_times: int
     delay: str | None
-    """DELAY, when the record may be a copy without a mark."""
+    """DELAY, if the record may be a copy without a mark."""
     by_mark: bool
-    """Whether it carries a mark."""
+    """Whether the record carries a mark."""
     elsewhere: bool
-    """Whether it is a dead letter or a mark alone: its topic and queue are then not the entry's."""
+    """Whether it is a dead letter or a mark alone, whose topic and queue differ from those of the entry."""
     physical_offset: int
     real_topic: str | None
-    """REAL_TOPIC and REAL_QID: where the entry was to go."""
+    """REAL_TOPIC and REAL_QID: destination of the entry."""
     real_queue_id: int
 
     @property
     def fingerprint(self) -> int:
-        """Equal to `fingerprint_of` the entry that this is a copy of."""
+        """Value of `fingerprint_of` for the entry of which this is a copy."""
         topic, queue_id = (self.real_topic, self.real_queue_id) if self.elsewhere else (self.topic, self.queue_id)
         return hash((self.unique_key, self.body_crc, topic, queue_id, self.reconsume_times))
 
     @property
     def foreign_key(self) -> int:
-        """Equal to `foreign_key_of` a foreign entry that this may be a copy of."""
+        """Value of `foreign_key_of` for a foreign entry of which this may be a copy."""
         return _foreign_key(
             self.topic,
             self.queue_id,
@@ -65,7 +65,7 @@ class Claim:
         )
 
     def matches(self, record: Record) -> bool:
-        """Whether this settles `record`, a record of the schedule topic at the place that is named."""
+        """Whether this settles `record`, which is the record of the schedule topic at the named position."""
         properties = record.properties
         if (
             properties.get(names.UNIQUE_KEY) != self.unique_key
@@ -79,7 +79,7 @@ class Claim:
 
 
 def claim_of(record: Dispatched) -> Claim | None:
-    """The claim of a record that is not in the schedule topic, or None: most records make none."""
+    """Return the claim of a record outside the schedule topic; None for most records."""
     properties = record.properties
     mark_text = properties.get(names.MARK)
     if mark_text is None and names.DELAY not in properties:
@@ -115,7 +115,7 @@ def claim_of(record: Dispatched) -> Claim | None:
 
 
 def fingerprint_of(record: Dispatched) -> int:
-    """What an entry and its copy have in common, as a number that holds within this process."""
+    """Return a number that an entry and its copy have in common; valid within this process only."""
     properties = record.properties
     return hash(
         (
@@ -129,7 +129,7 @@ def fingerprint_of(record: Dispatched) -> int:
 
 
 def foreign_key_of(record: Dispatched | Record, properties: dict[str, str]) -> int:
-    """What an entry that a foreign broker wrote has in common with its copy."""
+    """Return a number that a foreign entry and its copy have in common; valid within this process only."""
     return _foreign_key(
         properties.get(names.REAL_TOPIC),
         real_queue_id(properties),
@@ -142,7 +142,7 @@ def foreign_key_of(record: Dispatched | Record, properties: dict[str, str]) -> i
 
 
 def real_queue_id(properties: dict[str, str]) -> int:
-    """REAL_QID, -1 when it is no queue."""
+    """Return REAL_QID, or -1 if it is not a valid queue id."""
     text = properties.get(names.REAL_QUEUE_ID, "")
     return int(text) if len(text) <= 9 and text.isascii() and text.isdigit() else -1
 

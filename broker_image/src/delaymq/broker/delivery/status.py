@@ -1,4 +1,4 @@
-"""What the scheduler tells about itself: counters, lateness, and the structure of `/api/v1/delay`."""
+"""State of the delivery for reports: counters, lateness, and the content of `/api/v1/delay`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from delaymq.message.levels import DelayLevels, level_of_queue
 from delaymq.schedule import LevelQueue
 
-# Below 16 ms each has a bucket of its own; above, eight a doubling: no more than 12.5 % from the truth.
+# Below 16 ms, one bucket per ms; above, eight per doubling: the error is at most 12.5 %.
 _EXACT_MS = 16
 _STEPS = 8
-# 2^40 ms are 34 years; later than that is not told apart.
+# 2^40 ms are 34 years; longer latenesses share the last bucket.
 _MAX_BITS = 40
 _BUCKETS = _EXACT_MS + (_MAX_BITS - 4) * _STEPS
 
@@ -22,48 +22,48 @@ class DeliveryCounters:
     """Totals since the start."""
 
     delivered: dict[str, int] = field(default_factory=dict)
-    """Messages handed over, by real topic."""
+    """Delivered messages by real topic."""
     clamped: int = 0
-    """Messages whose level was above the table."""
+    """Messages whose level was above the highest level of the table."""
     dead: int = 0
-    """Messages that can never be delivered, now in the dead-letter topic."""
+    """Undeliverable messages, moved to the dead-letter topic."""
     dropped: int = 0
-    """Messages for the half topic, as in RocketMQ."""
+    """Dropped messages for the half topic, as in RocketMQ."""
     refused: int = 0
     """Overdue messages that were dropped on request, each settled by a mark."""
     corrupt: int = 0
-    """Entries whose record cannot be read."""
+    """Entries with an unreadable record."""
     gone: int = 0
-    """Pending entries whose record was deleted, which only a foreign broker does."""
+    """Pending entries whose log segment is missing or damaged."""
     failed: int = 0
-    """Hand-overs that failed and were or will be tried again."""
+    """Failed hand-overs, which are retried."""
     foreign: int = 0
-    """Messages handed over that a foreign broker had delayed and that no record in the log shows as delivered."""
+    """Delivered messages that a foreign broker had delayed, without proof in the log of an earlier delivery."""
     disbelieved: int = 0
-    """Marks whose record does not match: copied by a client through a foreign broker."""
+    """Marks that do not match their record: copied by a client through a foreign broker."""
     corrected: dict[str, int] = field(default_factory=dict)
     """Levels whose position in delayOffset.json was corrected, by reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PositionCorrection:
-    """A level whose position at start is not what delayOffset.json says."""
+    """Level whose position at the start differs from delayOffset.json."""
 
     level: int
     stated: int
-    """What the file says, 0 without a number."""
+    """Number in the file; 0 without one."""
     position: int
-    """Where the schedule goes on."""
+    """Position from which the schedule continues."""
     reason: str
     """`missing`, `stale`, `ahead`, `corrupt` or `out-of-range`."""
 
     def as_json(self) -> dict[str, object]:
-        """One element of `corrected`."""
+        """Return one element of `corrected`."""
         return {"level": self.level, "from": self.stated, "to": self.position, "reason": self.reason}
 
 
 class LatenessHistogram:
-    """How late messages were, in a fixed number of buckets that get wider with the time."""
+    """Lateness in a fixed number of buckets, whose width increases with the lateness."""
 
     __slots__ = ("count", "counts", "max_ms", "sum_ms")
 
@@ -74,7 +74,7 @@ class LatenessHistogram:
         self.max_ms = 0
 
     def add(self, lateness_ms: int) -> None:
-        """Counts one message."""
+        """Count one message."""
         if lateness_ms < _EXACT_MS:
             self.counts[max(lateness_ms, 0)] += 1
         else:
@@ -88,14 +88,14 @@ class LatenessHistogram:
 
     @staticmethod
     def highest_ms(bucket: int) -> int:
-        """The longest lateness that `bucket` counts."""
+        """Return the maximum lateness in `bucket`."""
         if bucket < _EXACT_MS:
             return bucket
         shift, step = divmod(bucket - _EXACT_MS, _STEPS)
         return ((_STEPS + step + 1) << (shift + 1)) - 1
 
     def percentile_ms(self, fraction: float) -> int:
-        """The lateness that this fraction of messages did not exceed; 0 without any."""
+        """Return the lateness that this fraction of messages did not exceed; 0 without messages."""
         if self.count == 0:
             return 0  # a table may have 1,000 levels that nobody uses
         wanted = fraction * self.count
@@ -107,7 +107,7 @@ class LatenessHistogram:
         return 0
 
     def as_json(self) -> dict[str, int]:
-        """`lateness` of a level."""
+        """Return `lateness` of a level."""
         return {"p50Ms": self.percentile_ms(0.5), "p99Ms": self.percentile_ms(0.99), "maxMs": self.max_ms}
 
 
@@ -121,7 +121,7 @@ def status_of(
     corrected: Iterable[PositionCorrection],
     held: dict[str, object] | None = None,
 ) -> dict[str, object]:
-    """The structure of `/api/v1/delay`: every level of the table, and every queue that has or had entries."""
+    """Return the content of `/api/v1/delay`: every level of the table, and every queue that has been used."""
     none = LatenessHistogram()
     shown = []
     for level in sorted({*range(1, levels.max_level + 1), *map(level_of_queue, sources)}):

@@ -1,4 +1,4 @@
-"""How late messages were by real topic, for the metrics: a few buckets for a limited number of topics."""
+"""Lateness of messages by real topic, for the metrics: a few buckets for a limited number of topics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000, 30_000, 30
 
 
 class LatenessCounts:
-    """One histogram: 14 numbers and a sum."""
+    """Histogram: 14 counts and a sum."""
 
     __slots__ = ("counts", "sum_ms")
 
@@ -19,25 +19,25 @@ class LatenessCounts:
         self.sum_ms = 0
 
     def add(self, lateness_ms: int) -> None:
-        """Counts one message."""
+        """Count one message."""
         self.counts[bisect_left(BOUNDS_MS, lateness_ms)] += 1
         self.sum_ms += lateness_ms
 
     def merge(self, other: LatenessCounts) -> None:
-        """Adds what another one counted."""
+        """Add the counts of another histogram."""
         self.counts = [here + there for here, there in zip(self.counts, other.counts, strict=True)]
         self.sum_ms += other.sum_ms
 
 
 class TopicLateness:
-    """`label` says under which name a topic is counted; what it answers for a topic must not grow without end."""
+    """Histograms by label. `label` returns the label of a topic; the number of labels must be limited."""
 
     def __init__(self, label: Callable[[str], str]) -> None:
         self._label = label
         self._table: dict[str, LatenessCounts] = {}
 
     def add(self, topic: str, lateness_ms: int) -> None:
-        """Counts one message of a topic."""
+        """Count one message of a topic."""
         counts = self._table.get(topic)
         if counts is None:
             label = self._label(topic)
@@ -47,13 +47,13 @@ class TopicLateness:
         counts.add(lateness_ms)
 
     def forget(self, topic: str, heir: str | None = None) -> None:
-        """The topic was deleted; what was counted under its own name goes to `heir`, or nowhere."""
+        """Remove the histogram of a deleted topic, or add it to that of `heir`."""
         counts = self._table.pop(topic, None)
         if counts is not None and heir is not None:
             self._table.setdefault(heir, LatenessCounts()).merge(counts)
 
     def copy(self) -> dict[str, LatenessCounts]:
-        """The histograms as they are now, by name."""
+        """Return a copy of the current histograms by label."""
         copied = {}
         for name, counts in self._table.items():
             copied[name] = LatenessCounts()

@@ -1,9 +1,9 @@
 """Access checks: the token, and protection against requests from other sites through a user's browser.
 
-Without a token, everything is open to this machine, including its browsers. A foreign page could send forms (so changes
-require a JSON content type and no foreign origin), or resolve its own name to 127.0.0.1 and read the responses (so the
-Host header must be an address or an accepted name). With a token, neither is possible, because browsers do not add the
-token for foreign pages.
+Without a token, everything is open to this machine, including its browsers. A page of another origin could send forms
+(so changes require a JSON content type and the same origin), or resolve its own name to 127.0.0.1 and read the
+responses (so the Host header must be an address or an accepted name). With a token, neither is possible, because
+browsers do not add the token to cross-origin requests.
 """
 
 import hmac
@@ -30,7 +30,7 @@ def is_open_path(path: str) -> bool:
 
 
 def guard(host: str, token: str, own_names: tuple[str, ...] = ()) -> Middleware:
-    """Return a middleware that requires the token, or, on loopback without a token, rejects foreign pages.
+    """Return a middleware that requires the token, or, on loopback without a token, rejects cross-origin changes.
 
     `host` is the bound address; `own_names` are accepted names besides localhost.
     """
