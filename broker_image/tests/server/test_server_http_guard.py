@@ -1,4 +1,4 @@
-"""HTTP access: foreign pages, slow and silent clients, and security headers."""
+"""HTTP access: cross-origin requests, slow and silent clients, and security headers."""
 
 import asyncio
 import contextlib
