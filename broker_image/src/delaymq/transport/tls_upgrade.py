@@ -72,7 +72,7 @@ async def upgrade(
     )
     try:
         if received:
-            # After its first step, the transport has TLS's protocol, which has not started and is not yet read for.
+            # After one step of `start_tls`, the transport has its TLS protocol, which has not read anything yet.
             await asyncio.sleep(0)
             _hand_over(below, received)
         above = await starting
