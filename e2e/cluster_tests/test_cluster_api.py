@@ -36,19 +36,19 @@ OURS = group("delaymq.io", "v1alpha1", ("brokers", "broker", "Broker", []))
 
 
 @pytest.mark.parametrize("name", ["statefulsets", "statefulset", "sts", "statefulsets.apps", "statefulset.apps"])
-def test_a_kind_is_found_by_each_name_that_kubectl_knows(name: str) -> None:
+def test_resource_is_found_by_each_name_that_kubectl_accepts(name: str) -> None:
     found = resources_by_name([CORE, APPS])[name]
     assert found.path_of("demo", "shop") == "/apis/apps/v1/namespaces/shop/statefulsets/demo"
     assert (found.version, found.kind) == ("apps/v1", "StatefulSet")
 
 
-def test_of_two_groups_with_one_name_the_first_is_meant() -> None:
+def test_first_group_wins_if_two_groups_have_a_resource_of_the_same_name() -> None:
     found = resources_by_name([CORE, EVENTS])
     assert found["events"].path_of(None, "shop") == "/api/v1/namespaces/shop/events"
     assert found["events.events.k8s.io"].path_of(None, "shop") == "/apis/events.k8s.io/v1/namespaces/shop/events"
 
 
-def test_without_a_namespace_all_are_meant_and_nodes_have_none() -> None:
+def test_path_without_namespace_covers_all_namespaces_and_cluster_scoped_resources() -> None:
     found = resources_by_name([CORE, NODES])
     assert found["pods"].path_of(None, None) == "/api/v1/pods"
     assert found["node"].path_of("worker", "shop") == "/api/v1/nodes/worker"
@@ -104,7 +104,7 @@ def server(tmp_path: Path) -> Iterator[tuple[type[FakeApiServer], ApiReader]]:
         listening.server_close()
 
 
-def test_items_of_a_list_tell_their_kind_and_a_selector_is_passed_on(
+def test_list_items_get_kind_and_api_version_and_selector_is_passed_on(
     server: tuple[type[FakeApiServer], ApiReader],
 ) -> None:
     handler, reader = server
@@ -114,7 +114,7 @@ def test_items_of_a_list_tell_their_kind_and_a_selector_is_passed_on(
     assert handler.asked[-1] == ("/api/v1/namespaces/shop/pods", {"labelSelector": ["app=demo,tier!=x"]})
 
 
-def test_a_definition_that_comes_later_is_found_and_what_is_known_is_not_asked_again(
+def test_unknown_kind_triggers_new_discovery_and_known_kinds_are_cached(
     server: tuple[type[FakeApiServer], ApiReader],
 ) -> None:
     handler, reader = server
@@ -129,7 +129,7 @@ def test_a_definition_that_comes_later_is_found_and_what_is_known_is_not_asked_a
     assert [asked for asked, _ in handler.asked] == ["/api", "/apis", path, path]
 
 
-def test_what_is_missing_is_an_error_of_its_own_with_the_servers_words(
+def test_missing_object_raises_not_found_error_with_message_of_server(
     server: tuple[type[FakeApiServer], ApiReader],
 ) -> None:
     _, reader = server
@@ -137,7 +137,7 @@ def test_what_is_missing_is_an_error_of_its_own_with_the_servers_words(
         reader.get("pod", "gone", "shop", None)
 
 
-def test_a_server_that_is_away_is_an_error_to_wait_for(tmp_path: Path) -> None:
+def test_unreachable_server_raises_cluster_error(tmp_path: Path) -> None:
     configuration = {
         "clusters": [{"name": "one", "cluster": {"server": "http://127.0.0.1:1"}}],
         "users": [{"name": "one", "user": {}}],

@@ -142,7 +142,7 @@ def holding(machine: Machine) -> Iterator[Callable[[str], "subprocess.Popen[str]
 
 
 @pytest.mark.parametrize("lock", ["lists", "archives", "dpkg"])
-def test_a_lock_of_apt_that_another_process_holds_is_waited_for_and_its_holder_is_named_once(
+def test_install_waits_for_apt_lock_and_logs_its_holder_once(
     machine: Machine, holding: Callable[[str], "subprocess.Popen[str]"], lock: str
 ) -> None:
     holder = holding(lock)
@@ -186,7 +186,7 @@ CALLERS = {
 
 @pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("lock", ["lists", "archives"])
-def test_everything_that_installs_packages_waits_for_the_locks_that_apt_itself_does_not_wait_for(
+def test_every_installer_waits_for_locks_that_apt_itself_does_not_wait_for(
     machine: Machine,
     holding: Callable[[str], "subprocess.Popen[str]"],
     monkeypatch: pytest.MonkeyPatch,
@@ -201,7 +201,7 @@ def test_everything_that_installs_packages_waits_for_the_locks_that_apt_itself_d
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-def test_a_lock_that_is_held_for_too_long_ends_in_the_callers_error_which_names_lock_and_holder(
+def test_lock_held_too_long_raises_callers_error_with_lock_and_holder(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caller: str
 ) -> None:
     monkeypatch.setattr(apt, "HELD_TIMEOUT_S", 0.2)
@@ -214,7 +214,7 @@ def test_a_lock_that_is_held_for_too_long_ends_in_the_callers_error_which_names_
         holder.communicate()
 
 
-def test_a_failure_that_is_no_lock_is_raised_at_once_with_what_was_said(machine: Machine) -> None:
+def test_failure_other_than_a_lock_is_raised_immediately_with_output_of_apt(machine: Machine) -> None:
     (machine.folder / "update-fails").write_text("E: The mirror does not answer")
     (machine.folder / "install-fails").write_text("E: Unable to locate package zstd")
     with pytest.raises(ClusterError, match=r"(?s)mirror does not answer.*Unable to locate package zstd"):
@@ -222,13 +222,13 @@ def test_a_failure_that_is_no_lock_is_raised_at_once_with_what_was_said(machine:
     assert len(machine.calls("install")) == 1
 
 
-def test_a_mirror_that_fails_beside_the_one_that_is_needed_ends_no_installation(machine: Machine) -> None:
+def test_failed_update_of_lists_does_not_prevent_installation(machine: Machine) -> None:
     (machine.folder / "update-fails").write_text("E: The mirror does not answer")
     machine.install()
     assert not machine.missing()
 
 
-def test_runs_at_the_same_time_install_once(machine: Machine) -> None:
+def test_concurrent_runs_install_once(machine: Machine) -> None:
     """The second waits for the first, which waits for apt's lock, and finds everything installed."""
     first_waits = threading.Event()
     said: list[str] = []
@@ -248,7 +248,7 @@ def test_runs_at_the_same_time_install_once(machine: Machine) -> None:
     assert machine.calls("install") == ["install zstd noninteractive"]
 
 
-def test_an_installation_that_was_interrupted_is_completed_first(machine: Machine) -> None:
+def test_interrupted_installation_is_completed_first(machine: Machine) -> None:
     (machine.folder / "interrupted").write_text("")
     machine.install()
     assert not machine.missing()
@@ -292,11 +292,11 @@ def test_an_installation_that_was_interrupted_is_completed_first(machine: Machin
         ("E: Unable to locate package zstd", None),
     ],
 )
-def test_the_holder_of_a_lock_is_read_from_what_apt_and_dpkg_say(output: str, holder: str | None) -> None:
+def test_lock_holder_is_parsed_from_output_of_apt_and_dpkg(output: str, holder: str | None) -> None:
     assert apt._holder(output) == holder
 
 
-def test_a_lock_file_that_is_removed_between_opening_and_locking_is_opened_anew(
+def test_lock_file_removed_between_opening_and_locking_is_reopened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else two runs would hold the lock: one of the removed file, one of the file that is there now."""
@@ -317,7 +317,7 @@ def test_a_lock_file_that_is_removed_between_opening_and_locking_is_opened_anew(
         assert locks.take(path) is None
 
 
-def test_a_lock_file_that_cannot_be_opened_is_an_error_of_the_caller(tmp_path: Path) -> None:
+def test_lock_file_that_cannot_be_opened_raises_callers_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "lock"
     with (
@@ -327,7 +327,7 @@ def test_a_lock_file_that_cannot_be_opened_is_an_error_of_the_caller(tmp_path: P
         pass
 
 
-def test_a_package_is_unpacked_once_without_being_installed(machine: Machine, tmp_path: Path) -> None:
+def test_package_is_unpacked_once_without_being_installed(machine: Machine, tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "prometheus"
     for _ in range(2):
         assert apt.unpack("prometheus", folder, error=ClusterError, log=machine.log) == folder
@@ -337,13 +337,13 @@ def test_a_package_is_unpacked_once_without_being_installed(machine: Machine, tm
     assert [path.name for path in folder.parent.iterdir() if path != folder] == [".prometheus.lock"]
 
 
-def test_the_lists_are_read_before_a_package_is_called_unknown(machine: Machine, tmp_path: Path) -> None:
+def test_lists_are_updated_before_a_package_is_reported_as_unknown(machine: Machine, tmp_path: Path) -> None:
     (machine.folder / "unknown").touch()
     apt.unpack("prometheus", tmp_path / "cache" / "prometheus", error=ClusterError, log=machine.log)
     assert machine.calls("update") == ["update noninteractive"]
 
 
-def test_who_is_not_root_is_told_which_package_is_unknown(
+def test_unknown_package_is_named_for_users_other_than_root(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -353,7 +353,7 @@ def test_who_is_not_root_is_told_which_package_is_unknown(
     assert not (tmp_path / "cache" / "prometheus").exists()
 
 
-def test_a_machine_without_apt_is_told_so(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_apt_is_reported(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match="no apt-get to download the Debian package prometheus with"):
         apt.unpack("prometheus", tmp_path / "cache" / "prometheus", error=ClusterError, log=machine.log)

@@ -51,16 +51,14 @@ def test_images_of_one_archive_share_their_layers(tmp_path: Path) -> None:
     assert len(layer_digests(archive)) == 2
 
 
-def test_the_same_files_give_the_same_images_whenever_they_are_written(tmp_path: Path) -> None:
+def test_same_files_give_same_images_regardless_of_their_times(tmp_path: Path) -> None:
     first = write(tmp_path / "1.tar", tmp_path / "a")
     second = write(tmp_path / "2.tar", tmp_path / "b")
     with tarfile.open(first) as one, tarfile.open(second) as two:
         assert one.getnames() == two.getnames()
 
 
-def test_pips_settings_are_handed_on_as_far_as_they_say_where_packages_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pip_settings_for_package_sources_are_passed_to_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificates = tmp_path / "certificates.pem"
     certificates.write_text("---")
     monkeypatch.setenv("PIP_INDEX_URL", "https://packages.example/simple")
@@ -77,14 +75,14 @@ def test_pips_settings_are_handed_on_as_far_as_they_say_where_packages_are(
     assert found == certificates
 
 
-def test_a_machine_without_settings_of_its_own_hands_on_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_pip_settings_passes_none_to_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PIP_CERT", "PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     assert images.pip_settings() == ("", None)
 
 
-def test_a_program_that_is_not_built_is_none_and_an_unknown_one_is_named(
+def test_program_not_built_yet_is_none_and_unknown_program_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DELAYMQ_CACHE", str(tmp_path))

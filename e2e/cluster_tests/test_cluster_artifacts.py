@@ -21,7 +21,7 @@ def make_file(draft: Path, log: Log) -> None:
     (draft / "made").write_text("whole")
 
 
-def test_an_artifact_is_made_once_and_says_how_long_it_took(cache: Path) -> None:
+def test_artifact_is_built_once_and_build_time_is_logged(cache: Path) -> None:
     made: list[Path] = []
     said: list[str] = []
 
@@ -36,7 +36,7 @@ def test_an_artifact_is_made_once_and_says_how_long_it_took(cache: Path) -> None
     assert [line.split(" in ")[0] for line in said] == ["part: building", "part: built"]
 
 
-def test_what_fails_in_the_middle_leaves_nothing_and_can_be_tried_again(cache: Path) -> None:
+def test_failed_build_leaves_no_draft_and_can_be_repeated(cache: Path) -> None:
     attempts: list[Path] = []
 
     def make(draft: Path, log: Log) -> None:
@@ -53,7 +53,7 @@ def test_what_fails_in_the_middle_leaves_nothing_and_can_be_tried_again(cache: P
     assert artifact.obtain(lambda _: None).is_dir()
 
 
-def test_the_draft_of_a_killed_build_goes_with_the_next_one(cache: Path) -> None:
+def test_draft_of_killed_build_is_removed_by_next_build(cache: Path) -> None:
     left = cache / ".draft-part-killed"
     left.mkdir(parents=True)
     (left / "half").write_text("x")
@@ -64,7 +64,7 @@ def test_the_draft_of_a_killed_build_goes_with_the_next_one(cache: Path) -> None
     assert other.exists(), "a build of another artifact may be running"
 
 
-def test_a_changed_input_gives_another_artifact_and_changes_those_made_from_it(tmp_path: Path) -> None:
+def test_changed_input_changes_keys_of_artifact_and_its_dependents(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
 
@@ -90,7 +90,7 @@ def test_a_changed_input_gives_another_artifact_and_changes_those_made_from_it(t
     ],
     ids=["added", "renamed", "executable", "linked"],
 )
-def test_the_digest_of_a_folder_sees_every_kind_of_change(tmp_path: Path, change: Callable[[Path], object]) -> None:
+def test_folder_digest_changes_with_every_kind_of_change(tmp_path: Path, change: Callable[[Path], object]) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "a").write_text("1")
@@ -101,7 +101,7 @@ def test_the_digest_of_a_folder_sees_every_kind_of_change(tmp_path: Path, change
     assert artifacts.content_digest(folder) != before
 
 
-def test_two_that_want_the_same_artifact_make_it_once_and_the_second_says_that_it_waits(cache: Path) -> None:
+def test_concurrent_requests_build_an_artifact_once_and_the_second_logs_its_wait(cache: Path) -> None:
     made: list[Path] = []
     entered, go_on = threading.Event(), threading.Event()
 
@@ -127,7 +127,7 @@ def test_two_that_want_the_same_artifact_make_it_once_and_the_second_says_that_i
     assert said == ["waiting for another run that builds part"]
 
 
-def test_who_waits_too_long_is_told_for_whom(tmp_path: Path) -> None:
+def test_timeout_of_a_lock_names_its_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with (
         artifacts.locked(path, lambda _: None, what="another run"),
@@ -137,7 +137,7 @@ def test_who_waits_too_long_is_told_for_whom(tmp_path: Path) -> None:
         pass
 
 
-def test_only_what_nobody_took_for_long_and_nobody_wants_is_removed(cache: Path) -> None:
+def test_only_artifacts_both_long_unused_and_unwanted_are_removed(cache: Path) -> None:
     old = Artifact("kube", ("old",), make_file).obtain(lambda _: None)
     recent = Artifact("kube", ("recent",), make_file).obtain(lambda _: None)
     wanted = Artifact("kube", ("wanted",), make_file).obtain(lambda _: None)

@@ -129,7 +129,7 @@ def drafts() -> list[str]:
 # Builds at the same time.
 
 
-def test_debian_roots_are_made_beside_the_other_parts(
+def test_debian_roots_are_built_concurrently_with_other_parts(
     parts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = threading.Barrier(2)
@@ -144,7 +144,7 @@ def test_debian_roots_are_made_beside_the_other_parts(
     assert build.ALL["root"].made
 
 
-def test_the_first_job_that_fails_ends_the_programs_of_the_others_and_is_told(tmp_path: Path) -> None:
+def test_first_failed_job_stops_programs_of_other_jobs_and_is_raised(tmp_path: Path) -> None:
     started, cleaned, later = (tmp_path / name for name in ("started", "cleaned", "later"))
 
     def fails() -> None:
@@ -168,7 +168,7 @@ def test_the_first_job_that_fails_ends_the_programs_of_the_others_and_is_told(tm
     assert commands.run(["echo", "again"], timeout_s=LIMIT_S).stdout == "again\n"
 
 
-def test_what_builds_share_stays_until_the_last_of_them_ends(parts: Callable[..., None]) -> None:
+def test_shared_go_caches_are_kept_until_the_last_build_ends(parts: Callable[..., None]) -> None:
     entered, go_on = threading.Event(), threading.Event()
 
     def make(draft: Path, log: Log) -> None:
@@ -189,7 +189,7 @@ def test_what_builds_share_stays_until_the_last_of_them_ends(parts: Callable[...
     assert not go_path().exists()
 
 
-def test_nothing_is_cleaned_while_another_run_builds(parts: Callable[..., None]) -> None:
+def test_nothing_is_removed_while_another_run_builds(parts: Callable[..., None]) -> None:
     parts()
     other = Artifact("of-another-checkout", (), make_nothing)
     other.obtain(quiet)
@@ -204,7 +204,7 @@ def test_nothing_is_cleaned_while_another_run_builds(parts: Callable[..., None])
     assert not artifacts_path().exists()
 
 
-def test_a_build_waits_while_another_run_removes_what_builds_share() -> None:
+def test_build_waits_while_another_run_removes_shared_caches() -> None:
     go_on = threading.Event()
     removing = threading.Event()
     said: list[str] = []
@@ -227,7 +227,7 @@ def test_a_build_waits_while_another_run_removes_what_builds_share() -> None:
     assert said[0] == "waiting for another run that removes what builds share"
 
 
-def test_a_finished_part_in_another_users_cache_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_part_in_cache_of_another_user_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     part = Artifact("part", (), make_nothing)
     part.obtain(quiet)
 
@@ -238,7 +238,7 @@ def test_a_finished_part_in_another_users_cache_is_taken(monkeypatch: pytest.Mon
     assert part.obtain(quiet).is_dir()
 
 
-def test_another_user_is_not_stopped_by_the_docker_that_root_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docker_started_by_root_does_not_stop_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Root's folder is closed: whether there is a socket or a memory in it cannot even be asked."""
 
     def refuse(path: Any, **options: Any) -> Any:
@@ -252,7 +252,7 @@ def test_another_user_is_not_stopped_by_the_docker_that_root_started(monkeypatch
         assert machine.recall() is None
 
 
-def test_java_libraries_that_another_run_downloads_are_waited_for_and_not_downloaded_again(
+def test_java_libraries_being_downloaded_by_another_run_are_downloaded_once(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Path] = []
@@ -295,7 +295,7 @@ def said_by_the_second(call: Callable[[Log], object], entered: threading.Event, 
     return said
 
 
-def test_an_image_that_another_run_loads_into_docker_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_being_loaded_into_docker_by_another_run_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     part = Artifact("node-image", (), make_nothing)
     part.obtain(quiet)
     loaded: list[str] = []
@@ -332,7 +332,7 @@ def test_images_are_built_by_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     assert said == ["waiting for another run that builds images"]
 
 
-def test_an_image_that_another_run_is_about_to_use_is_not_removed_with_those_of_earlier_sources(
+def test_image_held_by_another_run_is_not_removed_with_outdated_images(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     removed: list[str] = []
@@ -353,7 +353,7 @@ def test_an_image_that_another_run_is_about_to_use_is_not_removed_with_those_of_
     assert removed[1:] == ["delaymq/broker:e2e-old", "delaymq/broker:e2e-other"]
 
 
-def test_who_installs_docker_does_not_hold_up_those_that_start_or_stop_it(
+def test_docker_installation_does_not_hold_the_lock_for_start_and_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class InstalledError(Exception):
@@ -379,7 +379,7 @@ def test_who_installs_docker_does_not_hold_up_those_that_start_or_stop_it(
 # Builds after an interrupted one.
 
 
-def test_a_killed_build_resumes_from_its_finished_parts_with_gos_caches_and_without_its_programs(
+def test_build_after_a_kill_keeps_finished_parts_and_go_caches_and_stops_old_programs(
     cut_off: CutOff, parts: Callable[..., None]
 ) -> None:
     cut_off.end(signal.SIGKILL)
@@ -401,9 +401,7 @@ def test_a_killed_build_resumes_from_its_finished_parts_with_gos_caches_and_with
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_build_that_is_told_to_end_ends_its_programs_and_keeps_its_finished_parts(
-    cut_off: CutOff, number: signal.Signals
-) -> None:
+def test_terminated_build_stops_its_programs_and_keeps_finished_parts(cut_off: CutOff, number: signal.Signals) -> None:
     assert cut_off.end(number) == 128 + number
     assert ended(cut_off.compiler)
     assert not drafts()
@@ -411,7 +409,7 @@ def test_a_build_that_is_told_to_end_ends_its_programs_and_keeps_its_finished_pa
     assert (go_path() / "build").exists()
 
 
-def test_the_drafts_of_all_killed_builds_go_at_the_start_of_the_next_one_and_those_of_other_runs_stay(
+def test_drafts_of_killed_builds_are_removed_and_those_of_running_builds_are_kept(
     parts: Callable[..., None],
 ) -> None:
     for name in ("killed", "running"):
@@ -424,7 +422,7 @@ def test_the_drafts_of_all_killed_builds_go_at_the_start_of_the_next_one_and_tho
     assert ".draft-killed-12345678" not in seen
 
 
-def test_a_full_disk_is_named_and_the_next_build_resumes(parts: Callable[..., None]) -> None:
+def test_full_disk_is_reported_and_next_build_resumes(parts: Callable[..., None]) -> None:
     full = [True]
 
     def make(draft: Path, log: Log) -> None:
@@ -438,7 +436,7 @@ def test_a_full_disk_is_named_and_the_next_build_resumes(parts: Callable[..., No
     build.build(["part"], log=quiet)
 
 
-def test_what_a_killed_build_left_mounted_is_unmounted_before_its_draft_is_removed(
+def test_mounts_of_a_killed_build_are_unmounted_before_its_draft_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proc = artifacts_path() / ".draft-part-killed" / ".scratch-1" / "root" / "proc"
@@ -459,7 +457,7 @@ def test_what_a_killed_build_left_mounted_is_unmounted_before_its_draft_is_remov
     assert not drafts()
 
 
-def test_a_draft_in_which_something_stays_mounted_is_left_alone(
+def test_draft_with_a_mount_that_cannot_be_unmounted_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proc = artifacts_path() / ".draft-part-killed" / "proc"
@@ -473,7 +471,7 @@ def test_a_draft_in_which_something_stays_mounted_is_left_alone(
     assert proc.exists()
 
 
-def test_a_removal_that_was_cut_off_leaves_no_part_that_looks_whole(
+def test_interrupted_removal_leaves_no_part_that_looks_complete(
     parts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts()
@@ -492,7 +490,7 @@ def test_a_removal_that_was_cut_off_leaves_no_part_that_looks_whole(
     assert not list(artifacts_path().glob(".removed-*"))
 
 
-def test_the_draft_of_a_killed_download_of_java_libraries_goes_with_the_next_one() -> None:
+def test_draft_of_killed_java_download_is_removed_by_next_download() -> None:
     entry = java.cache_path() / "pom" / "client"
     left = entry.with_name(".draft-client-12345678")
     left.mkdir(parents=True)

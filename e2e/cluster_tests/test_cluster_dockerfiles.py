@@ -24,24 +24,24 @@ COPY --from=build-operator /opt /opt
 """
 
 
-def test_an_image_is_made_of_what_the_stages_copy_that_reach_it_and_of_nothing_else() -> None:
+def test_image_sources_are_exactly_those_copied_by_stages_that_it_uses() -> None:
     assert sources_of(TEXT, "broker") == ["broker", "requirements/a.txt"]
     assert sources_of(TEXT, "operator") == ["operator/pyproject.toml", "operator/src", "requirements/a.txt"]
 
 
-def test_stages_keep_their_order_and_their_bases() -> None:
+def test_stages_keep_their_order_and_bases() -> None:
     assert [(name, stage.base) for name, stage in read_stages(TEXT).items()][:2] == [
         ("build", "${BASE_IMAGE}"),
         ("build-broker", "build"),
     ]
 
 
-def test_a_target_that_is_not_there_is_named_with_those_that_are() -> None:
+def test_unknown_target_is_reported_with_available_targets() -> None:
     with pytest.raises(ClusterError, match="no target spark; it has build, build-broker"):
         sources_of(TEXT, "spark")
 
 
-def test_the_products_images_are_made_of_files_that_exist_and_only_the_operators_of_the_operators_code() -> None:
+def test_image_sources_exist_and_only_the_operator_image_contains_operator_code() -> None:
     text = (REPOSITORY_PATH / "Dockerfile").read_text()
     broker, operator = sources_of(text, "broker"), sources_of(text, "operator")
     assert "broker_image/src" in broker
@@ -50,7 +50,7 @@ def test_the_products_images_are_made_of_files_that_exist_and_only_the_operators
     assert digest_of(REPOSITORY_PATH, broker) != digest_of(REPOSITORY_PATH, operator)
 
 
-def test_a_change_of_our_code_installs_no_library_again() -> None:
+def test_library_stages_do_not_depend_on_source_code() -> None:
     text = (REPOSITORY_PATH / "Dockerfile").read_text()
     libraries = [name for name in read_stages(text) if name.endswith("-libraries")]
     assert libraries == ["broker-libraries", "operator-libraries", "spark-libraries"]
@@ -58,7 +58,7 @@ def test_a_change_of_our_code_installs_no_library_again() -> None:
         assert not [path for path in sources_of(text, name) if "/src" in path], name
 
 
-def test_the_spark_image_is_made_of_the_analytics_and_of_the_brokers_package() -> None:
+def test_spark_image_is_built_from_analytics_and_broker_package() -> None:
     text = (REPOSITORY_PATH / "Dockerfile").read_text()
     spark = sources_of(text, "spark")
     assert {"spark/src", "spark/image/entrypoint.py", "spark/image/leave-out.sh", "broker_image/src"} <= set(spark)
@@ -67,7 +67,7 @@ def test_the_spark_image_is_made_of_the_analytics_and_of_the_brokers_package() -
     assert digest_of(REPOSITORY_PATH, spark)
 
 
-def test_what_the_dockerfile_copies_is_let_through_by_dockerignore_and_nothing_else() -> None:
+def test_dockerignore_admits_exactly_the_files_that_the_dockerfile_copies() -> None:
     text = (REPOSITORY_PATH / "Dockerfile").read_text()
     copied = {path for target in ("broker", "operator", "spark") for path in sources_of(text, target)}
     lines = (REPOSITORY_PATH / ".dockerignore").read_text().splitlines()
@@ -83,7 +83,7 @@ def test_what_the_dockerfile_copies_is_let_through_by_dockerignore_and_nothing_e
 @pytest.mark.parametrize(
     ("exit_code", "allowed", "expected"), [(0, "0", 0), (1, "0", 1), (1, "", 1), (127, "0", 1), (1, "1", 0)]
 )
-def test_the_images_refuse_an_interpreter_without_pgo_unless_the_build_allows_it(
+def test_image_build_rejects_interpreter_without_pgo_unless_allowed(
     tmp_path: Path, exit_code: int, allowed: str, expected: int
 ) -> None:
     stage = (REPOSITORY_PATH / "Dockerfile").read_text().split(" AS runtime\n")[1].split("\nFROM ")[0]
@@ -102,7 +102,7 @@ def test_the_images_refuse_an_interpreter_without_pgo_unless_the_build_allows_it
     assert ("--build-arg ALLOW_UNOPTIMIZED_PYTHON=1" in run.stderr) == (expected == 1)
 
 
-def test_bytecode_beside_the_sources_changes_no_tag(tmp_path: Path) -> None:
+def test_bytecode_files_do_not_change_image_tags(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("1")
     before = digest_of(tmp_path, ["src"])
@@ -113,6 +113,6 @@ def test_bytecode_beside_the_sources_changes_no_tag(tmp_path: Path) -> None:
     assert digest_of(tmp_path, ["src"]) != before
 
 
-def test_a_missing_source_is_named(tmp_path: Path) -> None:
+def test_missing_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="nowhere"):
         digest_of(tmp_path, ["nowhere"])

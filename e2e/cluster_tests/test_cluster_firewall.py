@@ -52,15 +52,15 @@ def after(commands: list[list[str]], now: list[str]) -> list[str]:
     return left
 
 
-def test_everything_that_docker_and_the_guard_added_goes() -> None:
+def test_all_rules_added_by_docker_and_the_guard_are_removed() -> None:
     assert sorted(after(removals(EMPTY, WITH_DOCKER), WITH_DOCKER)) == sorted(EMPTY)
 
 
-def test_nothing_is_done_twice() -> None:
+def test_unchanged_rules_need_no_removal() -> None:
     assert removals(EMPTY, EMPTY) == []
 
 
-def test_rules_that_somebody_else_added_meanwhile_stay() -> None:
+def test_rules_added_by_others_are_kept() -> None:
     foreign = [
         "iptables filter -A FORWARD -i br-lan -o eth0 -j ACCEPT",
         "iptables filter -A INPUT -p tcp -m tcp --dport 22 -j ACCEPT",
@@ -73,13 +73,13 @@ def test_rules_that_somebody_else_added_meanwhile_stay() -> None:
     assert sorted(after(removals(EMPTY, now), now)) == sorted(EMPTY + foreign)
 
 
-def test_chains_of_a_docker_that_was_there_before_stay_with_its_rules() -> None:
+def test_chains_and_rules_of_an_earlier_docker_are_kept() -> None:
     before = [*EMPTY, "iptables filter -N DOCKER-USER", "iptables filter -A FORWARD -j DOCKER-USER"]
     left = after(removals(before, WITH_DOCKER), WITH_DOCKER)
     assert "iptables filter -N DOCKER-USER" in left
     assert "iptables filter -A FORWARD -j DOCKER-USER" in left
 
 
-def test_a_policy_that_was_strict_before_stays_strict() -> None:
+def test_policy_that_was_strict_before_stays_strict() -> None:
     strict = [line.replace("FORWARD ACCEPT", "FORWARD DROP") for line in EMPTY]
     assert "iptables filter -P FORWARD DROP" in after(removals(strict, WITH_DOCKER), WITH_DOCKER)

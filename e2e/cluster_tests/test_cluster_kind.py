@@ -25,12 +25,12 @@ def unmade(run_path: Path) -> Cluster:
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "-a", "a-", "a b", "../x", "a" * 33, "a.b"])
-def test_a_name_that_kind_would_not_take_or_that_leads_elsewhere_is_refused(name: str) -> None:
+def test_invalid_cluster_name_is_rejected(name: str) -> None:
     with pytest.raises(ClusterError, match="name"):
         kubeconfig_path(name)
 
 
-def test_every_cluster_has_the_prefix_and_a_kubeconfig_of_its_own_outside_the_home_folder(unmade: Cluster) -> None:
+def test_each_cluster_has_name_prefix_and_own_kubeconfig_outside_home_folder(unmade: Cluster) -> None:
     assert unmade.kind_name == "delaymq-e2e-one"
     command = unmade.kubectl_command()
     assert command[command.index("--kubeconfig") + 1] == str(unmade.kubeconfig)
@@ -49,35 +49,35 @@ def test_every_cluster_has_the_prefix_and_a_kubeconfig_of_its_own_outside_the_ho
         ("get", "pods", "--server=https://elsewhere"),
     ],
 )
-def test_kubectl_is_not_led_to_another_cluster(unmade: Cluster, words: tuple[str, ...]) -> None:
+def test_kubectl_cannot_be_directed_to_another_cluster(unmade: Cluster, words: tuple[str, ...]) -> None:
     with pytest.raises(ClusterError, match="delaymq-e2e-one only"):
         unmade.kubectl(*words)
 
 
-def test_helm_is_not_led_to_another_cluster(unmade: Cluster) -> None:
+def test_helm_cannot_be_directed_to_another_cluster(unmade: Cluster) -> None:
     with pytest.raises(ClusterError, match="delaymq-e2e-one only"):
         unmade.helm("list", "--kube-context", "production")
 
 
-def test_options_of_a_program_in_a_pod_are_its_own(unmade: Cluster) -> None:
+def test_options_of_a_program_in_a_pod_are_passed_through(unmade: Cluster) -> None:
     with pytest.raises(ClusterError, match="cannot be found"):  # it came as far as starting kubectl
         unmade.kubectl("exec", "pod", "--", "program", "--server=x", "-s", "y")
 
 
 @pytest.mark.parametrize("node", ["kind-control-plane", "delaymq-e2e-other-worker", "delaymq-e2e-one", ""])
-def test_no_container_but_this_clusters_nodes_is_touched(unmade: Cluster, node: str) -> None:
+def test_containers_other_than_nodes_of_this_cluster_are_rejected(unmade: Cluster, node: str) -> None:
     for use in (unmade.node_stop, unmade.node_start, lambda name: unmade.node_exec(name, "true")):
         with pytest.raises(ClusterError, match="no node of"):
             use(node)
 
 
 @pytest.mark.parametrize("workers", [-1, 9])
-def test_a_number_of_nodes_that_no_machine_here_holds_is_refused(workers: int) -> None:
+def test_number_of_workers_out_of_range_is_rejected(workers: int) -> None:
     with pytest.raises(ClusterError, match="workers must be 0 to 8"):
         Cluster.create("one", workers=workers)
 
 
-def test_a_cluster_that_another_run_uses_is_left_alone(run_path: Path) -> None:
+def test_cluster_in_use_by_another_run_is_left_alone(run_path: Path) -> None:
     with kubeconfig_path("one").with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ClusterError, match="another run uses the cluster delaymq-e2e-one"):
@@ -97,13 +97,13 @@ def test_a_cluster_that_another_run_uses_is_left_alone(run_path: Path) -> None:
         ("error: the server is gone", None),
     ],
 )
-def test_only_bound_claims_of_the_class_that_ask_for_more_grow(
+def test_only_bound_claims_of_the_expandable_class_that_request_more_grow(
     line: str, expected: tuple[str, str, str, str] | None
 ) -> None:
     assert growth(line + "\n") == expected
 
 
-def test_a_program_that_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_program_that_exceeds_its_timeout_is_killed_with_its_children(tmp_path: Path) -> None:
     child = tmp_path / "child"
     script = f"sleep 600 & echo $! > {child}; wait"
     with pytest.raises(ClusterError, match="no end after 1 s"):
@@ -114,6 +114,6 @@ def test_a_program_that_does_not_end_is_killed_with_its_children(tmp_path: Path)
         time.sleep(0.01)
 
 
-def test_a_failure_shows_what_the_program_said() -> None:
+def test_failure_includes_exit_code_and_output_of_program() -> None:
     with pytest.raises(ClusterError, match=r"(?s)exit code 3 of: sh -c .*the disk is full"):
         commands.run(["sh", "-c", "echo the disk is full >&2; exit 3"], timeout_s=10)

@@ -83,7 +83,7 @@ def refusal_of(work: Callable[[], object]) -> str:
     return text.partition("AclException: ")[2]
 
 
-def test_a_java_client_with_an_account_sends_in_every_way_and_consumes(clients: Workbench) -> None:
+def test_java_client_with_account_sends_in_every_way_and_consumes(clients: Workbench) -> None:
     inbox = clients.push("AclOrders", group="AclReaders", **{"from": "CONSUME_FROM_FIRST_OFFSET"}).inbox
     producer = clients.producer
     producer.send("AclOrders", "größer", tags="TagA", keys="k1", properties={"colour": "grün"})
@@ -96,7 +96,7 @@ def test_a_java_client_with_an_account_sends_in_every_way_and_consumes(clients: 
     assert texts == {"größer".encode(), b"async", b"oneway", b"first", b"second"}
 
 
-def test_a_failed_message_comes_again_to_an_account_that_may_read_its_group(clients: Workbench) -> None:
+def test_failed_message_is_redelivered_to_account_with_permission_for_its_group(clients: Workbench) -> None:
     options = {"failTimes": 1, "from": "CONSUME_FROM_FIRST_OFFSET", "pollNamesrvMs": 1_000}
     inbox = clients.push("AclOrders", group="AclReaders", expression="Retried", **options).inbox
     clients.producer.send("AclOrders", "again", tags="Retried")
@@ -104,7 +104,7 @@ def test_a_failed_message_comes_again_to_an_account_that_may_read_its_group(clie
     assert got[-1].topic == "AclOrders"
 
 
-def test_ordered_and_polling_consumers_need_no_more_than_their_topic_and_group(clients: Workbench) -> None:
+def test_orderly_and_lite_pull_consumers_need_permission_for_topic_and_group_only(clients: Workbench) -> None:
     options = {"orderly": True, "from": "CONSUME_FROM_FIRST_OFFSET"}
     inbox = clients.push("AclOrders", group="AclReaders", expression="Ordered", **options).inbox
     for number in range(3):
@@ -116,7 +116,7 @@ def test_ordered_and_polling_consumers_need_no_more_than_their_topic_and_group(c
     poller.commit()
 
 
-def test_a_transaction_takes_the_permission_to_send(clients: Workbench, operators: Workbench) -> None:
+def test_transaction_requires_permission_to_send(clients: Workbench, operators: Workbench) -> None:
     inbox = clients.push("AclOrders", group="AclReaders", expression="Paid").inbox
     clients.transactions().send("AclOrders", "committed", "C", tags="Paid")
     assert [each.body for each in inbox.wait_count(1, timeout_s=LIMIT_S)] == [b"committed"]
@@ -124,12 +124,12 @@ def test_a_transaction_takes_the_permission_to_send(clients: Workbench, operator
     assert said.startswith("No default permission for topic:AclRead")
 
 
-def test_whoever_may_consume_a_request_may_reply(clients: Workbench) -> None:
+def test_account_that_may_consume_a_request_may_reply(clients: Workbench) -> None:
     clients.replier("AclAsk", group="AclReaders")
     assert clients.new_producer().request("AclAsk", "what?", timeout_ms=30_000).body == b"re: what?"
 
 
-def test_every_account_may_write_its_trace(clients: Workbench, operators: Workbench) -> None:
+def test_every_account_may_send_message_traces(clients: Workbench, operators: Workbench) -> None:
     traced = clients.new_producer(trace=True).send("AclOrders", "traced")
     reader = operators.pull(group="AclTraceReaders")
     wait_for(lambda: any(
@@ -138,7 +138,7 @@ def test_every_account_may_write_its_trace(clients: Workbench, operators: Workbe
     ))  # fmt: skip
 
 
-def test_pulls_and_offsets_are_those_of_the_account(clients: Workbench) -> None:
+def test_pulls_and_offset_commits_require_permission_of_the_account(clients: Workbench) -> None:
     sent = clients.producer.send("AclOrders", "pulled", queue_id=0)
     pull = clients.pull(group="AclReaders")
     assert [each.body for each in pull.pull("AclOrders", 0, sent.queue_offset, max_count=1).messages] == [b"pulled"]
@@ -156,14 +156,14 @@ def test_pulls_and_offsets_are_those_of_the_account(clients: Workbench) -> None:
         ({"accessKey": "application", "secretKey": "87654321"}, "Check signature failed for accessKey=application"),
     ],
 )
-def test_a_request_of_an_unknown_account_is_rejected_with_the_reason(
+def test_request_of_unknown_account_is_rejected_with_reason(
     clients: Workbench, credentials: dict[str, str] | None, said: str
 ) -> None:
     producer = clients.new_producer(credentials=credentials, retries=0)
     assert refusal_of(lambda: producer.send("AclOrders", "x")).startswith(said)
 
 
-def test_a_permission_goes_one_way(clients: Workbench, operators: Workbench) -> None:
+def test_read_and_write_permissions_are_independent(clients: Workbench, operators: Workbench) -> None:
     offset = operators.producer.send("AclRead", "readable", queue_id=0).queue_offset
     producer, pull = clients.new_producer(retries=0), clients.pull(group="AclReaders")
     assert pull.pull("AclRead", 0, offset, max_count=1).messages[0].body == b"readable"
@@ -180,12 +180,12 @@ def test_only_administrators_change_topics(clients: Workbench) -> None:
     assert said.startswith("Need admin permission for request code=17, but accessKey=application is not")
 
 
-def test_a_white_address_of_an_account_needs_no_signature(clients: Workbench) -> None:
+def test_white_listed_address_of_an_account_needs_no_signature(clients: Workbench) -> None:
     neighbour = {"accessKey": "neighbours", "secretKey": "not-the-secret"}
     clients.new_producer(credentials=neighbour).send("AclOther", "from a white address")
 
 
-def test_a_message_is_found_by_its_keys(clients: Workbench, against: str) -> None:
+def test_message_is_found_by_its_keys(clients: Workbench, against: str) -> None:
     sent = clients.producer.send("AclOrders", "findable", keys="acl-key")
     if against == "real":
         # The client signs a field that its own broker leaves out of what it checks, and hides the refusal.
@@ -196,12 +196,12 @@ def test_a_message_is_found_by_its_keys(clients: Workbench, against: str) -> Non
     wait_for(lambda: [each.message_id for each in admin.query("AclOrders", "acl-key")] == [sent.message_id])
 
 
-def test_a_security_token_is_signed_too(clients: Workbench) -> None:
+def test_security_token_is_signed(clients: Workbench) -> None:
     clients.new_producer(credentials={**APP, "securityToken": "token-ü"}).send("AclOrders", "with a token")
 
 
 @pytest.mark.ours_only  # RocketMQ's broker leaves these ways open
-def test_what_goes_around_a_rule_is_refused(clients: Workbench, operators: Workbench) -> None:
+def test_batch_and_view_by_id_cannot_bypass_topic_permissions(clients: Workbench, operators: Workbench) -> None:
     producer = clients.new_producer(retries=0)
     said = refusal_of(lambda: producer.send_batch([message("AclRead", "a"), message("AclRead", "b")]))
     assert said.startswith("No default permission for topic:AclRead")
@@ -214,7 +214,7 @@ def test_what_goes_around_a_rule_is_refused(clients: Workbench, operators: Workb
 # The Python client
 
 
-def test_the_python_client_signs_what_it_sends_and_consumes(guarded: Cluster, operators: Workbench) -> None:
+def test_python_client_signs_sends_and_consumption(guarded: Cluster, operators: Workbench) -> None:
     tag = new_name("Tag")
 
     async def scenario(client: Client) -> None:
@@ -231,7 +231,7 @@ def test_the_python_client_signs_what_it_sends_and_consumes(guarded: Cluster, op
     asked(guarded, APP, scenario)
 
 
-def test_the_python_client_says_what_is_missing(guarded: Cluster, operators: Workbench) -> None:
+def test_python_client_reports_what_is_missing(guarded: Cluster, operators: Workbench) -> None:
     async def unsigned(client: Client) -> None:
         with pytest.raises(SendError, match=r"No accessKey is configured.*ClientOptions\(credentials="):
             async with Producer(client) as producer:
@@ -250,7 +250,9 @@ def test_the_python_client_says_what_is_missing(guarded: Cluster, operators: Wor
     asked(guarded, {**APP, "secretKey": "87654321"}, wrong_secret)
 
 
-def test_the_python_administrator_makes_topics_and_others_pull(guarded: Cluster, operators: Workbench) -> None:
+def test_python_administrator_creates_topics_and_sends_while_applications_pull(
+    guarded: Cluster, operators: Workbench
+) -> None:
     async def make(client: Client) -> None:
         await Admin(client).create_topic(new_name("Made"), queues=1)
         async with Producer(client) as producer:
@@ -279,7 +281,7 @@ FRAMES = [
 @pytest.mark.parametrize("token", [None, "a-token"])
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: str(frame["code"]))
-def test_a_request_has_the_signature_that_rocketmqs_hook_gives_it(
+def test_signature_equals_that_of_rocketmq_hook(
     driver: Driver, frame: dict[str, object], binary: bool, token: str | None
 ) -> None:
     credentials = {**APP, **({} if token is None else {"securityToken": token})}

@@ -75,7 +75,7 @@ def account(name: str, topic_permission: str) -> str:
     return f"- accessKey: {name}\n  secretKey: {name}-secret\n  defaultTopicPerm: {topic_permission}\n"
 
 
-def test_a_changed_file_counts_without_a_restart_and_a_broken_one_leaves_the_last_rules(
+def test_changed_file_takes_effect_without_restart_and_broken_file_keeps_last_rules(
     changing: Cluster, bench: Workbench
 ) -> None:
     put(changing.rules_path, OWN_RULES + account("newcomer", "PUB"))
@@ -94,7 +94,7 @@ def test_a_changed_file_counts_without_a_restart_and_a_broken_one_leaves_the_las
     wait_for(refused(bench, "newcomer", "Changing"))
 
 
-def test_files_in_the_folder_beside_count_too(changing: Cluster, bench: Workbench) -> None:
+def test_files_in_acl_folder_take_effect(changing: Cluster, bench: Workbench) -> None:
     put(changing.rules_path.parent / "acl" / "more.yml", "accounts:\n" + account("besides", "PUB"))
     wait_for(accepted(bench, "besides", "Changing"))
 
@@ -105,7 +105,7 @@ def mqadmin(driver: Driver, cluster: Cluster, *arguments: str, signed: bool = Tr
     return f"{answer['output']}\n{answer['errors']}"
 
 
-def test_mqadmin_makes_changes_and_deletes_accounts(driver: Driver, changing: Cluster, bench: Workbench) -> None:
+def test_mqadmin_creates_changes_and_deletes_accounts(driver: Driver, changing: Cluster, bench: Workbench) -> None:
     where = ("-b", changing.broker_address)
     made = ("-a", "by-a-tool", "-s", "by-a-tool-secret", "-i", "DENY", "-u", "SUB", "-t", "Changing=PUB,Other=SUB")
     said = mqadmin(driver, changing, "updateAclConfig", *where, *made)
@@ -137,7 +137,7 @@ def test_mqadmin_makes_changes_and_deletes_accounts(driver: Driver, changing: Cl
     assert "by-a-tool" not in [each["accessKey"] for each in accounts]
 
 
-def test_mqadmin_is_told_why_a_change_of_rules_fails(driver: Driver, changing: Cluster, bench: Workbench) -> None:
+def test_mqadmin_shows_why_a_change_of_rules_fails(driver: Driver, changing: Cluster, bench: Workbench) -> None:
     where = ("-b", changing.broker_address)
     said = mqadmin(driver, changing, "updateAclConfig", *where, "-a", "short", "-s", "a-long-secret")
     assert "CODE: 209" in said
@@ -154,7 +154,7 @@ def test_mqadmin_is_told_why_a_change_of_rules_fails(driver: Driver, changing: C
     assert "No accessKey is configured" in said
 
 
-def test_the_python_administrator_changes_rules(changing: Cluster, bench: Workbench) -> None:
+def test_python_administrator_changes_rules(changing: Cluster, bench: Workbench) -> None:
     name, address = "by-python", changing.broker_address
     newcomer = Credentials(name, f"{name}-secret")
 
@@ -181,7 +181,7 @@ def test_the_python_administrator_changes_rules(changing: Cluster, bench: Workbe
     assert kept["globalWhiteRemoteAddresses"] == ["10.9.9.1", "10.9.8.*"]
 
 
-def test_mqadmin_sets_the_white_list(driver: Driver, changing: Cluster, bench: Workbench, against: str) -> None:
+def test_mqadmin_sets_white_list(driver: Driver, changing: Cluster, bench: Workbench, against: str) -> None:
     # The last test of this broker: RocketMQ's keeps addresses of a list that the file lacked when the broker started.
     where = ("-b", changing.broker_address, "-p", str(changing.rules_path))
     unsigned = bench.new_producer(credentials=None, retries=0)
@@ -215,7 +215,7 @@ ADMINISTRATION = (
 )
 
 
-def test_administrators_tools_have_the_form_that_requests_of_administrators_have(
+def test_requests_of_mqadmin_administration_commands_are_accepted(
     driver: Driver, changing: Cluster, bench: Workbench
 ) -> None:
     for words in ADMINISTRATION:

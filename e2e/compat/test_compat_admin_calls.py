@@ -75,11 +75,11 @@ def _filled(value: Any, scene: dict[str, str]) -> Any:
 
 
 @pytest.mark.parametrize("name", [call.name for call in CALLS])
-def test_a_call_of_dashboard_or_exporter_is_answered_as_by_the_real_broker(
+def test_call_of_dashboard_or_exporter_returns_the_same_as_with_rocketmq_broker(
     printed: dict[str, list[str]], name: str, request: pytest.FixtureRequest, against: str
 ) -> None:
     mqadmin_golden.compare(request, against, FOLDER, name, printed)
 
 
-def test_every_golden_file_of_calls_belongs_to_one() -> None:
+def test_every_golden_file_of_calls_belongs_to_a_call() -> None:
     assert mqadmin_golden.files(FOLDER) == {call.name for call in CALLS}

@@ -19,7 +19,7 @@ def operators(clients: Workbench) -> Operators:
     return Operators(clients)
 
 
-def test_a_member_tells_of_itself(clients: Workbench, operators: Operators) -> None:
+def test_running_info_of_a_member_is_returned(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=2), clients.group()
     consumer = clients.push(topic, group=group, threads=3, **FIRST)
     info = operators.running_info(group, consumer.client_id)
@@ -31,13 +31,13 @@ def test_a_member_tells_of_itself(clients: Workbench, operators: Operators) -> N
     assert not info["jstack"]
 
 
-def test_a_member_tells_what_its_threads_do_if_asked(clients: Workbench, operators: Operators) -> None:
+def test_running_info_includes_thread_dump_on_request(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     consumer = clients.push(topic, group=group)
     assert "TID: " in operators.running_info(group, consumer.client_id, jstack=True)["jstack"]
 
 
-def test_who_is_not_connected_is_not_asked(clients: Workbench, operators: Operators) -> None:
+def test_request_for_disconnected_or_unknown_member_is_rejected(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     sent = clients.producer.send(topic, "m")
     consumer = clients.push(topic, group=group, **FIRST)
@@ -51,7 +51,7 @@ def test_who_is_not_connected_is_not_asked(clients: Workbench, operators: Operat
     assert (unknown.value.code, unknown.value.remark) == (SYSTEM_ERROR, f"The Consumer <nobody> <{member}> not online")
 
 
-def test_a_message_is_consumed_at_once_whatever_the_offsets_say(clients: Workbench, operators: Operators) -> None:
+def test_message_is_consumed_directly_regardless_of_offsets(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     sent = [clients.producer.send(topic, f"m{number}", properties={"colour": "red"}) for number in range(2)]
     consumer = clients.push(topic, group=group, **FIRST)
@@ -66,7 +66,7 @@ def test_a_message_is_consumed_at_once_whatever_the_offsets_say(clients: Workben
     assert again[0].properties["colour"] == "red"
 
 
-def test_what_became_of_it_is_told(clients: Workbench, operators: Operators) -> None:
+def test_result_of_direct_consumption_is_returned(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     sent = clients.producer.send(topic, "m")
     consumer = clients.push(topic, group=group, failTimes=1, **FIRST)
@@ -79,7 +79,7 @@ def test_what_became_of_it_is_told(clients: Workbench, operators: Operators) -> 
     assert (last.topic, last.reconsume_times, last.body) == (topic, 1, b"m")
 
 
-def test_an_orderly_consumer_says_that_it_is_one(clients: Workbench, operators: Operators) -> None:
+def test_orderly_consumer_reports_ordered_result(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     sent = clients.producer.send(topic, "m")
     consumer = clients.push(topic, group=group, orderly=True, **FIRST)
@@ -88,7 +88,7 @@ def test_an_orderly_consumer_says_that_it_is_one(clients: Workbench, operators: 
     assert result == {"result": "CR_SUCCESS", "order": True}
 
 
-def test_an_id_that_names_no_message_is_refused(clients: Workbench, operators: Operators) -> None:
+def test_id_without_message_is_rejected(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     sent = clients.producer.send(topic, "m")
     consumer = clients.push(topic, group=group)
@@ -98,7 +98,7 @@ def test_an_id_that_names_no_message_is_refused(clients: Workbench, operators: O
     assert refused.value.code == SYSTEM_ERROR
 
 
-def test_all_members_or_one_say_how_far_they_are(clients: Workbench, operators: Operators) -> None:
+def test_offsets_of_all_members_or_of_one_are_returned(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=4), clients.group()
     for queue_id in range(4):
         clients.producer.send(topic, "m", queue_id=queue_id)
@@ -115,7 +115,7 @@ def test_all_members_or_one_say_how_far_they_are(clients: Workbench, operators: 
     assert offline.value.code == SYSTEM_ERROR
 
 
-def test_members_that_talk_nonsense_or_refuse_are_left_out(clients: Workbench, operators: Operators) -> None:
+def test_members_with_invalid_or_failed_responses_are_omitted(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     sound = clients.push(topic, group=group)
     raw: dict[str, Any] = {"broker_address": clients.broker_address, "group": group, "topic": topic}
@@ -135,7 +135,7 @@ def test_members_that_talk_nonsense_or_refuse_are_left_out(clients: Workbench, o
             assert [command.fields["group"] for command in member.asked] == [group]
 
 
-def test_a_member_that_is_silent_is_given_up_after_ten_seconds(clients: Workbench, operators: Operators) -> None:
+def test_request_to_unresponsive_member_times_out_after_ten_seconds(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     raw: dict[str, Any] = {"broker_address": clients.broker_address, "group": group, "topic": topic}
     with RawMember(**raw, client_id="silent", answer=lambda command: None) as member:
@@ -147,7 +147,7 @@ def test_a_member_that_is_silent_is_given_up_after_ten_seconds(clients: Workbenc
         assert (asked.code, asked.fields["consumerGroup"], asked.fields["clientId"]) == (307, group, "silent")
 
 
-def test_a_member_that_leaves_counts_as_silent(clients: Workbench, operators: Operators) -> None:
+def test_request_to_member_that_disconnects_times_out(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     raw: dict[str, Any] = {"broker_address": clients.broker_address, "group": group, "topic": topic}
     member = RawMember(**raw, client_id="leaving", answer=lambda command: None)
@@ -161,7 +161,7 @@ def test_a_member_that_leaves_counts_as_silent(clients: Workbench, operators: Op
     assert left.value.remark.startswith(f"consumer <{group}> <leaving> Timeout: ")
 
 
-def test_a_client_too_old_for_it_is_not_asked(clients: Workbench, operators: Operators) -> None:
+def test_client_too_old_for_a_request_does_not_receive_it(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     raw = {"broker_address": clients.broker_address, "group": group, "topic": topic}
     with RawMember(**raw, client_id="old", answer=lambda command: None, version=20) as member:

@@ -57,7 +57,7 @@ def side(
         yield side
 
 
-def test_an_application_sends_in_every_way_and_consumes(side: Side) -> None:
+def test_application_sends_in_every_way_and_consumes(side: Side) -> None:
     topic, clients = side.orders, side.clients
     inbox = clients.push(topic, group=side.readers, **FROM_FIRST).inbox
     producer = clients.producer
@@ -79,7 +79,7 @@ def test_an_application_sends_in_every_way_and_consumes(side: Side) -> None:
     assert delayed.arrival_timestamp_ms - delayed.born_timestamp_ms >= FIRST_LEVEL_MS
 
 
-def test_a_polling_consumer_commits_and_its_group_is_set_back(side: Side) -> None:
+def test_lite_pull_consumer_commits_and_its_group_is_reset(side: Side) -> None:
     topic, clients = side.orders, side.clients
     ends = {queue_id: clients.producer.send(topic, "polled", queue_id=queue_id).queue_offset + 1 for queue_id in (0, 1)}
     poller = clients.lite_pull(topic, group=side.pollers, persistOffsetMs=500, **FROM_FIRST)
@@ -101,14 +101,14 @@ def test_a_polling_consumer_commits_and_its_group_is_set_back(side: Side) -> Non
         until(lambda: b"polled" in [each.body for each in again.poll_until(1, timeout_s=LIMIT_S)], "it once more")
 
 
-def test_a_request_is_replied_to(side: Side) -> None:
+def test_request_gets_a_reply(side: Side) -> None:
     """By a callback: 5.3.3's request that waits ends with a timeout as soon as the question is sent."""
     side.clients.replier(side.questions, group=side.repliers)
     reply = side.clients.new_producer().request(side.questions, "what?", timeout_ms=30_000, callback=True)
     assert reply.body == b"re: what?"
 
 
-def test_a_message_is_found_by_its_keys_and_ids(side: Side) -> None:
+def test_message_is_found_by_its_keys_and_ids(side: Side) -> None:
     topic, admin = side.orders, side.clients.admin
     sent = side.clients.producer.send(topic, "findable", keys="a-key")
     until(lambda: [each.message_id for each in admin.query(topic, "a-key")] == [sent.message_id], "by its key")
@@ -128,7 +128,7 @@ def test_a_message_is_found_by_its_keys_and_ids(side: Side) -> None:
         ({**APP, "secretKey": "87654321"}, "Check signature failed for accessKey=application"),
     ],
 )
-def test_a_request_of_an_unknown_account_is_rejected_with_the_reason(
+def test_request_of_unknown_account_is_rejected_with_reason(
     side: Side, account: dict[str, str] | None, said: str
 ) -> None:
     producer = side.clients.new_producer(credentials=account, retries=0)
@@ -137,7 +137,7 @@ def test_a_request_of_an_unknown_account_is_rejected_with_the_reason(
     assert f"org.apache.rocketmq.acl.common.AclException: {said}" in shown(caught.value)
 
 
-def test_an_application_changes_no_topics_and_reads_no_other_s(side: Side) -> None:
+def test_application_cannot_change_topics_or_read_topics_of_others(side: Side) -> None:
     with pytest.raises(ClientError) as caught:
         side.clients.admin.update_topic("AclNew", broker=side.cluster.broker_address)
     assert "Need admin permission for request code=17" in shown(caught.value)
@@ -207,7 +207,7 @@ def wait_for_permission(side: Side, permission: str) -> None:
     until(has_it, f"permission {permission} in the route")
 
 
-def test_mqadmin_works_with_the_administrator_s_account(side: Side, tmp_path: Path) -> None:
+def test_mqadmin_works_with_account_of_administrator(side: Side, tmp_path: Path) -> None:
     names = {"topic": side.orders, "readers": side.readers, "pollers": side.pollers, "folder": str(tmp_path)}
     wrong = {}
     for words, expected in COMMANDS.items():
@@ -219,12 +219,12 @@ def test_mqadmin_works_with_the_administrator_s_account(side: Side, tmp_path: Pa
     assert not wrong, "\n".join(f"--- {words}\n{said}" for words, said in wrong.items())
 
 
-def test_mqadmin_without_an_account_changes_nothing(side: Side) -> None:
+def test_mqadmin_without_account_changes_nothing(side: Side) -> None:
     for words in REFUSED:
         assert "No accessKey is configured" in side.mqadmin(words, signed=False), words
 
 
-def test_the_administrator_deletes_a_topic_and_everybody_sees_it_go(side: Side) -> None:
+def test_topic_deleted_by_administrator_disappears_from_routes(side: Side) -> None:
     with closing(side.bench(None)) as anybody:
         assert anybody.admin.route(side.questions)["brokerDatas"][0]["brokerName"] == "broker-a"
         said = side.mqadmin(f"deleteTopic -t {side.questions} -c DefaultCluster")
@@ -234,7 +234,7 @@ def test_the_administrator_deletes_a_topic_and_everybody_sees_it_go(side: Side) 
         assert caught.value.code == 17
 
 
-def test_the_document_has_the_commands_in_which_the_tools_differ(side: Side) -> None:
+def test_document_lists_commands_that_differ_between_tool_versions(side: Side) -> None:
     text = DOCUMENT.read_text()
     works = set(re.findall(r"^\| `(\w+)` \| works", text, re.MULTILINE))
     section = text.partition("\n## RocketMQ 5.3")[2].partition("\n## ")[0]

@@ -32,7 +32,7 @@ def assert_compressed(message: Received, kind: str) -> None:
 
 
 @by_each_type
-def test_a_compressed_body_comes_at_once_late_again_and_when_asked_for(clients: Workbench, kind: str) -> None:
+def test_compressed_body_is_unchanged_in_delivery_delay_retry_and_query(clients: Workbench, kind: str) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
     producer = clients.new_producer(compressType=kind)
     consumer = clients.push(topic, group=group, failTimes=1, maxReconsumeTimes=1, **FIRST)
@@ -48,7 +48,7 @@ def test_a_compressed_body_comes_at_once_late_again_and_when_asked_for(clients: 
 
 
 @by_each_type
-def test_the_python_client_reads_it(cluster: Cluster, clients: Workbench, kind: str) -> None:
+def test_python_client_decompresses_body(cluster: Cluster, clients: Workbench, kind: str) -> None:
     topic = clients.topic(queues=1)
     clients.new_producer(compressType=kind).send(topic, TEXT)
 
@@ -62,7 +62,7 @@ def test_the_python_client_reads_it(cluster: Cluster, clients: Workbench, kind: 
 
 @pytest.mark.one_in(3)
 @by_each_type
-def test_people_are_shown_it_as_it_was(cluster: Cluster, clients: Workbench, kind: str) -> None:
+def test_command_line_and_http_show_decompressed_body(cluster: Cluster, clients: Workbench, kind: str) -> None:
     topic = clients.topic(queues=1)
     producer = clients.new_producer(compressType=kind)
     # The second is larger than what HTTP shows, and LZ4 packs it as one piece.
@@ -87,7 +87,7 @@ def test_people_are_shown_it_as_it_was(cluster: Cluster, clients: Workbench, kin
 
 
 @by_each_type
-def test_a_compressed_body_is_whole_among_the_dead_letters(clients: Workbench, kind: str) -> None:
+def test_compressed_body_is_unchanged_in_dead_letter_queue(clients: Workbench, kind: str) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
     clients.push(topic, group=group, failTimes=9, maxReconsumeTimes=0, **FIRST)
     clients.new_producer(compressType=kind).send(topic, TEXT)

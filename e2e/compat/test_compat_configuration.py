@@ -26,7 +26,7 @@ CLASSES = (
 SETTER = re.compile(r" void set(\w)(\w*)\((?:int|long|double|boolean|float|java\.lang\.String)\)")
 
 
-def test_every_key_of_rocketmq_s_classes_is_in_the_list_that_our_tests_go_by() -> None:
+def test_key_list_of_the_tests_contains_every_key_of_rocketmq_classes() -> None:
     command = ["javap", "-public", "-cp", java.class_path("broker"), *CLASSES]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=JAVAP_TIMEOUT_S, check=True).stdout
     keys = {first.lower() + rest for first, rest in SETTER.findall(shown)}
@@ -46,7 +46,7 @@ def mqadmin(driver: Driver, cluster: Cluster, command: str, *arguments: str) -> 
     return f"{answer['output']}\n{answer['errors']}"
 
 
-def test_mqadmin_changes_settings_and_the_file_keeps_them(driver: Driver, cluster: Cluster) -> None:
+def test_settings_changed_by_mqadmin_are_saved_to_the_file(driver: Driver, cluster: Cluster) -> None:
     def change(key: str, value: str) -> str:
         return mqadmin(driver, cluster, "updateBrokerConfig", "-b", cluster.broker_address, "-k", key, "-v", value)
 
@@ -62,7 +62,7 @@ def test_mqadmin_changes_settings_and_the_file_keeps_them(driver: Driver, cluste
     assert "/tmp/elsewhere" not in file.read_text()
 
 
-def test_mqadmin_changes_settings_of_the_name_server(driver: Driver, cluster: Cluster) -> None:
+def test_mqadmin_changes_settings_of_name_server(driver: Driver, cluster: Cluster) -> None:
     text = mqadmin(driver, cluster, "updateNamesrvConfig", "-k", "routeGraceMs", "-v", "20000")
     assert "update name server config success" in text
     assert re.search(r"routeGraceMs\s*=\s*20000\b", mqadmin(driver, cluster, "getNamesrvConfig"))

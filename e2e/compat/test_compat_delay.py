@@ -39,7 +39,7 @@ def test_delayed_messages_arrive_once_never_early_in_their_own_topic_and_queue(c
         assert m.reconsume_times == 0
 
 
-def test_a_delayed_send_answers_with_its_place_in_the_delay_queue(clients: Workbench) -> None:
+def test_delayed_send_returns_its_position_in_the_schedule_topic(clients: Workbench) -> None:
     topic = clients.topic(queues=4)
     sent = [clients.producer.send(topic, f"m{i}", queue_id=3, delayLevel=8) for i in range(3)]
     offsets = [s.queue_offset for s in sent]
@@ -59,7 +59,7 @@ def test_messages_of_one_level_and_queue_keep_their_order(clients: Workbench) ->
     assert [m.body for m in consumer.poll_until(50)] == [f"{i}".encode() for i in range(50)]
 
 
-def test_a_short_delay_does_not_wait_for_a_longer_one_sent_before(clients: Workbench) -> None:
+def test_short_delay_does_not_wait_for_an_earlier_longer_one(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     consumer = clients.push(topic, group=clients.group())
     clients.producer.send(topic, "long", delayLevel=5)
@@ -68,7 +68,7 @@ def test_a_short_delay_does_not_wait_for_a_longer_one_sent_before(clients: Workb
     assert [m.body for m in consumer.inbox.wait_count(3)] == [b"now", b"short", b"long"]
 
 
-def test_a_level_above_the_last_means_the_last(clients: Workbench) -> None:
+def test_level_above_the_highest_is_clamped_to_it(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     sent = clients.producer.send(topic, "far", delayLevel=99)
     waiting = clients.admin.view(sent.offset_message_id)
@@ -76,7 +76,7 @@ def test_a_level_above_the_last_means_the_last(clients: Workbench) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 200_000])
-def test_a_delayed_body_of_any_size_arrives_whole(clients: Workbench, size: int) -> None:
+def test_delayed_body_of_any_size_arrives_complete(clients: Workbench, size: int) -> None:
     topic = clients.topic(queues=1)
     consumer = clients.push(topic, group=clients.group())
     clients.producer.send(topic, size, delayLevel=1)
@@ -84,7 +84,7 @@ def test_a_delayed_body_of_any_size_arrives_whole(clients: Workbench, size: int)
     assert got.body == bytes(ord("a") + i % 23 for i in range(size))
 
 
-def test_an_async_and_a_oneway_send_are_delayed_too(clients: Workbench) -> None:
+def test_async_and_oneway_sends_are_delayed(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     consumer = clients.push(topic, group=clients.group())
     begin_ms = int(time.time() * 1000)

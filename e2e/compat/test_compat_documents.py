@@ -11,20 +11,20 @@ DOCUMENT = FOLDER.parents[1] / "docs" / "compatibility.md"
 ROW = re.compile(r"^\| `(\w+)` \| (works|not applicable) \| (.+\.) \| `(test_compat_\w+)` \|$", re.MULTILINE)
 
 
-def test_the_document_has_every_command_of_the_tools(driver: Driver) -> None:
+def test_document_lists_every_command_of_the_tools(driver: Driver) -> None:
     documented = [found[0] for found in ROW.findall(DOCUMENT.read_text())]
     assert sorted(documented) == sorted(set(documented))
     assert set(documented) == set(driver.call("mqadmin.names"))
 
 
-def test_each_command_is_run_by_the_module_that_the_document_names() -> None:
+def test_each_command_is_tested_by_the_module_named_in_the_document() -> None:
     for command, _, what, module in ROW.findall(DOCUMENT.read_text()):
         names = {command, *re.findall(r"also called `(\w+)`", what)}
         text = (FOLDER / f"{module}.py").read_text()
         assert any(name in text for name in names), f"{command} is not in {module}"
 
 
-def test_the_document_has_the_calls_of_the_dashboard_and_the_exporter() -> None:
+def test_document_lists_calls_of_dashboard_and_exporter() -> None:
     text = DOCUMENT.read_text()
     for tool in ("dashboard", "exporter"):
         (listed,) = re.findall(rf"^- {tool.title()}: ((?:.|\n  )+)", text, re.MULTILINE)

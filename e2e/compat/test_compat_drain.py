@@ -133,7 +133,7 @@ def brokers(request: pytest.FixtureRequest, isolated_network: None) -> Iterator[
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_no_send_fails_and_no_message_is_lost_while_one_broker_is_restarted(
+def test_restart_of_a_drained_broker_fails_no_send_and_loses_no_message(
     new_workbench: NewWorkbench, brokers: tuple[OurCluster, SecondBroker], mode: str
 ) -> None:
     cluster, second = brokers
@@ -168,7 +168,7 @@ def test_no_send_fails_and_no_message_is_lost_while_one_broker_is_restarted(
 
 
 @pytest.mark.one_in(2)
-def test_a_lease_that_ends_brings_a_broker_back_into_routes(
+def test_broker_returns_to_routes_when_its_drain_lease_expires(
     new_workbench: NewWorkbench, brokers: tuple[OurCluster, SecondBroker]
 ) -> None:
     cluster, second = brokers

@@ -59,7 +59,7 @@ def send_prices(clients: Workbench, topic: str, prices: range) -> None:
         clients.driver.result(each)
 
 
-def test_a_push_consumer_gets_what_its_expression_holds_for(filtering: Workbench) -> None:
+def test_push_consumer_receives_only_messages_that_match_its_expression(filtering: Workbench) -> None:
     topic, group = filtering.topic(queues=2), filtering.group()
     expression = "(price BETWEEN 3 AND 5 OR price >= 8) AND kind = 'eu' AND TAGS IN ('T') AND gone IS NULL"
     consumer = filtering.push(topic, group=group, expression=expression, **FIRST)
@@ -72,7 +72,7 @@ def test_a_push_consumer_gets_what_its_expression_holds_for(filtering: Workbench
     assert sorted(m.body for m in got) == [b"3", b"4", b"5", b"8", b"9", b"the last"]
 
 
-def test_a_message_that_does_not_match_leaves_a_consumer_waiting_and_one_that_does_wakes_it(
+def test_only_a_matching_message_ends_a_held_pull(
     filtering: Workbench,
 ) -> None:
     topic = filtering.topic(queues=1)
@@ -91,7 +91,7 @@ def test_a_message_that_does_not_match_leaves_a_consumer_waiting_and_one_that_do
     assert [m.body for m in consumer.inbox.messages()] == [b"first", b"for it 0", b"for it 1", b"for it 2"]
 
 
-def test_pulls_tell_what_they_found_and_where_they_go_on(filtering: Workbench) -> None:
+def test_pull_returns_status_and_next_offset(filtering: Workbench) -> None:
     topic = filtering.topic(queues=1)
     send_prices(filtering, topic, range(6))
     # The client learns a broker's version by heartbeats, and sends no expression before.
@@ -118,7 +118,7 @@ def test_pulls_tell_what_they_found_and_where_they_go_on(filtering: Workbench) -
     assert (beyond.status, beyond.next_begin_offset) == ("OFFSET_ILLEGAL", 6)
 
 
-def test_a_lite_pull_consumer_filters_as_well(filtering: Workbench) -> None:
+def test_lite_pull_consumer_filters_by_expression(filtering: Workbench) -> None:
     topic = filtering.topic(queues=1)
     send_prices(filtering, topic, range(6))
     options = {"sql": True, "from": "CONSUME_FROM_FIRST_OFFSET"}
@@ -126,7 +126,7 @@ def test_a_lite_pull_consumer_filters_as_well(filtering: Workbench) -> None:
     assert sorted(m.body for m in consumer.poll_until(2, timeout_s=60)) == [b"2", b"4"]
 
 
-def test_the_python_client_filters_as_well(filtering_cluster: Cluster, filtering: Workbench) -> None:
+def test_python_client_filters_by_expression(filtering_cluster: Cluster, filtering: Workbench) -> None:
     topic = filtering.topic(queues=1)
     send_prices(filtering, topic, range(6))
 
@@ -152,9 +152,7 @@ def test_the_python_client_filters_as_well(filtering_cluster: Cluster, filtering
     run(filtering_cluster, scenario)
 
 
-def test_the_command_line_looks_on_by_an_expression_without_a_group(
-    filtering_cluster: Cluster, filtering: Workbench
-) -> None:
+def test_command_line_filters_by_expression_without_a_group(filtering_cluster: Cluster, filtering: Workbench) -> None:
     topic = filtering.topic(queues=1)
     send_prices(filtering, topic, range(6))
     words = ["receive", topic, "--tail", "20", "--sql", "price > 3 AND TAGS = 'T'"]
@@ -169,7 +167,7 @@ def test_the_command_line_looks_on_by_an_expression_without_a_group(
     assert sorted(json.loads(line)["body"] for line in done.stdout.splitlines()) == ["4", "5"]
 
 
-def test_a_delayed_message_is_filtered_when_it_comes(filtering: Workbench) -> None:
+def test_delayed_message_is_filtered_on_delivery(filtering: Workbench) -> None:
     topic = filtering.topic(queues=1)
     consumer = filtering.push(topic, group=filtering.group(), expression="price > 5", **FIRST)
     filtering.producer.send(topic, "no", properties={"price": "1"}, delayLevel=1)
@@ -177,7 +175,7 @@ def test_a_delayed_message_is_filtered_when_it_comes(filtering: Workbench) -> No
     assert [m.body for m in consumer.inbox.wait_count(1, timeout_s=60)] == [b"yes"]
 
 
-def test_retries_come_while_the_group_still_wants_them(filtering: Workbench) -> None:
+def test_retries_that_match_the_expression_are_delivered(filtering: Workbench) -> None:
     topic, group = filtering.topic(queues=1), filtering.group(retry_topic=True)
     consumer = filtering.push(topic, group=group, expression="price > 5", failTimes=2, **FIRST)
     filtering.producer.send(topic, "again", properties={"price": "6"})
@@ -186,7 +184,7 @@ def test_retries_come_while_the_group_still_wants_them(filtering: Workbench) -> 
     assert {m.body for m in got} == {b"again"}
 
 
-def test_retries_that_the_group_no_longer_wants_stay_away(filtering: Workbench) -> None:
+def test_retries_that_no_longer_match_the_expression_are_not_delivered(filtering: Workbench) -> None:
     topic, group = filtering.topic(queues=1), filtering.group(retry_topic=True)
     # The level of 3 s leaves time to change what is wanted.
     first = filtering.push(topic, group=group, expression="price > 5", failTimes=9, retryLevel=5, **FIRST)
@@ -207,7 +205,7 @@ def test_retries_that_the_group_no_longer_wants_stay_away(filtering: Workbench) 
     ("expression", "place"),
     [("price >", "line 1, column 8"), ("price > 'x'", "line 1, column 7"), ("price\n== 1", "line 2, column 2")],
 )
-def test_a_bad_expression_is_refused_when_the_consumer_starts(
+def test_invalid_expression_is_rejected_when_the_consumer_starts(
     filtering: Workbench, against: str, expression: str, place: str
 ) -> None:
     topic = filtering.topic(queues=1)
@@ -221,7 +219,7 @@ def test_a_bad_expression_is_refused_when_the_consumer_starts(
         assert re.search("ParseException|cannot be compared", caught.value.remark)
 
 
-def test_without_the_setting_a_consumer_is_told_that_there_are_no_expressions(clients: Workbench) -> None:
+def test_consumer_with_expression_is_rejected_if_filtering_is_disabled(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     with pytest.raises(ClientError) as caught:
         clients.push(topic, group=clients.group(), expression="price > 5", **FIRST)
@@ -230,7 +228,7 @@ def test_without_the_setting_a_consumer_is_told_that_there_are_no_expressions(cl
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_expressions_mean_what_rocketmq_makes_of_them(driver: Driver, seed: int) -> None:
+def test_expressions_are_evaluated_as_by_rocketmq(driver: Driver, seed: int) -> None:
     """RocketMQ's own parser and evaluator decide, whichever broker the other tests use."""
     writer = Expressions(random.Random(seed), fault_ratio=0.3)
     cases = [

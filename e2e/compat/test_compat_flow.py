@@ -85,7 +85,7 @@ def own(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
 
 
 @pytest.mark.ours_only  # the real broker reckons from its own reading: it stores them, and answers too late
-def test_sends_that_waited_while_the_broker_stood_still_are_refused_and_not_stored(
+def test_sends_that_waited_too_long_in_a_stopped_broker_are_rejected_and_not_stored(
     own: Cluster, new_workbench: NewWorkbench
 ) -> None:
     clients = new_workbench(own)
@@ -111,7 +111,9 @@ def test_sends_that_waited_while_the_broker_stood_still_are_refused_and_not_stor
 
 
 @pytest.mark.ours_only
-def test_an_operator_can_allow_longer_waits_or_all_of_them(own: Cluster, new_workbench: NewWorkbench) -> None:
+def test_administrator_can_extend_or_disable_the_limit_of_waiting_time(
+    own: Cluster, new_workbench: NewWorkbench
+) -> None:
     clients = new_workbench(own)
     topic = clients.topic(queues=1)
     producer = clients.new_producer(**PATIENT)
@@ -127,7 +129,7 @@ def test_an_operator_can_allow_longer_waits_or_all_of_them(own: Cluster, new_wor
 
 
 @pytest.mark.ours_only
-def test_a_pull_is_given_more_time_than_a_send(own: Cluster, new_workbench: NewWorkbench) -> None:
+def test_pull_may_wait_longer_than_a_send(own: Cluster, new_workbench: NewWorkbench) -> None:
     clients = new_workbench(own)
     topic = clients.topic(queues=1)
     clients.producer.send(topic, "there", queue_id=0)
@@ -137,7 +139,7 @@ def test_a_pull_is_given_more_time_than_a_send(own: Cluster, new_workbench: NewW
     assert len(pulling.result(LIMIT_S)["messages"]) == 1
 
 
-def test_more_sends_than_may_wait_are_refused_as_an_overload(
+def test_sends_above_the_queue_capacity_are_rejected_as_overload(
     new_cluster: Callable[..., Cluster], new_workbench: NewWorkbench
 ) -> None:
     # On the real broker the sends wait for its one thread, on ours for the disk.
@@ -177,7 +179,7 @@ def held_disk(against: str, tmp_path: Path) -> Iterator[tuple[Cluster, Path]]:
 
 
 @pytest.mark.ours_only  # nobody can hold the real broker's disk from outside
-def test_while_the_disk_hangs_sends_are_rejected_at_once_and_those_before_are_kept(
+def test_sends_are_rejected_while_the_disk_hangs_and_earlier_sends_are_stored(
     held_disk: tuple[Cluster, Path], new_workbench: NewWorkbench
 ) -> None:
     cluster, folder = held_disk
@@ -210,7 +212,7 @@ def test_while_the_disk_hangs_sends_are_rejected_at_once_and_those_before_are_ke
 
 
 @pytest.mark.ours_only
-def test_sends_that_waited_for_a_write_to_the_log_are_told_that_the_page_cache_was_busy(
+def test_sends_that_waited_for_a_commit_log_write_are_rejected_as_page_cache_busy(
     held_disk: tuple[Cluster, Path], new_workbench: NewWorkbench
 ) -> None:
     cluster, folder = held_disk
@@ -233,7 +235,7 @@ def test_sends_that_waited_for_a_write_to_the_log_are_told_that_the_page_cache_w
     assert max_offset(clients, topic) == 3
 
 
-def test_a_consumer_stops_pulling_at_its_own_limits(clients: Workbench) -> None:
+def test_consumer_stops_pulling_at_its_own_limits(clients: Workbench) -> None:
     # 1,000 messages are the Java client's default; a listener that never returns keeps them.
     topic = clients.topic(queues=1)
     batches = [[{"topic": topic, "bodySize": 10} for _ in range(500)] for _ in range(4)]

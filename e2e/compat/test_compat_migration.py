@@ -121,7 +121,7 @@ def both(isolated_network: None, tmp_path: Path) -> Iterator[tuple[RealCluster, 
             ours.process.kill()
 
 
-def test_a_broker_of_ours_takes_over_by_routes_and_gives_back(
+def test_delaymq_broker_takes_over_by_routes_and_hands_back(
     new_workbench: NewWorkbench, both: tuple[RealCluster, OurBroker]
 ) -> None:
     real, ours = both
@@ -175,7 +175,9 @@ def test_a_broker_of_ours_takes_over_by_routes_and_gives_back(
     assert bodies_of(consumer) == Counter(early + moved + last + back)
 
 
-def test_two_clusters_side_by_side_lose_and_repeat_nothing(new_workbench: NewWorkbench, isolated_network: None) -> None:
+def test_two_clusters_in_parallel_lose_and_repeat_no_message(
+    new_workbench: NewWorkbench, isolated_network: None
+) -> None:
     with RealCluster(config=CONFIG) as real, OurCluster(config=CONFIG) as ours:
         old, new = new_workbench(real), new_workbench(ours)
         topic, group = old.topic(queues=QUEUES), old.group()

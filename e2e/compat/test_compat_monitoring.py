@@ -19,7 +19,9 @@ def monitor(cluster: Cluster) -> Iterator[Driver]:
         yield driver
 
 
-def test_the_monitor_reads_events_and_looks_at_groups(cluster: Cluster, clients: Workbench, monitor: Driver) -> None:
+def test_monitor_receives_offset_events_and_checks_groups(
+    cluster: Cluster, clients: Workbench, monitor: Driver
+) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
     clients.producer.send(topic, "m")
     clients.push(topic, group=group).inbox.wait_count(1)

@@ -146,7 +146,7 @@ def _run(clients: Workbench, case: Case, scene: Scene) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_mqadmin_prints_the_same_as_against_the_real_broker(
+def test_mqadmin_prints_the_same_as_with_rocketmq_broker(
     printed: dict[str, list[str]], name: str, request: pytest.FixtureRequest, against: str
 ) -> None:
     golden_path = GOLDEN_PATH / f"{name}.txt"

@@ -120,7 +120,7 @@ def _wait_until(happened: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_a_command_for_groups_prints_the_same_as_against_the_real_broker(
+def test_group_command_prints_the_same_as_with_rocketmq_broker(
     printed: dict[str, list[str]], name: str, request: pytest.FixtureRequest, against: str
 ) -> None:
     golden.compare(request, against, FOLDER, name, printed)

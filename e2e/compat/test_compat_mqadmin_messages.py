@@ -121,7 +121,7 @@ def _traces(clients: Workbench, message_id: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_a_command_for_messages_prints_the_same_as_against_the_real_broker(
+def test_message_command_prints_the_same_as_with_rocketmq_broker(
     printed: dict[str, list[str]], name: str, request: pytest.FixtureRequest, against: str
 ) -> None:
     golden.compare(request, against, FOLDER, name, printed)

@@ -51,7 +51,7 @@ def _fill(clients: Workbench) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_a_command_for_name_servers_prints_the_same_as_against_the_real_one(
+def test_name_server_command_prints_the_same_as_with_rocketmq_name_server(
     printed: dict[str, list[str]], name: str, request: pytest.FixtureRequest, against: str
 ) -> None:
     golden.compare(request, against, FOLDER, name, printed)

@@ -66,7 +66,7 @@ def _fill(clients: Workbench) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_a_command_for_topics_prints_the_same_as_against_the_real_broker(
+def test_topic_command_prints_the_same_as_with_rocketmq_broker(
     printed: dict[str, list[str]], name: str, request: pytest.FixtureRequest, against: str
 ) -> None:
     golden.compare(request, against, FOLDER, name, printed)

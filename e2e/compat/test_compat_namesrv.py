@@ -56,7 +56,7 @@ def topics_of(admin: AdminClient, broker: BrokerNode) -> dict[str, Any]:
 
 
 @pytest.mark.one_in(2)
-def test_a_broker_registers_with_every_name_server(place: Place) -> None:
+def test_broker_registers_with_every_name_server(place: Place) -> None:
     topic = place.clients[0].name("Topic")
     place.clients[0].admin.update_topic(topic, broker=place.broker.address, queues=3)
     for clients in place.clients[:2]:
@@ -73,7 +73,7 @@ def test_a_broker_registers_with_every_name_server(place: Place) -> None:
         assert fields["brokerId"] == "0"
 
 
-def test_which_topics_are_ordered_is_the_name_servers_to_say(place: Place) -> None:
+def test_name_server_decides_which_topics_are_ordered(place: Place) -> None:
     both = place.clients[2]
     topic = both.name("Ordered")
     both.admin.update_topic(topic, broker=place.broker.address)
@@ -95,7 +95,7 @@ def test_which_topics_are_ordered_is_the_name_servers_to_say(place: Place) -> No
 
 
 @pytest.mark.one_in(2)
-def test_clients_and_broker_go_on_when_a_name_server_dies_and_come_back_to_it(place: Place) -> None:
+def test_clients_and_broker_survive_a_name_server_failure_and_reconnect(place: Place) -> None:
     both = place.clients[2]
     topic = both.name("Topic")
     both.admin.update_topic(topic, broker=place.broker.address, queues=2)

@@ -28,7 +28,7 @@ def sides(request: pytest.FixtureRequest, against: str) -> Sides:
 
 
 @pytest.mark.one_in(2)
-def test_registrations_are_compressed_and_repeated_only_where_something_changed(sides: Sides, driver: Driver) -> None:
+def test_registrations_are_compressed_and_repeated_only_after_changes(sides: Sides, driver: Driver) -> None:
     with ExitStack() as stack:
         namesrv = stack.enter_context(NameServerNode(sides.namesrv))
         recorder = stack.enter_context(RecordingProxy(namesrv.port))
@@ -52,7 +52,7 @@ def test_registrations_are_compressed_and_repeated_only_where_something_changed(
 
 
 @pytest.mark.one_in(2)
-def test_a_slave_of_rocketmq_finds_its_master_and_copies_its_tables(sides: Sides, driver: Driver) -> None:
+def test_rocketmq_slave_finds_its_master_and_copies_its_tables(sides: Sides, driver: Driver) -> None:
     with ExitStack() as stack:
         namesrv = stack.enter_context(NameServerNode(sides.namesrv))
         master = stack.enter_context(BrokerNode(sides.broker, [namesrv.address], config=PERIOD))
@@ -87,9 +87,7 @@ def test_a_slave_of_rocketmq_finds_its_master_and_copies_its_tables(sides: Sides
         assert "1" in map(str, delays["offsetTable"])
 
 
-def test_a_broker_at_a_new_address_takes_the_place_of_the_one_before(
-    against: str, driver: Driver, tmp_path: Path
-) -> None:
+def test_broker_at_a_new_address_replaces_its_former_registration(against: str, driver: Driver, tmp_path: Path) -> None:
     """As a pod that moved: the same name, another address, and its predecessor never said goodbye.
 
     Our NameServer wants to know that it is the same broker: both sign by one account.

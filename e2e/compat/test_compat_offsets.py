@@ -43,7 +43,7 @@ def consumed(clients: Workbench, topic: str, group: str, *, queues: int, rounds:
     return consumer
 
 
-def test_connected_members_go_on_at_the_time_that_they_are_told(clients: Workbench, operators: Operators) -> None:
+def test_offset_reset_by_time_takes_effect_in_connected_members(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=2), clients.group()
     consumer = consumed(clients, topic, group, queues=2, rounds=3)
     stored_ms = sorted(m.store_timestamp_ms for m in consumer.inbox.messages())
@@ -53,7 +53,7 @@ def test_connected_members_go_on_at_the_time_that_they_are_told(clients: Workben
     wait_committed(clients, topic, group, {0: 3, 1: 3})
 
 
-def test_where_members_would_go_on_is_told(clients: Workbench, operators: Operators) -> None:
+def test_reset_returns_new_offsets_of_members(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     for number in range(4):
         clients.producer.send(topic, f"{number}")
@@ -74,7 +74,7 @@ def test_where_members_would_go_on_is_told(clients: Workbench, operators: Operat
         wait_committed(clients, topic, group, {0: 2})
 
 
-def test_nobody_is_told_of_a_group_that_is_offline_or_unknown(clients: Workbench, operators: Operators) -> None:
+def test_reset_of_offline_or_unknown_group_is_rejected(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     consumer = consumed(clients, topic, group, queues=1, rounds=2)
     clients.stop(consumer)
@@ -89,14 +89,14 @@ def test_nobody_is_told_of_a_group_that_is_offline_or_unknown(clients: Workbench
     assert (unknown.value.code, unknown.value.remark) == (1, "THe consumer group <nobody> not exist")
 
 
-def test_mqadmin_sets_the_offsets_of_an_offline_group_itself(clients: Workbench) -> None:
+def test_mqadmin_resets_offsets_of_an_offline_group(clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
     clients.stop(consumed(clients, topic, group, queues=1, rounds=2))
     clients.mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "1")
     wait_committed(clients, topic, group, {0: 0})
 
 
-def test_cloned_offsets_are_those_of_the_source_group(clients: Workbench, operators: Operators) -> None:
+def test_cloned_offsets_equal_those_of_the_source_group(clients: Workbench, operators: Operators) -> None:
     topic, source, destination = clients.topic(queues=2), clients.group(retry_topic=True), clients.group()
     clients.stop(consumed(clients, topic, source, queues=2, rounds=2))
     operators.clone(source, destination, topic, offline=True)
@@ -107,7 +107,7 @@ def test_cloned_offsets_are_those_of_the_source_group(clients: Workbench, operat
     wait_committed(clients, topic, destination, {0: 2, 1: 2})
 
 
-def test_the_least_offset_of_all_groups_is_told(clients: Workbench, operators: Operators) -> None:
+def test_lowest_offset_of_all_groups_is_returned(clients: Workbench, operators: Operators) -> None:
     topic = clients.topic(queues=2)
     for queue_id in range(2):
         for number in range(5):
@@ -122,7 +122,7 @@ def test_the_least_offset_of_all_groups_is_told(clients: Workbench, operators: O
     assert operators.corrections(topic, ahead, left_out=[behind]) == {0: 5, 1: 2}
 
 
-def test_members_that_broadcast_keep_their_offsets_to_themselves(clients: Workbench, operators: Operators) -> None:
+def test_broadcasting_members_store_no_offsets_on_the_broker(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=2), clients.group(retry_topic=True)
     members = [clients.push(topic, group=group, broadcasting=True, **FIRST) for _ in range(2)]
     for number in range(4):
@@ -137,7 +137,7 @@ def test_members_that_broadcast_keep_their_offsets_to_themselves(clients: Workbe
     assert status == {member.client_id: {0: 2, 1: 2} for member in members}
 
 
-def test_lite_pull_consumers_share_the_queues_and_go_on_where_the_group_was(clients: Workbench) -> None:
+def test_lite_pull_consumers_share_queues_and_resume_at_committed_offsets(clients: Workbench) -> None:
     topic, group = clients.topic(queues=4), clients.group()
     for number in range(8):
         clients.producer.send(topic, f"{number}", queue_id=number % 4)
@@ -152,7 +152,7 @@ def test_lite_pull_consumers_share_the_queues_and_go_on_where_the_group_was(clie
     assert sorted(int(m.body) for m in second.poll_until(4, timeout_s=60)) == list(range(8, 12))
 
 
-def test_many_members_of_a_group_get_each_message_once(clients: Workbench) -> None:
+def test_many_members_of_a_group_receive_each_message_once(clients: Workbench) -> None:
     topic, group = clients.topic(queues=24), clients.group()
     members = [clients.push(topic, group=group, threads=1, **FIRST) for _ in range(12)]
     assert clients.admin.consumers(group) == sorted(member.client_id for member in members)

@@ -41,7 +41,7 @@ def consumer_that_waits(clients: Workbench, cluster: OurCluster, topic: str, gro
     return consumer
 
 
-def test_consumers_go_on_where_they_were_when_the_offsets_are_put_back(
+def test_consumers_resume_at_their_offsets_when_the_offset_file_is_restored(
     new_workbench: Callable[[Cluster], Workbench], isolated_network: None
 ) -> None:
     with OurCluster(config={"flushConsumerOffsetInterval": "100"}) as cluster:

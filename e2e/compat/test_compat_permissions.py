@@ -34,7 +34,7 @@ def refusal(action: Callable[[], object]) -> int | None:
     return None
 
 
-def test_a_group_that_may_not_consume_is_refused_until_it_may_again(allowed: Workbench) -> None:
+def test_group_without_permission_to_consume_is_rejected_until_permitted(allowed: Workbench) -> None:
     topic, group = allowed.topic(queues=1), allowed.name("group")
     allowed.producer.send(topic, "m", queue_id=0)
     allowed.mqadmin("updateSubGroup", "-b", allowed.broker_address, "-g", group, "-s", "false")
@@ -47,7 +47,7 @@ def test_a_group_that_may_not_consume_is_refused_until_it_may_again(allowed: Wor
     assert [each.body for each in consumer.pull(topic, 0, 0).messages] == [b"m"]
 
 
-def test_a_broker_without_a_permission_tells_name_servers_and_is_given_it_back(allowed: Workbench) -> None:
+def test_broker_permission_is_propagated_to_routes_and_restored(allowed: Workbench) -> None:
     topic, group = allowed.topic(queues=1), allowed.group()
     allowed.producer.send(topic, "m", queue_id=0)
     change = ("updateBrokerConfig", "-b", allowed.broker_address, "-k", "brokerPermission", "-v")

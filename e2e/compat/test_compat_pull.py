@@ -8,7 +8,7 @@ from harness.clients import Pulled, Workbench
 pytestmark = pytest.mark.core
 
 
-def test_a_pull_tells_what_it_found_and_where_to_go_on(clients: Workbench) -> None:
+def test_pull_returns_status_next_offset_and_messages(clients: Workbench) -> None:
     topic = clients.topic(queues=2)
     for i in range(10):
         clients.producer.send(topic, f"{i}", queue_id=0)
@@ -25,7 +25,7 @@ def test_a_pull_tells_what_it_found_and_where_to_go_on(clients: Workbench) -> No
     assert (never_written.status, never_written.next_begin_offset, never_written.max_offset) == ("NO_NEW_MSG", 0, 0)
 
 
-def test_a_pull_that_only_skipped_other_tags_says_so(clients: Workbench) -> None:
+def test_pull_that_skipped_only_other_tags_returns_no_matched_message(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     for _ in range(5):
         clients.producer.send(topic, "other", tags="Other")
@@ -33,7 +33,7 @@ def test_a_pull_that_only_skipped_other_tags_says_so(clients: Workbench) -> None
     assert (pulled.status, pulled.next_begin_offset, pulled.messages) == ("NO_MATCHED_MSG", 5, [])
 
 
-def test_one_pull_takes_no_more_than_32_messages_and_256_kib(clients: Workbench) -> None:
+def test_pull_returns_at_most_32_messages_and_256_kib(clients: Workbench) -> None:
     topic = clients.topic(queues=2)
     producer = clients.new_producer(compressOver=8 << 20)
     for _ in range(40):
@@ -45,7 +45,7 @@ def test_one_pull_takes_no_more_than_32_messages_and_256_kib(clients: Workbench)
     assert len(consumer.pull(topic, 1, 0, max_count=100).messages) == 2
 
 
-def test_a_new_message_wakes_a_waiting_pull_at_once(clients: Workbench) -> None:
+def test_new_message_wakes_a_held_pull_immediately(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     consumer = clients.pull(group=clients.group())
     clients.producer.send(topic, "warm up")
@@ -63,7 +63,7 @@ def test_a_new_message_wakes_a_waiting_pull_at_once(clients: Workbench) -> None:
     assert sorted(waits_ms)[0] < 2_000
 
 
-def test_a_waiting_pull_ends_with_nothing_when_its_time_is_over(clients: Workbench) -> None:
+def test_held_pull_returns_no_message_when_its_time_expires(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     consumer = clients.pull(group=clients.group(), suspendMs=1000)
     clients.producer.send(topic, "one")
@@ -74,7 +74,7 @@ def test_a_waiting_pull_ends_with_nothing_when_its_time_is_over(clients: Workben
     assert waited_s >= 0.9
 
 
-def test_a_message_with_another_tag_does_not_end_a_waiting_pull(clients: Workbench) -> None:
+def test_message_with_another_tag_does_not_end_a_held_pull(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     consumer = clients.pull(group=clients.group())
     clients.producer.send(topic, "warm up", tags="Mine")
@@ -96,7 +96,7 @@ def test_a_message_with_another_tag_does_not_end_a_waiting_pull(clients: Workben
     assert woken.count(True) <= 1
 
 
-def test_a_group_keeps_its_offsets_at_the_broker(clients: Workbench) -> None:
+def test_group_offsets_are_stored_on_the_broker(clients: Workbench) -> None:
     topic, group = clients.topic(queues=2), clients.group()
     for i in range(6):
         clients.producer.send(topic, f"{i}", queue_id=1)
@@ -112,7 +112,7 @@ def test_a_group_keeps_its_offsets_at_the_broker(clients: Workbench) -> None:
     assert clients.admin.consumed(group)[(topic, 1)] == (4, 6)
 
 
-def test_a_lite_pull_consumer_polls_seeks_and_commits(clients: Workbench) -> None:
+def test_lite_pull_consumer_polls_seeks_and_commits(clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     for i in range(8):
         clients.producer.send(topic, f"{i}")
@@ -128,7 +128,7 @@ def test_a_lite_pull_consumer_polls_seeks_and_commits(clients: Workbench) -> Non
     assert clients.pull(group=group).committed(topic, 0) == 8
 
 
-def test_a_subscribed_lite_pull_consumer_gets_its_tags(clients: Workbench) -> None:
+def test_subscribed_lite_pull_consumer_receives_only_its_tags(clients: Workbench) -> None:
     topic = clients.topic(queues=4)
     for i in range(12):
         clients.producer.send(topic, f"{i}", tags="Even" if i % 2 == 0 else "Odd")

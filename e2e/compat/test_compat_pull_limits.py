@@ -29,7 +29,7 @@ def change_group(clients: Workbench, group: str, *words: str) -> None:
     clients.mqadmin("updateSubGroup", "-b", clients.broker_address, "-g", group, *words)
 
 
-def test_of_messages_far_behind_one_pull_takes_8_or_64_kib(bounded: Workbench) -> None:
+def test_pull_far_behind_the_end_returns_at_most_8_messages_or_64_kib(bounded: Workbench) -> None:
     topic = bounded.topic(queues=2)
     producer = bounded.new_producer(compressOver=8 << 20)
     for _ in range(12):
@@ -41,7 +41,7 @@ def test_of_messages_far_behind_one_pull_takes_8_or_64_kib(bounded: Workbench) -
     assert len(consumer.pull(topic, 1, 0, max_count=32).messages) == 2
 
 
-def test_without_long_polling_a_pull_waits_for_the_short_time(bounded: Workbench) -> None:
+def test_pull_waits_for_the_short_polling_time_without_long_polling(bounded: Workbench) -> None:
     topic = bounded.topic(queues=1)
     bounded.producer.send(topic, "one")
     consumer = bounded.pull(group=bounded.group(), suspendMs=20_000)
@@ -51,7 +51,7 @@ def test_without_long_polling_a_pull_waits_for_the_short_time(bounded: Workbench
     assert time.monotonic() - begin_s >= SHORT_MS / 1000 * 0.9
 
 
-def test_a_closed_group_is_refused_until_it_is_opened_again(clients: Workbench) -> None:
+def test_disabled_group_is_rejected_until_enabled_again(clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     clients.producer.send(topic, "one")
     consumer = clients.pull(group=group)
@@ -64,7 +64,7 @@ def test_a_closed_group_is_refused_until_it_is_opened_again(clients: Workbench) 
     assert [m.body for m in consumer.pull(topic, 0, 0).messages] == [b"one"]
 
 
-def test_a_group_that_may_not_broadcast_gets_nothing_that_way(clients: Workbench) -> None:
+def test_group_without_permission_to_broadcast_receives_nothing_by_broadcasting(clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     change_group(clients, group, "-d", "false")
     refused = clients.push(topic, group=group, broadcasting=True, **FIRST)

@@ -28,7 +28,7 @@ def send_all(clients: Workbench, topic: str, count: int, prefix: str = "m") -> l
     return names
 
 
-def test_a_waiting_consumer_gets_a_message_at_once(clients: Workbench) -> None:
+def test_idle_consumer_receives_a_new_message_immediately(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     consumer = clients.push(topic, group=clients.group())
     clients.producer.send(topic, "warm up")
@@ -67,7 +67,7 @@ def _send_until_both_receive(clients: Workbench, topic: str, members: list[PushC
     raise AssertionError("unreachable")
 
 
-def test_the_other_member_takes_over_when_one_leaves(clients: Workbench) -> None:
+def test_remaining_member_takes_over_queues_of_a_member_that_leaves(clients: Workbench) -> None:
     topic, group = clients.topic(queues=4), clients.group()
     stays, leaves = clients.push(topic, group=group), clients.push(topic, group=group)
     _send_until_both_receive(clients, topic, [stays, leaves])
@@ -80,7 +80,7 @@ def test_the_other_member_takes_over_when_one_leaves(clients: Workbench) -> None
     )
 
 
-def test_every_broadcasting_consumer_gets_every_message(clients: Workbench) -> None:
+def test_every_broadcasting_consumer_receives_every_message(clients: Workbench) -> None:
     topic, group = clients.topic(queues=4), clients.group()
     members = [clients.push(topic, group=group, broadcasting=True, **FIRST) for _ in range(2)]
     sent = send_all(clients, topic, 12)
@@ -89,7 +89,7 @@ def test_every_broadcasting_consumer_gets_every_message(clients: Workbench) -> N
         assert bodies(member.inbox.messages()) == sent
 
 
-def test_two_groups_each_get_every_message(clients: Workbench) -> None:
+def test_each_of_two_groups_receives_every_message(clients: Workbench) -> None:
     topic = clients.topic(queues=2)
     consumers = [clients.push(topic, group=clients.group(), **FIRST) for _ in range(2)]
     sent = send_all(clients, topic, 10)
@@ -97,7 +97,7 @@ def test_two_groups_each_get_every_message(clients: Workbench) -> None:
         assert bodies(consumer.inbox.wait_count(10)) == sent
 
 
-def test_an_orderly_consumer_sees_each_queue_in_order_even_over_failures(clients: Workbench) -> None:
+def test_orderly_consumer_receives_each_queue_in_order_despite_failures(clients: Workbench) -> None:
     topic = clients.topic(queues=2)
     consumer = clients.push(topic, group=clients.group(), orderly=True, failTimes=2, suspendMs=50, **FIRST)
     for i in range(10):
@@ -118,7 +118,7 @@ def _accepted(messages: list[Received], fail_times: int) -> list[Received]:
     ("expression", "expected"),
     [("*", ["a", "b", "c", "none"]), ("TagA", ["a"]), ("TagA || TagC", ["a", "c"]), ("TagX", [])],
 )
-def test_tags_choose_what_a_group_gets(clients: Workbench, expression: str, expected: list[str]) -> None:
+def test_group_receives_only_its_subscribed_tags(clients: Workbench, expression: str, expected: list[str]) -> None:
     topic = clients.topic(queues=1)
     consumer = clients.push(topic, group=clients.group(), expression=expression, **FIRST)
     for tag, body in (("TagA", "a"), ("TagB", "b"), ("TagC", "c")):
@@ -130,7 +130,7 @@ def test_tags_choose_what_a_group_gets(clients: Workbench, expression: str, expe
     assert bodies(consumer.inbox.messages()) == expected
 
 
-def test_tags_with_one_hash_are_told_apart(clients: Workbench) -> None:
+def test_tags_with_equal_hash_codes_are_distinguished(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     # "Aa" and "BB" have the same Java hash code, which is all that a queue entry keeps of a tag.
     consumer = clients.push(topic, group=clients.group(), expression="Aa", **FIRST)
@@ -139,7 +139,7 @@ def test_tags_with_one_hash_are_told_apart(clients: Workbench) -> None:
     assert bodies(consumer.inbox.wait_count(1)) == ["right"]
 
 
-def test_a_group_goes_on_where_it_stopped(clients: Workbench) -> None:
+def test_group_resumes_at_its_committed_offsets(clients: Workbench) -> None:
     topic, group = clients.topic(queues=2), clients.group()
     first = clients.push(topic, group=group, **FIRST)
     send_all(clients, topic, 10, "before")
@@ -154,7 +154,7 @@ def test_a_group_goes_on_where_it_stopped(clients: Workbench) -> None:
     assert bodies(second.inbox.messages()) == expected
 
 
-def test_a_new_group_starts_where_it_asked_to(
+def test_new_group_starts_at_the_requested_position(
     strict_cluster: Cluster, new_workbench: Callable[[Cluster], Workbench]
 ) -> None:
     clients = new_workbench(strict_cluster)
@@ -180,7 +180,7 @@ def test_a_new_group_starts_where_it_asked_to(
     assert bodies(from_last.inbox.wait_count(3)) == newest
 
 
-def test_a_new_group_on_a_fresh_topic_starts_at_its_beginning(clients: Workbench) -> None:
+def test_new_group_on_a_new_topic_starts_at_the_beginning(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     sent = send_all(clients, topic, 3)
     # The broker answers offset 0 while the queue's head is still in memory, whatever the group asked for.

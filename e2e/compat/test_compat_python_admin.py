@@ -63,7 +63,7 @@ async def member(client: Client, group: str, topic: str, got: list[bytes]) -> As
         yield consumer
 
 
-def test_groups_are_put_listed_and_deleted(cluster: Cluster) -> None:
+def test_groups_are_created_changed_listed_and_deleted(cluster: Cluster) -> None:
     group = new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -83,7 +83,7 @@ def test_groups_are_put_listed_and_deleted(cluster: Cluster) -> None:
     run(cluster, scenario, PATIENT)
 
 
-def test_members_and_readers_of_a_topic_are_told(cluster: Cluster) -> None:
+def test_members_of_a_group_and_groups_of_a_topic_are_returned(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -106,7 +106,7 @@ def test_members_and_readers_of_a_topic_are_told(cluster: Cluster) -> None:
     run(cluster, scenario, PATIENT)
 
 
-def test_a_group_without_members_goes_on_where_it_is_set(cluster: Cluster) -> None:
+def test_group_without_members_resumes_at_the_offset_set_by_an_administrator(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -145,7 +145,7 @@ def test_a_group_without_members_goes_on_where_it_is_set(cluster: Cluster) -> No
     run(cluster, scenario, PATIENT)
 
 
-def test_members_that_run_are_told_of_a_reset(cluster: Cluster) -> None:
+def test_offset_reset_takes_effect_in_running_members(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -172,7 +172,7 @@ def test_members_that_run_are_told_of_a_reset(cluster: Cluster) -> None:
     run(cluster, scenario, PATIENT)
 
 
-def test_a_reset_by_time_begins_with_what_was_stored_then(cluster: Cluster) -> None:
+def test_reset_by_time_starts_at_messages_stored_at_that_time(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -228,7 +228,7 @@ def test_messages_are_read_by_time_and_from_the_end_without_a_group(cluster: Clu
     run(cluster, scenario, PATIENT)
 
 
-def test_what_is_not_there_is_an_error_of_the_client(cluster: Cluster) -> None:
+def test_unknown_topics_groups_and_clusters_raise_client_errors(cluster: Cluster) -> None:
     async def scenario(client: Client) -> None:
         admin = Admin(client)
         for unknown in (

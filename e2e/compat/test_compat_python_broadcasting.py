@@ -19,7 +19,7 @@ from harness.clients import Workbench
 from harness.driver import Driver
 
 
-def test_in_broadcasting_each_member_gets_each_message(cluster: Cluster, tmp_path: Path) -> None:
+def test_each_broadcasting_member_receives_each_message(cluster: Cluster, tmp_path: Path) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -43,7 +43,7 @@ def test_in_broadcasting_each_member_gets_each_message(cluster: Cluster, tmp_pat
     run(cluster, scenario)
 
 
-def test_a_broadcasting_member_goes_on_where_rocketmqs_own_client_stopped_and_the_other_way_round(
+def test_broadcasting_members_of_java_and_python_resume_from_the_same_offset_file(
     cluster: Cluster, clients: Workbench, driver: Driver
 ) -> None:
     topic, group, instance = clients.topic(queues=2), new_name("Group"), new_name("instance")

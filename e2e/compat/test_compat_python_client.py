@@ -29,7 +29,7 @@ from delaymq.client import (
 from harness.brokers import Cluster
 
 
-def test_a_message_arrives_with_tags_keys_and_properties(cluster: Cluster) -> None:
+def test_message_arrives_with_tags_keys_and_properties(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -54,7 +54,7 @@ def test_a_message_arrives_with_tags_keys_and_properties(cluster: Cluster) -> No
     run(cluster, scenario)
 
 
-def test_delays_are_kept_to_the_level_and_never_early(cluster: Cluster) -> None:
+def test_delays_match_their_level_and_are_never_early(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -74,7 +74,7 @@ def test_delays_are_kept_to_the_level_and_never_early(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_a_delay_without_a_level_is_refused_with_the_levels_that_there_are(cluster: Cluster) -> None:
+def test_delay_without_a_level_is_rejected_with_the_available_levels(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -90,7 +90,7 @@ def test_a_delay_without_a_level_is_refused_with_the_levels_that_there_are(clust
     run(cluster, scenario)
 
 
-def test_a_large_body_travels_compressed_and_arrives_whole(cluster: Cluster) -> None:
+def test_large_body_is_sent_compressed_and_arrives_complete(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -107,7 +107,7 @@ def test_a_large_body_travels_compressed_and_arrives_whole(cluster: Cluster) -> 
     run(cluster, scenario)
 
 
-def test_a_batch_is_stored_in_order_in_one_queue(cluster: Cluster) -> None:
+def test_batch_is_stored_in_order_in_one_queue(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -141,7 +141,7 @@ def test_one_way_sends_arrive(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_the_first_send_creates_the_topic(cluster: Cluster) -> None:
+def test_first_send_creates_the_topic(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -156,7 +156,7 @@ def test_the_first_send_creates_the_topic(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_pulls_report_what_they_found_and_wait_when_asked_to(cluster: Cluster) -> None:
+def test_pull_returns_status_and_waits_for_messages_on_request(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -211,7 +211,7 @@ def test_messages_are_found_by_id_and_by_key(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_an_administrator_sees_brokers_topics_settings_and_figures(cluster: Cluster) -> None:
+def test_administrator_reads_brokers_topics_settings_and_statistics(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -231,7 +231,7 @@ def test_an_administrator_sees_brokers_topics_settings_and_figures(cluster: Clus
 @pytest.mark.one_in(2)
 @pytest.mark.ours_only
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-def test_it_goes_on_after_the_broker_was_restarted_and_delayed_messages_come_once(
+def test_client_resumes_after_a_broker_restart_and_receives_delayed_messages_once(
     new_cluster: NewCluster, clean: bool
 ) -> None:
     topic, group = new_name("Topic"), new_name("Group")

@@ -38,7 +38,7 @@ async def _until_as_before(before: tuple[int, int, int]) -> None:
         await asyncio.sleep(0.1)
 
 
-def test_after_a_close_no_task_no_descriptor_and_no_timer_is_left(cluster: Cluster, tmp_path: Path) -> None:
+def test_closed_client_leaves_no_task_descriptor_or_timer(cluster: Cluster, tmp_path: Path) -> None:
     topic = new_name("Topic")
     kinds = {
         "clustering": replace(FROM_FIRST, commit_interval_ms=50),
@@ -90,7 +90,7 @@ def _pulled(consumer: PushConsumer | BatchPushConsumer, topic: str) -> int:
     return consumer.stats().topics[topic].pulled
 
 
-def test_what_is_cancelled_at_any_moment_leaves_nothing_behind(cluster: Cluster) -> None:
+def test_cancellation_at_any_moment_leaves_no_resources_behind(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def life(started: asyncio.Event) -> None:

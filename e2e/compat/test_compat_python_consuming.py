@@ -23,7 +23,7 @@ from delaymq.client import (
 from harness.brokers import Cluster
 
 
-def test_only_messages_with_the_subscribed_tags_come(cluster: Cluster) -> None:
+def test_only_messages_with_subscribed_tags_are_received(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -42,7 +42,7 @@ def test_only_messages_with_the_subscribed_tags_come(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_members_of_a_group_share_and_each_group_gets_everything(cluster: Cluster) -> None:
+def test_members_of_a_group_share_messages_and_each_group_receives_all(cluster: Cluster) -> None:
     topic, group, other = new_name("Topic"), new_name("Group"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -74,7 +74,7 @@ def test_members_of_a_group_share_and_each_group_gets_everything(cluster: Cluste
     run(cluster, scenario)
 
 
-def test_a_group_goes_on_where_it_stopped_and_shows_its_progress(cluster: Cluster) -> None:
+def test_group_resumes_at_its_committed_offsets_and_its_progress_is_reported(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -96,7 +96,7 @@ def test_a_group_goes_on_where_it_stopped_and_shows_its_progress(cluster: Cluste
     run(cluster, scenario)
 
 
-def test_in_a_circle_members_take_every_other_queue(cluster: Cluster) -> None:
+def test_circle_allocation_assigns_every_other_queue(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -123,7 +123,7 @@ def test_in_a_circle_members_take_every_other_queue(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_topics_and_tags_can_change_while_it_runs(cluster: Cluster) -> None:
+def test_topics_and_tags_can_change_at_run_time(cluster: Cluster) -> None:
     first, second, group = new_name("Topic"), new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -156,7 +156,7 @@ def test_topics_and_tags_can_change_while_it_runs(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_a_new_group_begins_where_it_is_told_to(strict_cluster: Cluster) -> None:
+def test_new_group_starts_at_the_requested_position(strict_cluster: Cluster) -> None:
     # It takes no message for one in memory: only then brokers leave it to a new group where it begins.
     topic = new_name("Topic")
 
@@ -204,7 +204,7 @@ def _has_begun(consumer: PushConsumer, topic: str) -> bool:
     return any(each.queue.topic == topic and each.next_offset is not None for each in consumer.stats().queues)
 
 
-def test_a_slow_handler_holds_up_the_pulls_and_not_the_memory(cluster: Cluster) -> None:
+def test_slow_handler_stops_pulls_at_the_memory_limit(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
     number, body_bytes, answer_bytes = 120, 100_000, 256 * 1024
 

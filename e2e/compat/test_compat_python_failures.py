@@ -20,7 +20,7 @@ from delaymq.message.names import dead_letter_topic
 from harness.brokers import Cluster
 
 
-def test_a_failed_message_comes_again_and_at_last_goes_to_the_dead_letters(cluster: Cluster) -> None:
+def test_failed_message_is_redelivered_and_finally_becomes_a_dead_letter(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -49,7 +49,7 @@ def test_a_failed_message_comes_again_and_at_last_goes_to_the_dead_letters(clust
     run(cluster, scenario)
 
 
-def test_a_message_whose_handler_takes_too_long_comes_again_and_the_queue_goes_on(cluster: Cluster) -> None:
+def test_message_with_handler_timeout_is_redelivered_without_blocking_the_queue(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -81,7 +81,7 @@ def test_a_message_whose_handler_takes_too_long_comes_again_and_the_queue_goes_o
     run(cluster, scenario)
 
 
-def test_a_batch_is_acknowledged_up_to_a_message_and_the_rest_comes_again(cluster: Cluster) -> None:
+def test_partially_acknowledged_batch_is_redelivered_from_first_failed_message(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
     bodies = [b"%d" % number for number in range(20)]
 

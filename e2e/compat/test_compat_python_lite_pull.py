@@ -42,7 +42,7 @@ def numbers(messages: list[ReceivedMessage]) -> list[int]:
     return [int(message.body) for message in messages]
 
 
-def test_a_subscription_brings_all_messages_and_the_next_member_goes_on_behind_them(cluster: Cluster) -> None:
+def test_subscription_receives_all_messages_and_the_next_member_resumes_after_them(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -61,7 +61,7 @@ def test_a_subscription_brings_all_messages_and_the_next_member_goes_on_behind_t
     run(cluster, scenario)
 
 
-def test_only_messages_with_the_tags_come(cluster: Cluster) -> None:
+def test_only_messages_with_subscribed_tags_are_received(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -74,7 +74,7 @@ def test_only_messages_with_the_tags_come(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_members_share_the_queues_and_whoever_stays_takes_over(cluster: Cluster) -> None:
+def test_members_share_queues_and_remaining_member_takes_over(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -105,7 +105,7 @@ def test_members_share_the_queues_and_whoever_stays_takes_over(cluster: Cluster)
     run(cluster, scenario)
 
 
-def test_assigned_queues_are_read_beside_the_group_with_seeks_by_offset_and_time(cluster: Cluster) -> None:
+def test_explicitly_assigned_queues_support_seeks_by_offset_and_time(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -138,7 +138,7 @@ def test_assigned_queues_are_read_beside_the_group_with_seeks_by_offset_and_time
     run(cluster, scenario)
 
 
-def test_commits_are_those_of_what_was_done(cluster: Cluster) -> None:
+def test_commit_stores_offsets_of_polled_messages(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -163,7 +163,7 @@ def test_commits_are_those_of_what_was_done(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_auto_commit_stores_what_was_done_while_it_polls(cluster: Cluster) -> None:
+def test_auto_commit_stores_offsets_of_messages_from_earlier_polls(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -180,7 +180,7 @@ def test_auto_commit_stores_what_was_done_while_it_polls(cluster: Cluster) -> No
     run(cluster, scenario)
 
 
-def test_a_paused_queue_waits_while_the_others_go_on(cluster: Cluster) -> None:
+def test_paused_queue_does_not_hold_up_other_queues(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -198,7 +198,7 @@ def test_a_paused_queue_waits_while_the_others_go_on(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_an_offset_that_is_gone_becomes_the_nearest_that_there_is(cluster: Cluster) -> None:
+def test_offset_out_of_range_is_replaced_by_the_nearest_valid_one(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:

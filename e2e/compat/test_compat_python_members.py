@@ -24,7 +24,7 @@ PROPERTY = re.compile(r"^(PROP_\w+)\s+: (.*)$", re.MULTILINE)
 SECTIONS = ("Consumer Properties", "Consumer Subscription", "Consumer Offset", "Consumer MQ Detail", "Consumer RT&TPS")
 
 
-def test_the_state_of_a_python_member_is_shown_like_that_of_a_java_one(cluster: Cluster, clients: Workbench) -> None:
+def test_running_info_of_python_member_has_the_form_of_a_java_member(cluster: Cluster, clients: Workbench) -> None:
     topic, group = clients.topic(queues=2), clients.group(retry_topic=True)
 
     async def scenario(client: Client) -> None:
@@ -69,7 +69,7 @@ def test_the_state_of_a_python_member_is_shown_like_that_of_a_java_one(cluster: 
     run(cluster, scenario)
 
 
-def test_a_member_that_is_polled_and_one_in_order_tell_their_state(cluster: Cluster, clients: Workbench) -> None:
+def test_lite_pull_and_ordered_members_return_running_info(cluster: Cluster, clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     polled, ordered = clients.group(), clients.group(retry_topic=True)
 
@@ -93,7 +93,7 @@ def test_a_member_that_is_polled_and_one_in_order_tell_their_state(cluster: Clus
     run(cluster, scenario)
 
 
-def test_a_python_member_consumes_a_message_that_it_is_told_to(cluster: Cluster, clients: Workbench) -> None:
+def test_python_member_consumes_a_message_directly(cluster: Cluster, clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
 
     async def scenario(client: Client) -> None:
@@ -134,7 +134,7 @@ def test_a_python_member_consumes_a_message_that_it_is_told_to(cluster: Cluster,
     run(cluster, scenario)
 
 
-def test_the_offsets_of_python_members_are_asked_for(cluster: Cluster, clients: Workbench) -> None:
+def test_python_members_return_their_offsets(cluster: Cluster, clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
 
     async def scenario(client: Client) -> None:

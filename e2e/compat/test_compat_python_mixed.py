@@ -24,7 +24,7 @@ pytestmark = pytest.mark.core
 Got = TypeVar("Got", ReceivedMessage, Received)
 
 
-def test_a_java_and_a_python_member_share_the_queues_of_a_group(cluster: Cluster, clients: Workbench) -> None:
+def test_java_and_python_members_share_the_queues_of_a_group(cluster: Cluster, clients: Workbench) -> None:
     topic, group = clients.topic(queues=4), clients.group(retry_topic=True)
 
     async def scenario(client: Client) -> None:
@@ -52,7 +52,7 @@ def test_a_java_and_a_python_member_share_the_queues_of_a_group(cluster: Cluster
     run(cluster, scenario)
 
 
-def test_a_java_and_a_python_member_handle_queues_in_order_under_one_lock(cluster: Cluster, clients: Workbench) -> None:
+def test_java_and_python_members_consume_in_order_under_one_lock(cluster: Cluster, clients: Workbench) -> None:
     topic, group = clients.topic(queues=4), clients.group(retry_topic=True)
 
     async def scenario(client: Client) -> None:

@@ -22,7 +22,7 @@ from delaymq.message.names import dead_letter_topic
 from harness.brokers import Cluster
 
 
-def test_ordered_consumers_handle_a_queue_in_order_also_when_a_message_fails(cluster: Cluster) -> None:
+def test_ordered_consumer_handles_a_queue_in_order_even_if_a_message_fails(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -52,7 +52,7 @@ def test_ordered_consumers_handle_a_queue_in_order_also_when_a_message_fails(clu
     run(cluster, scenario)
 
 
-def test_an_ordered_message_that_always_fails_goes_to_the_dead_letters_and_the_next_follow(
+def test_ordered_message_that_always_fails_becomes_a_dead_letter_and_later_ones_follow(
     cluster: Cluster,
 ) -> None:
     topic, group = new_name("Topic"), new_name("Group")
@@ -78,7 +78,7 @@ def test_an_ordered_message_that_always_fails_goes_to_the_dead_letters_and_the_n
     run(cluster, scenario)
 
 
-def test_an_ordered_batch_goes_on_behind_what_is_acknowledged(cluster: Cluster) -> None:
+def test_ordered_batch_continues_after_the_acknowledged_messages(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
     bodies = [b"%d" % number for number in range(9)]
 
@@ -102,7 +102,7 @@ def test_an_ordered_batch_goes_on_behind_what_is_acknowledged(cluster: Cluster) 
     run(cluster, scenario)
 
 
-def test_while_ordered_members_come_and_go_a_queue_is_handled_at_one_of_them_and_in_order(cluster: Cluster) -> None:
+def test_queue_is_handled_in_order_by_one_member_while_ordered_members_join_and_leave(cluster: Cluster) -> None:
     topic, group = new_name("Topic"), new_name("Group")
     number, queues = 400, 4
 

@@ -33,7 +33,7 @@ def programs() -> list[tuple[str, str]]:
     return found
 
 
-def test_each_way_of_sending_and_consuming_has_a_program() -> None:
+def test_page_has_a_program_for_each_way_of_sending_and_consuming() -> None:
     assert [heading for heading, _ in programs()] == [
         "Sending", "Requests and replies", "Transactions", "Consuming with a handler", "In batches",
         "Consuming by polling",
@@ -41,7 +41,7 @@ def test_each_way_of_sending_and_consuming_has_a_program() -> None:
 
 
 @pytest.mark.parametrize(("heading", "program"), programs(), ids=[heading for heading, _ in programs()])
-def test_a_program_of_the_page_runs_twice_in_a_row(
+def test_program_of_the_page_runs_twice_in_succession(
     heading: str, program: str, default_cluster: Cluster, tmp_path: Path
 ) -> None:
     assert program.count(ADDRESS) == 1

@@ -53,7 +53,7 @@ async def stored(client: Client, topic: str, number: int) -> list[ReceivedMessag
     return messages
 
 
-def test_messages_of_a_key_are_in_one_queue_in_the_order_of_their_sends(cluster: Cluster) -> None:
+def test_messages_with_one_ordering_key_are_in_one_queue_in_send_order(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -80,7 +80,7 @@ def test_messages_of_a_key_are_in_one_queue_in_the_order_of_their_sends(cluster:
     run(cluster, scenario)
 
 
-def test_any_number_of_messages_goes_in_batches_and_each_arrives_once(cluster: Cluster) -> None:
+def test_batches_of_any_number_of_messages_deliver_each_message_once(cluster: Cluster) -> None:
     topic, other = new_name("Topic"), new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -108,7 +108,7 @@ def test_any_number_of_messages_goes_in_batches_and_each_arrives_once(cluster: C
     run(cluster, scenario)
 
 
-def test_a_thousand_sends_at_a_time_arrive_once_each(cluster: Cluster) -> None:
+def test_a_thousand_concurrent_sends_arrive_once_each(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -125,7 +125,7 @@ def test_a_thousand_sends_at_a_time_arrive_once_each(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_what_compression_does_not_shorten_and_what_it_does_arrive_as_they_were(cluster: Cluster) -> None:
+def test_compressible_and_incompressible_bodies_arrive_unchanged(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -142,7 +142,7 @@ def test_what_compression_does_not_shorten_and_what_it_does_arrive_as_they_were(
     run(cluster, scenario)
 
 
-def test_a_delay_as_timedelta_is_the_level_with_this_delay(cluster: Cluster) -> None:
+def test_delay_as_timedelta_selects_the_level_with_this_delay(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -156,7 +156,7 @@ def test_a_delay_as_timedelta_is_the_level_with_this_delay(cluster: Cluster) -> 
     run(cluster, scenario)
 
 
-def test_a_message_that_is_too_large_is_refused_here_and_by_the_broker(cluster: Cluster) -> None:
+def test_message_above_the_limit_is_rejected_by_client_and_broker(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -176,7 +176,7 @@ def test_a_message_that_is_too_large_is_refused_here_and_by_the_broker(cluster: 
     run(cluster, scenario)
 
 
-def test_one_way_sends_by_key_are_in_one_queue(cluster: Cluster) -> None:
+def test_one_way_sends_with_one_ordering_key_are_in_one_queue(cluster: Cluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -193,7 +193,7 @@ def test_one_way_sends_by_key_are_in_one_queue(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_sends_go_on_after_the_broker_was_killed(new_cluster: NewCluster) -> None:
+def test_sends_resume_after_a_broker_kill(new_cluster: NewCluster) -> None:
     topic = new_name("Topic")
 
     async def scenario(cluster: Cluster) -> None:

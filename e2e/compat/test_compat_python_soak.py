@@ -42,14 +42,14 @@ def judge(figures: dict[str, Any], restarts: int) -> None:
 
 @pytest.mark.ours_only
 @pytest.mark.timeout(SHORT_S + SETTLE_LIMIT_S)
-def test_under_restarts_and_rebalances_nothing_is_lost_and_nothing_leaks() -> None:
+def test_restarts_and_rebalances_lose_no_message_and_leak_no_resource() -> None:
     judge(soaked(SHORT_S, SHORT_RESTART_S), restarts=1)
 
 
 @pytest.mark.ours_only
 @pytest.mark.long
 @pytest.mark.timeout(LONG_S + SETTLE_LIMIT_S)
-def test_for_a_quarter_of_an_hour_nothing_is_lost_and_memory_stays_flat() -> None:
+def test_quarter_of_an_hour_of_load_loses_no_message_and_memory_stays_constant() -> None:
     figures = soaked(LONG_S, LONG_RESTART_S, "--leave-any-time")
     judge(figures, restarts=10)
     assert figures["memory_slope_mib_a_minute"] < SLOPE_LIMIT_MIB_PER_MINUTE

@@ -40,7 +40,7 @@ class Listener:
         return LocalState.COMMIT
 
 
-def test_what_python_traces_is_what_java_traces(cluster: Cluster, clients: Workbench) -> None:
+def test_python_trace_records_equal_java_trace_records(cluster: Cluster, clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     group, readers = clients.name("Traced"), clients.group(retry_topic=True)
     fields: dict[str, Any] = {"tags": "T", "keys": "k1 k2"}
@@ -74,7 +74,7 @@ def test_what_python_traces_is_what_java_traces(cluster: Cluster, clients: Workb
     assert {each["msgId"] for each in _found(clients, "k2") if each["type"] == "Pub"} >= {ours[0]["Pub"]["msgId"]}
 
 
-def test_mqadmin_shows_the_way_of_a_message_through_python(cluster: Cluster, clients: Workbench) -> None:
+def test_mqadmin_shows_trace_of_messages_sent_and_consumed_in_python(cluster: Cluster, clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
 
     async def scenario(client: Client) -> None:
@@ -102,7 +102,7 @@ def test_mqadmin_shows_the_way_of_a_message_through_python(cluster: Cluster, cli
     run(cluster, scenario)
 
 
-def test_the_end_of_a_transaction_is_traced(cluster: Cluster, clients: Workbench) -> None:
+def test_end_of_a_transaction_is_traced(cluster: Cluster, clients: Workbench) -> None:
     topic = clients.topic(queues=1)
 
     async def scenario(client: Client) -> None:

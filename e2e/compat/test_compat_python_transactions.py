@@ -61,7 +61,7 @@ class Told:
         return state
 
 
-def test_what_is_committed_is_seen_and_what_is_rolled_back_is_not(checking_cluster: Cluster, java: Workbench) -> None:
+def test_only_committed_messages_become_visible(checking_cluster: Cluster, java: Workbench) -> None:
     topic = java.topic(queues=1)
     seen = java.push(topic, group=java.group(retry_topic=True), **{"from": "CONSUME_FROM_FIRST_OFFSET"})
     listener = Told(
@@ -102,7 +102,7 @@ def test_what_is_committed_is_seen_and_what_is_rolled_back_is_not(checking_clust
     assert {message.keys for message in messages if message.body == b"yes"} == {"key-yes"}
 
 
-def test_another_live_producer_of_the_group_is_asked(checking_cluster: Cluster, java: Workbench) -> None:
+def test_check_is_sent_to_another_live_producer_of_the_group(checking_cluster: Cluster, java: Workbench) -> None:
     topic, group = java.topic(queues=1), new_name("Transactions")
     seen = java.push(topic, group=java.group(retry_topic=True), **{"from": "CONSUME_FROM_FIRST_OFFSET"})
 
@@ -123,7 +123,9 @@ def test_another_live_producer_of_the_group_is_asked(checking_cluster: Cluster, 
     assert [message.body for message in seen.inbox.messages()] == [b"own", b"orphan"]
 
 
-def test_java_and_python_producers_of_a_group_answer_for_each_other(checking_cluster: Cluster, java: Workbench) -> None:
+def test_java_and_python_producers_of_a_group_respond_to_checks_for_each_other(
+    checking_cluster: Cluster, java: Workbench
+) -> None:
     topic, group = java.topic(queues=1), new_name("Transactions")
     seen = java.push(topic, group=java.group(retry_topic=True), **{"from": "CONSUME_FROM_FIRST_OFFSET"})
 
@@ -148,7 +150,7 @@ def test_java_and_python_producers_of_a_group_answer_for_each_other(checking_clu
     assert sorted(bodies[1:]) == [b"of Java", b"own"]
 
 
-def test_closing_waits_for_a_check_that_is_under_way(checking_cluster: Cluster, java: Workbench) -> None:
+def test_close_waits_for_a_check_in_progress(checking_cluster: Cluster, java: Workbench) -> None:
     topic = java.topic(queues=1)
     seen = java.push(topic, group=java.group(retry_topic=True), **{"from": "CONSUME_FROM_FIRST_OFFSET"})
 
@@ -181,7 +183,7 @@ def test_closing_waits_for_a_check_that_is_under_way(checking_cluster: Cluster, 
 
 
 @pytest.mark.ours_only
-def test_a_delay_counts_from_the_commit(checking_cluster: Cluster, java: Workbench) -> None:
+def test_delay_starts_at_the_commit(checking_cluster: Cluster, java: Workbench) -> None:
     topic = java.topic(queues=1)
     seen = java.push(topic, group=java.group(retry_topic=True), **{"from": "CONSUME_FROM_FIRST_OFFSET"})
     committed_ms = 0
@@ -203,7 +205,7 @@ def test_a_delay_counts_from_the_commit(checking_cluster: Cluster, java: Workben
     assert message.store_timestamp_ms >= committed_ms + 2_000
 
 
-def test_a_delay_is_refused_where_the_broker_would_lose_the_message(
+def test_delay_is_rejected_if_the_broker_would_lose_the_message(
     checking_cluster: Cluster, java: Workbench, against: str
 ) -> None:
     topic = java.topic(queues=1)

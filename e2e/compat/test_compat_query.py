@@ -11,7 +11,7 @@ from harness.waiting import until
 pytestmark = pytest.mark.core
 
 
-def test_a_message_is_found_by_its_offset_id_and_by_its_unique_id(clients: Workbench) -> None:
+def test_message_is_found_by_its_offset_message_id_and_by_its_unique_id(clients: Workbench) -> None:
     topic = clients.topic(queues=2)
     sent = clients.producer.send(topic, "here", queue_id=1, keys="k1", tags="T", properties={"colour": "red"})
     by_offset = clients.admin.view(sent.offset_message_id)
@@ -22,7 +22,7 @@ def test_a_message_is_found_by_its_offset_id_and_by_its_unique_id(clients: Workb
         assert found.message_id == sent.message_id
 
 
-def test_messages_are_found_by_any_of_their_keys(clients: Workbench) -> None:
+def test_message_is_found_by_any_of_its_keys(clients: Workbench) -> None:
     topic, other_topic = clients.topic(queues=2), clients.topic(queues=1)
     clients.producer.send(topic, "one", keys="shared only-one")
     clients.producer.send(topic, "two", keys="shared")
@@ -33,7 +33,7 @@ def test_messages_are_found_by_any_of_their_keys(clients: Workbench) -> None:
     assert len(clients.admin.query(topic, "shared", max_count=1)) == 1
 
 
-def test_keys_that_only_share_a_hash_are_not_found(clients: Workbench) -> None:
+def test_keys_that_share_only_a_hash_code_are_not_found(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     clients.producer.send(topic, "BB", keys="BB")
     clients.producer.send(topic, "Aa", keys="Aa")
@@ -49,7 +49,7 @@ def test_each_message_of_a_batch_is_found_by_its_key(clients: Workbench) -> None
     assert [len(m.body) for m in clients.admin.query(topic, "b3")] == [13]
 
 
-def test_a_delayed_message_is_found_by_its_key_once_it_is_delivered(clients: Workbench) -> None:
+def test_delayed_message_is_found_by_its_key_after_delivery(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     consumer = clients.push(topic, group=clients.group())
     sent = clients.producer.send(topic, "later", delayLevel=1, keys="late-key")
@@ -61,7 +61,7 @@ def test_a_delayed_message_is_found_by_its_key_once_it_is_delivered(clients: Wor
     assert (found.topic, found.body, found.message_id) == (topic, b"later", sent.message_id)
 
 
-def test_offsets_of_a_queue_by_end_and_by_time(clients: Workbench) -> None:
+def test_queue_offsets_are_found_by_end_and_by_time(clients: Workbench) -> None:
     topic = clients.topic(queues=2)
     for i in range(3):
         clients.producer.send(topic, f"early{i}", queue_id=0)
@@ -83,20 +83,20 @@ def test_offsets_of_a_queue_by_end_and_by_time(clients: Workbench) -> None:
     assert clients.admin.search_offset(topic, 0, times_ms[5] + 60_000) in {5, 6}
 
 
-def test_a_queue_never_written_has_no_offsets(clients: Workbench) -> None:
+def test_empty_queue_has_no_offsets(clients: Workbench) -> None:
     topic = clients.topic(queues=2)
     assert clients.admin.offsets(topic, 1) == {"min": 0, "max": 0, "earliestStoreTimestamp": -1}
     assert clients.admin.search_offset(topic, 1, int(time.time() * 1000)) == 0
 
 
-def test_a_topic_made_by_the_client_has_the_queues_asked_for(clients: Workbench) -> None:
+def test_topic_created_by_client_has_requested_number_of_queues(clients: Workbench) -> None:
     topic = clients.name("Created")
     clients.admin.create_topic(topic, key="TBW102", queues=3)
     clients.wait_for_route(topic, queues=3)
     assert clients.producer.queue_ids(topic) == [0, 1, 2]
 
 
-def test_a_look_into_a_queue_shows_its_entries_and_what_a_group_wants_of_it(clients: Workbench) -> None:
+def test_consume_queue_query_returns_entries_and_subscription_of_a_group(clients: Workbench) -> None:
     operators = Operators(clients)
     topic, group = clients.topic(queues=2), clients.group()
     sent = [clients.producer.send(topic, f"{i}", queue_id=1, tags="TagA") for i in range(4)]
@@ -116,7 +116,7 @@ def test_a_look_into_a_queue_shows_its_entries_and_what_a_group_wants_of_it(clie
     assert no_queue.value.code == 1
 
 
-def test_the_time_span_that_a_group_has_consumed(clients: Workbench) -> None:
+def test_consume_time_span_of_a_group_is_returned(clients: Workbench) -> None:
     operators = Operators(clients)
     topic, group = clients.topic(queues=2), clients.group()
     for i in range(3):

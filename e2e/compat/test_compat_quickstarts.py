@@ -33,7 +33,7 @@ def page_run(tmp_path: Path) -> Iterator[PageRun]:
         run.close()
 
 
-def test_what_a_page_shows_is_compared_but_for_times_ids_and_queues() -> None:
+def test_printed_output_is_compared_except_for_times_ids_and_queues() -> None:
     shown = "sent 7F000001461A0FF4DAD069F1FCF50000 at 13:00:01 in 0.2 s\n"
     printed = "sent 7F000001461A0FF4DAD069F1FCF50001 at 14:11:59 in 12.8 s"
     assert pattern_of(shown).fullmatch(printed)
@@ -43,7 +43,7 @@ def test_what_a_page_shows_is_compared_but_for_times_ids_and_queues() -> None:
     assert pattern_of("5 pending", again=True).fullmatch("6 pending")
 
 
-def test_the_commands_of_readme_can_be_typed(page_run: PageRun) -> None:
+def test_readme_commands_run_as_printed(page_run: PageRun) -> None:
     page_run.places = {**page_run.places, "make setup": ":", ".venv/bin/": "", "make demo": ":"}
     page_run.follow_twice(ROOT / "README.md")
     assert sum("delaymq send Orders" in each for each in page_run.ran) == 2
@@ -53,7 +53,7 @@ def test_the_commands_of_readme_can_be_typed(page_run: PageRun) -> None:
         time.sleep(0.05)
 
 
-def test_the_python_page_can_be_followed(page_run: PageRun) -> None:
+def test_python_page_runs_as_printed(page_run: PageRun) -> None:
     page_run.follow_twice(DOCS / "quickstart-python.md")
     saved = {step.saved_as for step in steps_of(DOCS / "quickstart-python.md") if step.language == "python"}
     assert saved == {"send.py", "receive.py", "ordered.py", "pay.py", "batch.py", "poll.py"}
@@ -61,7 +61,7 @@ def test_the_python_page_can_be_followed(page_run: PageRun) -> None:
     assert all(f"python {name}" in commands for name in saved if name)
 
 
-def test_the_page_for_rocketmq_users_can_be_followed(page_run: PageRun, tmp_path: Path) -> None:
+def test_page_for_rocketmq_users_runs_as_printed(page_run: PageRun, tmp_path: Path) -> None:
     _put_rocketmq_there(page_run, tmp_path / "bin")
     page_run.follow_twice(DOCS / "quickstart-rocketmq.md")
     commands = "".join(page_run.ran)

@@ -28,7 +28,7 @@ REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 LIMIT_S = 60.0
 
 
-def test_a_java_producer_gets_the_reply_of_a_java_consumer(cluster: Cluster, clients: Workbench) -> None:
+def test_java_producer_receives_reply_of_a_java_consumer(cluster: Cluster, clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     replier = clients.replier(topic, group=clients.group(retry_topic=True))
     producer = clients.new_producer()
@@ -43,7 +43,7 @@ def test_a_java_producer_gets_the_reply_of_a_java_consumer(cluster: Cluster, cli
     assert producer.request(topic, "and?", timeout_ms=REPLY_TIMEOUT_MS, callback=True).body == b"re: and?"
 
 
-def test_a_reply_is_kept_in_the_reply_topic(cluster: Cluster, clients: Workbench) -> None:
+def test_reply_is_stored_in_the_reply_topic(cluster: Cluster, clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     replier = clients.replier(topic, group=clients.group(retry_topic=True))
     clients.new_producer().request(topic, "kept?", timeout_ms=REPLY_TIMEOUT_MS)
@@ -55,7 +55,7 @@ def test_a_reply_is_kept_in_the_reply_topic(cluster: Cluster, clients: Workbench
     assert "PUSH_REPLY_TIME" not in kept.properties
 
 
-def test_a_java_replier_is_told_that_the_producer_is_gone(cluster: Cluster, clients: Workbench) -> None:
+def test_java_replier_is_informed_that_the_producer_is_gone(cluster: Cluster, clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.new_producer()
     with pytest.raises(ClientError, match="timeout"):
@@ -66,7 +66,7 @@ def test_a_java_replier_is_told_that_the_producer_is_gone(cluster: Cluster, clie
     assert f"push reply message fail, channel of <{gone}> not found." in _outcomes(replier)[0]["error"]
 
 
-def test_a_python_producer_gets_the_reply_of_a_java_consumer(cluster: Cluster, clients: Workbench) -> None:
+def test_python_producer_receives_reply_of_a_java_consumer(cluster: Cluster, clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     replier = clients.replier(topic, group=clients.group(retry_topic=True), count=2)
 
@@ -86,7 +86,7 @@ def test_a_python_producer_gets_the_reply_of_a_java_consumer(cluster: Cluster, c
     run(cluster, scenario)
 
 
-def test_a_java_producer_gets_the_reply_of_a_python_consumer(cluster: Cluster, clients: Workbench) -> None:
+def test_java_producer_receives_reply_of_a_python_consumer(cluster: Cluster, clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
 
     async def scenario(client: Client) -> None:
@@ -112,7 +112,7 @@ def test_a_java_producer_gets_the_reply_of_a_python_consumer(cluster: Cluster, c
     run(cluster, scenario)
 
 
-def test_python_asks_python(cluster: Cluster, clients: Workbench) -> None:
+def test_python_producer_receives_reply_of_a_python_consumer(cluster: Cluster, clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
 
     async def scenario(client: Client) -> None:

@@ -95,7 +95,7 @@ def test_clients_resume_within_seconds_of_a_restart(
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill -9"])
-def test_delayed_messages_of_before_a_restart_arrive_once_and_never_early(
+def test_delayed_messages_from_before_a_restart_arrive_once_and_never_early(
     new_workbench: NewWorkbench, isolated_network: None, clean: bool
 ) -> None:
     with OurCluster(config=CONFIG) as cluster:
@@ -119,7 +119,7 @@ def test_delayed_messages_of_before_a_restart_arrive_once_and_never_early(
         assert all(m.store_timestamp_ms - m.born_timestamp_ms >= DELAY_MS for m in late)
 
 
-def test_a_group_goes_on_from_its_offsets_after_a_clean_restart(
+def test_group_resumes_at_its_offsets_after_a_clean_restart(
     new_workbench: NewWorkbench, isolated_network: None
 ) -> None:
     with OurCluster(config=CONFIG) as cluster:

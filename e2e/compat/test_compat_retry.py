@@ -10,7 +10,7 @@ pytestmark = pytest.mark.core
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 
 
-def test_a_failed_message_comes_again_later_with_its_count(clients: Workbench) -> None:
+def test_failed_message_is_redelivered_later_with_its_count(clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
     consumer = clients.push(topic, group=group, failTimes=2, **FIRST)
     clients.producer.send(topic, "twice", keys="k", tags="T", properties={"colour": "blue"})
@@ -32,7 +32,7 @@ def test_a_failed_message_comes_again_later_with_its_count(clients: Workbench) -
     assert [m.properties["DELAY"] for m in (second, third)] == ["3", "4"]
 
 
-def test_the_listener_chooses_when_it_comes_again(clients: Workbench) -> None:
+def test_listener_chooses_the_delay_level_of_the_retry(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     consumer = clients.push(topic, group=clients.group(retry_topic=True), failTimes=1, retryLevel=2, **FIRST)
     clients.producer.send(topic, "later")
@@ -41,7 +41,7 @@ def test_the_listener_chooses_when_it_comes_again(clients: Workbench) -> None:
     assert second.properties["DELAY"] == "2"
 
 
-def test_a_message_that_always_fails_ends_with_the_dead_letters(clients: Workbench) -> None:
+def test_message_that_always_fails_becomes_a_dead_letter(clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
     consumer = clients.push(topic, group=group, failTimes=99, maxReconsumeTimes=1, **FIRST)
     sent = clients.producer.send(topic, "hopeless", keys="hope", properties={"colour": "black"})
@@ -62,7 +62,7 @@ def test_a_message_that_always_fails_ends_with_the_dead_letters(clients: Workben
     assert reader.pull(dead_letters, 0, 0).max_offset == 1
 
 
-def test_a_message_sent_back_with_a_negative_level_is_dead_at_once(clients: Workbench) -> None:
+def test_message_sent_back_with_negative_level_becomes_a_dead_letter_immediately(clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group()
     # A push consumer makes the group known.
     clients.stop(clients.push(topic, group=group))
@@ -84,7 +84,7 @@ def test_other_messages_do_not_wait_for_a_failed_one(clients: Workbench) -> None
     assert sorted(m.body for m in messages[5:]) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_only_the_group_that_failed_gets_the_message_again(clients: Workbench) -> None:
+def test_only_the_group_that_failed_receives_the_retry(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     failing = clients.push(topic, group=clients.group(retry_topic=True), failTimes=1, **FIRST)
     content = clients.push(topic, group=clients.group(), **FIRST)

@@ -53,7 +53,7 @@ def offset_of(sent: Sent) -> int:
     return int(sent.offset_message_id[-16:], 16)
 
 
-def test_what_a_consumer_sends_itself_comes_again_and_at_its_maximum_is_a_dead_letter(clients: Workbench) -> None:
+def test_consumer_own_retry_send_is_redelivered_and_becomes_dead_letter_at_maximum(clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
     consumer = clients.push(topic, group=group, **FIRST)
     own_send(clients, group, "again", reconsumeTimes="1", maxReconsumeTimes="2")
@@ -67,7 +67,7 @@ def test_what_a_consumer_sends_itself_comes_again_and_at_its_maximum_is_a_dead_l
     assert len(consumer.inbox.messages()) == 1
 
 
-def test_without_a_maximum_of_the_client_the_group_s_decides(clients: Workbench) -> None:
+def test_maximum_of_the_group_applies_if_the_client_sends_none(clients: Workbench) -> None:
     _, reader, group = stored(clients)
     clients.mqadmin("updateSubGroup", "-b", clients.broker_address, "-g", group, "-r", "2")
     own_send(clients, group, "below", reconsumeTimes="1")
@@ -75,7 +75,7 @@ def test_without_a_maximum_of_the_client_the_group_s_decides(clients: Workbench)
     assert [dead.body for dead in dead_letters(clients, group, reader, 1)] == [b"at"]
 
 
-def test_a_consumer_s_own_send_for_an_unknown_group_is_refused(
+def test_consumer_own_retry_send_for_unknown_group_is_rejected(
     strict_cluster: Cluster, new_workbench: Callable[[Cluster], Workbench]
 ) -> None:
     clients = new_workbench(strict_cluster)
@@ -102,7 +102,7 @@ def all_of(consumer: PullConsumer, topic: str, queue_id: int) -> list[Received]:
     return found
 
 
-def test_levels_come_from_the_client_or_from_the_count_and_beyond_the_table_the_last_counts(
+def test_retry_level_comes_from_client_or_count_and_is_clamped_to_the_highest(
     clients: Workbench,
 ) -> None:
     sent, consumer, group = stored(clients)
@@ -119,7 +119,7 @@ def test_levels_come_from_the_client_or_from_the_count_and_beyond_the_table_the_
         assert [(message.body, message.reconsume_times) for message in mine] == [(b"bad", 1)], level
 
 
-def test_a_negative_level_and_a_maximum_that_is_reached_mean_dead_letter_at_once(clients: Workbench) -> None:
+def test_negative_level_or_reached_maximum_makes_a_dead_letter_immediately(clients: Workbench) -> None:
     sent, consumer, group = stored(clients)
     assert back(consumer, clients, group, offset_of(sent), delayLevel=-1) == (SUCCESS, None)
     assert back(consumer, clients, group, offset_of(sent), maxReconsumeTimes=0) == (SUCCESS, None)
@@ -129,7 +129,7 @@ def test_a_negative_level_and_a_maximum_that_is_reached_mean_dead_letter_at_once
     assert {message.properties["DELAY"] for message in dead} == {"0"}
 
 
-def test_a_group_without_retry_queues_swallows_what_is_sent_back(clients: Workbench) -> None:
+def test_group_without_retry_queues_discards_send_backs(clients: Workbench) -> None:
     sent, consumer, group = stored(clients)
     clients.mqadmin("updateSubGroup", "-b", clients.broker_address, "-g", group, "-q", "0")
     assert back(consumer, clients, group, offset_of(sent), delayLevel=-1) == (SUCCESS, None)
@@ -141,7 +141,7 @@ def test_a_group_without_retry_queues_swallows_what_is_sent_back(clients: Workbe
     assert reader.pull(f"%DLQ%{group}", 0, 0).max_offset == 1
 
 
-def test_send_backs_that_cannot_be_done_are_answered_with_their_codes(
+def test_send_backs_that_cannot_be_executed_return_error_codes(
     strict_cluster: Cluster, new_workbench: Callable[[Cluster], Workbench]
 ) -> None:
     clients = new_workbench(strict_cluster)
@@ -150,13 +150,13 @@ def test_send_backs_that_cannot_be_done_are_answered_with_their_codes(
     assert (code, "subscription group" in str(remark)) == (GROUP_MISSING, True)
 
 
-def test_a_message_that_is_not_there_cannot_be_sent_back(clients: Workbench) -> None:
+def test_missing_message_cannot_be_sent_back(clients: Workbench) -> None:
     _, consumer, group = stored(clients)
     gone = 1 << 40
     assert back(consumer, clients, group, gone) == (SYSTEM_ERROR, f"look message by offset failed, {gone}")
 
 
-def test_a_retry_topic_that_may_not_be_written_takes_nothing_back(clients: Workbench) -> None:
+def test_send_back_is_rejected_if_retry_topic_has_no_write_permission(clients: Workbench) -> None:
     sent, consumer, group = stored(clients)
     assert back(consumer, clients, group, offset_of(sent)) == (SUCCESS, None)
     clients.admin.update_topic(f"%RETRY%{group}", broker=clients.broker_address, queues=1, permission=4)
@@ -164,7 +164,7 @@ def test_a_retry_topic_that_may_not_be_written_takes_nothing_back(clients: Workb
     assert back(consumer, clients, group, offset_of(sent)) == (NO_PERMISSION, remark)
 
 
-def test_dead_letters_are_kept_whatever_their_topic_permits_and_shown_when_it_may_be_read(clients: Workbench) -> None:
+def test_dead_letters_are_stored_without_topic_permission_and_read_once_permitted(clients: Workbench) -> None:
     sent, consumer, group = stored(clients)
     topic = f"%DLQ%{group}"
     clients.admin.update_topic(topic, broker=clients.broker_address, queues=1, permission=2)
@@ -179,7 +179,7 @@ def test_dead_letters_are_kept_whatever_their_topic_permits_and_shown_when_it_ma
     assert dead.body == b"bad"
 
 
-def test_a_broker_that_may_not_be_written_takes_nothing_back_and_what_was_sent_back_outlives_a_restart(
+def test_send_backs_need_broker_write_permission_and_survive_a_restart(
     new_cluster: Callable[..., Cluster], new_workbench: Callable[[Cluster], Workbench]
 ) -> None:
     with new_cluster() as cluster:
@@ -200,7 +200,7 @@ def test_a_broker_that_may_not_be_written_takes_nothing_back_and_what_was_sent_b
         assert seen == [(0, b"bad"), (1, b"bad")]
 
 
-def test_an_orderly_consumer_at_its_maximum_hands_the_message_to_the_dead_letters_and_goes_on(
+def test_orderly_consumer_sends_message_at_maximum_to_dead_letter_queue_and_continues(
     clients: Workbench,
 ) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
@@ -217,7 +217,7 @@ def test_an_orderly_consumer_at_its_maximum_hands_the_message_to_the_dead_letter
     assert {message.properties["RETRY_TOPIC"] for message in dead} == {topic}
 
 
-def test_a_queue_that_an_orderly_listener_suspended_holds_back_only_itself(clients: Workbench) -> None:
+def test_suspended_queue_of_orderly_consumer_does_not_block_other_queues(clients: Workbench) -> None:
     topic = clients.topic(queues=2)
     options: dict[str, Any] = {"orderly": True, "failTimes": 3, "suspendMs": 300}
     consumer = clients.push(topic, group=clients.group(), **options, **FIRST)
@@ -230,7 +230,7 @@ def test_a_queue_that_an_orderly_listener_suspended_holds_back_only_itself(clien
         assert mine == [(f"{queue_id}-{number}", times) for number in range(2) for times in range(4)]
 
 
-def test_a_consumer_that_is_suspended_gets_nothing_until_it_is_resumed(clients: Workbench) -> None:
+def test_suspended_consumer_receives_nothing_until_resumed(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     for orderly in (False, True):
         consumer = clients.push(topic, group=clients.group(), orderly=orderly, **FIRST)

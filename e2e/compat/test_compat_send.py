@@ -8,7 +8,7 @@ from harness.clients import Workbench, message
 pytestmark = pytest.mark.core
 
 
-def test_a_sync_send_tells_where_the_message_is(clients: Workbench) -> None:
+def test_synchronous_send_returns_position_of_the_message(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     first = clients.producer.send(topic, "first")
     second = clients.producer.send(topic, "second")
@@ -22,7 +22,7 @@ def test_a_sync_send_tells_where_the_message_is(clients: Workbench) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "oneway"])
-def test_a_message_arrives_as_it_was_sent(clients: Workbench, mode: str) -> None:
+def test_message_arrives_as_it_was_sent(clients: Workbench, mode: str) -> None:
     topic = clients.topic(queues=2)
     body = "Grüße, 你好 \x00\x01\x02".encode()
     properties = {"colour": "blau", "größe": "12"}
@@ -46,7 +46,7 @@ def test_a_message_arrives_as_it_was_sent(clients: Workbench, mode: str) -> None
     assert found.born_timestamp_ms <= found.store_timestamp_ms <= pulled.arrival_timestamp_ms
 
 
-def test_many_asynchronous_sends_all_arrive_once(clients: Workbench) -> None:
+def test_asynchronous_sends_all_arrive_once(clients: Workbench) -> None:
     topic = clients.topic(queues=4)
     futures = [clients.producer.submit(topic, f"m{i}", mode="async") for i in range(200)]
     sent = [clients.driver.result(future) for future in futures]
@@ -58,7 +58,7 @@ def test_many_asynchronous_sends_all_arrive_once(clients: Workbench) -> None:
     assert sorted(m.body for m in messages) == sorted(f"m{i}".encode() for i in range(200))
 
 
-def test_a_batch_is_one_send_and_many_messages(clients: Workbench) -> None:
+def test_batch_is_one_send_with_many_messages(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     batch = [message(topic, f"m{i}", tags="T", keys=f"batch{i}", properties={"i": str(i)}, flag=i) for i in range(20)]
     sent = clients.producer.send_batch(batch)
@@ -88,7 +88,7 @@ def test_messages_with_one_order_key_share_a_queue_in_order(clients: Workbench) 
         assert bodies == [f"{order}:{i}".encode() for i in range(order, 12, 3)]
 
 
-def test_a_large_body_is_compressed_on_the_way_and_whole_at_its_end(clients: Workbench) -> None:
+def test_large_body_is_compressed_in_transit_and_complete_on_arrival(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     clients.producer.send(topic, 300_000)
     (found,) = clients.pull(group=clients.group()).pull(topic, 0, 0).messages
@@ -97,7 +97,7 @@ def test_a_large_body_is_compressed_on_the_way_and_whole_at_its_end(clients: Wor
     assert found.store_bytes < 100_000
 
 
-def test_a_body_at_the_limit_is_stored_uncompressed(clients: Workbench) -> None:
+def test_body_at_the_limit_is_stored_uncompressed(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.new_producer(compressOver=8 << 20, timeoutMs=10_000)
     producer.send(topic, 4 << 20)
@@ -105,7 +105,7 @@ def test_a_body_at_the_limit_is_stored_uncompressed(clients: Workbench) -> None:
     assert (len(found.body), found.system_flag & 1) == (4 << 20, 0)
 
 
-def test_an_unknown_topic_is_created_by_the_first_send(clients: Workbench) -> None:
+def test_first_send_creates_an_unknown_topic(clients: Workbench) -> None:
     topic = clients.name("AutoCreated")
     sent = clients.producer.send(topic, "first")
     assert sent.status == "SEND_OK"
@@ -114,7 +114,7 @@ def test_an_unknown_topic_is_created_by_the_first_send(clients: Workbench) -> No
     assert fresh.queue_ids(topic) == [0, 1, 2, 3]
 
 
-def test_the_fast_port_takes_sends_too(clients: Workbench) -> None:
+def test_fast_port_accepts_sends(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.new_producer(vipChannel=True)
     assert producer.send(topic, "by the fast port").queue_offset == 0

@@ -27,7 +27,7 @@ def plain_clients(cluster: Cluster) -> Iterator[Workbench]:
             yield clients
 
 
-def test_what_is_sent_with_whole_header_names_arrives_as_it_was_sent(plain_clients: Workbench) -> None:
+def test_message_sent_with_full_header_names_arrives_as_it_was_sent(plain_clients: Workbench) -> None:
     clients = plain_clients
     topic = clients.topic(queues=2)
     consumer = clients.push(topic, group=clients.group())
@@ -45,7 +45,7 @@ def test_what_is_sent_with_whole_header_names_arrives_as_it_was_sent(plain_clien
     assert first.message_id == sent.message_id
 
 
-def test_a_reply_with_whole_header_names_reaches_who_asked(plain_clients: Workbench) -> None:
+def test_reply_with_full_header_names_reaches_the_requester(plain_clients: Workbench) -> None:
     clients = plain_clients
     topic = clients.topic(queues=1)
     clients.replier(topic, group=clients.group(retry_topic=True))

@@ -25,9 +25,7 @@ HURRIED: dict[str, Any] = {"pollNamesrvMs": 1_000, "heartbeatMs": 1_000}
 
 
 @pytest.mark.timeout(300)  # four programs start, one at a time
-def test_a_consumer_that_is_behind_reads_at_the_slave_until_that_has_no_more_or_is_gone(
-    against: str, driver: Driver
-) -> None:
+def test_lagging_consumer_reads_from_slave_until_slave_has_no_more_or_is_gone(against: str, driver: Driver) -> None:
     kind: Kind = "ours" if against == "ours" else "real"
     with ExitStack() as stack:
         namesrv = stack.enter_context(NameServerNode(kind))
@@ -97,7 +95,7 @@ def configure(clients: Workbench, key: str, value: str) -> None:
     clients.mqadmin("updateBrokerConfig", "-b", clients.broker_address, "-k", key, "-v", value)
 
 
-def test_a_group_is_sent_to_the_brokers_that_its_settings_name(suggesting: Workbench) -> None:
+def test_group_is_directed_to_the_brokers_of_its_settings(suggesting: Workbench) -> None:
     topic, group = suggesting.topic(queues=1), suggesting.group()
     suggesting.mqadmin("updateSubGroup", "-b", suggesting.broker_address, "-g", group, "-i", "3", "-w", "7")
     suggesting.producer.send(topic, "one", tags="other")
@@ -120,7 +118,7 @@ def test_a_group_is_sent_to_the_brokers_that_its_settings_name(suggesting: Workb
     assert suggested(1, "NO_NEW_MSG") == 0
 
 
-def test_a_group_without_settings_is_sent_to_the_first_slave_and_then_back_to_the_master(suggesting: Workbench) -> None:
+def test_group_without_settings_is_directed_to_first_slave_and_back_to_master(suggesting: Workbench) -> None:
     topic = suggesting.topic(queues=1)
     suggesting.producer.send(topic, "one")
     consumer = suggesting.pull(group=suggesting.group())

@@ -42,7 +42,7 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
-def test_statistics_of_puts_and_gets_equal_the_traffic(clients: Workbench, operators: Operators) -> None:
+def test_put_and_get_statistics_equal_the_traffic(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=2), clients.group(retry_topic=True)
     for number in range(MESSAGES - 4):
         clients.producer.send(topic, f"{number}", queue_id=number % 2)
@@ -77,7 +77,7 @@ def test_statistics_of_puts_and_gets_equal_the_traffic(clients: Workbench, opera
     assert float(out_tps) > 0
 
 
-def test_delayed_messages_count_where_they_wait_and_where_they_arrive(
+def test_delayed_messages_are_counted_in_schedule_topic_and_in_real_topic(
     new_cluster: Callable[[], Cluster], new_workbench: Callable[[Cluster], Workbench]
 ) -> None:
     # A broker of its own: sums are of the last minute, so what others sent before leaves them meanwhile.
@@ -106,7 +106,7 @@ def test_delayed_messages_count_where_they_wait_and_where_they_arrive(
             )
 
 
-def test_what_comes_back_is_counted_for_its_topic(clients: Workbench, operators: Operators) -> None:
+def test_send_backs_are_counted_for_their_topic(clients: Workbench, operators: Operators) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
     consumer = clients.push(topic, group=group, failTimes=2, **FIRST)
     for number in range(3):
@@ -125,7 +125,7 @@ def test_what_comes_back_is_counted_for_its_topic(clients: Workbench, operators:
         ("NO_SUCH_NAME", "NobodyKnows"),
     ],
 )
-def test_what_nobody_counted_does_not_exist(operators: Operators, name: str, key: str) -> None:
+def test_statistics_that_were_never_counted_do_not_exist(operators: Operators, name: str, key: str) -> None:
     with pytest.raises(ClientError) as unknown:
         operators.statistics(name, key)
     assert (unknown.value.code, unknown.value.remark) == (1, f"The stats <{name}> <{key}> not exist")

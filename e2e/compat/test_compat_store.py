@@ -103,7 +103,7 @@ def check_usable(clients: Workbench) -> None:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill -9"])
-def test_ours_takes_over_a_store_of_the_real_broker(
+def test_delaymq_takes_over_a_store_of_rocketmq(
     tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None, clean: bool
 ) -> None:
     store_path = tmp_path / "store"
@@ -118,7 +118,7 @@ def test_ours_takes_over_a_store_of_the_real_broker(
         check_usable(clients)
 
 
-def test_the_real_broker_takes_over_a_store_of_ours_after_a_clean_stop(
+def test_rocketmq_takes_over_a_store_of_delaymq_after_a_clean_stop(
     tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None
 ) -> None:
     store_path = tmp_path / "store"
@@ -133,7 +133,7 @@ def test_the_real_broker_takes_over_a_store_of_ours_after_a_clean_stop(
         check_usable(clients)
 
 
-def test_the_real_broker_takes_over_a_store_of_ours_after_a_kill(
+def test_rocketmq_takes_over_a_store_of_delaymq_after_a_kill(
     tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None
 ) -> None:
     store_path = tmp_path / "store"
@@ -152,9 +152,7 @@ def test_the_real_broker_takes_over_a_store_of_ours_after_a_kill(
         check_usable(clients)
 
 
-def test_a_store_goes_to_the_real_broker_and_back(
-    tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None
-) -> None:
+def test_store_moves_to_rocketmq_and_back(tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None) -> None:
     store_path = tmp_path / "store"
     with OurCluster(config=CONFIG, store_path=store_path) as ours:
         clients = new_workbench(ours)

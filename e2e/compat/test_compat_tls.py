@@ -36,7 +36,7 @@ from harness.driver import ClientError, Driver
 
 @pytest.mark.parametrize("mode", ["permissive", "enforcing"])
 @pytest.mark.parametrize("kind", ["insecure", "verifying"])
-def test_java_s_clients_send_and_receive_over_tls(request: pytest.FixtureRequest, mode: str, kind: str) -> None:
+def test_java_clients_send_and_receive_over_tls(request: pytest.FixtureRequest, mode: str, kind: str) -> None:
     cluster: Cluster = request.getfixturevalue(mode)
     with workbench(request.getfixturevalue(kind), cluster) as clients:
         topic = clients.topic(queues=2)
@@ -49,7 +49,7 @@ def test_java_s_clients_send_and_receive_over_tls(request: pytest.FixtureRequest
         assert sorted(message.body for message in got) == sorted(bodies)
 
 
-def test_plain_and_tls_clients_share_a_permissive_broker(
+def test_plaintext_and_tls_clients_share_a_permissive_broker(
     permissive: Cluster, driver: Driver, verifying: Driver, files: Files
 ) -> None:
     with workbench(driver, permissive) as plain, workbench(verifying, permissive) as secure:
@@ -74,7 +74,9 @@ def test_plain_and_tls_clients_share_a_permissive_broker(
             assert {message.body for message in got} == {b"plain", b"secure", b"python"}
 
 
-def test_plain_clients_are_closed_where_tls_is_a_must(enforcing: Cluster, driver: Driver, files: Files) -> None:
+def test_plaintext_clients_are_disconnected_if_tls_is_required(
+    enforcing: Cluster, driver: Driver, files: Files
+) -> None:
     with workbench(driver, enforcing) as clients, pytest.raises(ClientError):
         clients.producer.send("Refused", b"x")
 
@@ -99,7 +101,7 @@ def test_mqadmin_works_over_tls(enforcing: Cluster, verifying: Driver, insecure:
         assert "bootTimestamp" in route
 
 
-def test_a_client_that_verifies_takes_no_stranger_s_certificate(
+def test_verifying_client_rejects_an_unknown_certificate(
     permissive: Cluster, tmp_path: Path, isolated_network: None
 ) -> None:
     stranger = Authority(tmp_path, "stranger")
@@ -112,7 +114,7 @@ def test_a_client_that_verifies_takes_no_stranger_s_certificate(
         clients.producer.send("Refused", b"x")
 
 
-def test_a_client_with_nothing_but_tls_enabled_finds_it_on_a_broker_that_has_nothing_configured(
+def test_client_with_only_tls_enabled_connects_to_a_broker_without_tls_settings(
     insecure: Driver, cluster: Cluster
 ) -> None:
     """As a test set-up of RocketMQ has it: both sides make up a certificate that nobody verifies."""

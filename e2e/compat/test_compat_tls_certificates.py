@@ -32,7 +32,7 @@ from harness.brokers import (
 from harness.driver import ClientError, Driver
 
 
-def test_clients_show_certificates_where_they_must(start: Start, files: Files, verifying: Driver) -> None:
+def test_clients_must_present_certificates_if_required(start: Start, files: Files, verifying: Driver) -> None:
     keys = {
         "tls.server.need.client.auth": "require",
         "tls.server.authClient": "true",
@@ -59,7 +59,7 @@ def test_clients_show_certificates_where_they_must(start: Start, files: Files, v
     run_python(cluster, files.options(own=True), served)
 
 
-def test_a_changed_certificate_is_shown_to_new_clients_and_no_message_is_lost(
+def test_changed_certificate_is_presented_to_new_clients_and_no_message_is_lost(
     start: Start, files: Files, tmp_path: Path, verifying: Driver
 ) -> None:
     """While producers send; RocketMQ looks at its files twice a second, ours every two."""

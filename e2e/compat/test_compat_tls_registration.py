@@ -49,7 +49,9 @@ class OurNameServer:
         self.process.wait_until(lambda: "NameServer listens" in self.process.log_since(0), timeout_s=START_TIMEOUT_S)
 
 
-def test_our_broker_registers_at_the_real_name_server_over_tls(files: Files, tmp_path: Path, verifying: Driver) -> None:
+def test_delaymq_broker_registers_with_rocketmq_name_server_over_tls(
+    files: Files, tmp_path: Path, verifying: Driver
+) -> None:
     keys = files.server_keys() | files.client_keys()
     path = write_properties(tmp_path / "tls.properties", keys)
     cluster = OurCluster(config={"tls.server.mode": "enforcing", "tls.config.file": str(path)}, real_namesrv=True)
@@ -60,7 +62,9 @@ def test_our_broker_registers_at_the_real_name_server_over_tls(files: Files, tmp
         assert clients.producer.send(topic, b"x").status == "SEND_OK"
 
 
-def test_the_real_broker_registers_at_our_name_server_over_tls(files: Files, tmp_path: Path, verifying: Driver) -> None:
+def test_rocketmq_broker_registers_with_delaymq_name_server_over_tls(
+    files: Files, tmp_path: Path, verifying: Driver
+) -> None:
     keys = files.server_keys() | files.client_keys()
     cluster = real_cluster("enforcing", write_properties(tmp_path / "tls.properties", keys))
     of_namesrv = files.server_keys() | {"tls.server.mode": "enforcing"}

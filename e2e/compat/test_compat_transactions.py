@@ -58,7 +58,7 @@ def given_up(clients: Workbench, body: str) -> list[Received]:
         return []
 
 
-def test_what_is_committed_arrives_once_and_what_is_rolled_back_never(clients: Workbench) -> None:
+def test_committed_message_arrives_once_and_rolled_back_message_never(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.transactions()
     committed = producer.send(topic, "paid", "C", tags="paid", keys="order-1")
@@ -76,7 +76,7 @@ def test_what_is_committed_arrives_once_and_what_is_rolled_back_never(clients: W
     assert len(read_all(clients, topic)) == 2
 
 
-def test_what_is_unknown_is_asked_about_until_it_is_known(clients: Workbench) -> None:
+def test_unknown_outcome_is_checked_until_it_is_known(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.transactions()
     sent = producer.send(topic, "later", "UUC", keys="k")
@@ -93,7 +93,7 @@ def test_what_is_unknown_is_asked_about_until_it_is_known(clients: Workbench) ->
     assert rolled_back.message_id != sent.message_id
 
 
-def test_a_transaction_has_its_own_time_before_it_is_asked_about(clients: Workbench) -> None:
+def test_check_immunity_time_of_a_transaction_is_respected(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.transactions()
     # The real broker counts each round within this time as a question: it must be shorter than all of them together.
@@ -103,7 +103,7 @@ def test_a_transaction_has_its_own_time_before_it_is_asked_about(clients: Workbe
     assert wait_for(lambda: read_all(clients, topic))[0].body == b"patient"
 
 
-def test_what_is_never_known_is_given_up_and_may_be_asked_about_again(clients: Workbench) -> None:
+def test_transaction_without_outcome_is_given_up_and_its_checks_can_be_resumed(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.transactions()
     producer.send(topic, "lost", "U" * (CHECK_MAX + 1) + "C")
@@ -117,7 +117,7 @@ def test_what_is_never_known_is_given_up_and_may_be_asked_about_again(clients: W
     assert producer.inbox.messages()[CHECK_MAX].properties["TRANSACTION_CHECK_TIMES"] == "1"
 
 
-def test_another_producer_of_the_group_is_asked_when_the_first_has_gone(clients: Workbench) -> None:
+def test_check_is_sent_to_another_producer_of_the_group_when_the_first_is_gone(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     first = clients.transactions()
     first.send(topic, "left behind", "UC")
@@ -129,7 +129,7 @@ def test_another_producer_of_the_group_is_asked_when_the_first_has_gone(clients:
     assert {m.body for m in wait_for(lambda: read_all(clients, topic), 2)} == {b"left behind", b"registers"}
 
 
-def test_each_producer_of_a_group_is_asked_in_its_turn(clients: Workbench) -> None:
+def test_checks_are_distributed_among_producers_of_a_group(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     first = clients.transactions()
     producers = [first, clients.transactions(group=first.group)]
@@ -149,7 +149,7 @@ def end(
     return producer.end(half, state, broker=clients.broker_address, **changes)
 
 
-def test_an_end_that_does_not_match_is_refused_with_the_real_remarks(clients: Workbench) -> None:
+def test_mismatched_end_of_transaction_is_rejected_with_remarks_of_rocketmq(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.transactions()
     half = producer.prepare(topic, "open")
@@ -163,7 +163,7 @@ def test_an_end_that_does_not_match_is_refused_with_the_real_remarks(clients: Wo
 
 
 @pytest.mark.ours_only  # the real broker delays the half message itself, and drops it when it is due
-def test_a_transaction_with_a_delay_is_delayed_when_it_is_committed(clients: Workbench) -> None:
+def test_transaction_with_delay_is_delayed_from_its_commit(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.transactions()
     half = producer.prepare(topic, "delayed", delayLevel=2)
@@ -174,7 +174,7 @@ def test_a_transaction_with_a_delay_is_delayed_when_it_is_committed(clients: Wor
     assert message.properties["DELAY"] == "2"
 
 
-def test_half_messages_and_op_marks_are_kept_as_rocketmq_keeps_them(clients: Workbench) -> None:
+def test_half_messages_and_op_marks_are_stored_as_by_rocketmq(clients: Workbench) -> None:
     topic = clients.topic(queues=2)
     producer = clients.transactions()
     half = producer.prepare(topic, "looked at", keys="key of a half message")
@@ -194,7 +194,7 @@ def test_half_messages_and_op_marks_are_kept_as_rocketmq_keeps_them(clients: Wor
     assert (mark.body, mark.tags) == (str(half.queue_offset).encode(), "d")
 
 
-def test_a_broker_can_reject_transactions(clients: Workbench) -> None:
+def test_broker_can_reject_transactions(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.transactions()
     change = ("updateBrokerConfig", "-b", clients.broker_address, "-k", "rejectTransactionMessage", "-v")
@@ -209,7 +209,7 @@ def test_a_broker_can_reject_transactions(clients: Workbench) -> None:
 
 
 @pytest.mark.ours_only
-def test_a_commit_that_is_repeated_makes_no_second_message(clients: Workbench) -> None:
+def test_repeated_commit_creates_no_second_message(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.transactions()
     half = producer.prepare(topic, "once")

@@ -89,7 +89,7 @@ def wait_until_asked_about(clients: Workbench) -> None:
 @pytest.mark.parametrize(
     "clean", [pytest.param(True, id="clean stop", marks=pytest.mark.long), pytest.param(False, id="kill -9")]
 )
-def test_ours_goes_on_with_the_transactions_of_the_real_broker(
+def test_delaymq_continues_transactions_of_rocketmq(
     tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None, clean: bool
 ) -> None:
     store_path = tmp_path / "store"
@@ -108,7 +108,7 @@ def test_ours_goes_on_with_the_transactions_of_the_real_broker(
 @pytest.mark.parametrize(
     "clean", [pytest.param(True, id="clean stop"), pytest.param(False, id="kill -9", marks=pytest.mark.long)]
 )
-def test_the_real_broker_goes_on_with_our_transactions_and_ours_with_what_it_left(
+def test_rocketmq_continues_transactions_of_delaymq_and_delaymq_those_of_rocketmq(
     tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None, clean: bool
 ) -> None:
     store_path = tmp_path / "store"

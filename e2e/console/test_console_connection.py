@@ -16,9 +16,7 @@ MAX_PAGE_BYTES = 100 * 1024
 TIMEOUT_S = 60
 
 
-def test_a_broker_with_a_token_is_asked_with_it_while_the_tab_is_open(
-    new_cluster: NewCluster, open_page: OpenPage
-) -> None:
+def test_token_is_sent_while_the_tab_is_open(new_cluster: NewCluster, open_page: OpenPage) -> None:
     seen = open_page(new_cluster(httpToken=TOKEN), "#/topics")
     field = seen.page.get_by_label("Token")
     expect(field).to_be_focused()
@@ -38,7 +36,9 @@ def test_a_broker_with_a_token_is_asked_with_it_while_the_tab_is_open(
     expect(seen.page.get_by_label("Token")).to_be_visible()
 
 
-def test_a_broker_that_is_killed_is_missed_and_its_return_is_told(new_cluster: NewCluster, open_page: OpenPage) -> None:
+def test_killed_broker_is_reported_as_unavailable_and_its_restart_is_reported(
+    new_cluster: NewCluster, open_page: OpenPage
+) -> None:
     cluster = new_cluster()
     seen = open_page(cluster)
     expect(seen.section("Brokers")).to_contain_text(BROKER_NAME)
@@ -53,7 +53,7 @@ def test_a_broker_that_is_killed_is_missed_and_its_return_is_told(new_cluster: N
     expect(seen.page.get_by_role("status")).to_be_empty()
 
 
-def test_an_empty_broker_says_on_each_screen_how_to_begin(new_cluster: NewCluster, open_page: OpenPage) -> None:
+def test_each_screen_of_an_empty_broker_explains_how_to_start(new_cluster: NewCluster, open_page: OpenPage) -> None:
     seen = open_page(new_cluster(), "#/nowhere")
     seen.page.route("**/api/v1/totals", lambda route: quiet_machine(route))
     seen.go("#/")
@@ -70,7 +70,7 @@ def test_an_empty_broker_says_on_each_screen_how_to_begin(new_cluster: NewCluste
         assert seen.nameless() == [], place
 
 
-def test_a_screen_that_is_left_takes_back_what_it_asked(cluster: OurCluster, open_page: OpenPage) -> None:
+def test_leaving_a_screen_cancels_its_requests(cluster: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(cluster)
     expect(seen.section("Brokers")).to_contain_text(BROKER_NAME)
     held: list[Route] = []
@@ -85,7 +85,7 @@ def test_a_screen_that_is_left_takes_back_what_it_asked(cluster: OurCluster, ope
     assert any("/api/v1/topics" in url for url in failed)
 
 
-def test_the_page_is_small_open_and_kept_by_its_tag(new_cluster: NewCluster) -> None:
+def test_page_is_small_served_without_token_and_cached_by_etag(new_cluster: NewCluster) -> None:
     cluster = new_cluster(httpToken=TOKEN)
     total = 0
     for path in ["/", *(f"/console/{each.name}" for each in STATIC_PATH.iterdir() if each.suffix != ".html")]:
@@ -107,13 +107,13 @@ def test_the_page_is_small_open_and_kept_by_its_tag(new_cluster: NewCluster) -> 
 @pytest.mark.parametrize(
     "path", ["/console/pages.py", "/console/..%2fpages.py", "/console/", "/console/%2e%2e/pages.py"]
 )
-def test_nothing_but_the_page_is_sent(cluster: OurCluster, path: str) -> None:
+def test_only_files_of_the_page_are_served(cluster: OurCluster, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         fetch(cluster, path)
     assert refused.value.code == 404
 
 
-def test_a_disk_that_fills_is_told_before_sends_are_refused(cluster: OurCluster, open_page: OpenPage) -> None:
+def test_disk_nearly_full_is_reported_before_sends_are_rejected(cluster: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(cluster, "#/nowhere")
     seen.page.route("**/api/v1/totals", lambda route: quiet_machine(route, disk_used=0.93))
     seen.go("#/")

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 TOPIC, GROUP = "DeadOrders", "dead-mailer"
 
 
-def test_a_dead_letter_is_resent_and_its_group_gets_it_again(cluster: OurCluster, open_page: OpenPage) -> None:
+def test_dead_letter_is_resent_and_its_group_receives_it_again(cluster: OurCluster, open_page: OpenPage) -> None:
     async def die(client: Client) -> None:
         await send(client, *(Message(topic=TOPIC, body=b"{}", keys=(f"letter-{at}",)) for at in range(3)))
         await kill_letters(client, GROUP, TOPIC, {"letter-1", "letter-2"})

@@ -33,7 +33,7 @@ def waiting(cluster: OurCluster) -> OurCluster:
     return cluster
 
 
-def test_a_message_is_in_the_picture_until_it_is_delivered(waiting: OurCluster, open_page: OpenPage) -> None:
+def test_message_is_displayed_until_it_is_delivered(waiting: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(waiting, f"#/delays?topic={TOPIC}&window=1%20min")
     picture = seen.page.get_by_role("img", name=re.compile("due within 1 min"))
     expect(picture).to_have_accessible_name("0 messages due within 1 min, 2 later")
@@ -50,7 +50,7 @@ def test_a_message_is_in_the_picture_until_it_is_delivered(waiting: OurCluster, 
     expect(seen.page.get_by_role("note")).to_have_count(0)
 
 
-def test_a_message_that_is_due_soon_is_a_bar_of_its_own(waiting: OurCluster, open_page: OpenPage) -> None:
+def test_message_due_soon_has_its_own_bar(waiting: OurCluster, open_page: OpenPage) -> None:
     topic = "LiveSoon"
     # 50 s are a bound for machines that are slow: then it would be overdue before it is seen.
     run(waiting.namesrv_address, lambda client: send(client, Message(topic=topic, body=b"x"), delay="50s"))
@@ -80,7 +80,7 @@ def order(cluster: OurCluster, word: str, body: dict[str, str]) -> None:
         assert answer.status == 202
 
 
-def test_the_bars_move_towards_now(waiting: OurCluster, open_page: OpenPage) -> None:
+def test_bars_move_towards_the_present(waiting: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(waiting, f"#/delays?topic={TOPIC}&window=1%20h", reduced_motion="no-preference")
     bar = seen.page.locator(".due-bar").first
     expect(bar).to_be_visible()
@@ -88,7 +88,7 @@ def test_the_bars_move_towards_now(waiting: OurCluster, open_page: OpenPage) -> 
     seen.page.wait_for_function("x => Number(document.querySelector('.due-bar').getAttribute('x')) < x", arg=begun)
 
 
-def test_what_waits_is_told_by_level_topic_and_next_message(waiting: OurCluster, open_page: OpenPage) -> None:
+def test_pending_messages_are_shown_by_level_topic_and_next_message(waiting: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(waiting, "#/delays")
     level = seen.section("By level").get_by_role("row").filter(has=seen.page.get_by_role("link", name="only level 5"))
     expect(level.get_by_role("cell").nth(1)).to_have_text("1h")
@@ -102,7 +102,7 @@ def test_what_waits_is_told_by_level_topic_and_next_message(waiting: OurCluster,
     expect(seen.page.locator("[data-event=pending]")).to_contain_text("Pending")
 
 
-def test_every_card_obeys_the_filter(waiting: OurCluster, open_page: OpenPage) -> None:
+def test_every_card_applies_the_filter(waiting: OurCluster, open_page: OpenPage) -> None:
     run(waiting.namesrv_address, lambda client: send(client, Message(topic="LiveSooner", body=b"x"), delay="50s"))
     seen = open_page(waiting, f"#/delays?topic={OTHER_TOPIC}")
     expect(seen.tile("Pending")).to_have_text("1")
@@ -124,7 +124,7 @@ def test_every_card_obeys_the_filter(waiting: OurCluster, open_page: OpenPage) -
     expect(seen.section("By topic")).not_to_contain_text(TOPIC)
 
 
-def test_the_list_of_what_is_due_next_says_how_many_there_are(waiting: OurCluster, open_page: OpenPage) -> None:
+def test_list_of_messages_due_next_shows_their_total(waiting: OurCluster, open_page: OpenPage) -> None:
     topic = "LiveMany"
     some = [Message(topic=topic, body=b"x") for _ in range(10)]
     run(waiting.namesrv_address, lambda client: send(client, *some, delay="2h"))
@@ -144,7 +144,7 @@ def busy_day(route: Route) -> None:
     route.fulfill(response=answer, json=delay)
 
 
-def test_no_column_of_the_levels_is_cut_off_on_a_screen_of_a_desk(waiting: OurCluster, open_page: OpenPage) -> None:
+def test_level_table_is_not_clipped_at_desktop_widths(waiting: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(waiting, "#/topics")
     seen.page.route("**/api/v1/delay", busy_day)
     seen.go("#/delays")
@@ -157,7 +157,7 @@ def test_no_column_of_the_levels_is_cut_off_on_a_screen_of_a_desk(waiting: OurCl
     assert set(cut_off_px.values()) == {0}, cut_off_px
 
 
-def test_a_level_can_be_looked_at_alone(waiting: OurCluster, open_page: OpenPage) -> None:
+def test_view_can_be_limited_to_one_level(waiting: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(waiting, "#/delays")
     seen.page.get_by_role("link", name="only level 5").click()
     expect(seen.page.get_by_text("Only level 5.")).to_be_visible()
@@ -167,7 +167,7 @@ def test_a_level_can_be_looked_at_alone(waiting: OurCluster, open_page: OpenPage
     expect(seen.section("Next")).to_contain_text("two-hours")
 
 
-def test_how_late_a_level_was_is_told_once_it_delivered(waiting: OurCluster, open_page: OpenPage) -> None:
+def test_lateness_of_a_level_is_shown_after_a_delivery(waiting: OurCluster, open_page: OpenPage) -> None:
     run(waiting.namesrv_address, lambda client: send(client, Message(topic="LiveLate", body=b"x"), delay="1s"))
     seen = open_page(waiting, "#/delays")
     level = seen.section("By level").get_by_role("row").filter(has=seen.page.get_by_role("link", name="only level 1"))
@@ -176,7 +176,7 @@ def test_how_late_a_level_was_is_told_once_it_delivered(waiting: OurCluster, ope
         expect(level.get_by_role("cell").nth(column)).to_have_text(re.compile(r"^\d[\d.]* (ms|s|min)"))
 
 
-def test_a_hidden_tab_asks_for_nothing_and_goes_on_when_it_is_shown(waiting: OurCluster, open_page: OpenPage) -> None:
+def test_hidden_tab_sends_no_requests_and_resumes_when_shown(waiting: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(waiting, "#/delays")
     expect(seen.tile("Pending")).to_be_visible()
     seen.page.clock.install()

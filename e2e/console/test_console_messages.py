@@ -32,7 +32,7 @@ def delayed(cluster: OurCluster) -> SendResult:
     return run(cluster.namesrv_address, live)
 
 
-def test_a_message_is_found_by_its_key_and_shows_its_life(
+def test_message_is_found_by_its_key_and_shows_its_history(
     cluster: OurCluster, delayed: SendResult, open_page: OpenPage
 ) -> None:
     seen = open_page(cluster, "#/messages")
@@ -57,7 +57,7 @@ def test_a_message_is_found_by_its_key_and_shows_its_life(
 
 
 @pytest.mark.parametrize("which", ["message_id", "offset_message_id"])
-def test_a_message_is_found_by_either_of_its_ids(
+def test_message_is_found_by_either_of_its_ids(
     cluster: OurCluster, delayed: SendResult, open_page: OpenPage, which: str
 ) -> None:
     needed = f"topic={TOPIC}&" if which == "message_id" else ""
@@ -65,7 +65,7 @@ def test_a_message_is_found_by_either_of_its_ids(
     expect(seen.row(delayed.message_id)).to_contain_text("order-42")
 
 
-def test_a_search_without_a_key_names_the_delayed_messages_that_wait(cluster: OurCluster, open_page: OpenPage) -> None:
+def test_search_without_key_mentions_pending_delayed_messages(cluster: OurCluster, open_page: OpenPage) -> None:
     topic = "FoundLater"
     later = [Message(topic=topic, body=b"x", keys=f"later-{number}") for number in range(3)]
     run(cluster.namesrv_address, lambda client: send(client, *later, delay="1h"))
@@ -78,7 +78,7 @@ def test_a_search_without_a_key_names_the_delayed_messages_that_wait(cluster: Ou
     expect(seen.row("later-1")).to_contain_text("pending")
 
 
-def test_a_compressed_body_is_shown_as_it_was_or_why_it_is_not(cluster: OurCluster, open_page: OpenPage) -> None:
+def test_compressed_body_is_decompressed_or_the_reason_is_shown(cluster: OurCluster, open_page: OpenPage) -> None:
     async def send_packed(client: Client) -> None:
         for number, body in enumerate((zstandard.ZstdCompressor().compress(b"as it was"), b"no such stream")):
             fields = {"a": "P", "b": "PackedOrders", "c": "TBW102", "d": "4", "e": "0", "g": "1700000000000", "h": "0"}
@@ -94,9 +94,7 @@ def test_a_compressed_body_is_shown_as_it_was_or_why_it_is_not(cluster: OurClust
         expect(seen.page.locator("main")).to_contain_text(why or "9 B")
 
 
-def test_messages_are_found_by_when_they_were_stored(
-    cluster: OurCluster, delayed: SendResult, open_page: OpenPage
-) -> None:
+def test_messages_are_found_by_store_time(cluster: OurCluster, delayed: SendResult, open_page: OpenPage) -> None:
     seen = open_page(cluster, f"#/messages?topic={TOPIC}")
     expect(seen.row("order-42")).to_be_visible()
     seen.page.get_by_label("Stored from").fill("2001-01-01T00:00:00")
@@ -106,9 +104,7 @@ def test_messages_are_found_by_when_they_were_stored(
     expect(seen.page.get_by_label("Stored from")).to_have_value("2001-01-01T00:00")
 
 
-def test_what_cannot_be_found_is_said_with_what_to_do(
-    cluster: OurCluster, delayed: SendResult, open_page: OpenPage
-) -> None:
+def test_failed_search_is_reported_with_advice(cluster: OurCluster, delayed: SendResult, open_page: OpenPage) -> None:
     seen = open_page(cluster, "#/messages?q=order-42")
     expect(seen.page.get_by_role("alert")).to_have_text("To search for a key, enter the topic, too.")
     seen.go(f"#/messages?q={'0' * 32}")
@@ -117,7 +113,7 @@ def test_what_cannot_be_found_is_said_with_what_to_do(
     expect(seen.page.locator("main")).to_contain_text("has the key or id “no-such-key”")
 
 
-def test_text_of_messages_is_never_run_or_drawn_as_markup(cluster: OurCluster, open_page: OpenPage) -> None:
+def test_markup_in_messages_is_neither_executed_nor_rendered(cluster: OurCluster, open_page: OpenPage) -> None:
     topic = "Hostile"
     key = f"<img/src=x/onerror={HACK}>"
     name, value = f'"><svg/onload={HACK}>', f"javascript:{HACK}"

@@ -11,7 +11,7 @@ DISTRIBUTION = Path(__file__).parents[2] / "broker_image"
 BUILD_TIMEOUT_S = 100
 
 
-def test_the_wheel_carries_every_file_of_the_page(tmp_path: Path) -> None:
+def test_wheel_contains_every_file_of_the_page(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=DISTRIBUTION, check=True, capture_output=True, timeout=BUILD_TIMEOUT_S)
     [wheel] = tmp_path.glob("*.whl")

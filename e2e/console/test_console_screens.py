@@ -29,7 +29,7 @@ def filled(cluster: OurCluster) -> OurCluster:
     return cluster
 
 
-def test_the_overview_tells_what_runs_and_what_needs_attention(filled: OurCluster, open_page: OpenPage) -> None:
+def test_overview_shows_running_components_and_problems(filled: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(filled)
     expect(seen.section("Brokers").get_by_role("row").filter(has_text=BROKER_NAME)).to_contain_text(
         filled.broker_address
@@ -44,7 +44,7 @@ def test_the_overview_tells_what_runs_and_what_needs_attention(filled: OurCluste
     expect(seen.page.locator("#whoami")).to_contain_text(f"{BROKER_NAME}ready")
 
 
-def test_a_topic_is_found_by_a_part_of_its_name_and_shows_its_queues(filled: OurCluster, open_page: OpenPage) -> None:
+def test_topic_is_found_by_part_of_its_name_and_shows_its_queues(filled: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(filled, "#/topics")
     seen.page.get_by_role("searchbox", name="Search topics").fill("screenord")
     expect(seen.page.locator(".pages-shown")).to_have_text("1–1 of 1")
@@ -59,7 +59,7 @@ def test_a_topic_is_found_by_a_part_of_its_name_and_shows_its_queues(filled: Our
     expect(seen.page.locator(".facts")).to_contain_text("Delayed, pending1")
 
 
-def test_a_group_shows_its_lag_and_how_far_it_is_in_each_queue(filled: OurCluster, open_page: OpenPage) -> None:
+def test_group_shows_its_lag_and_its_progress_in_each_queue(filled: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(filled, "#/groups")
     expect(seen.row(GROUP).get_by_role("cell").nth(1)).to_have_text("7")
     seen.page.get_by_role("link", name=GROUP, exact=True).click()
@@ -70,7 +70,7 @@ def test_a_group_shows_its_lag_and_how_far_it_is_in_each_queue(filled: OurCluste
     assert sum(lags) == 7
 
 
-def test_a_group_that_has_consumed_all_is_not_behind(filled: OurCluster, open_page: OpenPage) -> None:
+def test_group_that_consumed_everything_has_no_lag(filled: OurCluster, open_page: OpenPage) -> None:
     group = "screen-ahead"
     run(filled.namesrv_address, lambda client: consume(client, group, TOPIC, 12))
     seen = open_page(filled, f"#/groups/{group}")
@@ -78,7 +78,7 @@ def test_a_group_that_has_consumed_all_is_not_behind(filled: OurCluster, open_pa
     expect(seen.page.locator(".facts")).to_contain_text("Lag0")
 
 
-def test_a_member_is_shown_while_it_is_connected(filled: OurCluster, open_page: OpenPage) -> None:
+def test_member_is_shown_while_it_is_connected(filled: OurCluster, open_page: OpenPage) -> None:
     group = "screen-members"
     with Member(filled.namesrv_address, group, TOPIC) as member:
         seen = open_page(filled, f"#/groups/{group}")
@@ -87,7 +87,7 @@ def test_a_member_is_shown_while_it_is_connected(filled: OurCluster, open_page: 
     expect(seen.section("Members")).to_contain_text("No member is connected")
 
 
-def test_ten_thousand_topics_are_walked_through_in_pages(new_cluster: NewCluster, open_page: OpenPage) -> None:
+def test_ten_thousand_topics_are_paged_through(new_cluster: NewCluster, open_page: OpenPage) -> None:
     cluster = with_topics(new_cluster(), MANY_TOPICS)
     seen = open_page(cluster, "#/topics")
     shown = seen.page.locator(".pages-shown")
@@ -120,7 +120,7 @@ PLACES = [
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1600])
-def test_every_screen_fits_and_names_its_controls(
+def test_every_screen_fits_its_width_and_names_its_controls(
     filled: OurCluster, open_page: OpenPage, width: int, scheme: str
 ) -> None:
     seen = open_page(filled, viewport={"width": width, "height": 800}, color_scheme=scheme)
@@ -134,7 +134,7 @@ def test_every_screen_fits_and_names_its_controls(
     assert dark == (scheme == "dark")
 
 
-def test_the_screens_are_reached_with_the_keyboard_alone(filled: OurCluster, open_page: OpenPage) -> None:
+def test_all_screens_are_reachable_by_keyboard(filled: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(filled, "#/groups")
     expect(seen.row(GROUP)).to_be_visible()
     seen.page.keyboard.press("Tab")
@@ -149,7 +149,7 @@ def test_the_screens_are_reached_with_the_keyboard_alone(filled: OurCluster, ope
     expect(seen.page.get_by_role("searchbox", name="Search topics")).to_be_focused()
 
 
-def test_a_search_keeps_the_focus_while_the_list_is_renewed(filled: OurCluster, open_page: OpenPage) -> None:
+def test_search_keeps_focus_while_the_list_is_refreshed(filled: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(filled, "#/topics")
     field = seen.page.get_by_role("searchbox", name="Search topics")
     field.fill(TOPIC)
@@ -163,7 +163,7 @@ def test_a_search_keeps_the_focus_while_the_list_is_renewed(filled: OurCluster, 
     expect(field).to_have_value(TOPIC)
 
 
-def test_what_is_not_there_is_said_in_a_sentence(filled: OurCluster, open_page: OpenPage) -> None:
+def test_unknown_page_or_topic_is_reported(filled: OurCluster, open_page: OpenPage) -> None:
     seen = open_page(filled, "#/topics/NoSuchTopic")
     expect(seen.page.get_by_role("alert")).to_contain_text("NoSuchTopic")
     seen.go("#/nowhere")

@@ -167,7 +167,7 @@ def assert_same_below_the_end(lost: Lost, store: Path) -> None:
     assert restored == original
 
 
-def test_the_second_backup_copies_only_what_is_new(lost: Lost) -> None:
+def test_second_backup_copies_only_new_data(lost: Lost) -> None:
     first, second = lost.first, lost.second
     assert second["endOffset"] > first["endOffset"] > 2 * SEGMENT_BYTES
     assert second["copiedBytes"] == second["endOffset"] - first["endOffset"]
@@ -176,7 +176,7 @@ def test_the_second_backup_copies_only_what_is_new(lost: Lost) -> None:
 
 
 @pytest.mark.parametrize("overdue", ["deliver", f"spread={SPREAD_MS}ms", "drop", "pause"])
-def test_every_message_up_to_the_named_offset_is_there_once_and_settled_once(
+def test_every_message_up_to_end_of_backup_exists_once_and_is_settled_once(
     lost: Lost, tmp_path: Path, overdue: str
 ) -> None:
     store = tmp_path / "store"

@@ -66,7 +66,7 @@ def verdict(store: Path, *, acknowledged: str, failed: str = "", read: str | Non
     return judge(store_path=store, level_table=TABLE, topic=TOPIC, attempts=attempts, read_keys=read_keys)
 
 
-def test_a_sound_log_has_no_breach(log: LogWriter, tmp_path: Path) -> None:
+def test_correct_log_has_no_violation(log: LogWriter, tmp_path: Path) -> None:
     for number in range(30):
         log.delayed(f"k{number}", 1)
     for number in range(30):
@@ -79,13 +79,13 @@ def test_a_sound_log_has_no_breach(log: LogWriter, tmp_path: Path) -> None:
     assert lateness_ms(tmp_path, TABLE) == list(range(30))
 
 
-def test_an_acknowledged_message_without_copy_is_lost(log: LogWriter, tmp_path: Path) -> None:
+def test_acknowledged_message_without_copy_is_lost(log: LogWriter, tmp_path: Path) -> None:
     log.delayed("a", 1)
     log.write()
     assert verdict(tmp_path, acknowledged="a b").lost == ("a", "b")
 
 
-def test_two_copies_of_one_record_are_twice(log: LogWriter, tmp_path: Path) -> None:
+def test_two_copies_of_one_record_are_a_duplicate(log: LogWriter, tmp_path: Path) -> None:
     log.delayed("a", 1)
     log.copy("a", 1)
     log.copy("a", 1, late_ms=5)
@@ -95,7 +95,7 @@ def test_two_copies_of_one_record_are_twice(log: LogWriter, tmp_path: Path) -> N
     assert found.twice_for_group == ("a",)
 
 
-def test_a_failed_send_may_be_stored_once_but_not_handed_over_twice(log: LogWriter, tmp_path: Path) -> None:
+def test_failed_send_may_be_stored_once_but_not_delivered_twice(log: LogWriter, tmp_path: Path) -> None:
     log.delayed("a", 1)
     log.copy("a", 1)
     log.delayed("b", 1)
@@ -108,14 +108,14 @@ def test_a_failed_send_may_be_stored_once_but_not_handed_over_twice(log: LogWrit
     assert not found.lost
 
 
-def test_a_copy_before_its_due_time_is_early(log: LogWriter, tmp_path: Path) -> None:
+def test_copy_before_its_due_time_is_early(log: LogWriter, tmp_path: Path) -> None:
     log.delayed("a", 1)
     log.copy("a", 1, late_ms=-1)
     log.write()
     assert verdict(tmp_path, acknowledged="a").early == ("a",)
 
 
-def test_the_due_time_in_the_record_counts_if_it_is_its_own(log: LogWriter, tmp_path: Path) -> None:
+def test_due_time_in_the_record_counts_only_if_it_belongs_to_the_record(log: LogWriter, tmp_path: Path) -> None:
     log.delayed("a", 1, __DMQ_DUE=f"{START_MS + 990}:0:0")
     log.delayed("b", 1, __DMQ_DUE=f"{START_MS + 5}:0:0")  # another record's, copied by a client
     log.copy("a", 1)
@@ -126,7 +126,7 @@ def test_the_due_time_in_the_record_counts_if_it_is_its_own(log: LogWriter, tmp_
     assert lateness_ms(tmp_path, TABLE) == [0, 10]
 
 
-def test_a_due_time_that_is_not_arrival_plus_level_is_wrong(log: LogWriter, tmp_path: Path) -> None:
+def test_due_time_other_than_arrival_plus_level_is_wrong(log: LogWriter, tmp_path: Path) -> None:
     log.delayed("a", 1, __DMQ_DUE=f"{START_MS + 9000}:0:0")
     log.copy("a", 1, late_ms=9000)
     log.delayed("b", 1, __DMQ_DUE=f"{BORN_MS + 999}:0:1")
@@ -135,28 +135,28 @@ def test_a_due_time_that_is_not_arrival_plus_level_is_wrong(log: LogWriter, tmp_
     assert verdict(tmp_path, acknowledged="a b").wrong_due == ("a", "b")
 
 
-def test_a_copy_with_another_body_is_altered(log: LogWriter, tmp_path: Path) -> None:
+def test_copy_with_another_body_is_altered(log: LogWriter, tmp_path: Path) -> None:
     log.delayed("a", 1)
     log.copy("a", 1, body=b"other")
     log.write()
     assert verdict(tmp_path, acknowledged="a").altered == ("a",)
 
 
-def test_what_a_new_group_does_not_read_is_missing(log: LogWriter, tmp_path: Path) -> None:
+def test_message_not_read_by_a_new_group_is_missing(log: LogWriter, tmp_path: Path) -> None:
     log.delayed("a", 1)
     log.copy("a", 1)
     log.write()
     assert verdict(tmp_path, acknowledged="a", read="").missing_for_group == ("a",)
 
 
-def test_a_copy_without_a_scheduled_record_makes_no_sense(log: LogWriter, tmp_path: Path) -> None:
+def test_copy_without_scheduled_record_makes_the_log_invalid(log: LogWriter, tmp_path: Path) -> None:
     log.copy("a", 1)
     log.write()
     with pytest.raises(BadLogError, match="never scheduled"):
         verdict(tmp_path, acknowledged="a")
 
 
-def test_a_torn_record_ends_the_log(log: LogWriter, tmp_path: Path) -> None:
+def test_torn_record_ends_the_log(log: LogWriter, tmp_path: Path) -> None:
     log.delayed("a", 1)
     log.write()
     end = log_end(tmp_path)
@@ -168,7 +168,7 @@ def test_a_torn_record_ends_the_log(log: LogWriter, tmp_path: Path) -> None:
     assert log_end(tmp_path) == end
 
 
-def test_data_behind_an_end_in_an_earlier_segment_is_damage(log: LogWriter, tmp_path: Path) -> None:
+def test_data_after_the_end_in_an_earlier_segment_is_damage(log: LogWriter, tmp_path: Path) -> None:
     for number in range(40):
         log.delayed(f"k{number}", 1)
     log.write()
@@ -180,7 +180,7 @@ def test_data_behind_an_end_in_an_earlier_segment_is_damage(log: LogWriter, tmp_
         list(records(tmp_path))
 
 
-def test_attempts_are_read_by_outcome(tmp_path: Path) -> None:
+def test_attempts_are_grouped_by_outcome(tmp_path: Path) -> None:
     path = tmp_path / "attempts"
     path.write_text("A k1 3 7 0\nF k2 1 RemotingTimeoutException\n")
     assert read_attempts(path) == Attempts(acknowledged={"k1": 3}, failed={"k2": 1})

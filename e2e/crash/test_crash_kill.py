@@ -34,7 +34,7 @@ def ours() -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("seed", [SEED, *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS_LONG)])
-def test_kill_among_20000_delayed_messages_loses_none_and_repeats_none(
+def test_kill_among_20000_delayed_messages_loses_and_repeats_none(
     ours: Cluster, load: LoadProgram, seed: int, tmp_path: Path
 ) -> None:
     verdict = run(ours, load, Plan(seed=seed))
@@ -43,7 +43,7 @@ def test_kill_among_20000_delayed_messages_loses_none_and_repeats_none(
 
 
 @pytest.mark.long
-def test_five_kills_in_one_run_lose_none_and_repeat_none(ours: Cluster, load: LoadProgram, tmp_path: Path) -> None:
+def test_five_kills_in_one_run_lose_and_repeat_none(ours: Cluster, load: LoadProgram, tmp_path: Path) -> None:
     verdict = run(ours, load, Plan(seed=100, messages=40_000, kills=5, rate=2_000))
     print(verdict.text())
     _assert_clean(verdict, ours, tmp_path)
@@ -51,7 +51,7 @@ def test_five_kills_in_one_run_lose_none_and_repeat_none(ours: Cluster, load: Lo
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("point", [f"{name}:{times}" for name, times in POINTS_WHILE_SERVING.items()])
-def test_kill_at_a_named_point_loses_none_and_repeats_none(load: LoadProgram, point: str, tmp_path: Path) -> None:
+def test_kill_at_a_named_point_loses_and_repeats_none(load: LoadProgram, point: str, tmp_path: Path) -> None:
     # Config files are saved often here, so that their renames happen while messages are in flight.
     cluster = OurCluster(config={**CONFIG, "flushDelayOffsetInterval": "1000", "flushConsumerOffsetInterval": "1000"})
     _kill_at(cluster, point)
@@ -67,7 +67,7 @@ def test_kill_at_a_named_point_loses_none_and_repeats_none(load: LoadProgram, po
         cluster.close()
 
 
-def test_kill_in_recovery_at_truncation_loses_none_and_repeats_none(
+def test_kill_in_recovery_at_truncation_loses_and_repeats_none(
     ours: Cluster, load: LoadProgram, tmp_path: Path
 ) -> None:
     plan = Plan(seed=2)
@@ -85,7 +85,7 @@ def test_kill_in_recovery_at_truncation_loses_none_and_repeats_none(
     _assert_clean(verdict, ours, tmp_path)
 
 
-def test_an_unknown_kill_point_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_kill_point_is_rejected(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["kill_points.py", "no-such-point:1", "standalone"])
     with pytest.raises(SystemExit) as ended:
         kill_points.main()
@@ -94,7 +94,7 @@ def test_an_unknown_kill_point_is_refused(capsys: pytest.CaptureFixture[str], mo
 
 
 @pytest.mark.long
-def test_the_harness_sees_what_the_real_broker_repeats_after_a_kill(load: LoadProgram) -> None:
+def test_harness_detects_repeated_messages_of_rocketmq_after_a_kill(load: LoadProgram) -> None:
     cluster = new_cluster("real")
     try:
         verdict = run(cluster, load, Plan(seed=3))

@@ -98,7 +98,7 @@ def _assert_clean(verdict: RetryVerdict, cluster: Cluster, evidence_path: Path) 
     assert verdict.is_clean, f"{verdict.text()}\nstore and log: {evidence_path}"
 
 
-def test_the_judge_sees_what_was_lost_doubled_or_committed_wrongly(cluster: Cluster) -> None:
+def test_judge_detects_lost_duplicated_and_wrongly_committed_retries(cluster: Cluster) -> None:
     cluster.start()
     load = RetryLoad(cluster.listen_port, QUEUES * 3)
     load.start()

@@ -45,7 +45,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("seed", [SEED, *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS_LONG)])
-def test_kill_among_transactions_gives_each_its_fate(cluster: Cluster, seed: int, tmp_path: Path) -> None:
+def test_kill_among_transactions_keeps_the_outcome_of_each(cluster: Cluster, seed: int, tmp_path: Path) -> None:
     crash = crashes.at_an_instant(cluster, seed, EARLIEST_KILL_S, LATEST_KILL_S)
     _assert_clean(_run(cluster, crash), cluster, tmp_path)
 
@@ -63,12 +63,12 @@ def test_kill_among_transactions_gives_each_its_fate(cluster: Cluster, seed: int
         "segment-roll:2",
     ],
 )
-def test_kill_at_a_named_point_gives_each_its_fate(cluster: Cluster, point: str, tmp_path: Path) -> None:
+def test_kill_at_a_named_point_keeps_the_outcome_of_each(cluster: Cluster, point: str, tmp_path: Path) -> None:
     crash = crashes.at_a_point(cluster, point, LIMIT_S)
     _assert_clean(_run(cluster, crash), cluster, tmp_path)
 
 
-def test_the_judge_sees_what_was_lost_doubled_or_wrongly_shown(cluster: Cluster) -> None:
+def test_judge_detects_lost_duplicated_and_wrongly_visible_messages(cluster: Cluster) -> None:
     cluster.start()
     load = TransactionLoad(cluster.listen_port, 40)
     read = _settle(cluster, load)

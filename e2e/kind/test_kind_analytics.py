@@ -43,9 +43,7 @@ def spark_operator(lab: Lab) -> Iterator[SparkOperator]:
     made.uninstall()
 
 
-def test_without_the_spark_operator_a_broker_serves_and_says_what_to_install(
-    lab: Lab, spaces: Callable[..., Space]
-) -> None:
+def test_broker_without_spark_operator_runs_and_reports_what_to_install(lab: Lab, spaces: Callable[..., Space]) -> None:
     SparkOperator(lab).remove_definitions()
     space = spaces("nospark")
     space.apply(objects.topic("orders", queues=4))
@@ -63,7 +61,7 @@ def test_without_the_spark_operator_a_broker_serves_and_says_what_to_install(
 
 
 @pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_schedule_analyses_what_was_sent_and_keeps_as_many_runs_as_asked(
+def test_scheduled_run_analyses_sent_messages_and_keeps_the_configured_number_of_runs(
     lab: Lab, spark_operator: SparkOperator, spaces: Callable[..., Space], note: Callable[..., None], runs: int
 ) -> None:
     space = spaces("analytics")
@@ -120,7 +118,7 @@ def run_again(space: Space, name_servers: str, first: Manifest) -> None:
 
 
 @pytest.mark.long
-def test_a_run_on_demand_reads_the_volumes_of_both_groups_one_after_the_other(
+def test_run_on_demand_reads_volumes_of_both_groups_sequentially(
     lab: Lab, spark_operator: SparkOperator, spaces: Callable[..., Space]
 ) -> None:
     space = spaces("volumes")
@@ -167,7 +165,7 @@ def test_a_run_on_demand_reads_the_volumes_of_both_groups_one_after_the_other(
 
 
 @pytest.mark.long
-def test_runs_that_cannot_be_end_with_a_reason_and_a_sentence_and_leave_nothing_running(
+def test_impossible_runs_fail_with_reason_and_message_and_leave_nothing_running(
     lab: Lab, spark_operator: SparkOperator, spaces: Callable[..., Space]
 ) -> None:
     space = spaces("failing", client=False)

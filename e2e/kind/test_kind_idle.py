@@ -17,7 +17,7 @@ WATCHED_S = 60.0
 SETTLING_S = 15.0
 
 
-def test_a_settled_broker_costs_next_to_nothing(
+def test_idle_broker_costs_almost_nothing(
     lab: Lab, operator: Operator, spaces: Callable[..., Space], note: Callable[..., None]
 ) -> None:
     space = spaces("idle", client=False)

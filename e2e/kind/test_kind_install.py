@@ -17,7 +17,7 @@ LEVEL_1S = objects.LEVEL_OF["1s"]
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_a_chart_and_one_broker_bring_the_first_delayed_message(
+def test_chart_and_one_broker_deliver_the_first_delayed_message(
     operator: Operator, spaces: Callable[..., Space], note: Callable[..., None]
 ) -> None:
     space = spaces("first")
@@ -74,7 +74,7 @@ def _keep_what_kubectl_shows(space: Space) -> None:
     assert "Scheduler" in described
 
 
-def test_two_brokers_of_one_name_in_two_namespaces_know_nothing_of_each_other(
+def test_brokers_with_one_name_in_two_namespaces_are_independent(
     spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
     both = [spare(), spare()]
@@ -97,7 +97,7 @@ def test_two_brokers_of_one_name_in_two_namespaces_know_nothing_of_each_other(
     note(messages_each=50, lost=0, mixed=0)
 
 
-def test_what_is_kept_of_a_failure_can_be_read(lab: Lab, operator: Operator, spaces: Callable[..., Space]) -> None:
+def test_evidence_of_a_failure_is_readable(lab: Lab, operator: Operator, spaces: Callable[..., Space]) -> None:
     space = spaces("evidence")
     folder = collect(lab.cluster, "evidence of nothing", [space.name], [operator.namespace])
     assert folder.parent == EVIDENCE_PATH

@@ -14,7 +14,7 @@ BROKER = "broker.delaymq.io"
 LEVELS = "delaylevelconfig.delaymq.io"
 
 
-def test_changed_levels_reach_running_brokers_without_a_restart_and_pending_messages_keep_their_time(
+def test_changed_levels_reach_brokers_without_restart_and_pending_messages_keep_due_times(
     spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
     space = spare()
@@ -54,7 +54,7 @@ def test_changed_levels_reach_running_brokers_without_a_restart_and_pending_mess
     note(reached_after_s=reached_s, restarts=0, **verdict.figures())
 
 
-def test_levels_in_use_are_kept_and_go_with_their_last_broker(
+def test_levels_in_use_are_kept_until_their_last_broker_is_deleted(
     spaces: Callable[..., Space], note: Callable[..., None]
 ) -> None:
     space = spaces("shared", client=False)
@@ -77,7 +77,7 @@ def test_levels_in_use_are_kept_and_go_with_their_last_broker(
     note(sentence=state["message"], gone_after_s=time.monotonic() - began)
 
 
-def test_a_broker_waits_for_levels_that_are_missing_and_starts_when_they_come(spaces: Callable[..., Space]) -> None:
+def test_broker_waits_for_missing_levels_and_starts_when_they_appear(spaces: Callable[..., Space]) -> None:
     space = spaces("nolevels", client=False)
     space.apply_broker(delayLevelConfigRef={"name": "later"})
     state = space.wait_condition(BROKER, "demo", "Degraded", reason="DelayLevelConfigMissing")

@@ -46,7 +46,7 @@ def nodes(lab: Lab) -> Iterator[LostNodes]:
         made.give_back(node)
 
 
-def test_a_lost_node_takes_its_broker_along_and_gives_it_back_with_all_delays(
+def test_broker_of_a_lost_node_returns_with_the_node_and_all_pending_messages(
     lab: Lab, operator: Operator, spaces: Callable[..., Space], nodes: LostNodes,
     note: Callable[..., None],
 ) -> None:  # fmt: skip

@@ -19,7 +19,7 @@ KILLS = 4
 KILL_EVERY_S = 6.0
 
 
-def test_an_operator_killed_again_and_again_in_a_roll_still_ends_it_with_no_send_failed(
+def test_operator_killed_repeatedly_during_a_rollout_completes_it_without_failed_sends(
     lab: Lab, operator: Operator, spaces: Callable[..., Space], note: Callable[..., None]
 ) -> None:
     space = spaces("killed")
@@ -63,7 +63,7 @@ def test_an_operator_killed_again_and_again_in_a_roll_still_ends_it_with_no_send
     note(kills=killed, rolled_s=rolled_s, **verdict.figures())
 
 
-def test_an_upgraded_operator_restarts_no_broker(
+def test_upgraded_operator_restarts_no_broker(
     lab: Lab, operator: Operator, spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
     space = spare()
@@ -92,7 +92,7 @@ def test_an_upgraded_operator_restarts_no_broker(
     note(upgraded_s=upgraded_s, restarts=0, up_to_date=f"{up_to_date.get('status')} {up_to_date.get('reason')}")
 
 
-def test_what_others_change_is_repaired_and_what_is_theirs_is_left_alone(
+def test_foreign_changes_of_managed_fields_are_reverted_and_other_fields_are_kept(
     operator: Operator, spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
     space = spare()
@@ -130,7 +130,7 @@ def test_what_others_change_is_repaired_and_what_is_theirs_is_left_alone(
     note(repaired_s=repaired_s, restarts=0)
 
 
-def test_definitions_are_upgraded_while_resources_and_brokers_live_on(
+def test_crds_are_upgraded_while_resources_and_brokers_remain(
     lab: Lab, operator: Operator, spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
     space = spare()

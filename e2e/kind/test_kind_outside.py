@@ -19,7 +19,7 @@ BROKER_PORT = 30911
 BROKER = "broker.delaymq.io"
 
 
-def test_clients_on_the_machine_use_a_broker_by_node_ports(
+def test_external_clients_use_a_broker_through_node_ports(
     lab: Lab, spaces: Callable[..., Space], note: Callable[..., None], tmp_path: Path
 ) -> None:
     space = spaces("outside")
@@ -56,7 +56,7 @@ def test_clients_on_the_machine_use_a_broker_by_node_ports(
     note(addresses=route["addresses"], java_acknowledged=sent["acknowledged"], **verdict.figures())
 
 
-def test_ports_that_are_taken_and_addresses_that_do_not_come_are_told_in_a_condition(
+def test_occupied_node_ports_and_missing_addresses_are_reported_in_a_condition(
     spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
     space = spare()

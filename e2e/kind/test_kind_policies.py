@@ -44,7 +44,9 @@ DENY_ALL = {
 }
 
 
-def test_the_matrix_is_what_pods_meet(spaces: Callable[..., Space], note: Callable[..., None]) -> None:
+def test_access_from_pods_matches_the_documented_matrix(
+    spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
     inside, outside = spaces("policies"), spaces("policies-far")
     # Without a schedule no run begins, so no Spark operator is needed.
     inside.broker_ready(size=1, analytics={})

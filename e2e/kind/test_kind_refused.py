@@ -36,7 +36,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-def test_the_api_server_refuses_bad_specs_with_a_sentence_that_helps(
+def test_api_server_rejects_invalid_specs_with_helpful_messages(
     lab: Lab, spaces: Callable[..., Space], note: Callable[..., None]
 ) -> None:
     space = spaces("refused", client=False)
@@ -54,7 +54,7 @@ def test_the_api_server_refuses_bad_specs_with_a_sentence_that_helps(
     note(refused=len(said))
 
 
-def test_volumes_do_not_shrink_and_identities_do_not_change(operator: Operator, spaces: Callable[..., Space]) -> None:
+def test_volumes_cannot_shrink_and_identities_cannot_change(operator: Operator, spaces: Callable[..., Space]) -> None:
     space = spaces("fixed", client=False)
     # Paused: these are questions to the API server only.
     space.apply(objects.broker(paused=True), objects.topic("orders"))
@@ -75,7 +75,7 @@ def test_volumes_do_not_shrink_and_identities_do_not_change(operator: Operator, 
             space.apply(manifest)
 
 
-def test_a_bad_setting_touches_no_running_pod_and_is_taken_back_by_a_good_one(
+def test_invalid_setting_affects_no_running_pod_and_is_cleared_by_a_valid_one(
     spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
     space = spare()

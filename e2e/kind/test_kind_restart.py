@@ -88,13 +88,11 @@ def _wait_other_process(space: Space, before: dict[str, object]) -> None:
     wait_until(f"{POD} is ready with another process", ask, timeout_s=90)
 
 
-def test_a_deleted_pod_loses_no_delayed_message_and_hands_none_over_twice(
-    demo: Space, note: Callable[..., None]
-) -> None:
+def test_deleted_pod_loses_no_delayed_message_and_delivers_none_twice(demo: Space, note: Callable[..., None]) -> None:
     _pod_away(demo, "deleted", lambda: demo.kubectl("delete", "pod", POD, "--wait=false"), note)
 
 
-def test_a_process_killed_by_9_loses_no_delayed_message_and_hands_none_over_twice(
+def test_process_killed_by_sigkill_loses_no_delayed_message_and_delivers_none_twice(
     demo: Space, note: Callable[..., None]
 ) -> None:
     _pod_away(demo, "killed", lambda: demo.kill_broker_process(POD), note)
@@ -111,7 +109,7 @@ def test_a_process_killed_by_9_loses_no_delayed_message_and_hands_none_over_twic
     assert state["reason"] == resumed["verdict"], state
 
 
-def test_a_restart_of_a_single_group_leaves_a_short_gap(demo: Space, note: Callable[..., None]) -> None:
+def test_restart_of_a_single_group_causes_only_a_short_gap(demo: Space, note: Callable[..., None]) -> None:
     demo.apply(objects.topic("gap", queues=4))
     demo.wait_condition("topic.delaymq.io", "gap", "Ready", reason="InEveryGroup")
     uid = demo.pod(POD)["metadata"]["uid"]

@@ -23,7 +23,7 @@ JAVA_TIMEOUT_MS = 15_000
 ROLL_TIMEOUT_S = 240
 
 
-def test_a_bad_image_stops_the_roll_at_its_first_pod_and_a_good_one_ends_it(
+def test_invalid_image_stops_the_rollout_at_its_first_pod_and_a_valid_one_completes_it(
     lab: Lab, spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
     space = spare()
@@ -58,7 +58,7 @@ def _ready(pod: dict[str, Any]) -> bool:
     return condition(pod, "Ready").get("status") == "True"
 
 
-def test_a_rolling_update_of_two_groups_fails_no_send_and_loses_no_message(
+def test_rolling_update_of_two_groups_fails_no_send_and_loses_no_message(
     lab: Lab, spaces: Callable[..., Space], note: Callable[..., None], tmp_path: Path
 ) -> None:
     space = spaces("rolling")

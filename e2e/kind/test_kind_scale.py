@@ -14,7 +14,7 @@ BROKER = "broker.delaymq.io"
 SURPLUS_POD = "demo-broker-1-0"
 
 
-def test_a_broker_grows_by_a_group_and_gives_one_up_only_when_nothing_is_left_in_it(
+def test_broker_scales_out_by_a_group_and_removes_it_only_when_it_is_empty(
     spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
     space = spare()
@@ -77,7 +77,7 @@ def test_a_broker_grows_by_a_group_and_gives_one_up_only_when_nothing_is_left_in
     note(scale_out_s=out_s, removed_after_last_message_s=in_s, blocked=blocked["message"], **verdict.figures())
 
 
-def test_an_annotation_lets_a_group_go_with_what_it_holds(
+def test_annotation_forces_removal_of_a_group_with_its_messages(
     spaces: Callable[..., Space], note: Callable[..., None]
 ) -> None:
     space = spaces("force")

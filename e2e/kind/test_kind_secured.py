@@ -35,7 +35,7 @@ CA_PATH = "/tmp/ca.crt"
 TLS = {"tls_ca": CA_PATH, "tls_server_name": SERVER_NAME}
 
 
-def test_a_broker_with_accounts_and_a_certificate_is_served_to_who_has_them(
+def test_broker_with_accounts_and_certificate_serves_only_clients_that_have_them(
     spaces: Callable[..., Space], note: Callable[..., None], tmp_path: Path
 ) -> None:
     space = spaces("secured")
@@ -91,7 +91,7 @@ def test_a_broker_with_accounts_and_a_certificate_is_served_to_who_has_them(
     note(ready_s=ready_s, new_account_s=account_s, new_certificate_s=certificate_s, restarts=0, **verdict.figures())
 
 
-def test_a_running_broker_is_left_alone_until_the_secrets_are_there(
+def test_running_broker_is_unchanged_until_its_secrets_exist(
     spare: Callable[[], Space], note: Callable[..., None], tmp_path: Path
 ) -> None:
     space = spare()

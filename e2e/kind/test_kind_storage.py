@@ -14,7 +14,7 @@ BROKER = "broker.delaymq.io"
 CLAIM = "store-demo-broker-0-0"
 
 
-def test_a_volume_grows_with_messages_pending_and_no_pod_restarts(
+def test_volume_grows_while_messages_are_pending_and_no_pod_restarts(
     spaces: Callable[..., Space], note: Callable[..., None]
 ) -> None:
     space = spaces("grow")
@@ -50,7 +50,9 @@ def test_a_volume_grows_with_messages_pending_and_no_pod_restarts(
     note(grown_s=grown_s, restarts=0, **verdict.figures())
 
 
-def test_a_class_that_cannot_grow_is_told_in_a_condition(spare: Callable[[], Space], note: Callable[..., None]) -> None:
+def test_storage_class_that_cannot_expand_is_reported_in_a_condition(
+    spare: Callable[[], Space], note: Callable[..., None]
+) -> None:
     space = spare()
     before = space.pod_uids()
     space.apply_broker(storage={"size": "256Mi"})
@@ -60,7 +62,7 @@ def test_a_class_that_cannot_grow_is_told_in_a_condition(spare: Callable[[], Spa
     note(sentence=state["message"])
 
 
-def test_a_deleted_broker_finds_its_messages_again_when_it_is_made_anew(
+def test_recreated_broker_finds_the_messages_of_the_deleted_one(
     spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
     space = spare()

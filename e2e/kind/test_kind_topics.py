@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(240)
 TOPIC = "topic.delaymq.io"
 
 
-def test_a_topic_lives_with_its_resource(spaces: Callable[..., Space], note: Callable[..., None]) -> None:
+def test_topic_follows_the_life_cycle_of_its_resource(spaces: Callable[..., Space], note: Callable[..., None]) -> None:
     space = spaces("topics")
     space.apply(objects.topic("orders", queues=4), objects.topic("kept", queues=2, deletionPolicy="Retain"))
     name_servers = space.broker_ready()
@@ -58,7 +58,7 @@ def test_a_topic_lives_with_its_resource(spaces: Callable[..., Space], note: Cal
     note(changes_s=changed_s, conflict=conflict["message"])
 
 
-def test_a_topic_lets_go_of_a_broker_that_is_gone_and_volumes_go_where_asked_for(
+def test_topic_can_be_deleted_after_its_broker_and_volumes_are_deleted_on_request(
     spaces: Callable[..., Space], note: Callable[..., None]
 ) -> None:
     space = spaces("orphan", client=False)

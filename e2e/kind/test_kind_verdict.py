@@ -12,7 +12,7 @@ def logged(key: str, *copies_ms: int, due_ms: int = 100) -> Logged:
     return Logged(key=key, level=1, due_ms=due_ms, stored_ms=0, copies_ms=copies_ms)
 
 
-def test_messages_handed_over_once_and_after_their_time_are_clean_with_their_lateness() -> None:
+def test_messages_delivered_once_after_their_due_time_are_clean_with_their_lateness() -> None:
     verdict = judge([sent("a"), sent("b")], [[logged("a", 103)], [logged("b", 110, due_ms=105)]])
     verdict.assert_clean()
     verdict.assert_no_send_failed()
@@ -33,13 +33,13 @@ def test_messages_handed_over_once_and_after_their_time_are_clean_with_their_lat
         (judge([sent("a", failure="refused")], [[]]), "nothing was acknowledged"),
     ],
 )
-def test_a_breach_is_told_by_its_name(verdict: Verdict, said: str) -> None:
+def test_violation_is_reported_by_its_name(verdict: Verdict, said: str) -> None:
     with pytest.raises(AssertionError) as raised:
         verdict.assert_clean()
     assert said in str(raised.value)
 
 
-def test_a_failed_send_is_no_loss_and_a_second_attempt_in_another_log_is_counted_apart() -> None:
+def test_failed_send_is_not_lost_and_a_copy_in_another_log_is_counted_separately() -> None:
     verdict = judge(
         [sent("a"), sent("f", failure="timeout")], [[logged("a", 103), logged("f", 103)], [logged("a", 104)]]
     )
@@ -49,7 +49,7 @@ def test_a_failed_send_is_no_loss_and_a_second_attempt_in_another_log_is_counted
         verdict.assert_no_send_failed()
 
 
-def test_the_longest_gap_is_between_answers_not_between_failures() -> None:
+def test_longest_gap_is_measured_between_successful_sends() -> None:
     sends = [sent("a", ended_ms=1000), sent("b", ended_ms=1500, failure="refused"), sent("c", ended_ms=3250)]
     assert longest_gap_s(sends) == 2.25
     assert longest_gap_s([]) == 0

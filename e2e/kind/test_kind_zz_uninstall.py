@@ -25,7 +25,7 @@ def without_operator(lab: Lab, operator: Operator) -> Iterator[Operator]:
     operator.install()
 
 
-def test_an_uninstalled_chart_leaves_brokers_and_messages(
+def test_uninstalled_chart_leaves_brokers_and_messages(
     lab: Lab, operator: Operator, spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
     space = spare()
@@ -60,7 +60,7 @@ def operator_pods_run(operator: Operator) -> bool:
     return any("deletionTimestamp" not in pod["metadata"] for pod in pods)
 
 
-def test_an_operator_of_one_namespace_needs_roles_only_and_sees_no_other(
+def test_operator_limited_to_one_namespace_needs_only_roles_and_ignores_other_namespaces(
     lab: Lab, without_operator: Operator, note: Callable[..., None]
 ) -> None:
     own = lab.space("own", client=False)
