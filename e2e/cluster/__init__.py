@@ -1,6 +1,6 @@
 """Real Kubernetes clusters for tests, created by kind, even on a machine without access to an image registry.
 
-`Cluster.create` is all that a test needs; `why_not` says in a sentence where that cannot be. See README.md.
+Tests need only `Cluster.create`; `why_not` returns the reason if this machine cannot run clusters. See README.md.
 """
 
 from cluster.errors import ClusterError

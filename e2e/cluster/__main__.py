@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End as by Ctrl-C: programs that were started are ended, and what is half done is removed."""
+    """Exit as after Ctrl-C: stop the programs that were started and remove incomplete results."""
     raise SystemExit(128 + number)
 
 
@@ -69,7 +69,7 @@ def _up(arguments: argparse.Namespace) -> None:
 
 
 def _say(text: str) -> None:
-    """Print in addition the variables for a shell: `eval "$(python -m cluster create demo)"`."""
+    """Print the variables for a shell as well: `eval "$(python -m cluster create demo)"`."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -103,7 +103,7 @@ def _down(arguments: argparse.Namespace) -> None:
             if found is not None:
                 found.delete()
     if not dockerd.down(force=arguments.force):
-        raise ClusterError("another run uses Docker: wait for its end, or say --force")
+        raise ClusterError("another run uses Docker: wait until it ends, or use --force")
 
 
 def _status(arguments: argparse.Namespace) -> None:
@@ -133,7 +133,7 @@ def _clusters() -> list[str]:
 def _clean(arguments: argparse.Namespace) -> None:
     if arguments.all:
         if not dockerd.down():
-            raise ClusterError("another run uses Docker: wait for its end")
+            raise ClusterError("another run uses Docker: wait until it ends")
         build.clean_all()
     else:
         if not build.tidy(unused_after_s=0):

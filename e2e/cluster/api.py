@@ -19,7 +19,7 @@ from cluster.errors import ClusterError
 TIMEOUT_S = 30
 SHOWN_BYTES = 1000
 DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-"""Discovery of all groups in two answers (Kubernetes 1.30 and later)."""
+"""Discovery of all groups in two responses (Kubernetes 1.30 and later)."""
 
 
 class Resource(NamedTuple):
@@ -54,7 +54,7 @@ class ApiReader:
         self._resources: dict[str, Resource] = {}
 
     def get(self, kind: str, name: str | None, namespace: str | None, selector: str | None) -> dict[str, Any]:
-        """Return an object, or without a name a list of all that match ``selector``. NotFoundError if there is none."""
+        """Return an object, or without a name a list of all that match ``selector``. NotFoundError if it is missing."""
         resource = self._resource(kind)
         found = self._ask(resource.path_of(name, namespace), selector=selector)
         for item in found.get("items", []):
@@ -63,7 +63,7 @@ class ApiReader:
 
     def _resource(self, kind: str) -> Resource:
         if kind not in self._resources:
-            # Also for a definition that came after the last look.
+            # Definitions may have been added since the last discovery.
             groups = [group for path in ("/api", "/apis") for group in self._ask(path, accept=DISCOVERY)["items"]]
             self._resources = resources_by_name(groups)
         if kind not in self._resources:
@@ -91,14 +91,14 @@ class ApiReader:
         with self._connecting:
             if self._client is None:
                 client = config.new_client_from_config(str(self._kubeconfig), context=self._context)
-                # It is on this machine.
+                # The API server is on this machine.
                 client.configuration.proxy = None
                 self._client = client
             return self._client
 
 
 def resources_by_name(groups: list[dict[str, Any]]) -> dict[str, Resource]:
-    """Return resources by name; of several, the first group's, as in kubectl."""
+    """Return resources by name; if several have the same name, the first group's, as in kubectl."""
     found: dict[str, Resource] = {}
     for group in groups:
         group_name = group["metadata"].get("name", "")

@@ -22,13 +22,13 @@ TAR_TIMEOUT_S = 600
 COMPRESS_TIMEOUT_S = 600
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""What a shell calls a machine → what images and Debian call it."""
+"""Machine name of the kernel → architecture name in images and Debian."""
 
 
 def architecture() -> str:
     machine = platform.machine()
     if machine not in ARCHITECTURES:
-        raise ClusterError(f"images cannot be made on {machine}, only on {', '.join(ARCHITECTURES)}")
+        raise ClusterError(f"images cannot be built on {machine}, only on {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[machine]
 
 
@@ -93,14 +93,14 @@ def write_archive(target: Path, layers: Mapping[str, Path], images: Sequence[Ima
 
 
 def write_compressed(target: Path, layers: Mapping[str, Path], images: Sequence[Image], *, owners: bool) -> None:
-    """As `write_archive`, then compressed: ``target`` ends in ``.zst``."""
+    """Write the images as `write_archive` does, compressed; ``target`` ends in ``.zst``."""
     plain = target.with_suffix("")
     write_archive(plain, layers, images, owners=owners)
     run(["zstd", "-q", "-3", "-T0", "--rm", plain, "-o", target], timeout_s=COMPRESS_TIMEOUT_S)
 
 
 def layer_digests(archive: Path) -> list[str]:
-    """The sha256 of every layer in a plain archive."""
+    """Return the SHA-256 digests of all layers of an uncompressed archive."""
     with tarfile.open(archive) as content:
         return [Path(name).parent.name for name in content.getnames() if name.endswith("/layer.tar")]
 

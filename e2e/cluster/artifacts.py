@@ -1,11 +1,11 @@
 """Cache of expensive artifacts, each built once and stored under a hash of its inputs.
 
-An artifact is a folder. It is made in a draft folder and renamed, so an interrupted run leaves none that is half
-done; a lock file keeps two runs from making the same one. A changed input gives another name, and only what depends on
-it is made again.
+An artifact is a folder. It is built in a draft folder, which is then renamed, so an interrupted run leaves no partial
+artifact. A lock file prevents two runs from building the same artifact. A changed input changes the key of the artifact
+and of its dependents, and only these are rebuilt.
 
-Runs that build hold a shared lock; what they share (Go's caches, artifacts of other checkouts) is removed only by who
-holds it alone.
+Builds hold a shared lock. Files that they share (Go's caches, artifacts of other checkouts) are removed only under the
+exclusive lock.
 """
 
 import contextlib
@@ -29,10 +29,10 @@ from cluster.errors import ClusterError
 from cluster.paths import artifacts_path, cache_path
 
 UNUSED_AFTER_S = 14 * 24 * 3600
-"""Another checkout may still use a former recipe's result: it goes only when nobody took it for so long."""
+"""Another checkout may still use an outdated artifact, so it is removed only if it was unused for this time."""
 LOCK_TIMEOUT_S = 6 * 3600
-"""A run that ended holds no lock, and every program of a run has a limit: six hours are more than the limits of all
-parts of a node image together. Who waits longer waits for a run that was stopped.
+"""A run that ended holds no lock, and every program of a run has a time limit. Six hours exceed the sum of the limits
+of all parts of a node image: a longer wait means that the other run is suspended.
 """
 
 DRAFT = ".draft-"
@@ -41,7 +41,7 @@ REMOVED = ".removed-"
 
 @dataclass(frozen=True)
 class Artifact:
-    """``make(draft, log)`` fills the empty folder ``draft``."""
+    """An artifact; ``make(draft, log)`` fills the empty folder ``draft``."""
 
     name: str
     inputs: tuple["str | Path | Artifact", ...]
@@ -87,7 +87,7 @@ class Artifact:
             draft.chmod(0o755)
             self.make(draft, log)
             draft.rename(self.path)
-        except OSError as e:  # the disk is full, or the cache is another user's
+        except OSError as e:  # the disk is full, or the cache belongs to another user
             raise ClusterError(f"{self.name} cannot be built: {e}") from e
         finally:
             remove_draft(draft)
@@ -95,12 +95,12 @@ class Artifact:
 
 
 def content_digest(path: Path, *, leave_out: tuple[str, ...] = ()) -> bytes:
-    """Digest over names, modes and contents of a file or of all files below a folder.
+    """Return a digest of names, modes and contents of a file or of all files below a folder.
 
-    A path with a part that ends in one of ``leave_out`` does not count.
+    Paths with a part that ends in one of ``leave_out`` are ignored.
     """
     if not path.exists():
-        raise ClusterError(f"{path} is missing: the checkout is not complete")
+        raise ClusterError(f"{path} is missing: the checkout is incomplete")
     digest = hashlib.sha256()
     found = [path] if path.is_file() else sorted(path.rglob("*"))
     files = [
@@ -169,7 +169,7 @@ def remove_drafts(name: str) -> None:
 
 
 def remove_all_drafts() -> None:
-    """Remove the drafts of killed builds, of any name; those of builds that run are locked and stay."""
+    """Remove drafts of killed builds, of any name; drafts of running builds are locked and kept."""
     names = {draft.name.removeprefix(DRAFT).rpartition("-")[0] for draft in artifacts_path().glob(f"{DRAFT}*-*")}
     for name in sorted(names):
         if (lock := locks.take(lock_path(name))) is not None:
@@ -178,9 +178,9 @@ def remove_all_drafts() -> None:
 
 
 def remove_draft(folder: Path) -> None:
-    """Remove a folder in which programs may still run and have something mounted: they outlive a killed build.
+    """Remove a draft. Programs of a killed build may still run in it, and file systems may still be mounted.
 
-    Raises ClusterError when something stays mounted: to remove files there would be to remove them from the machine.
+    Raises ClusterError if one cannot be unmounted: removing files below it would remove them from the machine.
     """
     if not folder.exists():
         return
@@ -191,7 +191,7 @@ def remove_draft(folder: Path) -> None:
 
 
 def remove_at_once(path: Path) -> None:
-    """Rename a folder, then remove it: an interrupted run leaves none under its name that looks whole."""
+    """Rename a folder, then remove it: an interrupted removal leaves no folder that looks complete."""
     remains = path.with_name(f"{REMOVED}{path.name}-{os.getpid()}")
     path.rename(remains)
     shutil.rmtree(remains, ignore_errors=True)
@@ -204,7 +204,7 @@ def remove_remains(folder: Path) -> None:
 
 
 def remove_unused(wanted: set[str], *, unused_after_s: float = UNUSED_AFTER_S) -> list[str]:
-    """Remove artifacts that are not in ``wanted`` (folder names) and that nobody took for long; gives their names."""
+    """Remove artifacts that are not in ``wanted`` (folder names) and long unused; return their names."""
     removed = []
     for folder in artifacts_path().glob("*-*"):
         if folder.name in wanted or folder.name.startswith("."):

@@ -15,7 +15,7 @@ from cluster.modes import KIND_NODE_IMAGES, wanted_image
 from cluster.paths import artifacts_path, cache_path, go_path
 
 API_SERVER = (programs.KUBE, programs.ETCD)
-"""Programs for tests against the API server alone; on every machine."""
+"""Programs for tests that need only an API server; available on every machine."""
 ORDINARY = (
     *API_SERVER,
     programs.KIND,
@@ -26,7 +26,7 @@ ORDINARY = (
     programs.SPARK_OPERATOR,
     node_image.NODE_IMAGE,
 )
-"""The longest first: what fails should fail early, and Go's cache is warm for the rest."""
+"""The slowest first: errors appear early, and Go's cache is filled for the rest."""
 # debootstrap uses one processor, so they are made concurrently with the others.
 DEBIAN_ROOTS = (
     debian.NODE_ROOT,
@@ -37,21 +37,21 @@ DEBIAN_ROOTS = (
 )
 ALL = {artifact.name: artifact for artifact in (*ORDINARY, *DEBIAN_ROOTS)}
 
-# Former versions made scratch folders outside of drafts, without a lock; no build takes so long.
+# Earlier versions created scratch folders outside of drafts, without a lock; no build takes this long.
 SCRATCH_UNUSED_AFTER_S = 24 * 3600
-ANOTHER_BUILDS = "another run builds: wait for its end"
+ANOTHER_BUILDS = "another run builds: wait until it ends"
 
 
 def build(names: Sequence[str] = (), *, log: Log = print, keep_go_cache: bool = False) -> None:
-    """Build the named artifacts, or all that this machine's clusters need; what is there is not built again.
+    """Build the named artifacts, or all that this machine's clusters need; existing ones are not rebuilt.
 
-    What another run builds now is waited for. Then Go's caches go (7 GB that only a build needs) unless
-    ``keep_go_cache``, and what nobody took for two weeks; a build that fails keeps them for the next one.
+    If another run is building an artifact, wait for it. Afterwards, remove Go's caches (7 GB that only builds need)
+    unless ``keep_go_cache``, and artifacts that were unused for two weeks; a failed build keeps them for the next one.
     Raises ClusterError.
     """
     unknown = [name for name in names if name not in ALL]
     if unknown:
-        raise ClusterError(f"nothing is called {', '.join(unknown)} here; there are {', '.join(ALL)}")
+        raise ClusterError(f"unknown artifacts: {', '.join(unknown)}; available: {', '.join(ALL)}")
     started = time.monotonic()
     wanted = [ALL[name] for name in names] if names else needed(log)
     missing = [artifact for artifact in wanted if not artifact.made]
@@ -65,7 +65,7 @@ def build(names: Sequence[str] = (), *, log: Log = print, keep_go_cache: bool = 
         beside(*(partial(_obtain, parts, log) for parts in (others, roots) if parts))
     state = f"built in {time.monotonic() - started:.0f} s" if missing else "nothing was missing"
     log(f"all {len(wanted)} parts are there, {state}: {artifacts_path()}")
-    # Another user's cache is not ours to tidy.
+    # The cache of another user is left to that user.
     if os.access(cache_path(), os.W_OK) and not tidy(log, keep_go_cache=keep_go_cache):
         log("another run builds: Go's caches stay until its end")
 
@@ -85,14 +85,14 @@ def needed(log: Log = print) -> Sequence[Artifact]:
         log(f"Docker has {image}: no node image is built")
         return (*API_SERVER, programs.SPARK_OPERATOR)
     if reason := requirements.why_no_build():
-        raise ClusterError(f"no {KIND_NODE_IMAGES} can be pulled, and {reason}")
+        raise ClusterError(f"none of {KIND_NODE_IMAGES} can be pulled, and {reason}")
     return tuple(ALL.values())
 
 
 def tidy(log: Log = print, *, keep_go_cache: bool = False, unused_after_s: float = artifacts.UNUSED_AFTER_S) -> bool:
-    """Remove what no checkout needs any more; nothing that a running cluster uses.
+    """Remove what no checkout needs any more and no running cluster uses.
 
-    False when another run builds: then all stays, for that run to remove.
+    Return False if another run is building: everything is kept then, and that run removes it.
     """
     with artifacts.nobody_builds() as alone:
         if not alone:
@@ -113,7 +113,7 @@ def tidy(log: Log = print, *, keep_go_cache: bool = False, unused_after_s: float
 
 
 def clean_all(log: Log = print) -> None:
-    """Remove the whole cache; Docker must be down. Raises ClusterError when another run builds."""
+    """Remove the whole cache; Docker must be down. Raises ClusterError if another run is building."""
     with artifacts.nobody_builds() as alone:
         if not alone:
             raise ClusterError(ANOTHER_BUILDS)

@@ -18,9 +18,9 @@ from cluster.errors import ClusterError
 Log = Callable[[str], None]
 
 SHOWN_CHARS = 4000
-"""Enough to see why a build failed, not so much that the reason drowns."""
+"""Long enough to show why a build failed, short enough to keep the reason visible."""
 
-# Of concurrent jobs: the process groups of their programs, and whether all of them are to end.
+# For concurrent jobs: the process groups of their programs, and whether all of them are to stop.
 _groups: set[int] = set()
 _ending = threading.Event()
 
@@ -35,12 +35,12 @@ def run(
     check: bool = True,
     cleans_up: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, its output captured; ``environment`` replaces this process's environment.
+    """Run a program until it exits and capture its output; ``environment`` replaces this process's environment.
 
     A program that ``cleans_up`` runs even if another job of ``beside`` has failed.
 
-    Raises ClusterError when the program is missing, takes longer than ``timeout_s`` (it is killed then, with its
-    children) or, unless ``check`` is false, exits with anything but 0.
+    Raises ClusterError if the program is missing, exceeds ``timeout_s`` (it is then killed with its children) or,
+    unless ``check`` is false, exits with a non-zero code.
     """
     command = [str(argument) for argument in arguments]
     shown = shlex.join(command)
@@ -65,12 +65,12 @@ def run(
             _groups.add(process.pid)
         try:
             if _ending.is_set() and not cleans_up:
-                raise ClusterError(f"ended, because another part failed: {shown}")
+                raise ClusterError(f"stopped because another part failed: {shown}")
             output, errors = process.communicate(stdin_text, timeout=timeout_s)
         except BaseException as e:
             kill_group(process.pid)
             if isinstance(e, subprocess.TimeoutExpired):
-                raise ClusterError(f"no end after {timeout_s:.0f} s, killed: {shown}") from e
+                raise ClusterError(f"timed out after {timeout_s:.0f} s, killed: {shown}") from e
             raise
         finally:
             _groups.discard(process.pid)
@@ -81,9 +81,9 @@ def run(
 
 
 def beside(*jobs: Callable[[], None]) -> None:
-    """Do jobs at the same time, each in a thread, and wait for all of them.
+    """Run jobs concurrently, each in a thread, and wait for all of them.
 
-    The first error ends the others: the programs that they run are killed, and they start none but to clean up.
+    The first error stops the other jobs: their programs are killed, and they can start programs only to clean up.
     """
     try:
         with ThreadPoolExecutor(len(jobs)) as threads:

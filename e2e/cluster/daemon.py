@@ -20,7 +20,7 @@ PULL_TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Daemon:
-    """``environment`` is what a program needs to reach it (and ourselves to run programs at all)."""
+    """A Docker daemon; ``environment`` is the environment in which programs reach it."""
 
     environment: Mapping[str, str]
     own: bool
@@ -41,7 +41,7 @@ class Daemon:
         return self.docker("image", "inspect", "--format", "{{.Id}}", tag, check=False).returncode == 0
 
     def image_key(self, tag: str) -> str | None:
-        """Return the key of the artifact from which an image was loaded; None if it is missing or from elsewhere."""
+        """Return the key of the artifact from which an image was loaded; None if missing or of other origin."""
         asked = self.docker(
             "image", "inspect", "-f", f'{{{{index .Config.Labels "{debian.LABEL}"}}}}', tag, check=False
         )
@@ -57,7 +57,7 @@ class Daemon:
             if self.image_key(tag) != artifact.key:
                 self._load(archive, tag, log)
                 if self.image_key(tag) != artifact.key:
-                    raise ClusterError(f"{tag} cannot be loaded from {archive}: it is another image")
+                    raise ClusterError(f"{tag} cannot be loaded from {archive}: the archive contains another image")
 
     def _load(self, archive: Path, tag: str, log: Log) -> None:
         log(f"loading {tag} into Docker")
@@ -83,7 +83,7 @@ class Daemon:
             raise ClusterError(f"{tag} cannot be loaded from {archive}: {loaded.stderr.strip()}")
 
     def pull(self, tag: str) -> bool:
-        """Ensure an image, pulling it if necessary; return whether it is available."""
+        """Ensure that an image is available, pulling it if necessary; return whether it is."""
         if self.has_image(tag):
             return True
         try:

@@ -1,6 +1,6 @@
 """Small Debian root file systems created with debootstrap, and images containing one: no image registry is required.
 
-They hold what the suite named when they were made, without later security updates: for tests, not for production.
+They contain the versions that the suite had when they were built, without later security updates: for tests only.
 """
 
 import shutil
@@ -14,12 +14,12 @@ from cluster.commands import Log, run
 from cluster.errors import ClusterError
 
 SUITE = "bookworm"
-"""systemd 252 is the last that takes cgroups of version 1 without being forced; python3 is 3.11."""
+"""systemd 252 is the last version that accepts control groups v1 by default; python3 is 3.11."""
 MIRROR = "http://deb.debian.org/debian"
 DEBOOTSTRAP_TIMEOUT_S = 1800
 UNPACK_TIMEOUT_S = 300
 RECIPE = 1
-"""Raise it when this file makes something else out of the same packages."""
+"""Increment if this file builds something else from the same packages."""
 
 NODE_PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "containerd", "runc", "iptables", "nftables", "iproute2", "conntrack", "socat",
@@ -37,11 +37,11 @@ USELESS = (
     "usr/share/doc/*", "usr/share/man/*", "usr/share/info/*", "usr/share/locale/*", "usr/share/lintian/*",
     "usr/share/gcc", "usr/share/common-licenses", "usr/lib/python3*/test", "usr/lib/python3*/idlelib",
 )  # fmt: skip
-"""Nothing here is read by a program: a third of a small root."""
+"""Folders that no program reads: a third of a small root file system."""
 
 
 def make_root(root: Path, packages: Sequence[str]) -> None:
-    """Make a minimal Debian with these packages in the folder ``root``; needs root and a Debian mirror."""
+    """Build a minimal Debian with these packages in the folder ``root``; requires root and a Debian mirror."""
     include = ",".join(packages)
     command = ["debootstrap", "--variant=minbase", f"--include={include}", SUITE, str(root), MIRROR]
     run(command, timeout_s=DEBOOTSTRAP_TIMEOUT_S)
@@ -62,7 +62,7 @@ def _node_root(draft: Path, log: Log) -> None:
 
 
 def unpack_node_root(target: Path, log: Log) -> None:
-    """Unpack the Debian of a node into an empty folder, making it first where it is missing."""
+    """Unpack a node's Debian into an empty folder, building it first if it is missing."""
     packed = NODE_ROOT.obtain(log) / "root.tar.zst"
     run(["tar", "--numeric-owner", "--xattrs", "-C", target, "--zstd", "-xf", packed], timeout_s=UNPACK_TIMEOUT_S)
 
@@ -70,13 +70,13 @@ def unpack_node_root(target: Path, log: Log) -> None:
 def _image(
     name: str, packages: Sequence[str], environment: Sequence[str] = (), command: Sequence[str] = ()
 ) -> Artifact:
-    """An artifact whose folder has ``image.tar.zst``, with the one image ``delaymq/<name>:bookworm``."""
+    """Return an artifact whose folder contains ``image.tar.zst`` with the image ``delaymq/<name>:bookworm``."""
 
     def make(draft: Path, log: Log) -> None:
         with _scratch(draft) as scratch:
             root = scratch / "root"
             make_root(root, packages)
-            # The process ids and devices are the container's own, whatever debootstrap needed.
+            # Processes and devices are the container's own, whatever debootstrap needed.
             for folder in ("proc", "sys", "dev"):
                 if any((root / folder).iterdir()):
                     shutil.rmtree(root / folder)
@@ -101,7 +101,7 @@ def _scratch(draft: Path) -> AbstractContextManager[Path]:
 
 
 LABEL = "io.delaymq.e2e.key"
-"""Label of every image from here: the key of the artifact that it came from."""
+"""Label of every image built here: the key of its artifact."""
 
 NODE_ROOT = Artifact("node-root", (f"{RECIPE} {SUITE}", *NODE_PACKAGES, *USELESS), _node_root)
 PYTHON_RUNTIME = _image("python-runtime", PYTHON_PACKAGES, ("PYTHONUNBUFFERED=1", "LANG=C.UTF-8"), ("python3",))

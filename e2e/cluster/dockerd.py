@@ -1,8 +1,8 @@
 """A private Docker daemon for machines without a running one; requires root on Linux.
 
 It has its own data, socket and containerd, no default bridge, and one network (``kind``) whose packets cannot leave
-the machine. `down` puts everything back, also what a killed run left behind. Whoever uses the daemon holds a lease (a
-shared lock that ends with the process), so a run's end does not stop the daemon under another one's feet.
+the machine. `down` restores the machine, also after a killed run. Users of the daemon hold a lease (a shared lock that
+ends with the process), so the end of one run does not stop the daemon while another run uses it.
 """
 
 import fcntl
@@ -34,11 +34,11 @@ LEASE_PATH = Path("/run/delaymq-e2e.users")
 
 NETWORK = "kind"
 
-# What unchanged steps of an image are kept for; every change of the sources adds 100 MB, and Spark alone has 1 GB.
+# Cache of unchanged build steps; every change of the sources adds 100 MB, and Spark alone takes 1 GB.
 BUILD_CACHE = "4GB"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-# More than to remove the nodes of a killed run, and to stop and start the daemon on a slow machine.
+# Longer than removing the nodes of a killed run and restarting the daemon take on a slow machine.
 LOCK_TIMEOUT_S = 900.0
 ANOTHER_RUN = "another run that starts or stops Docker"
 CAP_SYS_RESOURCE = 24
@@ -47,21 +47,21 @@ _leases: list[IO[str]] = []
 
 
 def current() -> Daemon | None:
-    """The daemon to use as it is now, the machine's before ours; None when none answers."""
+    """Return the running daemon: the machine's if there is one, otherwise ours; None if none responds."""
     return ordinary() or (_own() if _answers() else None)
 
 
 def up(log: Log = print) -> Daemon:
-    """A daemon that answers, ours started if there is no other; this process holds a lease until it ends or `down`.
+    """Return a running daemon, starting ours if there is no other; this process holds a lease until it exits or `down`.
 
-    Raises ClusterError when it cannot be started.
+    Raises ClusterError if the daemon cannot be started.
     """
     if daemon := ordinary():
         return daemon
     if reason := why_not():
         raise ClusterError(reason)
     if not _answers():
-        # Before the lock is taken: others wait for it as long as a daemon needs, not as long as a download.
+        # Before locking: others should wait for the start of a daemon, not for a download.
         requirements.install(requirements.DAEMON_PROGRAMS, log)
     with locked(LOCK_PATH, log, what=ANOTHER_RUN, timeout_s=LOCK_TIMEOUT_S):
         if not _answers():
@@ -77,9 +77,9 @@ def up(log: Log = print) -> Daemon:
 
 
 def down(log: Log = print, *, force: bool = False) -> bool:
-    """Stop our daemon and put the machine back as it was; also after a killed run, and when there is nothing to do.
+    """Stop our daemon and restore the machine; also after a killed run, and without effect if there is nothing to do.
 
-    False when another process still uses the daemon: then it stays, unless ``force``.
+    Return False if another process still uses the daemon: it keeps running then, unless ``force``.
     """
     while _leases:
         _leases.pop().close()
@@ -101,7 +101,7 @@ def down(log: Log = print, *, force: bool = False) -> bool:
 
 @contextmanager
 def session(log: Log = print) -> Iterator[Daemon]:
-    """A daemon for the length of the block; ours is stopped at its end unless others use it."""
+    """Provide a daemon for the block; ours is stopped at its end unless others use it."""
     try:
         yield up(log)
     finally:
@@ -109,7 +109,7 @@ def session(log: Log = print) -> Iterator[Daemon]:
 
 
 def why_not() -> str | None:
-    """A sentence when neither a daemon answers nor one can be started here."""
+    """Return the reason if no daemon responds and none can be started here, otherwise None."""
     if _answers() or ordinary():
         return None
     if os.uname().sysname != "Linux":
@@ -130,7 +130,7 @@ def _own() -> Daemon:
     environment |= {"DOCKER_HOST": f"unix://{SOCKET_PATH}", "DOCKER_CONFIG": str(DAEMON_RUN_PATH / "client")}
     environment["PATH"] = f"{BIN_PATH}{os.pathsep}{environment.get('PATH', os.defpath)}"
     if (BIN_PATH / "docker").exists():
-        # That client builds with the daemon's own BuildKit; one of another version would ask for a plugin.
+        # This client builds with the daemon's own BuildKit; a client of another version would require a plugin.
         environment["DOCKER_BUILDKIT"] = "1"
     return Daemon(environment, own=True)
 
@@ -177,7 +177,7 @@ def _start(log: Log) -> None:
 
 
 def _link_client() -> None:
-    """First on the PATH the client that came with the daemon, if there is one: it needs no plugin for building."""
+    """Put the client that belongs to the daemon first on the PATH, if there is one: it builds without a plugin."""
     link = BIN_PATH / "docker"
     link.unlink(missing_ok=True)
     daemon = shutil.which("dockerd")
@@ -192,13 +192,13 @@ def _link_client() -> None:
 
 
 def _version(program: str | Path) -> str | None:
-    """`Docker version 20.10.24+dfsg1, build 297e128` → `20.10.24+dfsg1`."""
+    """Extract `20.10.24+dfsg1` from `Docker version 20.10.24+dfsg1, build 297e128`."""
     words = (output_of([program, "--version"]) or "").replace(",", " ").split()
     return words[2] if len(words) > 2 else None
 
 
 def _make_network(daemon: Daemon) -> None:
-    """kind would make its network with IPv6, for which Docker turns forwarding on for the whole machine."""
+    """Create the network of the nodes. kind would use IPv6, for which Docker enables forwarding machine-wide."""
     if daemon.docker("network", "inspect", NETWORK, check=False).returncode == 0:
         return
     options = [
@@ -212,11 +212,11 @@ def _make_network(daemon: Daemon) -> None:
         if made.returncode == 0:
             return
         said = made.stderr.strip()
-    raise ClusterError(f"no network for the nodes can be made, last with {firewall.SUBNETS[-1]}: {said}")
+    raise ClusterError(f"no network for the nodes can be created; the last attempt, {firewall.SUBNETS[-1]}: {said}")
 
 
 def _remove_remains(log: Log) -> None:
-    """Our daemon, its containers, mounts, rules: all gone afterwards, whatever state they were in."""
+    """Remove our daemon, its containers, mounts and rules, whatever their state."""
     before = machine.recall()
     if _answers():
         daemon = _own()
@@ -237,7 +237,7 @@ def _remove_remains(log: Log) -> None:
 
 
 def _daemon_pid() -> int | None:
-    """The daemon's process, if the process with that id is a dockerd that these tests started."""
+    """Return the daemon's process id, if that process is a dockerd started by these tests."""
     try:
         pid = int(PID_PATH.read_text())
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -247,7 +247,7 @@ def _daemon_pid() -> int | None:
 
 
 def _end_orphans() -> None:
-    """End what outlives a daemon that was killed: its containerd, and the containers with their shims."""
+    """Stop programs that outlive a killed daemon: its containerd, and the containers with their shims."""
     machine.thaw()
     for pid_file in EXEC_ROOT_PATH.glob("containerd/daemon/io.containerd.runtime.v2.task/*/*/init.pid"):
         try:

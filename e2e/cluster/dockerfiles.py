@@ -10,7 +10,7 @@ from cluster.artifacts import content_digest
 from cluster.errors import ClusterError
 
 NOT_SOURCES = ("__pycache__", ".pyc")
-"""What a Python leaves in a folder of sources; .dockerignore leaves it out too."""
+"""Files that Python creates in source folders; .dockerignore excludes them too."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Stage:
 
 
 def read_stages(text: str) -> dict[str, Stage]:
-    """The stages by name, in the order of the file; one without a name goes by its number."""
+    """Return the stages by name, in file order; unnamed stages have their number as name."""
     stages: dict[str, Stage] = {}
     current: Stage | None = None
     for line in re.sub(r"\\\n", " ", text).splitlines():
@@ -47,7 +47,7 @@ def read_stages(text: str) -> dict[str, Stage]:
 
 
 def sources_of(text: str, target: str) -> list[str]:
-    """The paths that reach the image of a target, by whatever stages. Raises ClusterError without such a target."""
+    """Return the paths that any stage copies into the image of a target. Raises ClusterError for an unknown target."""
     stages = read_stages(text)
     if target not in stages:
         raise ClusterError(f"the Dockerfile has no target {target}; it has {', '.join(stages)}")
@@ -64,12 +64,12 @@ def sources_of(text: str, target: str) -> list[str]:
 
 
 def digest_of(folder: Path, patterns: Iterable[str], *more: str) -> str:
-    """Twelve digits for the content of paths below ``folder``, which may be patterns, and for ``more`` text."""
+    """Return twelve hex digits for the content of paths below ``folder``, which may be patterns, and of ``more``."""
     digest = hashlib.sha256()
     for pattern in sorted(set(patterns)):
         paths = sorted(folder.glob(pattern))
         if not paths:
-            raise ClusterError(f"{folder / pattern} is missing, which an image is made of")
+            raise ClusterError(f"{folder / pattern} is missing, from which an image is built")
         for path in paths:
             digest.update(f"{path.relative_to(folder)}\0".encode())
             digest.update(content_digest(path, leave_out=NOT_SOURCES))

@@ -1,9 +1,9 @@
 """Substitute for the part of a storage driver that expands volumes.
 
-local-path-provisioner makes volumes of folders and cannot grow them: a folder has no size. This does what the resizer
-of a real driver does in the API when a claim asks for more: the volume's capacity first, then the claim's. Everything
-around it is Kubernetes' own: whether the class allows it, that claims cannot shrink, what a StatefulSet does. No byte
-is reserved or limited by it.
+local-path-provisioner uses folders as volumes and cannot expand them: a folder has no size. If a claim requests more,
+this class changes the API objects as the resizer of a real driver does: first the volume's capacity, then the claim's.
+Everything else is Kubernetes' own: whether the class allows expansion, that claims cannot shrink, how a StatefulSet
+reacts. No space is reserved or limited.
 """
 
 import json
@@ -24,14 +24,14 @@ COLUMNS = (
     ".status.capacity.storage",
 )
 TEMPLATE = "jsonpath=" + "|".join(f"{{{column}}}" for column in COLUMNS) + '{"\\n"}'
-# How long to wait before asking again an API server that has gone, with its node.
+# Pause before the next request to an API server that disappeared with its node.
 PAUSE_S = 1.0
 PATCH_TIMEOUT_S = 20
 STOP_TIMEOUT_S = 5.0
 
 
 class Expander:
-    """Watches claims by ``kubectl get --watch``, in a thread of this process."""
+    """Watcher of claims, by ``kubectl get --watch`` in a thread of this process."""
 
     def __init__(self, kubectl_command: Callable[[], list[str]], environment: Mapping[str, str]) -> None:
         self._kubectl_command = kubectl_command
@@ -40,10 +40,10 @@ class Expander:
         self._thread: threading.Thread | None = None
         self._watch: subprocess.Popen[str] | None = None
         self.failures: list[str] = []
-        """What could not be done, a sentence each; the claim is tried again at its next change."""
+        """Failed expansions, one sentence each; a claim is retried at its next change."""
 
     def start(self) -> None:
-        """Grow claims from now on, those first that ask already."""
+        """Start expanding claims, beginning with existing requests."""
         if self._thread is None:
             self._stopping.clear()
             self._thread = threading.Thread(target=self._run, name="expander", daemon=True)
@@ -93,9 +93,9 @@ class Expander:
 
 
 def growth(line: str) -> tuple[str, str, str, str] | None:
-    """Namespace, name, volume and wanted size of a claim that is to grow; None when nothing is to be done.
+    """Return namespace, name, volume and requested size of a claim to expand; None if there is nothing to do.
 
-    A claim never asks for less than it has, so whatever it asks that it has not is growth.
+    A claim never requests less than its capacity, so any other size is an expansion.
     """
     columns = line.strip().split("|")
     if len(columns) != len(COLUMNS):

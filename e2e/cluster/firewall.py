@@ -1,6 +1,6 @@
 """Iptables chains: no packet from the cluster's bridge leaves the machine, and chains added by Docker are removed.
 
-Only what names our bridge, our chain or Docker's chains is ever removed, and only if it was not there before.
+Only entries that mention our bridge, our chain or Docker's chains are removed, if they did not exist before.
 """
 
 import ipaddress
@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from cluster.commands import run
 
 BRIDGE = "dmq-kind"
-# The nodes' network has the first that overlaps with none of the machine's; a fixed range, so that a node can be given
-# its address back, and so that rules which translate its addresses are known even when no daemon can be asked.
+# The first range that overlaps with none of the machine's is used for the nodes. Ranges are fixed, so that a node can
+# get its address back, and rules that translate addresses are recognised even if no daemon responds.
 SUBNETS = ("172.29.240.0/24", "172.27.240.0/24", "10.219.240.0/24", "192.168.219.0/24")
 GUARD = "DELAYMQ-E2E-GUARD"
 PROGRAMS = ("iptables", "ip6tables")
@@ -25,7 +25,7 @@ _OUR_CHAIN = re.compile(rf"-N ({GUARD}|DOCKER(-[A-Z0-9-]+)?)$")
 
 
 def snapshot() -> list[str]:
-    """Every rule, chain and policy, a line each: ``iptables nat -A PREROUTING …``."""
+    """Return every rule, chain and policy, one line each: ``iptables nat -A PREROUTING …``."""
     lines = []
     for program in PROGRAMS:
         if shutil.which(program) is None:
@@ -37,19 +37,19 @@ def snapshot() -> list[str]:
 
 
 def guard() -> None:
-    """A packet from the nodes' bridge may go to that bridge only, so that pods reach the cluster alone."""
+    """Allow packets from the nodes' bridge only to that bridge, so that pods reach only the cluster."""
     for program in PROGRAMS:
         command = [program, "-w"]
         if run([*command, "-N", GUARD], timeout_s=TIMEOUT_S, check=False).returncode != 0:
             run([*command, "-F", GUARD], timeout_s=TIMEOUT_S)
         run([*command, "-A", GUARD, "-i", BRIDGE, "!", "-o", BRIDGE, "-j", "REJECT"], timeout_s=TIMEOUT_S)
-        # First of all in FORWARD, where Docker puts its own.
+        # Before Docker's own rules in FORWARD.
         run([*command, "-D", "FORWARD", "-j", GUARD], timeout_s=TIMEOUT_S, check=False)
         run([*command, "-I", "FORWARD", "-j", GUARD], timeout_s=TIMEOUT_S)
 
 
 def removals(before: Iterable[str], now: Iterable[str]) -> list[list[str]]:
-    """The commands that take `now` back to `before` as far as it is ours: rules first, then chains, then policies."""
+    """Return the commands that revert our part of `now` to `before`: rules first, then chains, then policies."""
     known = set(before)
     rules: list[list[str]] = []
     flushes: list[list[str]] = []
@@ -72,7 +72,7 @@ def removals(before: Iterable[str], now: Iterable[str]) -> list[list[str]]:
 
 
 def _is_about_nodes(rule: str) -> bool:
-    """Whether a rule is for packets from or to addresses of nodes, which published ports get."""
+    """Return whether a rule, such as that of a published port, concerns packets from or to addresses of nodes."""
     for address in re.findall(r"-[sd] ([0-9.]+/[0-9]+)", rule):
         network = ipaddress.ip_network(address, strict=False)
         if any(network.subnet_of(ipaddress.ip_network(subnet)) for subnet in SUBNETS):  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def _is_about_nodes(rule: str) -> bool:
 
 
 def restore(before: Iterable[str]) -> list[str]:
-    """Take away what was added since ``before``; what could not be taken away, a line each."""
+    """Remove what was added since ``before``; return what could not be removed, one line each."""
     before = list(before)
     for command in removals(before, snapshot()):
         run(command, timeout_s=TIMEOUT_S, check=False)

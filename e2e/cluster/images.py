@@ -1,8 +1,8 @@
 """The product's images, built from the repository's Dockerfile, and images of programs that tests run in a cluster.
 
-Tags come from the content of the sources: what is unchanged is not built again. The build stage reaches the package
-registry by this machine's own pip settings and certificates, which are put into the image that the build stage starts
-from; the tested image is built from another one and does not contain them.
+Tags are derived from the content of the sources, so unchanged images are not rebuilt. The build stage reaches the
+package registry with this machine's pip settings and certificates, which are part of its base image. The tested image
+has a different base image and does not contain them.
 """
 
 import ast
@@ -29,12 +29,12 @@ CLIENT_PATH = REPOSITORY_PATH / "e2e" / "kind_client"
 JAVA_SOURCES_PATH = REPOSITORY_PATH / "bench" / "java"
 TAG_PREFIX = "e2e-"
 
-# What the Dockerfile downloads automatically where a registry can be reached.
+# Pulled implicitly by the Dockerfile if a registry is reachable.
 PYTHON_IMAGE = "python:3.11-slim-bookworm"
 JAVA_IMAGE = "eclipse-temurin:17-jre"
 
 BUILD_TIMEOUT_S = 900
-# Settings of pip that say where packages come from; others (caches, folders) mean nothing in an image.
+# Pip settings that locate packages; others (caches, folders) have no meaning in an image.
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "retries")
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 
@@ -42,12 +42,12 @@ _held: list[IO[str]] = []
 
 
 def build_images(daemon: Daemon | None = None, *, log: Log = print) -> dict[str, str]:
-    """Name → tag of all images that the tests need, built where they are missing, in Docker (none given: as `up`).
+    """Build missing images in Docker (by default that of `up`) and return name → tag of all images that tests need.
 
     ``broker``, ``operator``, ``spark``: the product. ``e2e-client``: the Python programs of e2e/kind_client.
     ``java-client``: RocketMQ's own client with the load program of bench/java. ``spark-operator``: Kubeflow's operator,
-    as its chart expects it. No other run removes them before this process ends. Raises ClusterError with the end of a
-    failed build.
+    as its chart expects it. No other run removes them before this process exits. Raises ClusterError with the last
+    output of a failed build.
     """
     daemon = daemon or dockerd.up(log)
     with locked(run_path() / ".images.lock", log, what="another run that builds images"):
@@ -85,7 +85,7 @@ def build(
     arguments: Mapping[str, str] | None = None,
     log: Log = print,
 ) -> None:
-    """`docker build` of the Dockerfile in ``folder``; our own daemon has no way out but the machine's network."""
+    """Run `docker build` for the Dockerfile in ``folder``; our own daemon reaches only the machine's network."""
     words: list[str | Path] = ["build", "-q", "-t", tag, *(["--network", "host"] if daemon.own else [])]
     if target is not None:
         words += ["--target", target]
@@ -122,7 +122,7 @@ class _Bases:
         return self._image(debian.JAVA_RUNTIME, JAVA_IMAGE)
 
     def build(self) -> str:
-        """The build stage's: with this machine's way to the package registry, if it has one of its own."""
+        """Return the build stage's base image, with this machine's access to the package registry, if configured."""
         base = self._image(debian.PYTHON_BUILD, PYTHON_IMAGE)
         if not self._settings and self._certificates is None:
             return base
@@ -151,13 +151,13 @@ class _Bases:
 
 
 def pip_settings() -> tuple[str, Path | None]:
-    """This machine's pip.conf as far as it says where packages come from, and the certificates to trust, if named."""
+    """Return the part of this machine's pip.conf that locates packages, and the configured CA certificates, if any."""
     listed = output_of([sys.executable, "-m", "pip", "config", "list"]) or ""
     values: dict[str, str] = {}
     for line in listed.splitlines():
         name, _, value = line.partition("=")
         if value:
-            # Those of the environment come first, and count more.
+            # Settings from the environment come first and take precedence.
             values.setdefault(name.rpartition(".")[2], str(ast.literal_eval(value)))
     lines = ["[global]"]
     certificates = values.get("cert") or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
@@ -194,7 +194,7 @@ def _java_client(daemon: Daemon, bases: _Bases, log: Log) -> str:
 
 
 def _spark_operator(daemon: Daemon, spark: str, log: Log) -> str:
-    """It stands on the Spark image, whose `spark-submit` it runs; they share all layers but one."""
+    """Build the Spark operator's image on the Spark image, whose `spark-submit` it runs; only one layer differs."""
     folder = FILES_PATH / "spark-operator"
     tag = f"delaymq/spark-operator:{TAG_PREFIX}{digest_of(folder, ['Dockerfile'], programs.SPARK_OPERATOR.key, spark)}"
     if not daemon.has_image(tag):

@@ -1,7 +1,7 @@
 """Test clusters, created and used with the real kind, kubectl and helm.
 
-A cluster has a name with PREFIX and a kubeconfig of its own below the cache; no other cluster and no other kubeconfig
-is ever read or written.
+A cluster has a name with PREFIX and its own kubeconfig in the cache; no other cluster and no other kubeconfig is read
+or written.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from cluster.expander import Expander
 from cluster.paths import FILES_PATH, run_path
 
 PREFIX = "delaymq-e2e-"
-# kind makes host names of it, of at most 63 characters.
+# kind derives host names from it, which have at most 63 characters.
 NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 MAX_WORKERS = 8
 
@@ -34,7 +34,7 @@ LOAD_TIMEOUT_S = 300.0
 NODE_STOP_TIMEOUT_S = 60.0
 EXPORT_TIMEOUT_S = 120.0
 
-# How often kubelet looks whether Secrets and ConfigMaps in pods changed; a minute by default.
+# Interval at which kubelet checks Secrets and ConfigMaps of pods for changes; a minute by default.
 KUBELET_PATCH = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
@@ -44,7 +44,7 @@ ADD_ONS = (("kube-system", "coredns"), ("local-path-storage", "local-path-provis
 FOREIGN_OPTIONS = re.compile(
     r"--(kubeconfig|context|cluster|server|user|token|kube-context|kube-apiserver|kube-token)(=|$)|-s(=|$|http)"
 )
-"""Options that would lead kubectl and helm to another cluster."""
+"""Options that would direct kubectl and helm to another cluster."""
 
 
 class Output(str):
@@ -75,10 +75,10 @@ class Cluster:
 
     @classmethod
     def create(cls, name: str, *, workers: int = 0, log: Log = print) -> Self:
-        """A new cluster of one control plane node and ``workers`` more, ready with DNS and storage.
+        """Create a cluster of one control plane node and ``workers`` more, ready with DNS and storage.
 
-        One of the same name that a former run left is deleted first. Docker is started where none answers, and stays
-        (see `dockerd.session`). Raises ClusterError, also when another run uses that name now.
+        A cluster of this name left by an earlier run is deleted first. Docker is started if no daemon responds, and
+        keeps running (see `dockerd.session`). Raises ClusterError, also if another run is using the name.
         """
         if not 0 <= workers <= MAX_WORKERS:
             raise ClusterError(f"workers must be 0 to {MAX_WORKERS}, not {workers}")
@@ -102,7 +102,7 @@ class Cluster:
 
     @classmethod
     def attach(cls, name: str, *, log: Log = print) -> Self | None:
-        """Return a cluster left running by a former run; None if there is none. ClusterError if it is in use."""
+        """Return a cluster left running by an earlier run; None if there is none. ClusterError if it is in use."""
         if dockerd.current() is None or not kubeconfig_path(name).exists():
             return None
         lock = _take(name)
@@ -115,7 +115,7 @@ class Cluster:
         return found
 
     def delete(self) -> None:
-        """Remove the cluster with its volumes; raises ClusterError when it is still there afterwards."""
+        """Delete the cluster with its volumes; raises ClusterError if it still exists afterwards."""
         started = time.monotonic()
         self._delete()
         self.release()
@@ -165,14 +165,14 @@ class Cluster:
     def get(
         self, kind: str, name: str | None = None, namespace: str | None = None, selector: str | None = None
     ) -> dict[str, Any]:
-        """An object, or a list of objects (``items``) when there is no name; without ``namespace`` in all of them.
+        """Return an object, or without a name a list of objects (``items``); without ``namespace``, in all of them.
 
-        ``kind`` as for kubectl. Raises ClusterError, of a missing object NotFoundError.
+        ``kind`` is as in kubectl. Raises ClusterError, and NotFoundError if the object is missing.
         """
         return self._reader.get(kind, name, namespace, selector)
 
     def apply(self, manifest: str | Mapping[str, Any]) -> Output:
-        """`kubectl apply` of YAML or JSON text, or of one object."""
+        """Run `kubectl apply` with YAML or JSON text, or one object."""
         return self.kubectl("apply", "-f", "-", input=manifest if isinstance(manifest, str) else json.dumps(manifest))
 
     def helm(
@@ -209,7 +209,7 @@ class Cluster:
         return _output(done.stdout, done.stderr, done.returncode)
 
     def node_stop(self, node: str, *, kill: bool = True) -> None:
-        """Lose a node: abruptly as by a power cut, or with ``kill`` false as by a shutdown."""
+        """Stop a node: abruptly as in a power failure, or with ``kill`` false as in a shutdown."""
         self._check_node(node)
         self._addresses[node] = self.node_address(node)
         words = ["kill", node] if kill else ["stop", "-t", "20", node]
@@ -220,15 +220,15 @@ class Cluster:
             self._daemon.docker(*words, timeout_s=NODE_STOP_TIMEOUT_S)
 
     def node_start(self, node: str, *, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Start a stopped node and wait until it is Ready, with the address that it had.
+        """Start a stopped node and wait until it is Ready with its former address.
 
-        Raises ClusterError when it is not within ``timeout_s``, or got another address.
+        Raises ClusterError if it is not Ready within ``timeout_s``, or has another address.
         """
         self._check_node(node)
         address = self._addresses.get(node)
         if address is not None:
-            # Docker gives a container the next free address unless one is requested. A request is possible only in a
-            # network with a range of its own: ours is; in kind's a single node gets its former one anyway.
+            # Docker assigns the next free address unless one is requested. That is possible only in a network with a
+            # configured range, such as ours; in kind's own network, a single node gets its former address anyway.
             network = dockerd.NETWORK
             self._daemon.docker("network", "disconnect", network, node, check=False)
             joined = self._daemon.docker("network", "connect", "--ip", address, network, node, check=False)
@@ -236,7 +236,7 @@ class Cluster:
                 self._daemon.docker("network", "connect", network, node, check=False)
         self._daemon.docker("start", node, timeout_s=NODE_STOP_TIMEOUT_S)
         if address is not None and (now := self.node_address(node)) != address:
-            raise ClusterError(f"node {node} came back with the address {now} instead of {address}")
+            raise ClusterError(f"node {node} restarted with the address {now} instead of {address}")
         self._wait_ready(node, timeout_s)
 
     def node_address(self, node: str) -> str:
@@ -254,7 +254,7 @@ class Cluster:
         path = os.pathsep.join([*map(str, self._programs), self._daemon.environment.get("PATH", os.defpath)])
         return {**self._daemon.environment, "PATH": path, "KUBECONFIG": str(self.kubeconfig)}
 
-    # How it is made.
+    # Creation and deletion.
 
     def _create(self, node_image: str, workers: int) -> None:
         roles = [{"role": "control-plane"}, *({"role": "worker"} for _ in range(workers))]
@@ -284,7 +284,7 @@ class Cluster:
         command = ["kind", "delete", "cluster", "--name", self.kind_name]
         done = self._run(command, timeout_s=DELETE_TIMEOUT_S, check=False)
         if done.returncode != 0 and self._daemon.own:
-            # A node that was killed in the wrong moment is frozen.
+            # A node may have been frozen when it was killed.
             machine.thaw()
             done = self._run(command, timeout_s=DELETE_TIMEOUT_S, check=False)
         self.kubeconfig.unlink(missing_ok=True)
@@ -295,7 +295,7 @@ class Cluster:
         return self.kind_name in existing(self._run)
 
     def _wait_ready(self, node: str, timeout_s: float) -> None:
-        """Wait for a Ready reported after this moment, not from before the node was lost."""
+        """Wait until the node reports Ready after this moment; an earlier report may precede the loss of the node."""
         started = time.time() - 1
         deadline = time.monotonic() + timeout_s
         said = "the API server does not answer"
@@ -312,20 +312,20 @@ class Cluster:
 
     def _check_node(self, node: str) -> None:
         if not node.startswith(f"{self.kind_name}-"):
-            raise ClusterError(f"{node} is no node of {self.kind_name}")
+            raise ClusterError(f"{node} is not a node of {self.kind_name}")
 
     def _refuse_foreign(self, arguments: Sequence[str]) -> None:
         own = arguments[: arguments.index("--")] if "--" in arguments else arguments
         for argument in own:
             if FOREIGN_OPTIONS.match(argument):
-                raise ClusterError(f"{argument}: these tests use {self.kind_name} only, by its own kubeconfig")
+                raise ClusterError(f"{argument}: these tests use {self.kind_name} only, with its own kubeconfig")
 
     def _run(self, command: Sequence[str], **options: Any) -> Any:
         return run(command, environment=self.environment(), **options)
 
 
 def existing(run_command: Callable[..., Any]) -> list[str]:
-    """Return the clusters of this package in Docker."""
+    """Return the clusters of this package that exist in Docker."""
     listed = run_command(["kind", "get", "clusters"], timeout_s=60).stdout.split()
     return [name for name in listed if name.startswith(PREFIX)]
 
@@ -333,13 +333,13 @@ def existing(run_command: Callable[..., Any]) -> list[str]:
 def kubeconfig_path(name: str) -> Path:
     if not NAME_PATTERN.fullmatch(name):
         raise ClusterError(
-            f"a cluster's name has lower-case letters, digits and '-', at most 32 characters, not {name!r}"
+            f"a cluster's name consists of lower-case letters, digits and '-', at most 32 characters, not {name!r}"
         )
     return run_path() / f"{PREFIX}{name}.kubeconfig"
 
 
 def _take(name: str) -> IO[str]:
-    """Lock the cluster's name until this process ends."""
+    """Lock the cluster's name until this process exits."""
     path = kubeconfig_path(name).with_suffix(".lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.open("w")
@@ -348,7 +348,7 @@ def _take(name: str) -> IO[str]:
     except BlockingIOError as e:
         lock.close()
         raise ClusterError(
-            f"another run uses the cluster {PREFIX}{name}: wait for its end, or take another name"
+            f"another run uses the cluster {PREFIX}{name}: wait until it ends, or use another name"
         ) from e
     return lock
 
@@ -361,5 +361,5 @@ def _output(stdout: str, stderr: str, exit_code: int) -> Output:
 
 
 def _seconds(timestamp: str) -> int:
-    """Return `2026-01-31T12:00:00Z` in seconds since 1970."""
+    """Convert `2026-01-31T12:00:00Z` to seconds since 1970."""
     return int(time.mktime(time.strptime(timestamp, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone)

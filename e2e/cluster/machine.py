@@ -1,7 +1,7 @@
 """Changes that a daemon and its nodes make on the machine itself, recorded before they are made and reverted
 afterwards.
 
-The memory is a file in DAEMON_RUN_PATH, so a run that was killed is tidied up by the next one.
+They are recorded in a file in DAEMON_RUN_PATH, so the next run can restore the machine after a killed run.
 """
 
 import contextlib
@@ -29,28 +29,28 @@ SYSCTLS = (
     "kernel.panic",
     "kernel.panic_on_oops",
 )
-"""The daemon turns forwarding on; kubelet in a node sets the three others for the whole machine."""
+"""The daemon enables forwarding; kubelet in a node sets the other three for the whole machine."""
 INOTIFY_INSTANCES = 1024
-"""Every node's systemd, containerd and kubelet take some; 128, a usual default, ends at the second node."""
-# Linux gives each session of processes as much processor time as the group of all containers together. A server of a
-# test is one session, a whole cluster is none: under other tests' load it starves without more shares.
+"""Every node's systemd, containerd and kubelet use some; 128, a common default, suffices for only one node."""
+# Linux gives each session of processes as much processor time as all containers together. A test's server is a session,
+# but a whole cluster is not: while other tests run, it starves unless its share is increased.
 CONTAINERS_CPU_PATH = Path("/sys/fs/cgroup/cpu/docker")
 CONTAINERS_CPU_SHARES = 2 * 1024
 
 
 @dataclass(frozen=True)
 class Before:
-    """The machine as it was."""
+    """State of the machine before the changes."""
 
     boot_id: str
     sysctls: dict[str, str]
     rules: list[str]
     mounted_systemd_hierarchy: bool
-    """Whether we are about to mount it, because it was not there."""
+    """Whether the hierarchy was missing and will be mounted by us."""
 
 
 def remember() -> Before:
-    """Write down the machine's state, unless an earlier run's file still exists: that one is older and right."""
+    """Record the machine's state, unless the file of an earlier run still exists, which has the original state."""
     if before := recall():
         return before
     before = Before(
@@ -67,20 +67,20 @@ def remember() -> Before:
 
 
 def recall() -> Before | None:
-    """What `remember` wrote since the last boot; None when there is nothing that this user is to put back."""
+    """Return the state recorded since the last boot; None if this user has nothing to restore."""
     try:
         before = Before(**json.loads(STATE_PATH.read_text()))
     except (FileNotFoundError, PermissionError):
         return None
     except (ValueError, TypeError) as e:
-        raise ClusterError(f"{STATE_PATH} cannot be read ({e}); look what is left of a daemon and remove it") from e
+        raise ClusterError(f"{STATE_PATH} cannot be read ({e}); stop remaining test daemons, then delete it") from e
     return before if before.boot_id == _boot_id() else None
 
 
 def prepare(before: Before) -> None:
-    """What nodes need of the machine."""
+    """Change the machine as nodes require."""
     if before.mounted_systemd_hierarchy and not os.path.ismount(SYSTEMD_HIERARCHY):
-        # systemd in a node wants this hierarchy; Docker hands every mounted one on.
+        # systemd in a node requires this hierarchy; Docker passes every mounted one to containers.
         SYSTEMD_HIERARCHY.mkdir(exist_ok=True)
         run(["mount", "-t", "cgroup", "-o", "none,name=systemd", "cgroup", SYSTEMD_HIERARCHY], timeout_s=10)
     instances = _sysctl("fs.inotify.max_user_instances")
@@ -92,14 +92,14 @@ def prepare(before: Before) -> None:
 
 
 def put_back(before: Before, log: Log) -> None:
-    """Undo everything; return what could not be undone. No process of a cluster may be running any more."""
-    # The kernel takes its time with the network of a container that was killed.
+    """Revert all changes; log those that could not be reverted. No process of a cluster may be running any more."""
+    # The kernel needs some time to remove the network of a killed container.
     listed = run(["ip", "-o", "link", "show", "master", firewall.BRIDGE], timeout_s=10, check=False).stdout
     ports = [line.split(": ")[1].partition("@")[0] for line in listed.splitlines()]
     for link in (*ports, firewall.BRIDGE):
         run(["ip", "link", "delete", link], timeout_s=10, check=False)
     for command in firewall.restore(before.rules):
-        log(f"left over, remove it by hand: {command}")
+        log(f"not reverted, remove it manually: {command}")
     for name, value in before.sysctls.items():
         if _sysctl(name) != value:
             _set_sysctl(name, value)
@@ -110,7 +110,7 @@ def put_back(before: Before, log: Log) -> None:
 
 
 def unmount_below(folder: Path) -> list[str]:
-    """Unmount whatever a killed daemon or build left mounted in its folders, the deepest first; gives what stays."""
+    """Unmount file systems left by a killed daemon or build below a folder, deepest first; return those that remain."""
     for mount in _mounts_below(folder):
         run(["umount", "-l", mount], timeout_s=10, check=False, cleans_up=True)
     return _mounts_below(folder)
@@ -125,7 +125,7 @@ def _mounts_below(folder: Path) -> list[str]:
 
 
 def thaw() -> None:
-    """Thaw frozen containers: a node killed while runc set one up leaves it frozen, and it cannot be stopped."""
+    """Thaw frozen containers: a node killed while runc sets up a container leaves it frozen and unstoppable."""
     for state in Path("/sys/fs/cgroup/freezer/docker").glob("**/freezer.state"):
         try:
             if state.read_text().strip() != "THAWED":
@@ -135,7 +135,7 @@ def thaw() -> None:
 
 
 def remove_control_groups() -> None:
-    """Remove the empty groups that Docker leaves in every hierarchy; the kernel keeps those with processes."""
+    """Remove empty groups left by Docker in every hierarchy; the kernel refuses to remove those with processes."""
     for hierarchy in Path("/sys/fs/cgroup").glob("*/docker"):
         for folder, _, _ in os.walk(hierarchy, topdown=False):
             try:
@@ -145,7 +145,7 @@ def remove_control_groups() -> None:
 
 
 def end_process(pid: int, *, timeout_s: float) -> bool:
-    """SIGTERM, and SIGKILL when it has not ended in time; return whether SIGTERM sufficed."""
+    """Send SIGTERM, then SIGKILL if the process has not ended in time; return whether SIGTERM sufficed."""
     for sent, patience_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, 10.0)):
         try:
             os.kill(pid, sent)
@@ -156,11 +156,11 @@ def end_process(pid: int, *, timeout_s: float) -> bool:
             if not running(pid):
                 return sent == signal.SIGTERM
             time.sleep(0.05)
-    raise ClusterError(f"process {pid} cannot be ended")
+    raise ClusterError(f"process {pid} cannot be stopped")
 
 
 def running(pid: int) -> bool:
-    """Whether the process lives; one that ended and waits for its parent does not."""
+    """Return whether the process is alive; zombies are not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -169,7 +169,7 @@ def running(pid: int) -> bool:
 
 
 def processes_with(argument: str) -> list[int]:
-    """Processes with a command line argument that begins so."""
+    """Return processes that have a command line argument with this prefix."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -182,7 +182,7 @@ def processes_with(argument: str) -> list[int]:
 
 
 def end_processes_in(folder: Path) -> None:
-    """End the programs, with their children, that work on a folder: its path begins one of their arguments."""
+    """Stop programs, with their children, that work in a folder, as shown by the start of one of their arguments."""
     for pid in {*processes_with(f"{folder}/"), *_processes_rooted_in(folder)} - {os.getpid()}:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             # A program that `run` started leads a group with all its children.
@@ -192,7 +192,7 @@ def end_processes_in(folder: Path) -> None:
 
 
 def _processes_rooted_in(folder: Path) -> list[int]:
-    """Processes that changed their root to a folder below this one, as debootstrap's do."""
+    """Return processes whose root is a folder below this one, such as those of debootstrap."""
     found = []
     resolved = folder.resolve()
     for process in Path("/proc").glob("[0-9]*"):

@@ -1,7 +1,7 @@
 """Selection of the node image and programs of a cluster on this machine, and whether one can be created at all.
 
-Where Docker answers and kind's own node image is there or can be pulled, that one is used; else the one built here.
-DELAYMQ_E2E_NODE_IMAGE decides otherwise: ``built`` for the one built here, or the name of any node image.
+If Docker runs and kind's own node image is available or can be pulled, it is used; otherwise one is built here.
+DELAYMQ_E2E_NODE_IMAGE overrides this: ``built`` for the one built here, or the name of any node image.
 """
 
 import os
@@ -17,24 +17,24 @@ from cluster.errors import ClusterError
 NODE_IMAGE_VARIABLE = "DELAYMQ_E2E_NODE_IMAGE"
 BUILT = "built"
 KIND_NODE_IMAGE = "kindest/node:v1.34.3"
-"""kind's own, of the minor version that the built one has."""
+"""kind's own image, of the same minor version as the built one."""
 KIND_NODE_IMAGES = "kindest/node:v1.34.*"
-"""Any of these that is there already is taken instead of pulling."""
+"""Any of these that is already available is used instead of pulling."""
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How clusters are made here."""
+    """Way in which clusters are created on this machine."""
 
     node_image: str
     built: bool
-    """The node image, and so the programs too, are built here: there is no registry."""
+    """Whether the node image, and therefore the programs too, are built here because there is no registry."""
 
 
 def choose(daemon: Daemon, log: Log = print) -> Mode:
-    """The mode of this machine, with its node image in the daemon: pulled, or built and loaded, where needed.
+    """Return the mode of this machine and ensure its node image in the daemon: pulled, or built and loaded.
 
-    Raises ClusterError when none can be had.
+    Raises ClusterError if no image is available.
     """
     image = wanted_image(daemon)
     if image is not None:
@@ -51,7 +51,7 @@ def choose(daemon: Daemon, log: Log = print) -> Mode:
 
 
 def wanted_image(daemon: Daemon) -> str | None:
-    """The node image to be tried first; None for the one built here."""
+    """Return the preferred node image; None for the one built here."""
     configured = os.environ.get(NODE_IMAGE_VARIABLE)
     if configured:
         return None if configured == BUILT else configured
@@ -62,7 +62,7 @@ def wanted_image(daemon: Daemon) -> str | None:
 
 
 def program_folders(mode: Mode, log: Log = print) -> list[Path]:
-    """Folders with kind, kubectl and helm, to be put before the PATH; empty where the machine has them all.
+    """Return folders with kind, kubectl and helm to prepend to the PATH; empty if the machine has them all.
 
     With the built node image the programs are the built ones, of the same version.
     """
@@ -72,9 +72,9 @@ def program_folders(mode: Mode, log: Log = print) -> list[Path]:
 
 
 def why_not() -> str | None:
-    """A sentence that says why this machine cannot run clusters, and what to do; None when it can.
+    """Return why this machine cannot run clusters and what to do; None if it can.
 
-    It looks only: whether an image can be pulled is seen when a cluster is made.
+    Nothing is changed or downloaded: whether an image can be pulled is determined when a cluster is created.
     """
     if reason := dockerd.why_not():
         return reason

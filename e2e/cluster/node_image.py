@@ -1,7 +1,7 @@
 """Node image for kind if kind's own cannot be pulled: Debian with systemd, Kubernetes as a single program, and all
 images that kubeadm requires, already unpacked in containerd's store.
 
-kind and kubeadm are the real ones; only what they start comes from here.
+kind and kubeadm are the original programs; only what they start is built here.
 """
 
 import os
@@ -20,17 +20,17 @@ from cluster.errors import ClusterError
 from cluster.paths import FILES_PATH
 
 TAG = f"delaymq/node:{programs.KUBERNETES_VERSION}"
-# What kubeadm of KUBERNETES_VERSION expects (`kubeadm config images list`), whatever CoreDNS is inside.
+# The tag that kubeadm of KUBERNETES_VERSION expects (`kubeadm config images list`), regardless of CoreDNS's version.
 COREDNS_TAG = "v1.12.1"
 ETCD_TAG = "3.6.5-0"
 PAUSE_TAG = "3.10.1"
 RECIPE = 1
-"""Raise it when this file makes something else out of the same inputs."""
+"""Increment if this file builds something else from the same inputs."""
 
 CONTAINERD_START_TIMEOUT_S = 120.0
 IMPORT_TIMEOUT_S = 600
 
-# A node may not touch the machine: no kernel settings, no modules, no devices, no logins; and nothing that wakes up.
+# A node must not affect the machine: no kernel settings, modules, devices or logins; and no periodic jobs.
 MASKED_UNITS = (
     "systemd-sysctl.service", "systemd-modules-load.service", "systemd-remount-fs.service",
     "systemd-random-seed.service", "systemd-update-utmp.service", "systemd-update-utmp-runlevel.service",
@@ -53,7 +53,7 @@ IPTABLES_LINKS = tuple(
 
 def _make(draft: Path, log: Log) -> None:
     if os.geteuid() != 0:
-        raise ClusterError("the node image can be built by root only (debootstrap, containerd)")
+        raise ClusterError("only root can build the node image (debootstrap, containerd)")
     with scratch_folder(draft) as scratch:
         root, preloaded = scratch / "root", scratch / "images.tar"
         root.mkdir(mode=0o755)
@@ -74,7 +74,7 @@ def _make(draft: Path, log: Log) -> None:
 
 
 def _install(root: Path, log: Log) -> None:
-    """Lay our files and Kubernetes over the Debian root."""
+    """Add our files and Kubernetes to the Debian root."""
     run(["cp", "-r", "--no-preserve=ownership", f"{FILES_PATH / 'node'}/.", f"{root}/"], timeout_s=60)
     (root / "usr/local/bin/entrypoint").chmod(0o755)
     shutil.copy2(programs.KUBE.obtain(log) / "kube", root / "usr/bin/kube")
@@ -100,7 +100,7 @@ def _link(path: Path, target: str) -> None:
 
 
 def _write_preloaded_images(target: Path, root: Path, layers: Path, log: Log) -> None:
-    """The images of a kubeadm cluster; those of Kubernetes share the one layer with all its programs."""
+    """Write the images of a kubeadm cluster; those of Kubernetes share one layer with all its programs."""
     _programs_layer(layers / "kube", "usr/local/bin", programs.KUBE.obtain(log) / "kube")
     for name in (*CONTROL_PLANE, "kube-proxy", "kubectl"):
         (layers / "kube/usr/local/bin" / name).symlink_to("kube")
@@ -156,8 +156,8 @@ def _busybox_layer(layer: Path, root: Path) -> None:
 
 
 def _iptables_layer(layer: Path, root: Path) -> None:
-    """iptables as the node has it, with its libraries: its modules are opened at run time and need some of their own
-    (libm), without which kube-proxy fails at the first Service with two endpoints.
+    """Copy the node's iptables with its libraries: its modules are loaded at run time and need more of them (libm);
+    without these, kube-proxy fails at the first Service with two endpoints.
     """
     libraries = next((root / "usr/lib").glob("*-linux-gnu"))
     sbin, target = layer / "usr/sbin", layer / libraries.relative_to(root)
@@ -180,23 +180,23 @@ def _iptables_layer(layer: Path, root: Path) -> None:
 
 
 def _import_images(root: Path, preloaded: Path, scratch: Path) -> None:
-    """Unpack the images into the store of the node's containerd, once, here, instead of at every start of a node."""
+    """Unpack the images into the store of the node's containerd, once here instead of at every start of a node."""
     with _containerd(root / "var/lib/containerd", scratch / "containerd") as ctr:
         run([*ctr, "images", "import", preloaded], timeout_s=IMPORT_TIMEOUT_S)
-        # The unpacked layers are enough for Kubernetes; the packed ones would double the image.
+        # Kubernetes needs only the unpacked layers; the packed ones would double the size of the image.
         for digest in archives.layer_digests(preloaded):
             run([*ctr, "content", "rm", f"sha256:{digest}"], timeout_s=60, check=False)
-        # Removing an image synchronously is the way to have the garbage collected now.
+        # Removing an image synchronously triggers garbage collection immediately.
         run([*ctr, "images", "tag", "docker.io/delaymq/busybox:1", "docker.io/delaymq/garbage:1"], timeout_s=60)
         run([*ctr, "images", "rm", "--sync", "docker.io/delaymq/garbage:1"], timeout_s=60)
 
 
 @contextmanager
 def _containerd(store: Path, folder: Path) -> Iterator[list[str | Path]]:
-    """A containerd of our own over ``store``; gives the beginning of a ctr command line."""
+    """Run a separate containerd over ``store``; yield the start of a ctr command line."""
     folder.mkdir(parents=True)
     shutil.rmtree(store, ignore_errors=True)
-    # A socket's path has at most 104 characters, which a cache in a home folder alone may take.
+    # A socket's path has at most 104 characters, which the path of a cache in a home folder alone may exceed.
     with tempfile.TemporaryDirectory(prefix="delaymq-") as name, (folder / "log").open("w") as output:
         socket = Path(name) / "socket"
         (folder / "config.toml").write_text(
@@ -208,7 +208,7 @@ def _containerd(store: Path, folder: Path) -> Iterator[list[str | Path]]:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
             deadline = time.monotonic() + CONTAINERD_START_TIMEOUT_S
-            # While the disk takes what was written before, it answers slowly.
+            # Responses are slow while the disk writes earlier data.
             while output_of([*ctr, "version"], timeout_s=10) is None:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise ClusterError(f"containerd does not start:\n{(folder / 'log').read_text()[-2000:]}")
@@ -239,4 +239,4 @@ NODE_IMAGE = Artifact(
     ),
     _make,
 )
-"""Its folder has ``image.tar.zst`` with the image TAG."""
+"""Artifact whose folder contains ``image.tar.zst`` with the image TAG."""

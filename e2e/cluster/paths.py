@@ -1,7 +1,7 @@
 """Paths of caches and of the daemon.
 
-``cache`` (``$DELAYMQ_CACHE`` or ``~/.cache/delaymq``, then ``cluster/``) is safe to delete while nothing runs. The
-daemon's own folder is fixed: a machine has one set of firewall chains, so it can have one such daemon.
+``cache`` (``$DELAYMQ_CACHE`` or ``~/.cache/delaymq``, then ``cluster/``) may be deleted while nothing runs. The
+daemon's own folder is fixed: a machine has one set of firewall chains, so it can run only one such daemon.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ GO_SOURCES_PATH = PACKAGE_PATH / "go"
 REPOSITORY_PATH = PACKAGE_PATH.parent.parent
 
 DAEMON_RUN_PATH = Path("/run/delaymq-e2e")
-"""Socket, process id and what is to be put back; gone after a reboot, as are the things it speaks of."""
+"""Socket, process id and the state to restore; lost at a reboot, as are the changes that it describes."""
 
 
 def cache_path() -> Path:
@@ -22,22 +22,22 @@ def cache_path() -> Path:
 
 
 def artifacts_path() -> Path:
-    """What was built: the one folder here worth keeping between machines."""
+    """Return the folder of built artifacts, the only one worth copying between machines."""
     return cache_path() / "artifacts"
 
 
 def go_path() -> Path:
-    """Go's modules and compiled packages: needed only while building."""
+    """Return the folder of Go's modules and compiled packages, needed only while building."""
     return cache_path() / "go"
 
 
 def docker_data_path() -> Path:
-    """Data of our own Docker daemon: loaded images, nodes' volumes."""
+    """Return the data folder of our own Docker daemon: loaded images, nodes' volumes."""
     return cache_path() / "docker"
 
 
 def run_path() -> Path:
-    """Kubeconfigs and locks of clusters that may be running."""
+    """Return the folder of kubeconfigs and locks of clusters that may be running."""
     return cache_path() / "run"
 
 

@@ -1,6 +1,6 @@
 """The Go programs, compiled from modules whose checksums are in this repository (``go/*/go.sum``).
 
-Each artifact is a folder with the programs, by their usual names.
+Each artifact is a folder with the programs under their usual names.
 """
 
 import os
@@ -43,11 +43,11 @@ def why_no_go(version: tuple[int, int] = GO_VERSION) -> str | None:
 
 
 def go_environment(*, modules: str = "readonly") -> dict[str, str]:
-    """Modules and compiled packages apart from the user's, so that they can be deleted after the build.
+    """Return an environment with separate modules and compiled packages, which can be deleted after the build.
 
-    The folder for temporary files is among them: a compiler that is killed leaves some hundred megabytes there.
-    Without debugging information, which is stripped anyway, and without collecting garbage below 3 GiB, the compiler
-    needs a sixth less time.
+    The folder for temporary files is separate too: a killed compiler leaves some hundred megabytes there.
+    Without debugging information, which is stripped anyway, and without garbage collection below 3 GiB, compilation
+    takes a sixth less time.
     """
     temporary = go_path() / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ class Program:
     """Import path, or a path in the module."""
     binary: str
     variables: tuple[str, ...] = ()
-    """What the linker sets: ``import/path.name=value``."""
+    """Variables set by the linker: ``import/path.name=value``."""
 
     def build(self, target: Path) -> None:
         if reason := why_no_go():
@@ -112,14 +112,14 @@ def _kubernetes_version() -> tuple[str, ...]:
 
 
 def _spark_operator(draft: Path, log: Log) -> None:
-    """Its module has ``replace`` lines, which count only in the main module: it is built in a copy of itself."""
+    """Build the Spark operator in a copy of its module, since its ``replace`` lines count only in the main module."""
     path = "github.com/kubeflow/spark-operator/v2"
     environment = go_environment(modules="mod")
     download = ["go", "mod", "download", "-json", f"{path}@{SPARK_OPERATOR_VERSION}"]
     answer = run(download, folder=GO_SOURCES_PATH / "pause", environment=environment, timeout_s=600).stdout
     folder = re.search(r'"Dir": "([^"]+)"', answer)
     if folder is None:
-        raise ClusterError(f"`{' '.join(download)}` names no folder")
+        raise ClusterError(f"`{' '.join(download)}` returned no folder")
     sources = draft / "sources"
     shutil.copytree(folder[1], sources)
     version = (f"{path}.version={SPARK_OPERATOR_VERSION}",)
@@ -129,7 +129,7 @@ def _spark_operator(draft: Path, log: Log) -> None:
 
 
 KUBE = Program("kube", ".", "kube", _kubernetes_version()).artifact(KUBERNETES_PROGRAMS)
-"""kubelet, kubectl, kubeadm and the control plane: one program, links to it."""
+"""kubelet, kubectl, kubeadm and the control plane: one program with links to it."""
 ETCD = Program("etcd", "go.etcd.io/etcd/server/v3", "etcd").artifact()
 COREDNS = Program("addons", "./coredns", "coredns").artifact()
 LOCAL_PATH_PROVISIONER = Program(
@@ -141,13 +141,13 @@ HELM = Program(
 KIND = Program("kind", "sigs.k8s.io/kind", "kind").artifact()
 PAUSE = Program("pause", ".", "pause").artifact()
 SPARK_OPERATOR = Artifact("spark-operator", (SPARK_OPERATOR_VERSION,), _spark_operator)
-"""``spark-operator`` and its Helm chart in ``chart/``; not part of an ordinary cluster."""
+"""``spark-operator`` and its Helm chart in ``chart/``; not part of ordinary clusters."""
 
 
 def find_program(name: str) -> Path | None:
-    """A program that was already built (``kube-apiserver``, ``etcd``, ``kubectl``, …); never builds one."""
+    """Return a program that is already built (``kube-apiserver``, ``etcd``, ``kubectl``, …), otherwise None."""
     owners = dict.fromkeys(KUBERNETES_PROGRAMS, KUBE) | {item.name: item for item in (ETCD, COREDNS, HELM, KIND)}
     if name not in owners:
-        raise ClusterError(f"no program {name!r} is built here; there are {', '.join(sorted(owners))}")
+        raise ClusterError(f"no program {name!r} is built here; available: {', '.join(sorted(owners))}")
     path = owners[name].path / name
     return path if path.exists() else None

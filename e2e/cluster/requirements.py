@@ -10,7 +10,7 @@ from cluster.commands import Log
 from cluster.errors import ClusterError
 from cluster.programs import why_no_go
 
-# program → the Debian package that has it
+# program → Debian package that contains it
 BUILD_PROGRAMS = {"debootstrap": "debootstrap", "containerd": "containerd", "zstd": "zstd", "tar": "tar"}
 DAEMON_PROGRAMS = {
     "dockerd": "docker.io",
@@ -27,7 +27,7 @@ def missing_packages(programs: dict[str, str]) -> list[str]:
 
 
 def install(programs: dict[str, str], log: Log) -> None:
-    """Install the packages of programs that are missing. Raises ClusterError where that cannot be done."""
+    """Install packages of missing programs. Raises ClusterError if that is not possible."""
     packages = missing_packages(programs)
     if not packages:
         return
@@ -39,7 +39,7 @@ def install(programs: dict[str, str], log: Log) -> None:
 
 
 def why_no_build() -> str | None:
-    """A sentence when the node image cannot be built here."""
+    """Return why the node image cannot be built here, otherwise None."""
     if sys.platform != "linux":
         return "the node image can be built on Linux only"
     if os.geteuid() != 0:

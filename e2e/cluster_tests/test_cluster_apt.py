@@ -355,5 +355,5 @@ def test_unknown_package_is_named_for_users_other_than_root(
 
 def test_machine_without_apt_is_reported(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ClusterError, match="no apt-get to download the Debian package prometheus with"):
+    with pytest.raises(ClusterError, match="apt-get cannot be found, so the Debian package prometheus"):
         apt.unpack("prometheus", tmp_path / "cache" / "prometheus", error=ClusterError, log=machine.log)

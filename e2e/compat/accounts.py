@@ -14,12 +14,12 @@ LIMIT_S = 60.0
 
 
 def shown(error: ClientError) -> str:
-    """All that the client says; a send's own text leaves the broker's out."""
+    """Return everything that the client reports; the text of a send error omits the broker's reason."""
     return f"{error} {error.remark}"
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Waits until it holds; what access control refuses meanwhile is no failure."""
+    """Wait until the condition holds; rejections by access control in the meantime are ignored."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         try:
@@ -34,7 +34,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def asked(cluster: Cluster, account: dict[str, str] | None, scenario: Callable[[Client], Awaitable[None]]) -> None:
-    """Runs a scenario with a client of an account."""
+    """Run a scenario with a client that uses an account."""
     credentials = None if account is None else Credentials(account["accessKey"], account["secretKey"])
 
     async def run() -> None:

@@ -11,7 +11,7 @@ DASHBOARD, EXPORTER, BOTH = ("dashboard",), ("exporter",), ("dashboard", "export
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call, by the name of its golden file; in arguments, {broker} and the like name the scene's parts."""
+    """One call; its golden file has its name. In arguments, placeholders such as {broker} name parts of the scene."""
 
     name: str
     method: str
@@ -128,4 +128,4 @@ CALLS = [
     Call(name="delete-route", method="deleteTopicInNameServer", arguments=(["{namesrv}"], "Made", "DefaultCluster")),
     Call(name="delete-route-shown", method="examineTopicRouteInfo", arguments=("Made",)),
 ]
-"""In this order: later calls see what earlier ones changed."""
+"""Calls in order: later ones depend on changes by earlier ones."""

@@ -1,7 +1,7 @@
 """Selection of the broker under test, and of its clients.
 
-``--against ours|real`` (or DELAYMQ_AGAINST; see ../conftest.py) chooses. Everything runs in a network namespace that
-has only loopback.
+``--against ours|real`` (or DELAYMQ_AGAINST; see ../conftest.py) chooses it. Everything runs in a network namespace
+with only loopback.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -13,7 +13,7 @@ from harness.clients import Workbench
 from harness.driver import Driver
 from harness.suite import enter_isolated
 
-# Quick levels; 3 and 4 are the first and second retry of a failed message.
+# Short levels; 3 and 4 are the first and second retry of a failed message.
 DELAY_LEVELS = "1s 2s 1s 1s 3s 4s 10s 1h"
 COMMON_CONFIG: Mapping[str, str] = {"messageDelayLevel": DELAY_LEVELS}
 
@@ -24,7 +24,7 @@ NewCluster = Callable[..., Cluster]
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure shows what the broker logged, which is gone with its folder later."""
+    """Add the broker's log to the report of a failure, before the log is deleted with the broker's folder."""
     report = yield
     if report.failed:
         for fixture in getattr(item, "funcargs", {}).values():
@@ -40,7 +40,7 @@ def against(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def isolated_network() -> None:
-    """Libraries first, while Maven can reach its repository; then no way out of this machine, or in."""
+    """Prepare libraries while Maven can reach its repository, then isolate this process from all other networks."""
     enter_isolated()
 
 
@@ -52,7 +52,7 @@ def driver(isolated_network: None) -> Iterator[Driver]:
 
 @pytest.fixture(scope="session")
 def new_cluster(against: str, isolated_network: None) -> NewCluster:
-    """Makes a cluster of the tested kind; the caller enters and leaves it. A setting that is None has its default."""
+    """Provide clusters of the tested kind, as context managers. A setting of None has its default value."""
 
     def create(*, rules: str | None = None, **config: str | None) -> Cluster:
         wanted = {**COMMON_CONFIG, **config}
@@ -65,14 +65,14 @@ def new_cluster(against: str, isolated_network: None) -> NewCluster:
 
 @pytest.fixture(scope="session")
 def cluster(new_cluster: NewCluster) -> Iterator[Cluster]:
-    """The cluster that most tests share; none of them stops it."""
+    """Provide the cluster shared by most tests; none of them stops it."""
     with new_cluster() as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def strict_cluster(new_cluster: NewCluster) -> Iterator[Cluster]:
-    """Creates no topic automatically, and no group; its messages count as no longer in memory."""
+    """Provide a cluster without automatic creation of topics and groups, and with messages treated as not in memory."""
     settings = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
     with new_cluster(**settings, accessMessageInMemoryMaxRatio="0") as cluster:
         yield cluster
@@ -80,7 +80,7 @@ def strict_cluster(new_cluster: NewCluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def new_workbench(driver: Driver) -> Iterator[Callable[..., Workbench]]:
-    """Makes clients for a cluster that the test started itself."""
+    """Provide clients for a cluster that the test started itself."""
     with ExitStack() as open_workbenches:
 
         def create(cluster: Cluster, *, credentials: dict[str, str] | None = None) -> Workbench:
@@ -94,5 +94,5 @@ def new_workbench(driver: Driver) -> Iterator[Callable[..., Workbench]]:
 
 @pytest.fixture
 def clients(cluster: Cluster, new_workbench: Callable[[Cluster], Workbench]) -> Workbench:
-    """Clients of the shared cluster."""
+    """Provide clients of the shared cluster."""
     return new_workbench(cluster)

@@ -1,6 +1,6 @@
 """A NameServer and a broker with access control, plaintext or TLS, and RocketMQ 4.9 and 5.3 clients for them.
 
-Everything runs on one machine, so that administrators' requests of plain connections are from "the same machine", which
+Everything runs on one machine, so administrators' plaintext requests come from the same machine, which
 `aclAdminNeedsTls` permits.
 """
 
@@ -48,7 +48,7 @@ accounts:
 
 @dataclass(frozen=True)
 class Guarded:
-    """What runs, and the home folder of mqadmin with the administrator's account."""
+    """The running cluster, and mqadmin's home folder with the administrator's account."""
 
     namesrv_address: str
     broker_address: str
@@ -57,7 +57,7 @@ class Guarded:
 
 @contextmanager
 def guarded(folder: Path, server_keys: Mapping[str, str]) -> Iterator[Guarded]:
-    """`server_keys` (`tls.…`, with those of a client) make TLS a must; without any, connections are plain."""
+    """`server_keys` (`tls.…`, including those of a client) make TLS mandatory; without any, TLS is off."""
     shutil.copytree(HOME_PATH / "conf", folder / "conf")
     (folder / "conf" / "tools.yml").write_text("accessKey: {accessKey}\nsecretKey: {secretKey}\n".format(**ADMIN))
     rules, namesrv_rules, account = (folder / name for name in ("plain_acl.yml", "namesrv_acl.yml", "account.yml"))
@@ -87,7 +87,7 @@ def guarded(folder: Path, server_keys: Mapping[str, str]) -> Iterator[Guarded]:
 
 
 class Side:
-    """Clients and tools of one version at one of the clusters, with the topics and groups that are theirs."""
+    """Clients and tools of one version with one of the clusters, and their topics and groups."""
 
     def __init__(self, cluster: Guarded, driver: Driver, version: str) -> None:
         self.cluster = cluster
@@ -106,14 +106,14 @@ class Side:
         return Workbench(self.driver, **addresses, credentials=account)
 
     def mqadmin(self, words: str, *, signed: bool = True) -> str:
-        """What a command printed, errors too; unsigned: without the administrator's account."""
+        """Return the output of a command, including errors; unsigned: without the administrator's account."""
         home = {"home": str(self.cluster.home)} if signed else {}
         arguments = [*words.format(broker=self.cluster.broker_address).split(), "-n", self.cluster.namesrv_address]
         answer = self.driver.call("mqadmin", arguments=arguments, **home)
         return f"{answer['output']}\n{answer['errors']}"
 
     def make_topics_and_groups(self) -> None:
-        """By the administrator with mqadmin, as nothing makes itself here."""
+        """Create them with mqadmin as administrator, since automatic creation is disabled."""
         for topic in (self.orders, self.questions):
             said = self.mqadmin(f"updateTopic -t {topic} -b {{broker}} -r 2 -w 2")
             assert "create topic to" in said, said

@@ -1,7 +1,7 @@
 """Start ``delaymq`` on a disk that a test can block: ``python held_disk.py FOLDER ARGUMENTS OF delaymq``.
 
-While FOLDER/sync exists, syncs of the log wait; while FOLDER/write exists, a write to the log does, and with it the
-event loop, as when the kernel has to get a page first. Both are laid over the store's own functions from here.
+While FOLDER/sync exists, syncs of the log block; while FOLDER/write exists, writes to the log block, and with them the
+event loop, as if the kernel had to load a page first. Both replace functions of the store at run time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ POLL_S = 0.005
 
 
 def hold(folder: Path) -> None:
-    """Lay both over the store."""
+    """Replace the store's functions by blocking ones."""
     from delaymq.store.message_store import MessageStore
 
     append, flush_task = MessageStore.append, MessageStore.flush_task
@@ -51,14 +51,14 @@ class _HeldTask:
 def _wait_while(path: Path) -> None:
     if path.exists():
         path.with_suffix(".waiting").touch()
-        # A test that was broken off leaves its broker without a parent.
+        # An aborted test leaves its broker without a parent.
         parent = os.getppid()
         while path.exists() and os.getppid() == parent:
             time.sleep(POLL_S)
 
 
 def main() -> None:
-    """Hold the disk as the folder says, then be ``delaymq``."""
+    """Install the blocking functions, then run ``delaymq``."""
     hold(Path(sys.argv[1]))
     sys.argv[1:2] = []
     runpy.run_module("delaymq", run_name="__main__", alter_sys=True)

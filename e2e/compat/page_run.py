@@ -1,9 +1,9 @@
 """Executes a page of docs/ as a reader would: saves its programs, runs its commands, compares their output.
 
-A fenced block below a line that ends with the name of a file in backticks and a colon is saved under that name. `sh`
-blocks are run in order; a `text` block after one is what they print. Comments that readers do not see say what differs:
-`<!-- page: stays -->` (the command runs until the test ends), `<!-- page: stays: WORD, WORD -->` (so do those lines of
-the block that have one of the words), `<!-- page: not run -->`.
+A fenced block below a line that ends with a file name in backticks and a colon is saved under that name. `sh` blocks
+are run in order; a `text` block after one is its expected output. Hidden comments state exceptions:
+`<!-- page: stays -->` (the command runs until the test ends), `<!-- page: stays: WORD, WORD -->` (the same for lines of
+the block that contain one of the words), `<!-- page: not run -->`.
 """
 
 import os
@@ -31,7 +31,7 @@ VARYING = (
 COUNT = r"\b\d+\b"
 """Values that vary when the page is followed twice: counts of messages, dead letters and so on."""
 PATIENCE = ("producer.start();", "producer.setSendMsgTimeout(15_000); producer.start();")
-"""A machine that others use may need longer for a program's first send than RocketMQ's 3 s."""
+"""On a shared machine, a program's first send may take longer than RocketMQ's timeout of 3 s."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ def steps_of(page: Path) -> list[Step]:
 
 
 def without_widths(text: str) -> str:
-    """Without the padding of tables, which depends on their content."""
+    """Remove the padding of tables, which depends on their content."""
     return "\n".join(re.sub(r" {2,}", "  ", re.sub("─+", "─", line)).strip() for line in text.strip().splitlines())
 
 
 def pattern_of(expected: str, *, again: bool = False) -> re.Pattern[str]:
-    """Matches what a command prints if it is as the page shows it, but for what varies; `again`: with other counts."""
+    """Return a pattern for the output shown by the page, except for varying values; `again`: with other counts."""
     varying = (*VARYING, COUNT) if again else VARYING
     pieces = re.split(f"({'|'.join(varying)})", without_widths(expected))
     kinds = [next((kind for kind in varying if re.fullmatch(kind, piece)), None) for piece in pieces]
@@ -69,7 +69,7 @@ def pattern_of(expected: str, *, again: bool = False) -> re.Pattern[str]:
 
 @dataclass
 class PageRun:
-    """One page in a folder of its own. `places` are texts of its commands for which the test has others."""
+    """One page in its own folder. `places` maps texts of its commands to replacements by the test."""
 
     folder: Path
     path_folders: list[Path]
@@ -79,13 +79,13 @@ class PageRun:
     _again: bool = False
 
     def follow_twice(self, page: Path) -> None:
-        """As `follow`, and once more: what stays is there already, and messages of the first time are too."""
+        """Call `follow` twice: on the second run, background commands still run and earlier messages exist."""
         self.follow(page)
         self._again = True
         self.follow(page)
 
     def follow(self, page: Path) -> None:
-        """Do what the page says, from its first block to its last; AssertionError where it is not as shown."""
+        """Execute the page from its first block to its last; AssertionError if output differs."""
         self.folder.mkdir(parents=True, exist_ok=True)
         steps = steps_of(page)
         for step, following in zip(steps, [*steps[1:], None], strict=True):
@@ -98,12 +98,12 @@ class PageRun:
                 self._block(step, shown)
 
     def printed_by(self, word: str) -> str:
-        """What the staying command with `word` in it has printed so far."""
+        """Return what the background command that contains `word` has printed so far."""
         [process] = [each for each in self._staying if word in str(each.args)]
         return self._log_path(self._staying.index(process)).read_text()
 
     def close(self) -> None:
-        """End what stayed, as Ctrl-C does."""
+        """Stop the background commands as Ctrl-C does."""
         for process in reversed(self._staying):
             os.killpg(process.pid, signal.SIGINT)
             try:
@@ -130,7 +130,7 @@ class PageRun:
             self._type(text, shown)
 
     def _type(self, text: str, shown: str | None) -> None:
-        # `timeout` ends the block's programs too, and leaves what they said.
+        # `timeout` stops the block's programs too, and keeps their output.
         words = ["timeout", str(COMMAND_LIMIT_S), "bash", "-e", "-c", text]
         done = subprocess.run(
             words, cwd=self.folder, env=self._environment(), stdin=subprocess.DEVNULL,
@@ -155,7 +155,7 @@ class PageRun:
             )  # fmt: skip
         self._staying.append(process)
         deadline = time.monotonic() + COMMAND_LIMIT_S
-        # The line that the page tells the reader to wait for.
+        # The line for which the page tells the reader to wait.
         while "standalone" in text and "listens on 127.0.0.1:10911" not in log_path.read_text():
             assert process.poll() is None, log_path.read_text()
             assert time.monotonic() < deadline, log_path.read_text()

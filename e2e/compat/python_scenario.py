@@ -19,7 +19,7 @@ from delaymq.client import (
 from harness.brokers import Cluster
 
 LIMIT_S = 240.0
-"""Timeout of a scenario; below the tests' own limit, so that a failure names what was waited for."""
+"""Timeout of a scenario; below the tests' own limit, so that a failure shows the pending wait."""
 POLL_S = 0.02
 HELD_MS = 10_000
 FROM_FIRST = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, local_retry_ms=200)
@@ -73,7 +73,7 @@ class Collected:
 
 
 async def settled(client: Client, topic: str, *consumers: PushConsumer) -> None:
-    """Waits until the consumers have all queues of the topic between them: each at least one, none twice."""
+    """Wait until the consumers share all queues of the topic: each has at least one, and none has two owners."""
     queues = set((await client.route(topic)).readable)
 
     def shared() -> bool:

@@ -1,5 +1,5 @@
-"""A soak of the Python client: consumers of all kinds under load, members that come and go, a broker that is stopped
-and killed repeatedly. Run as `python python_soak.py --seconds 600`; prints its figures as one JSON object.
+"""Soak test of the Python client: consumers of all kinds under load, members that join and leave, a broker that is
+stopped and killed repeatedly. Run it as `python python_soak.py --seconds 600`; it prints its figures as a JSON object.
 """
 
 import argparse
@@ -37,7 +37,7 @@ TOPIC, TOPIC_IN_ORDER = "Soak", "SoakInOrder"
 GROUP, GROUP_OF_BATCHES, GROUP_OF_POLLS, GROUP_IN_ORDER = "soak", "soak-batches", "soak-polls", "soak-in-order"
 QUEUES = 8
 MESSAGES_PER_SECOND = 150
-"""Of each topic."""
+"""Rate of each topic."""
 CAPACITY_PER_SECOND = 2 * MESSAGES_PER_SECOND
 SETTLE_LIMIT_S = 60.0
 LEVELS = "1s 2s 1s 1s 3s 4s 10s 1h"
@@ -51,7 +51,7 @@ POLL_OPTIONS = LitePullOptions(consume_from=ConsumeFrom.FIRST, rebalance_interva
 
 @dataclass(kw_only=True)
 class Figures:
-    """What came of a soak."""
+    """Results of a soak test."""
 
     seconds: float = 0.0
     acknowledged: int = 0
@@ -65,13 +65,13 @@ class Figures:
     kills: int = 0
     joins: int = 0
     unused: Usage
-    """Before there was a client."""
+    """Before the first client."""
     before: Usage
-    """With the members that stay, after the first part."""
+    """With the permanent members, after the warm-up."""
     after: Usage
-    """The same at the end."""
+    """With the permanent members, at the end."""
     left: Usage
-    """When all was closed."""
+    """After everything was closed."""
     memory_slope_mib_a_minute: float = 0.0
 
 
@@ -130,14 +130,14 @@ class Soak:
         return None if done else Outcome.RETRY
 
     async def take(self, consumer: LitePullConsumer) -> None:
-        """Polls until it is cancelled."""
+        """Poll until cancelled."""
         async for message in consumer:
             self.plain.handled(GROUP_OF_POLLS, int(message.body))
 
     # Members.
 
     async def join(self, stack: AsyncExitStack, kind: str) -> Client:
-        """One more member of a kind's group, with a client of its own, until the stack ends."""
+        """Start one more member of a kind's group, with a client of its own, until the stack closes."""
         client = await stack.enter_async_context(Client(self.cluster.namesrv_address))
         consumer: PushConsumer | BatchPushConsumer | LitePullConsumer
         if kind == GROUP:
@@ -161,12 +161,12 @@ class Soak:
                 await self.join(stack, kind)
                 await asyncio.sleep(stay_s)
                 if not self.leave_any_time:
-                    # Who leaves while the broker is down counts as a member for 40 s after its start.
+                    # A client that leaves while the broker is down counts as a member for 40 s after its start.
                     await self._is_up.wait()
             await asyncio.sleep(stay_s)
 
     async def send(self, producer: Producer, topic: str, ledger: Ledger) -> None:
-        """At a steady rate; what fails is not sent again."""
+        """Send at a constant rate; failed sends are not repeated."""
         while True:
             number = ledger.next_number()
             delay = "1s" if number % 10 == 0 and topic == TOPIC else None
@@ -179,7 +179,7 @@ class Soak:
             await asyncio.sleep(1 / MESSAGES_PER_SECOND)
 
     async def restart(self, seconds: float) -> None:
-        """Stops and kills the broker in turn, for so long; it runs at the end."""
+        """Alternately stop and kill the broker for this time; it runs at the end."""
         end = time.monotonic() + seconds
         while (left_s := end - time.monotonic()) > 0:
             await asyncio.sleep(min(self.restart_s, left_s))
@@ -207,7 +207,7 @@ class Soak:
             async with Producer(client) as producer, AsyncExitStack() as staying:
                 for kind in (GROUP, GROUP, GROUP_OF_BATCHES, GROUP_OF_POLLS, GROUP_IN_ORDER, GROUP_IN_ORDER):
                     self._staying.append(await self.join(staying, kind))
-                # Caches fill and connections come up in a first, shorter part: what is measured then is the rest.
+                # Caches fill and connections open during a first, shorter part; measurement starts after it.
                 await self._disturb(producer, self.seconds / 4)
                 await self._settle()
                 before = await self._usage_as(None)
@@ -218,7 +218,7 @@ class Soak:
         return self._figures(unused, before, after, left)
 
     async def _disturb(self, producer: Producer, seconds: float) -> None:
-        """Load, members that come and go, restarts."""
+        """Run load, members that join and leave, and restarts."""
         stay_s = self.restart_s * 0.7
         work: list[Awaitable[None]] = [
             self.send(producer, TOPIC, self.plain),
@@ -235,10 +235,10 @@ class Soak:
         ends = await asyncio.gather(*tasks, return_exceptions=True)
         failures = [end for end in ends if isinstance(end, Exception)]
         if failures:
-            raise ExceptionGroup("the soak's own tasks failed", failures)
+            raise ExceptionGroup("tasks of the soak test failed", failures)
 
     async def _settle(self) -> None:
-        """Waits until every acknowledged message was handled in every group, as long as that goes on."""
+        """Wait until every group has handled every acknowledged message, as long as there is progress."""
         await self._until(lambda: not any(self._lost().values()))
         await asyncio.sleep(1)
 
@@ -251,10 +251,10 @@ class Soak:
             await asyncio.sleep(0.2)
 
     async def _usage_as(self, wanted: Usage | None) -> Usage:
-        """What is held once it is no more than `wanted`: rebalancing ends in its own time, a leak never."""
+        """Return the usage once it is at most `wanted`: rebalancing ends eventually, a leak never does."""
         deadline = time.monotonic() + SETTLE_LIMIT_S / 2
         for client in self._staying:
-            # Connections that a restart broke come back when they are used: here all, to NameServers and brokers.
+            # Connections broken by a restart are reopened on use: use all, to NameServers and brokers.
             if not client.closed:
                 await client.route(TOPIC, fresh=True)
                 await client.heartbeat()
@@ -288,7 +288,7 @@ class Soak:
 
 
 async def soaked(cluster: OurCluster, arguments: argparse.Namespace) -> Figures:
-    """The figures of a run."""
+    """Run the soak test and return its figures."""
     soak = Soak(cluster, arguments.seconds, arguments.restart_s, leave_any_time=arguments.leave_any_time)
     return await soak.run()
 

@@ -1,6 +1,6 @@
 """Records of a soak test: acknowledged messages, number of deliveries of each, and resource usage of the process.
 
-Of fixed size from the start on, so that a growth of memory is the client's.
+Their size is constant from the start, so any growth of memory is the client's.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ MOST_OFTEN = 255
 
 
 class Ledger:
-    """Messages of one topic by their numbers, and how often each group handled them."""
+    """Messages of one topic by number, and how often each group handled them."""
 
     def __init__(self, capacity: int, groups: Iterable[str]) -> None:
         self._acknowledged = bytearray(capacity)
@@ -25,7 +25,7 @@ class Ledger:
         self.refused = 0
 
     def next_number(self) -> int:
-        """A number for the next message."""
+        """Return a number for the next message."""
         number = self.sent
         self.sent += 1
         return number
@@ -41,28 +41,28 @@ class Ledger:
         return sum(self._acknowledged)
 
     def lost(self, group: str) -> list[int]:
-        """Acknowledged and never handled."""
+        """Return acknowledged messages that the group never handled."""
         pairs = zip(self._acknowledged, self._handled[group], strict=True)
         return [number for number, (sent, times) in enumerate(pairs) if sent and not times]
 
     def consumed(self, group: str) -> int:
-        """Messages that were handled at all, also those of which no acknowledgement came."""
+        """Return the number of handled messages, including unacknowledged ones."""
         return sum(times > 0 for times in self._handled[group])
 
     def repeats(self, group: str) -> int:
-        """How often a message was handled again."""
+        """Return how often a message was handled repeatedly."""
         return sum(times - 1 for times in self._handled[group] if times > 1)
 
 
 class Order:
-    """Whether an ordered queue is handled step by step: it may go back, it may not jump ahead."""
+    """Check that an ordered queue is handled step by step: it may go back, but not skip messages."""
 
     def __init__(self) -> None:
         self._reached: dict[int, int] = {}
         self._active: dict[int, int] = {}
         self.jumps: list[str] = []
         self.overlaps = 0
-        """A broker that is killed forgets the locks, as RocketMQ's does: two members may meet then."""
+        """A killed broker loses the locks, as RocketMQ's does, so two members may handle a queue then."""
 
     def begin(self, queue_id: int, offset: int) -> None:
         reached = self._reached.get(queue_id, -1)
@@ -79,7 +79,7 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What this process holds."""
+    """Resources that this process holds."""
 
     tasks: int
     descriptors: int
@@ -108,7 +108,7 @@ class MemorySlope:
         self._samples.append((time.monotonic(), Usage.now().memory_kib))
 
     def mib_a_minute(self, *, skip: float = 0.3) -> float:
-        """Least squares over all but the first part, in which pools and caches fill."""
+        """Return the least-squares slope after the first part, in which pools and caches fill."""
         samples = self._samples[int(len(self._samples) * skip) :]
         if len(samples) < 2:
             return 0.0

@@ -1,4 +1,4 @@
-"""Random SQL92 expressions and messages, valid ones and nearly valid ones, the same for a seed."""
+"""Random SQL92 expressions and messages, valid or almost valid, reproducible from a seed."""
 
 import random
 
@@ -23,7 +23,7 @@ BLANKS = (" ", "  ", "\n", "\t", " /* c */ ", " -- c\n", "\f", "/**/")
 
 
 def text_of(value: str) -> str:
-    """A string's literal."""
+    """Return a string's literal."""
     return "'" + value.replace("'", "''") + "'"
 
 
@@ -35,18 +35,18 @@ class Expressions:
         self._fault_ratio = fault_ratio
 
     def expression(self) -> str:
-        """A whole one."""
+        """Return a complete expression."""
         words = self._condition(self._random.randint(0, 4))
         if self._random.random() < self._fault_ratio:
             self._spoil(words)
         text = ""
         for word in words:
-            # Blanks may be omitted next to signs only; elsewhere words would run together.
+            # Blanks may be omitted only next to signs; elsewhere words would merge.
             text += word + (self._random.choice(BLANKS) if self._random.random() < 0.2 else " ")
         return text
 
     def message(self) -> dict[str, str]:
-        """Properties."""
+        """Return random properties."""
         names = [name for name in NAMES[:-1] if self._random.random() < 0.7]
         return {name: self._random.choice(STRINGS) for name in names}
 
@@ -106,7 +106,7 @@ class Expressions:
         return [name, "=", self._random.choice(("TRUE", "FALSE", text_of("x")))]
 
     def _measure(self) -> list[str]:
-        """What may be compared by size: a number or a property."""
+        """Return an operand for size comparisons: a number or a property."""
         kind = self._random.randrange(6)
         if kind < 3:
             return [self._random.choice(NAMES)]
@@ -114,7 +114,7 @@ class Expressions:
         return [*sign, self._random.choice(NUMBERS if kind < 5 else (*NUMBERS, *NAMES))]
 
     def _operand(self) -> list[str]:
-        """What may be equal to something."""
+        """Return an operand for equality comparisons."""
         kind = self._random.randrange(8)
         if kind < 3:
             return [self._random.choice(NAMES)]

@@ -152,7 +152,7 @@ def test_mqadmin_prints_the_same_as_with_rocketmq_broker(
     golden_path = GOLDEN_PATH / f"{name}.txt"
     assert printed[name], f"{name} printed nothing"
     if request.config.getoption("--write-golden"):
-        assert against == "real", "golden files come from the real broker: add --against real"
+        assert against == "real", "golden files are written with RocketMQ's broker: add --against real"
         golden_path.parent.mkdir(exist_ok=True)
         golden_path.write_text("\n".join(printed[name]) + "\n")
     assert printed[name] == golden_path.read_text().splitlines()

@@ -1,6 +1,6 @@
 """NameServers and brokers with TLS, and JVMs whose clients connect to them, as fixtures.
 
-The servers' keys come from a tls.properties as RocketMQ reads it; its JVMs get the rest as system properties.
+The servers' keys come from a tls.properties in RocketMQ's form; RocketMQ's JVMs get the rest as system properties.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ HEAP = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 @dataclass(frozen=True)
 class Files:
-    """An authority, a pair that all servers have, and one for clients."""
+    """A certificate authority, a key pair for all servers, and one for clients."""
 
     authority: Authority
     servers: Pair
@@ -52,7 +52,7 @@ class Files:
         }
 
     def client_keys(self, *, own: bool = False) -> dict[str, str]:
-        """Of a client, or a broker towards NameServers, that verifies whom it talks to."""
+        """Return keys of a client, or of a broker that connects to NameServers, which verifies its peer."""
         keys = {
             "tls.test.mode.enable": "false",
             "tls.client.authServer": "true",
@@ -95,7 +95,7 @@ def our_cluster(mode: str, keys: Path, **more: str) -> OurCluster:
 
 @pytest.fixture(scope="module")
 def start(against: str, isolated_network: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts NameServer and broker of the tested kind with TLS keys; they end with the module."""
+    """Provide a function that starts NameServer and broker of the tested kind with TLS keys, until the module ends."""
     with ExitStack() as stack:
 
         def starting(mode: str, keys: dict[str, str]) -> Cluster:
@@ -117,7 +117,7 @@ def enforcing(start: Start, files: Files) -> Cluster:
 
 @contextmanager
 def java(keys: dict[str, str], profile: ClientProfile = "client") -> Iterator[Driver]:
-    """A JVM whose clients and tools connect with TLS."""
+    """Provide a JVM whose clients and tools connect with TLS."""
     options = [f"-D{key}={value}" for key, value in {"tls.enable": "true", "tls.config.file": "/none", **keys}.items()]
     with Driver(jvm_options=(*JVM_OPTIONS, *options), profile=profile) as driver:
         yield driver
@@ -125,7 +125,7 @@ def java(keys: dict[str, str], profile: ClientProfile = "client") -> Iterator[Dr
 
 @pytest.fixture(scope="module")
 def insecure(isolated_network: None) -> Iterator[Driver]:
-    """As RocketMQ's clients are with tls.enable=true and nothing else: they take any certificate."""
+    """Provide clients as RocketMQ's are with only tls.enable=true: they accept any certificate."""
     with java({}) as driver:
         yield driver
 

@@ -1,4 +1,4 @@
-"""The machine's Chromium, controlled by playwright; installed automatically if no permission is required."""
+"""The machine's Chromium, controlled by playwright; installed automatically if that requires no permission."""
 
 import os
 import shutil
@@ -9,12 +9,12 @@ from harness.errors import HarnessError
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 VARIABLE = "DELAYMQ_CHROMIUM"
-"""Names a program where none of these is on the path."""
+"""Environment variable with a program to use if none of these is on the path."""
 PACKAGE = "chromium"
 
 
 def executable() -> Path:
-    """Where Chromium is. Raises HarnessError, which says how to get it."""
+    """Return the path of Chromium. Raises HarnessError, which states how to install it."""
     named = os.environ.get(VARIABLE)
     if named:
         if not os.access(named, os.X_OK):
@@ -26,7 +26,7 @@ def executable() -> Path:
 
 
 def prepare() -> Path:
-    """The same, after installing it as root on Debian; call it while the machine can reach its mirror."""
+    """Return `executable`, installing it first as root on Debian; call it while the machine can reach its mirror."""
     try:
         return executable()
     except HarnessError:
@@ -37,7 +37,7 @@ def prepare() -> Path:
 
 
 def options() -> list[str]:
-    """Arguments: Chromium's sandbox refuses to run as root, and small machines have little /dev/shm."""
+    """Return arguments: Chromium's sandbox refuses to run as root, and small machines have little /dev/shm."""
     return ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
 
 

@@ -14,27 +14,27 @@ from harness.brokers import OurCluster
 from harness.errors import HarnessError
 from playwright.sync_api import Browser, expect, sync_playwright
 
-# What is waited for comes within a second; the bound is for machines with much else to do.
+# Results appear within a second; the limit allows for busy machines.
 LIMIT_MS = 60_000
 START_TIMEOUT_MS = 60_000
 LEVELS = {"messageDelayLevel": "1s 50s 1s 1s 1h 2h"}
-"""Level 1 to 6; 3 and 4 are the first and second retry of a failed message."""
+"""Levels 1 to 6; 3 and 4 are the first and second retry of a failed message."""
 
 NewCluster = Callable[..., OurCluster]
 OpenPage = Callable[..., Watched]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Chromium first, while the machine's mirror can be reached: tests before these may leave the network."""
+    """Install Chromium while the machine's mirror is reachable: earlier tests may isolate this process."""
     here = Path(__file__).parent
     if any(here in item.path.parents for item in session.items):
-        with contextlib.suppress(HarnessError):  # the fixture says what is missing, of the tests that need it
+        with contextlib.suppress(HarnessError):  # the fixture reports what is missing, for the tests that need it
             chromium.prepare()
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One a module: while playwright runs, no other test of this process can use asyncio in this thread."""
+    """Provide one browser per module: while playwright runs, this thread cannot run asyncio for other tests."""
     try:
         path = chromium.executable()
     except HarnessError as error:
@@ -50,7 +50,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def new_cluster() -> Iterator[NewCluster]:
-    """Starts brokers; all end with the tests."""
+    """Provide a function that starts brokers; all stop with the tests."""
     with ExitStack() as running:
 
         def create(store_path: Path | None = None, **config: str) -> OurCluster:
@@ -62,13 +62,13 @@ def new_cluster() -> Iterator[NewCluster]:
 
 @pytest.fixture(scope="session")
 def cluster(new_cluster: NewCluster) -> OurCluster:
-    """The broker that most tests share; none of them stops it."""
+    """Provide the broker shared by most tests; none of them stops it."""
     return new_cluster()
 
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[OpenPage]:
-    """Opens the console of a cluster at a place (`#/…`), in a browser of its own; what it did wrong fails the test."""
+    """Open a cluster's console at a place (`#/…`), in a separate browser context; its complaints fail the test."""
     opened: list[Watched] = []
 
     def open_at(cluster: OurCluster, place: str = "", **options: Any) -> Watched:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def run(namesrv_address: str, scenario: Callable[[Client], Awaitable[T]]) -> T:
-    """Runs `scenario` with a client, within a limit, in a thread of its own: playwright has this thread's loop."""
+    """Run `scenario` with a client, within a time limit, in its own thread: playwright uses this thread's loop."""
     results: list[T] = []
     failures: list[BaseException] = []
 
@@ -48,13 +48,13 @@ def run(namesrv_address: str, scenario: Callable[[Client], Awaitable[T]]) -> T:
 
 
 async def send(client: Client, *messages: Message, delay: str | None = None) -> list[SendResult]:
-    """Sends messages one at a time, to fix their order."""
+    """Send messages one at a time, to fix their order."""
     async with Producer(client, "shop-front") as producer:
         return [await producer.send(message, delay=delay) for message in messages]
 
 
 async def consume(client: Client, group: str, topic: str, count: int) -> list[ReceivedMessage]:
-    """Takes `count` messages and commits them."""
+    """Consume `count` messages and commit them."""
     taken: list[ReceivedMessage] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -68,7 +68,7 @@ async def consume(client: Client, group: str, topic: str, count: int) -> list[Re
 
 
 async def kill_letters(client: Client, group: str, topic: str, keys: set[str]) -> None:
-    """Consumes a topic as a group that fails for good on the messages with these keys."""
+    """Consume a topic with a group that always fails for messages with these keys."""
     failed: set[str] = set()
 
     async def handle(message: ReceivedMessage) -> Outcome:
@@ -83,18 +83,18 @@ async def kill_letters(client: Client, group: str, topic: str, keys: set[str]) -
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Waits, within the limit of `run`."""
+    """Wait, within the time limit of `run`."""
     while not is_so():  # noqa: ASYNC110 - what it waits for is no event
         await asyncio.sleep(POLL_S)
 
 
 class Member:
-    """A consumer in a thread of its own, connected from `with` to its end."""
+    """A consumer in its own thread, connected while the `with` block runs."""
 
     def __init__(self, namesrv_address: str, group: str, topic: str, *, pause_s: float = 0.0) -> None:
         self.client_id = ""
         self._pause_s = pause_s
-        """How long each message takes."""
+        """Processing time of each message."""
         self._address, self._group, self._topic = namesrv_address, group, topic
         self._started = threading.Event()
         self._ending = threading.Event()

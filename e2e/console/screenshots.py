@@ -2,7 +2,7 @@
 
     make screenshots
 
-It takes about two minutes, most of them for the rates and the messages that wait to have some history.
+It takes about two minutes, mostly to give rates and pending messages some history.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ IMAGES_PATH = Path(__file__).resolve().parents[2] / "docs" / "images"
 MAX_IMAGE_BYTES = 150_000
 HISTORY_S = 90
 SLOW_S = 2.0
-"""A handler that takes so long: its group falls behind."""
+"""Processing time of a handler that makes its group fall behind."""
 SETTLE_MS = 4_000
 WIDE: ViewportSize = {"width": 1280, "height": 860}
 NARROW: ViewportSize = {"width": 390, "height": 844}
-# The table of RocketMQ; most reminders are for the next ten minutes.
+# RocketMQ's table; most reminders are due within ten minutes.
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DELAYS = (*("1m", "2m", "3m", "5m") * 3, "5s", "30s", "4m", "6m", "7m", "8m", "9m", "10m", "20m", "30m", "1h", "2h")
 
@@ -92,11 +92,11 @@ def take(browser: Browser, cluster: OurCluster, picture: Picture) -> None:
     page.screenshot(path=path)
     context.close()
     if path.stat().st_size > MAX_IMAGE_BYTES:
-        raise SystemExit(f"{path} has {path.stat().st_size} bytes, more than {MAX_IMAGE_BYTES}: show less")
+        raise SystemExit(f"{path} has {path.stat().st_size} bytes (limit: {MAX_IMAGE_BYTES}): show less in it")
 
 
 async def fill(client: Client) -> None:
-    """Consumed orders, dead letters, a group that is behind."""
+    """Create consumed orders, dead letters, and a group that falls behind."""
     await send(client, *(Message(topic="Orders", body=b"{}", keys=(f"order-{at}",)) for at in range(900, 960)))
     await consume(client, "shipping", "Orders", 40)
     await send(client, *(Message(topic="Invoices", body=invoice(at), keys=(f"invoice-{at}",)) for at in range(40)))
@@ -111,7 +111,7 @@ def invoice(number: int) -> bytes:
 
 @contextmanager
 def traffic(cluster: OurCluster) -> Iterator[list[SendResult]]:
-    """A shop in a thread of its own: orders, and reminders of unpaid ones for later; gives the first reminder."""
+    """Run a shop in its own thread: orders, and delayed reminders of unpaid ones; yield the first reminder."""
     first: list[SendResult] = []
     ending = threading.Event()
 

@@ -7,21 +7,21 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Request, Response, Route
 
 NETWORK_LOG = "Failed to load resource"
-"""Chromium logs an answer that is no 2xx, and one that did not come; the page tells those to people itself."""
+"""Chromium logs responses other than 2xx and failed requests, which the page reports to users itself."""
 
 NAMELESS = (Path(__file__).parent / "nameless.js").read_text().partition("\n")[2]
-"""Tells every control without a name: text, label, or aria-label."""
+"""Script that returns every control without a name: text, label, or aria-label."""
 
 
 class Watched:
-    """One page in a browser context of its own; `options` are the context's. Close it, then read `complaints`."""
+    """One page in its own browser context; `options` are the context's. Close it, then read `complaints`."""
 
     def __init__(self, browser: Browser, origin: str, **options: Any) -> None:
         self.origin = origin
         self.complaints: list[str] = []
         self.asked: list[str] = []
-        """Paths that the page asked for, in order."""
-        # Painting what moves is most of the work of a machine without a graphics card.
+        """Paths that the page requested, in order."""
+        # Without a graphics card, painting animations causes most of the load.
         self._context = browser.new_context(**{"reduced_motion": "reduce", **options})
         self.page = self._context.new_page()
         self._context.route("**/*", self._guard)
@@ -31,30 +31,30 @@ class Watched:
         self.page.on("request", self._requested)
 
     def go(self, place: str) -> None:
-        """Opens the console at a place, such as `#/topics`."""
+        """Open the console at a place, such as `#/topics`."""
         self.page.goto(f"{self.origin}/{place}")
 
     def close(self) -> None:
         self._context.close()
 
     def section(self, title: str) -> Locator:
-        """A part of the screen by its title."""
+        """Return a part of the screen by its title."""
         return self.page.get_by_role("region", name=title, exact=True)
 
     def row(self, text: str) -> Locator:
-        """The row of a table that has this text."""
+        """Return the table row that contains this text."""
         return self.page.get_by_role("row").filter(has_text=text)
 
     def tile(self, name: str) -> Locator:
-        """A figure by its name."""
+        """Return a figure by its name."""
         return self.page.locator(".tile").filter(has=self.page.get_by_text(name, exact=True)).locator(".tile-figure")
 
     def nameless(self) -> list[str]:
-        """What a screen reader could not name here."""
+        """Return controls that a screen reader could not name."""
         return list(self.page.evaluate(NAMELESS))
 
     def is_too_wide(self) -> bool:
-        """Whether the page scrolls sideways."""
+        """Return whether the page scrolls horizontally."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
 
     def _guard(self, route: Route) -> None:

@@ -10,7 +10,7 @@ from harness.suite import enter_isolated
 
 @pytest.fixture(scope="session")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadProgram]:
-    """RocketMQ's own producers and readers, to be commanded."""
+    """Provide RocketMQ's own producers and consumers, controlled by commands."""
     enter_isolated(lambda: java.client_class_path(sources_path=SOURCES_PATH))
     with LoadProgram(tmp_path_factory.mktemp("load"), jvm_options=SHORT_LIVED) as program:
         yield program

@@ -12,7 +12,7 @@ Crash = Callable[[], None]
 
 
 def at_an_instant(cluster: Cluster, seed: int, earliest_s: float, latest_s: float) -> Crash:
-    """Killed between two times after the beginning, and back within a second; the seed decides."""
+    """Return a crash at a random time between two times after the start, with a restart within a second."""
     chance = random.Random(seed)
     instant_s, outage_s = chance.uniform(earliest_s, latest_s), chance.uniform(0, 1)
 
@@ -26,7 +26,7 @@ def at_an_instant(cluster: Cluster, seed: int, earliest_s: float, latest_s: floa
 
 
 def at_a_point(cluster: Cluster, point: str, limit_s: float) -> Crash:
-    """Killed where a kill point (`name:count`) is reached, within the limit. To be called before the broker starts."""
+    """Return a crash at a kill point (`name:count`), reached within the limit. Call it before the broker starts."""
     program = cluster.broker.command[1:3]
     cluster.broker.command[1:3] = [str(Path(kill_points.__file__).resolve()), point]
 
@@ -41,7 +41,7 @@ def at_a_point(cluster: Cluster, point: str, limit_s: float) -> Crash:
 
 
 def wait_until(condition: Callable[[], bool], problem: str, limit_s: float) -> None:
-    """AssertionError with the problem when the condition does not hold in time."""
+    """Wait until the condition holds; AssertionError with the problem after the timeout."""
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, problem

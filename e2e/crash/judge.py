@@ -12,7 +12,7 @@ from harness.commitlog import BadLogError, Record, delayed_messages, delays_ms
 
 @dataclass(frozen=True, kw_only=True)
 class Attempts:
-    """Acknowledgements to producers: unique keys with their level."""
+    """Sends by outcome: unique keys with their level."""
 
     acknowledged: Mapping[str, int]
     failed: Mapping[str, int]
@@ -20,23 +20,23 @@ class Attempts:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Counts of messages by origin; the breaches are unique keys."""
+    """Counts of messages by origin; the violations are unique keys."""
 
     acknowledged: int
     failed: int
     stored_although_failed: int
     lost: tuple[str, ...]
-    """Acknowledged, but never handed over."""
+    """Acknowledged, but never delivered."""
     twice: tuple[str, ...]
-    """Handed over more often than stored: two records in the log with one origin."""
+    """Delivered more often than stored: two records in the log with one origin."""
     early: tuple[str, ...]
-    """Handed over before the due time, or sooner after the producer's own clock than the level's delay."""
+    """Delivered before the due time, or sooner after the producer's own timestamp than the level's delay."""
     wrong_due: tuple[str, ...]
     """The due time in the record is not the time of arrival plus the level's delay."""
     altered: tuple[str, ...]
-    """Handed over under another topic or queue than it was sent to, or with another body."""
+    """Delivered in another topic or queue than it was sent to, or with another body."""
     missing_for_group: tuple[str, ...]
-    """Acknowledged, but not among what a new group read."""
+    """Acknowledged, but not among the messages that a new group read."""
     twice_for_group: tuple[str, ...]
 
     @property
@@ -56,7 +56,7 @@ class Verdict:
         return {name: keys for name, keys in found.items() if keys}
 
     def text(self) -> str:
-        """One line of counts, then up to three examples of each breach."""
+        """Return one line of counts, then up to three examples of each violation."""
         counts = (
             f"acknowledged {self.acknowledged}, failed {self.failed} (stored anyway {self.stored_although_failed}),"
             f" lost {len(self.lost)}, twice {len(self.twice)}, early {len(self.early)};"
@@ -67,7 +67,7 @@ class Verdict:
 
 
 def read_attempts(path: Path) -> Attempts:
-    """The load program's lines `A|F unique-key level …`."""
+    """Read the load program's lines `A|F unique-key level …`."""
     acknowledged: dict[str, int] = {}
     failed: dict[str, int] = {}
     for line in path.read_text().splitlines():
@@ -77,15 +77,15 @@ def read_attempts(path: Path) -> Attempts:
 
 
 def judge(*, store_path: Path, level_table: str, topic: str, attempts: Attempts, read_keys: Counter[str]) -> Verdict:
-    """Compare the responses to producers with the log and with ``read_keys``, what a new group read of ``topic``.
+    """Compare the responses to producers with the log and with ``read_keys`` of ``topic``, read by a new group.
 
-    Raises BadLogError if the log itself makes no sense.
+    Raises BadLogError if the log itself is invalid.
     """
     level_delays_ms = delays_ms(level_table)
     delayed = delayed_messages(store_path, level_table, real_topic=topic)
     unknown = delayed.keys() - attempts.acknowledged.keys() - attempts.failed.keys()
     if unknown:
-        raise BadLogError(f"{len(unknown)} messages that nobody sent, among them {min(unknown)}")
+        raise BadLogError(f"{len(unknown)} messages that no producer sent, such as {min(unknown)}")
     early: list[str] = []
     wrong_due: list[str] = []
     altered: list[str] = []

@@ -1,7 +1,7 @@
 """Start ``delaymq`` so that it kills itself at a named point: ``python kill_points.py NAME:N ARGUMENTS OF delaymq``.
 
-The N-th time that the point is reached the process gets SIGKILL, as from outside. The points are laid over the
-broker's own functions from here; the broker does not depend on them. A missing function is an immediate error.
+When the point is reached for the N-th time, the process kills itself with SIGKILL. The points wrap functions of the
+broker at run time; the broker does not depend on them. A missing function is an immediate error.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Reached = Callable[[], None]
 
 
 def copy_appended(reached: Reached) -> None:
-    """A delivered copy is in the log, its entry not yet settled."""
+    """After a delivered copy was appended to the log, before its entry is settled."""
     from delaymq.broker.delivery.hand_over import HandOver
 
     _after(HandOver, "_append", reached)
 
 
 def segment_roll(reached: Reached) -> None:
-    """The blank record closes a log file, the next one is not in use yet."""
+    """After the blank record closed a segment, before the next one is used."""
     from delaymq.store.commit_log import CommitLog
 
     rolling = False
@@ -51,7 +51,7 @@ def segment_roll(reached: Reached) -> None:
 
 
 def config_rename(reached: Reached) -> None:
-    """A config file's new content is written to a temporary file, the old one already is the backup."""
+    """After a config file's new content was written to a temporary file and the old file became the backup."""
     from delaymq.store.disk.files import Files
 
     rename = _function(Files, "rename")
@@ -65,21 +65,21 @@ def config_rename(reached: Reached) -> None:
 
 
 def queue_flush(reached: Reached) -> None:
-    """One queue's new entries are in its file, others' are still in memory only."""
+    """After one queue's new entries were flushed, while those of others are only in memory."""
     from delaymq.store.consume_queue import ConsumeQueues
 
     _after(ConsumeQueues, "_write_tail", reached)
 
 
 def truncation(reached: Reached) -> None:
-    """Recovery has cleared what stood behind the last sound record, and written nothing else."""
+    """After recovery cleared the data behind the last valid record, before it writes anything else."""
     from delaymq.store.disk.files import Files
 
     _after(Files, "zero", reached)
 
 
 def send_back_appended(reached: Reached) -> None:
-    """What a consumer sent back is in the log, and the consumer not yet told."""
+    """After a send-back was appended to the log, before the response to the consumer."""
     from delaymq.broker.processors.table import PROCESSORS
     from delaymq.protocol.codes import RequestCode
 
@@ -94,22 +94,22 @@ def send_back_appended(reached: Reached) -> None:
 
 
 def half_appended(reached: Reached) -> None:
-    """A half message is in the log, and its producer not yet told."""
+    """After a half message was appended to the log, before the response to its producer."""
     _after_appends(reached, lambda message: message.topic == "RMQ_SYS_TRANS_HALF_TOPIC")
 
 
 def commit_copied(reached: Reached) -> None:
-    """The copy of a committed message is in the log, its op mark is not."""
+    """After the copy of a committed message was appended to the log, before its op mark."""
     _after_appends(reached, lambda message: bool(message.sys_flag & 8) and message.properties.get("DELAY") is None)
 
 
 def op_marked(reached: Reached) -> None:
-    """The op mark of a commit or a rollback is in the log, and its producer not yet told."""
+    """After the op mark of a commit or rollback was appended to the log, before the response to its producer."""
     _after_appends(reached, lambda message: message.topic == "RMQ_SYS_TRANS_OP_HALF_TOPIC")
 
 
 def checked(reached: Reached) -> None:
-    """A check was sent to a producer."""
+    """After a check was sent to a producer."""
     from delaymq.broker.transactions.producers import Producers
 
     _after(Producers, "send_check", reached)
@@ -164,7 +164,7 @@ def _after(owner: type, name: str, reached: Reached) -> None:
 
 
 def install(point: str) -> None:
-    """Lay the point ``NAME:N`` over the broker's functions."""
+    """Install the point ``NAME:N`` in the broker's functions."""
     name, _, times = point.partition(":")
     left = int(times or 1)
 
@@ -180,7 +180,7 @@ def install(point: str) -> None:
 
 
 def main() -> None:
-    """Install the point, then be ``delaymq`` with the rest of the arguments."""
+    """Install the point, then run ``delaymq`` with the remaining arguments."""
     if len(sys.argv) < 2 or sys.argv[1].partition(":")[0] not in POINTS:
         print(f"usage: kill_points.py NAME:N ARGUMENTS; names: {', '.join(POINTS)}", file=sys.stderr)
         sys.exit(EXIT_USAGE)

@@ -1,6 +1,6 @@
-"""A run: producers send delayed messages, the broker is killed and restarted meanwhile, and everything is counted.
+"""A run: producers send delayed messages, the broker is killed and restarted meanwhile, and all messages are counted.
 
-``python -m crash.kill_run --against ours|real --seed N`` does one by hand (in an isolated network).
+``python -m crash.kill_run --against ours|real --seed N`` executes one run (in an isolated network).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from crash.load import LoadError, LoadProgram
 from harness.brokers import Cluster, OurCluster, RealCluster
 
 TOPIC = "CrashTopic"
-# Short, and different enough that at any instant some levels hand over while others fill.
+# Short, and different enough that at any time some levels deliver while others fill.
 LEVEL_TABLE = "1s 2s 3s 4s 5s 6s 7s 8s"
 LEVELS = "1,2,3,4,5,6,7,8"
 LONGEST_DELAY_S = 8.0
-# Small log files, so that the log rolls several times in a run; the real broker's own 10 s for delayOffset.json.
+# Small segments, so that several are filled in a run; delayOffset.json is saved at RocketMQ's own interval of 10 s.
 CONFIG = {"messageDelayLevel": LEVEL_TABLE, "mappedFileSizeCommitLog": str(4 << 20), "flushDiskType": "ASYNC_FLUSH"}
 SEND_TIMEOUT_MS = 2000
-# The slowest route back of a client after a restart is its 30 s heartbeat.
+# The slowest way for a client to recover after a restart is its heartbeat every 30 s.
 SEND_LIMIT_S = 150.0
 SETTLE_LIMIT_S = 90.0
 SETTLED_AFTER_S = 2.0
@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How one run goes; everything random in it comes from the seed."""
+    """Parameters of a run; everything random is derived from the seed."""
 
     seed: int
     messages: int = 20_000
@@ -55,18 +55,18 @@ class Plan:
         return sorted(chance.uniform(EARLIEST_KILL_S, latest_s) for _ in range(self.kills))
 
     def outages_s(self) -> list[float]:
-        """How long the broker stays away after each kill."""
+        """Return the duration of the outage after each kill."""
         chance = random.Random(~self.seed)
         return [chance.uniform(0, LONGEST_OUTAGE_S) for _ in range(self.kills)]
 
 
 def new_cluster(against: str) -> Cluster:
-    """The tested broker (``ours`` or ``real``), not started."""
+    """Return the tested broker (``ours`` or ``real``), not started."""
     return OurCluster(config=CONFIG) if against == "ours" else RealCluster(config=CONFIG)
 
 
 def run(cluster: Cluster, load: LoadProgram, plan: Plan, say: Say = print) -> Verdict:
-    """Start ``cluster``, do what the plan says, stop it and judge its store. The caller closes the cluster."""
+    """Start ``cluster``, execute the plan, stop it and judge its store. The caller closes the cluster."""
 
     def crash(started: float) -> None:
         for instant_s, outage_s in zip(plan.kill_instants_s(), plan.outages_s(), strict=True):
@@ -82,14 +82,14 @@ def run(cluster: Cluster, load: LoadProgram, plan: Plan, say: Say = print) -> Ve
 def run_with(
     cluster: Cluster, load: LoadProgram, plan: Plan, crash: Callable[[float], None], say: Say = print
 ) -> Verdict:
-    """As ``run``, but ``crash(started)`` does the killing; at its return the broker must run and be ready."""
+    """As ``run``, but ``crash(started)`` performs the kills; when it returns, the broker must be ready."""
     with tempfile.TemporaryDirectory(prefix="delaymq-crash-") as folder:
         attempts_path = Path(folder) / "attempts"
         read_path = Path(folder) / "read"
         cluster.start()
         address = cluster.namesrv_address
         try:
-            # The first send makes the topic, so that the kill meets senders and not the search for a route.
+            # The first send creates the topic, so that the kill occurs during sends and not during the route lookup.
             first = load.call("first-send", namesrv=address, topic=TOPIC, timeout_ms=SEND_TIMEOUT_MS)
             if first["last_failure"]:
                 say(f"the topic took {len(first['keys'])} sends; the last failure: {first['last_failure']}")
@@ -106,11 +106,11 @@ def run_with(
             _settle(load, address, at_least=plan.messages, all_due_at=time.monotonic() + LONGEST_DELAY_S)
             load.call("drain", namesrv=address, topic=TOPIC, group="crash_reader", out=read_path)
         finally:
-            # Ends the senders too, should something have failed before they were done.
+            # Stops the producers as well, if an error occurred before they were done.
             load.call("forget", namesrv=address)
         cluster.stop()
         read_keys = Counter(line.split(" ")[0] for line in read_path.read_text().splitlines())
-        # Those that made the topic belong to no attempt. One whose send failed may be stored nevertheless.
+        # The messages that created the topic belong to no attempt. A message whose send failed may still be stored.
         read_keys -= Counter(first["keys"])
         return judge(
             store_path=cluster.store_path, level_table=LEVEL_TABLE, topic=TOPIC,
@@ -119,14 +119,14 @@ def run_with(
 
 
 def _settle(load: LoadProgram, address: str, *, at_least: int, all_due_at: float) -> None:
-    """Wait until everything is due and the topic has stopped growing, or for the limit: then the verdict tells."""
+    """Wait until everything is due and the topic has stopped growing, or until the limit, for the verdict to decide."""
     deadline = time.monotonic() + SETTLE_LIMIT_S
     held, unchanged_since = -1, time.monotonic()
     while time.monotonic() < deadline:
         try:
             now_held = int(load.call("held", namesrv=address, topic=TOPIC)["messages"])
         except LoadError:
-            now_held = -1  # the client still talks to the broker that was killed
+            now_held = -1  # the client is still connected to the broker that was killed
         if now_held != held:
             held, unchanged_since = now_held, time.monotonic()
         quiet_s = time.monotonic() - unchanged_since
@@ -136,7 +136,7 @@ def _settle(load: LoadProgram, address: str, *, at_least: int, all_due_at: float
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0: no breach; 1: breaches, printed."""
+    """Exit with 0 without violations, and with 1 after printing them."""
     parser = argparse.ArgumentParser(prog="python -m crash.kill_run", description=__doc__)
     parser.add_argument("--against", choices=("ours", "real"), default="ours")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,6 +1,7 @@
 """Interface to the load program of bench/java: a JVM with RocketMQ's client that sends and receives on command.
 
-Commands run side by side in it; each answers once. The program ends when its input closes, so also with this process.
+Commands run concurrently in it; each has one response. The program exits when its input closes, so also with this
+process.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from harness.errors import HarnessError
 SOURCES_PATH = Path(__file__).resolve().parents[2] / "bench" / "java"
 MAIN_CLASS = "delaymq.load.Main"
 JVM_OPTIONS = ("-Xms256m", "-Xmx1g", "-XX:+UseParallelGC", "-Drocketmq.client.logLevel=WARN")
-"""The same for every broker; enough for a window of asynchronous sends, small enough for a machine that others use."""
-# For runs that are not measured: a JVM that compiles little and fast takes half of the processor time.
+"""Equal for every broker; enough for a window of asynchronous sends, small enough for a shared machine."""
+# For runs without measurements: a JVM that compiles little needs half of the processor time.
 SHORT_LIVED = (*driver.JVM_OPTIONS, "-Drocketmq.client.logLevel=WARN")
 DEFAULT_TIMEOUT_S = 180.0
 EXIT_TIMEOUT_S = 10.0
@@ -31,11 +32,11 @@ Result = dict[str, Any]
 
 
 class LoadError(HarnessError):
-    """A command of the load program failed, took too long, or the program ended."""
+    """A command of the load program failed or timed out, or the program exited."""
 
 
 class Pending:
-    """A command that runs; ``result()`` waits for its answer."""
+    """A running command; ``result()`` waits for its response."""
 
     def __init__(self, line: str, answers: queue.SimpleQueue[Result], log_path: Path) -> None:
         self._line = line
@@ -43,11 +44,11 @@ class Pending:
         self._log_path = log_path
 
     def result(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Result:
-        """The command's result; LoadError if it failed or did not answer in time."""
+        """Return the command's result; LoadError if it failed or timed out."""
         try:
             answer = self._answers.get(timeout=timeout_s)
         except queue.Empty:
-            raise LoadError(f"`{self._line}` did not answer within {timeout_s:g} s (log: {self._log_path})") from None
+            raise LoadError(f"no response to `{self._line}` within {timeout_s:g} s (log: {self._log_path})") from None
         if not answer.get("ok"):
             raise LoadError(f"`{self._line}` failed: {answer.get('error')} (log: {self._log_path})")
         result: Result = answer["result"]
@@ -55,7 +56,7 @@ class Pending:
 
 
 class LoadProgram:
-    """One JVM, here or where ``command`` starts it; a context manager. ``log_path`` gets what the client logs."""
+    """One JVM, here or where ``command`` starts it; a context manager. The client logs to ``log_path``."""
 
     def __init__(
         self, folder: Path, *, jvm_options: Sequence[str] = JVM_OPTIONS, command: Sequence[str] | None = None
@@ -84,17 +85,17 @@ class LoadProgram:
         return self._process.pid
 
     def start(self, command: str, **options: object) -> Pending:
-        """Begin a command; values must hold no spaces."""
+        """Start a command; values must not contain spaces."""
         number = str(next(self._numbers))
         words = [f"{name}={value}" for name, value in options.items()]
         if any(" " in word or "\n" in word for word in words):
-            raise ValueError(f"a value holds a space: {words}")
+            raise ValueError(f"a value contains a space: {words}")
         line = " ".join([number, command, *words])
         answers: queue.SimpleQueue[Result] = queue.SimpleQueue()
         with self._guard:
             self._waiting[number] = answers
         if self._process.stdin is None or self._process.poll() is not None:
-            raise LoadError(f"the load program ended with exit code {self._process.returncode} (log: {self.log_path})")
+            raise LoadError(f"the load program exited with code {self._process.returncode} (log: {self.log_path})")
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         return Pending(line, answers, self.log_path)

@@ -14,20 +14,20 @@ RETRY, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
 
 @dataclass(frozen=True, kw_only=True)
 class RetryVerdict:
-    """The breaches; keys of messages, or sentences about offsets."""
+    """The violations; keys of messages, or sentences about offsets."""
 
     acknowledged: int
     failed: int
     stored_although_failed: int
     lost: tuple[str, ...]
-    """Sent back and acknowledged, and neither comes again nor lies with the dead letters."""
+    """Send-back acknowledged, but neither redelivered nor in the dead-letter queue."""
     twice: tuple[str, ...]
-    """One send-back, and more than one record of it where consumers read."""
+    """One send-back, but several records where consumers read."""
     wrong_way: tuple[str, ...]
-    """With the dead letters although it was to come again, or the other way round."""
+    """In the dead-letter queue instead of being redelivered, or vice versa."""
     early: tuple[str, ...]
     offsets: tuple[str, ...]
-    """Beyond the queue's end, never committed, or older than the interval allows."""
+    """Offsets beyond the queue's end, never committed, or older than the interval allows."""
 
     @property
     def is_clean(self) -> bool:
@@ -42,7 +42,7 @@ class RetryVerdict:
 
 
 def judge_retries(store_path: Path, level_table: str, told: Told, allowed_loss_s: float) -> RetryVerdict:
-    """Compare the responses to the consumer with the log of a broker that has stopped."""
+    """Compare the responses to the consumer with the log of a stopped broker."""
     retries: Counter[str] = Counter()
     dead: Counter[str] = Counter()
     for record in records(store_path):
@@ -65,7 +65,7 @@ def judge_retries(store_path: Path, level_table: str, told: Told, allowed_loss_s
         lost=tuple(
             key
             for key in keys
-            # What was scheduled without an answer has to come as well.
+            # A send-back that was scheduled without a response must be delivered as well.
             if not retries[key] + dead[key] and (key in told.acknowledged or key in waited)
         ),
         twice=tuple(key for key in keys if retries[key] + dead[key] > 1 or len(waited.get(key, ())) > 1),

@@ -34,7 +34,7 @@ class Stored:
     key: str
     physical_offset: int
     is_hopeless: bool
-    """Sent back straight to the dead letters."""
+    """Whether it is sent back directly to the dead-letter queue."""
 
 
 @dataclass
@@ -44,16 +44,16 @@ class Told:
     messages: list[Stored] = field(default_factory=list)
     acknowledged: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
-    """Without an answer: they may be in the log or not."""
+    """Without a response: the log may contain them or not."""
     commits: list[tuple[float, int, int]] = field(default_factory=list)
-    """Acknowledged commits: when, queue id, offset."""
+    """Acknowledged commits: time, queue id, offset."""
     highest_tried: dict[int, int] = field(default_factory=dict)
     found: list[tuple[float, dict[int, tuple[int, int]]]] = field(default_factory=list)
-    """After each reconnect: when, queue id → (the group's offset, the queue's end)."""
+    """After each reconnect: time, queue id → (the group's offset, the queue's end)."""
 
 
 class RetryLoad(threading.Thread):
-    """Sends everything back in a thread of its own; `told` may be read when it has ended."""
+    """Sends everything back in its own thread; `told` may be read when it has ended."""
 
     def __init__(self, port: int, count: int) -> None:
         super().__init__(name="retry-load", daemon=True)
@@ -110,7 +110,7 @@ class RetryLoad(threading.Thread):
             self.told.acknowledged.add(message.key)
 
     async def _commit(self, ending: asyncio.Event) -> None:
-        """Until the end, but not before a broker that went away was read again."""
+        """Commit offsets until the end, but after a restart only once the broker's offsets were read."""
         connection = await self._connect()
         next_offsets = dict.fromkeys(range(QUEUES), 1)
         while not ending.is_set():
@@ -129,10 +129,10 @@ class RetryLoad(threading.Thread):
             await asyncio.sleep(COMMIT_PAUSE_S)
 
     async def _look(self) -> RemotingConnection:
-        """Notes what the broker that came back takes for committed; the connection by which it told."""
+        """Record the offsets stored by the restarted broker; return the connection on which it responded."""
         while True:
             connection = await self._connect()
-            with contextlib.suppress(TransportError):  # it was still the broker that dies
+            with contextlib.suppress(TransportError):  # still the broker that is being killed
                 self.told.found.append((time.monotonic(), await _offsets(connection)))
                 return connection
 
@@ -148,7 +148,7 @@ class RetryLoad(threading.Thread):
 
 
 async def _offsets(connection: RemotingConnection) -> dict[int, tuple[int, int]]:
-    """Queue id → (the group's offset, the queue's end)."""
+    """Return queue id → (the group's offset, the queue's end)."""
     seen = {}
     for queue_id in range(QUEUES):
         fields = {"topic": TOPIC, "queueId": str(queue_id)}
@@ -161,7 +161,7 @@ async def _offsets(connection: RemotingConnection) -> dict[int, tuple[int, int]]
 
 
 async def _taken(connection: RemotingConnection, command: Command) -> Command:
-    """The answer of a broker that was not too busy: what it refuses so is not stored, and asked again."""
+    """Return the broker's response; busy rejections are repeated, since the broker stored nothing."""
     while True:
         answer = await connection.request(command, TIMEOUT_MS)
         if answer.code != ResponseCode.SYSTEM_BUSY:

@@ -15,18 +15,18 @@ COMMIT_BIT, TRANSACTION_BITS = 8, 12
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionVerdict:
-    """Keys of transactions with another fate than theirs; all empty when everything is right."""
+    """Keys of transactions with another outcome than intended; all empty if everything is correct."""
 
     lost: tuple[str, ...]
     """Acknowledged half messages that are not in the log."""
     never_seen: tuple[str, ...]
-    """To be committed, and not in their topic."""
+    """To be committed, but missing in their topic."""
     twice: tuple[str, ...]
-    """In their topic more than once."""
+    """Several times in their topic."""
     wrongly_seen: tuple[str, ...]
-    """Rolled back, or unknown, and in their topic nevertheless."""
+    """Rolled back or unknown, but in their topic."""
     read_otherwise: tuple[str, ...]
-    """What a consumer reads is not what the log has."""
+    """Messages read by the consumer that differ from those in the log."""
     unsettled: tuple[str, ...]
     """Half messages that no op mark settles."""
     halves: int

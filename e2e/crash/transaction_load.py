@@ -31,35 +31,35 @@ RECONNECT_LIMIT_S = 90.0
 
 @dataclass
 class Told:
-    """What the producers know."""
+    """Responses to the producers."""
 
     acknowledged: set[str] = field(default_factory=set)
-    """Keys of half messages that the broker has."""
+    """Keys of half messages that the broker stored."""
     failed: set[str] = field(default_factory=set)
-    """Without an answer: they may be in the log or not."""
+    """Without a response: the log may contain them or not."""
     ended: set[str] = field(default_factory=set)
-    """Keys whose commit or rollback was answered."""
+    """Keys whose commit or rollback had a response."""
     asked: int = 0
-    """Questions of the broker."""
+    """Number of checks received."""
 
 
 def is_committed(key: str) -> bool:
-    """The fate of a transaction: the same each time."""
+    """Return whether the transaction is to be committed: always the same for a key."""
     return int(key[1:]) % 3 != 0
 
 
 def is_told(key: str) -> bool:
-    """Whether its producer sends the fate itself; otherwise it waits for a check."""
+    """Return whether its producer sends the outcome itself; otherwise it waits for a check."""
     return int(key[1:]) % 4 != 0
 
 
 def is_delayed(key: str) -> bool:
-    """Whether it has a delay level."""
+    """Return whether it has a delay level."""
     return int(key[1:]) % 5 == 0
 
 
 class TransactionLoad(threading.Thread):
-    """Sends in a thread of its own until `stop`; `told` may be read when it has ended."""
+    """Sends in its own thread until `stop`; `told` may be read when it has ended."""
 
     def __init__(self, port: int, count: int) -> None:
         super().__init__(name="transaction-load", daemon=True)
@@ -68,12 +68,12 @@ class TransactionLoad(threading.Thread):
         self._stopping = threading.Event()
         self.told = Told()
         self.sent = threading.Event()
-        """Every half message was sent once."""
+        """Set once every half message was sent."""
         self.error: BaseException | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
-        """Ends the thread; until then it answers questions."""
+        """Stop the thread; until then it responds to checks."""
         self._stopping.set()
 
     def run(self) -> None:
@@ -132,7 +132,7 @@ class TransactionLoad(threading.Thread):
         self.told.ended.add(key)
 
     async def _answer(self) -> None:
-        """Keeps a registered connection, over which the broker asks."""
+        """Keep a registered connection, on which the broker sends checks."""
         while True:
             connection = await self._connect(self._asked)
             beat = HeartbeatData("crash-producer", producer_data_set=[ProducerData(GROUP)]).encode()

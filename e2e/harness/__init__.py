@@ -1,4 +1,4 @@
-"""What tests against real programs share: class paths, isolation, brokers to start and kill, a Java client.
+"""Shared support of tests against real programs: class paths, isolation, brokers, a Java client.
 
 - ``java``: RocketMQ's libraries from Maven, kept in a cache, and compiled Java sources.
 - ``caching``: the folder of that cache, and of what clusters need.
@@ -10,5 +10,5 @@
 - ``brokers``: the real cluster and ours behind one interface.
 - ``driver``: a JVM that runs RocketMQ's own clients and mqadmin by command.
 
-Nothing here asserts anything about a broker; that is the tests' business.
+Nothing here asserts anything about a broker; tests do.
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness import mqadmin_output as output
 
-# Rates, times, shares, sums over minutes that the moment cuts, and Java's own settings of a client.
+# Rates, times, ratios, sums over the current minute, and Java-specific settings of a client.
 MEASURED = re.compile(
     r"(?i)tps$|timestamp$|timestamps$|time$|ratio(_.*)?$|pt$|rt$|sum$|counter$|latency\d*$|EntireTimeMax$|Mills$"
     r"|^(commitLogMaxOffset|commitLogDirCapacity|runtime|remainHowManyDataToFlush|dispatchBehindBytes)$"
@@ -37,9 +37,9 @@ def _plain(value: Any, key: str = "") -> Any:
 
 
 def _of_map(fields: dict[str, Any]) -> dict[str, Any]:
-    if "storePathRootDir" in fields:  # a broker's configuration: each has keys of its own
+    if "storePathRootDir" in fields:  # a broker's configuration: each implementation has keys of its own
         fields = {key: fields[key] for key in BROKER_SETTINGS}
-    if "PROP_CLIENT_VERSION" in fields:  # a client's own settings, which no broker touches
+    if "PROP_CLIENT_VERSION" in fields:  # settings of the client, independent of the broker
         fields = {key: fields[key] for key in CLIENT_PROPERTIES}
     return {_without_path(key): _plain(value, key) for key, value in fields.items() if not _comes_and_goes(key)}
 

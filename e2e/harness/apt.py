@@ -1,7 +1,7 @@
 """Debian packages, installed by apt-get while other processes may use it, or unpacked without being installed.
 
-apt-get can wait for dpkg's locks only; it fails immediately when another process holds those of the package lists or
-archives. This module waits for all of them, and prints a line that names the holder.
+apt-get can wait only for dpkg's locks; it fails immediately if another process holds the locks of the package lists or
+archives. This module waits for all of them, and logs the holder.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from pathlib import Path
 from harness import locks
 
 LOCK_PATH = Path("/run/delaymq-e2e-apt.lock")
-"""Held by the run that installs. A machine has one set of packages, so it is the same for all checkouts and caches."""
+"""Held by the run that installs. A machine has one set of packages, so all checkouts and caches share this lock."""
 
 PROGRAM_TIMEOUT_S = 900.0
-"""A first download takes a minute; a mirror that does not answer must not hang a build."""
+"""A first download takes a minute; a mirror that does not respond must not block a build."""
 HELD_TIMEOUT_S = 600.0
 """An unattended upgrade takes minutes."""
-# More than another run may take: two programs, and the wait of each.
+# Longer than another run may take: two programs, each with its wait for locks.
 INSTALL_TIMEOUT_S = 3600.0
 PAUSE_S = 1.0
 SHOWN_CHARS = 4000
-"""Enough to see why an installation failed, not so much that the reason drowns."""
+"""Long enough to show why an installation failed, short enough to keep the reason visible."""
 
-# Both messages of apt-get (the second one is that of Debian 10), then both of dpkg (likewise).
+# Two messages of apt-get (the second one of Debian 10), then two of dpkg (likewise).
 HELD = tuple(
     re.compile(pattern)
     for pattern in (
@@ -45,14 +45,14 @@ INTERRUPTED = "dpkg was interrupted, you must manually run 'dpkg --configure -a'
 
 
 def possible() -> bool:
-    """Whether packages can be installed without anybody's leave: as root on Debian."""
+    """Return whether packages can be installed without asking anyone: as root on Debian."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
 def install(missing: Callable[[], Sequence[str]], *, error: type[Exception], log: locks.Log = locks.say) -> None:
-    """Install the packages that ``missing`` names, asked once no other run installs any.
+    """Install the packages that ``missing`` returns, which is called once no other run is installing.
 
-    Raises ``error`` when a lock is held for longer than HELD_TIMEOUT_S; immediately when apt-get fails otherwise.
+    Raises ``error`` if a lock is held for longer than HELD_TIMEOUT_S, or immediately if apt-get fails otherwise.
     """
     what = "another run that installs packages"
     with locks.locked(LOCK_PATH, log, what=what, timeout_s=INSTALL_TIMEOUT_S, error=error):
@@ -60,7 +60,7 @@ def install(missing: Callable[[], Sequence[str]], *, error: type[Exception], log
         if not packages:
             return
         log(f"installing {' '.join(packages)}")
-        # A failing mirror that is not needed must not end it here: the installation shows what is missing.
+        # An unneeded mirror may fail: the installation shows whether something is missing.
         updated = _apt_get(["update", "-q"], error, log)
         installed = _apt_get(["install", "-y", "-q", "--no-install-recommends", *packages], error, log)
     if installed.returncode != 0:
@@ -69,14 +69,14 @@ def install(missing: Callable[[], Sequence[str]], *, error: type[Exception], log
 
 
 def unpack(package: str, folder: Path, *, error: type[Exception], log: locks.Log = locks.say) -> Path:
-    """``folder`` with the files of a package, downloaded on the first call; nothing is installed and no root is needed.
+    """Return ``folder`` with the files of a package, downloaded on the first call; nothing is installed, without root.
 
-    Raises ``error`` when the package cannot be had: no Debian, no mirror.
+    Raises ``error`` if the package is unavailable: no Debian, no mirror.
     """
     if folder.is_dir():
         return folder
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise error(f"this machine has no apt-get to download the Debian package {package} with")
+        raise error(f"apt-get cannot be found, so the Debian package {package} cannot be downloaded")
     lock = folder.with_name(f".{folder.name}.lock")
     what = f"another run that unpacks {package}"
     with locks.locked(lock, log, what=what, timeout_s=INSTALL_TIMEOUT_S, error=error):
@@ -96,7 +96,7 @@ def _download(package: str, folder: Path, error: type[Exception], log: locks.Log
     command = ["apt-get", "download", "-q", package]
     done = _run(command, error, folder=folder)
     if done.returncode != 0 and possible():
-        # A machine that never asked knows no packages; one that asked long ago knows versions that are gone.
+        # A machine may have no package lists yet, or outdated ones whose versions no longer exist.
         with locks.locked(LOCK_PATH, log, what="another run", timeout_s=INSTALL_TIMEOUT_S, error=error):
             _apt_get(["update", "-q"], error, log)
         done = _run(command, error, folder=folder)
@@ -107,7 +107,7 @@ def _download(package: str, folder: Path, error: type[Exception], log: locks.Log
 
 
 def _apt_get(arguments: Sequence[str], error: type[Exception], log: locks.Log) -> "subprocess.CompletedProcess[str]":
-    # apt-get's own wait would be silent: its output is shown only when it fails.
+    # apt-get would wait silently: its output is shown only when it fails.
     command = ["apt-get", "-o", "DPkg::Lock::Timeout=0", *arguments]
     done = _past_locks(command, error, log)
     if done.returncode != 0 and INTERRUPTED in done.stdout:
@@ -118,7 +118,7 @@ def _apt_get(arguments: Sequence[str], error: type[Exception], log: locks.Log) -
 
 
 def _past_locks(command: Sequence[str], error: type[Exception], log: locks.Log) -> "subprocess.CompletedProcess[str]":
-    """Run a program, again for as long as it fails because another process holds a lock."""
+    """Run a program, and repeat it as long as it fails because another process holds a lock."""
     deadline = time.monotonic() + HELD_TIMEOUT_S
     waiting_for = ""
     while True:
@@ -135,12 +135,12 @@ def _past_locks(command: Sequence[str], error: type[Exception], log: locks.Log) 
 
 
 def _holder(output: str) -> str | None:
-    """Who holds which lock; None when the output speaks of no lock that is held."""
+    """Return the holder and the lock; None if the output mentions no held lock."""
     for pattern in HELD:
         if (found := pattern.search(output)) is None:
             continue
         told = found.groupdict()
-        # A process outside this container has the number 0.
+        # A process outside this container is shown with the id 0.
         process = f"process {told['pid']}" if told.get("pid", "0") != "0" else "another process"
         name = f" ({told['name']})" if told.get("name") else ""
         return f"{process}{name}, which holds {told['lock']}"
@@ -168,7 +168,7 @@ def _run(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(e, subprocess.TimeoutExpired):
-                raise error(f"no end after {PROGRAM_TIMEOUT_S:.0f} s, killed: {shlex.join(command)}") from e
+                raise error(f"timed out after {PROGRAM_TIMEOUT_S:.0f} s, killed: {shlex.join(command)}") from e
             raise
     return subprocess.CompletedProcess(command, process.returncode, output)
 

@@ -1,7 +1,7 @@
 """A NameServer and a broker under test, RocketMQ's or DelayMQ's, with a common interface.
 
-Both take RocketMQ's configuration keys. Names, ports and paths are the harness's; small files by default, because the
-real broker allocates its gigabyte segments immediately. The real programs start only in an isolated network.
+Both use RocketMQ's configuration keys. The harness chooses names, ports and paths, and small files by default, because
+RocketMQ's broker allocates its gigabyte segments immediately. RocketMQ's programs start only in an isolated network.
 """
 
 import shutil
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 BROKER_NAME = "broker-a"
 CLUSTER_NAME = "DefaultCluster"
 
-# The real broker takes 3 s on an idle machine; these leave room for two cores that others use too.
+# RocketMQ's broker takes 3 s on an idle machine; the rest is for two cores shared with other programs.
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 40.0
 HTTP_TIMEOUT_S = 20.0
@@ -42,9 +42,8 @@ HOME_PATH = Path(__file__).resolve().parent / "rocketmq_home"
 class Cluster(ABC):
     """One NameServer and one broker with a store; a context manager that starts them and removes its folder.
 
-    ``config`` are broker.conf keys over SMALL_FILES and PATIENT. ``store_path`` outside the own folder is left in
-    place at the end.
-    ``rules`` is the text of a plain_acl.yml, with which access control is on.
+    ``config`` are broker.conf keys that override SMALL_FILES and PATIENT. A ``store_path`` outside the cluster's folder
+    is kept at the end. ``rules`` is the text of a plain_acl.yml, which enables access control.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Cluster(ABC):
         self.namesrv_port = ports.free_port()
         self.config_path = self.base_path / "broker.conf"
         self.home_path = HOME_PATH
-        """ROCKETMQ_HOME of servers and tools; with rules one of the cluster's own."""
+        """ROCKETMQ_HOME of servers and tools; with ``rules``, a home of this cluster only."""
         self.rules_path = self.base_path / "conf" / "plain_acl.yml"
         if rules is not None:
             self.config_path = self.base_path / "conf" / "broker.conf"
@@ -77,7 +76,7 @@ class Cluster(ABC):
     @property
     @abstractmethod
     def broker(self) -> ServerProcess:
-        """The process that uses the store."""
+        """Process that uses the store."""
 
     @abstractmethod
     def start(self) -> None:
@@ -90,7 +89,7 @@ class Cluster(ABC):
     def stop(self) -> None:
         """Stop the broker cleanly (SIGTERM); HarnessError if it hangs or fails."""
         code = self.broker.stop(timeout_s=STOP_TIMEOUT_S)
-        # A JVM that ends by a handled SIGTERM reports 128 + 15.
+        # A JVM that handles SIGTERM exits with 128 + 15.
         if code not in (0, 143):
             raise HarnessError(f"{self.broker.name} stopped with exit code {code}\n{self.broker.log_tail()}")
 
@@ -193,9 +192,9 @@ class RealCluster(Cluster):
 
 
 class OurCluster(Cluster):
-    """``delaymq standalone``; with ``real_namesrv`` ``delaymq broker`` registered at RocketMQ's own NameServer.
+    """``delaymq standalone``; with ``real_namesrv``, ``delaymq broker`` registered with RocketMQ's NameServer.
 
-    ``launcher`` comes before the role on the command line, for a program that starts ours with changes.
+    ``launcher`` precedes the role on the command line, for a program that starts DelayMQ with changes.
     """
 
     def __init__(
@@ -259,8 +258,8 @@ def write_properties(path: Path, values: Mapping[str, str]) -> Path:
 
 
 def _directories(base_path: Path, home_path: Path = HOME_PATH) -> list[str]:
-    """Keep files that the programs write to a user's home (NameServer's KV file, JVM crash files) in the private
-    directory.
+    """Return options that keep files which the programs write to a user's home (the NameServer's KV file, JVM crash
+    files) in the private directory.
     """
     return [f"-Drocketmq.home.dir={home_path}", f"-Duser.home={base_path}", f"-XX:ErrorFile={base_path}/jvm-crash.log"]
 
@@ -268,6 +267,6 @@ def _directories(base_path: Path, home_path: Path = HOME_PATH) -> list[str]:
 def _require_isolation() -> None:
     if not isolation.is_isolated():
         raise HarnessError(
-            "RocketMQ's own servers bind all interfaces: call harness.isolation.enter() first"
-            " or run under `python -m harness.isolated -- …`"
+            "RocketMQ's servers bind all interfaces: call harness.isolation.enter() first,"
+            " or run this under `python -m harness.isolated -- …`"
         )

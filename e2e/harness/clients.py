@@ -1,4 +1,4 @@
-"""RocketMQ's clients as objects: what a test says in one line, sent to the driver."""
+"""RocketMQ's clients as objects, whose methods are commands to the driver."""
 
 import base64
 import contextlib
@@ -15,14 +15,14 @@ from harness.errors import HarnessError
 SendMode = Literal["sync", "async", "oneway"]
 READ_WRITE = 6
 ROUTE_TIMEOUT_S = 60.0
-"""A broker whose registration failed on a busy machine tries again only after its period, 10 s and more."""
+"""A broker whose registration failed on a busy machine repeats it only after its period, at least 10 s."""
 
 _names = itertools.count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """A send's result as the producer saw it."""
+    """Result of a send, as returned to the producer."""
 
     status: str
     message_id: str
@@ -49,7 +49,7 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class Pulled:
-    """What one pull answered."""
+    """Result of one pull."""
 
     status: str
     next_begin_offset: int
@@ -71,7 +71,7 @@ class Pulled:
 
 
 def message(topic: str, body: str | bytes | int, **fields: Any) -> dict[str, Any]:
-    """A message to send; an int body is a length in bytes. Fields: tags, keys, flag, delayLevel, properties."""
+    """Return a message to send; an int body is a length in bytes. Fields: tags, keys, flag, delayLevel, properties."""
     if isinstance(body, int):
         return {"topic": topic, "bodySize": body, **fields}
     raw = body.encode() if isinstance(body, str) else body
@@ -79,7 +79,7 @@ def message(topic: str, body: str | bytes | int, **fields: Any) -> dict[str, Any
 
 
 class Client:
-    """A started client; its name addresses it in the driver."""
+    """A started client; the driver identifies it by its name."""
 
     def __init__(self, driver: Driver, kind: str, name: str, **fields: Any) -> None:
         self.driver = driver
@@ -98,7 +98,7 @@ ClientT = TypeVar("ClientT", bound=Client)
 
 class Producer(Client):
     def send(self, topic: str, body: str | bytes | int, *, queue_id: int | None = None, **fields: Any) -> Sent:
-        """Send and wait for the broker's answer."""
+        """Send and wait for the broker's response."""
         return Sent.from_json(self.driver.result(self.submit(topic, body, queue_id=queue_id, **fields), "a send"))
 
     def submit(
@@ -111,7 +111,7 @@ class Producer(Client):
         order_key: str | None = None,
         **fields: Any,
     ) -> "Future[Any]":
-        """Send without waiting, by any of the producer's ways."""
+        """Send without waiting, with any of the producer's methods."""
         request: dict[str, Any] = {"mode": mode, "message": message(topic, body, **fields)}
         if queue_id is not None:
             request["queueId"] = queue_id
@@ -132,7 +132,7 @@ class Producer(Client):
         return sorted(queue["queueId"] for queue in self.call("producer.queues", topic=topic))
 
     def request(self, topic: str, body: str | bytes | int, *, timeout_ms: int, **fields: Any) -> Received:
-        """Ask and wait for the reply; `callback=True` asks by a callback."""
+        """Send a request and wait for the reply; `callback=True` uses the client's callback method."""
         callback = fields.pop("callback", False)
         request = {"message": message(topic, body, **fields), "timeoutMs": timeout_ms, "callback": callback}
         return Received.from_json(self.call("request.request", **request))
@@ -146,12 +146,12 @@ class Replier(Client):
         super().__init__(driver, "replier", name, **fields)
 
     def outcomes(self) -> list[dict[str, Any]]:
-        """How its replies ended so far: `status` and ids, or `error`."""
+        """Return the outcome of each reply so far: `status` and ids, or `error`."""
         return list(self.call("replier.outcomes"))
 
 
 class TransactionProducer(Client):
-    """A producer with a scripted listener: see Transactions.java; `inbox` has the checks that it received."""
+    """A producer with a scripted listener (see Transactions.java); `inbox` contains the checks that it received."""
 
     def __init__(self, driver: Driver, name: str, **fields: Any) -> None:
         self.inbox = driver.inbox(name)
@@ -159,15 +159,15 @@ class TransactionProducer(Client):
         super().__init__(driver, "transactions", name, **fields)
 
     def send(self, topic: str, body: str, script: str, **fields: Any) -> Sent:
-        """A message whose local transaction and checks answer by `script`: C, R, U or X each."""
+        """Send a message whose local transaction and checks return the results in `script`: C, R, U or X each."""
         return Sent.from_json(self.call("transactions.send", message=message(topic, body, **fields), script=script))
 
     def prepare(self, topic: str, body: str, script: str = "U", **fields: Any) -> Sent:
-        """A half message that nobody ends; a delay level stays with it."""
+        """Send a half message that nobody ends; a delay level is kept."""
         return Sent.from_json(self.call("transactions.prepare", message=message(topic, body, **fields), script=script))
 
     def end(self, half: Sent, state: int, *, broker: str, **changes: Any) -> tuple[int, str | None]:
-        """Code and remark with which the end of a transaction is answered."""
+        """End a transaction; return code and remark of the response."""
         request = {
             "group": self.group,
             "queueOffset": half.queue_offset,
@@ -186,7 +186,7 @@ class PushConsumer(Client):
         super().__init__(driver, "push", name, **fields)
 
     def pulls(self, topic: str) -> list[tuple[str, int]]:
-        """Address and offset of each pull so far, of a consumer that was started with `recordPulls=True`."""
+        """Return address and offset of each pull so far, for a consumer started with `recordPulls=True`."""
         return [(pull["address"], pull["offset"]) for pull in self.call("push.pulls") if pull["topic"] == topic]
 
 
@@ -202,7 +202,7 @@ class PullConsumer(Client):
         sql: bool = False,
         max_count: int = 32,
     ) -> "Future[Any]":
-        """Start a pull (``wait``: a long poll); `Pulled.from_json` of the result tells what it answered."""
+        """Start a pull (``wait``: a long poll); `Pulled.from_json` converts its result."""
         fields = {"topic": topic, "queueId": queue_id, "offset": offset, "maxCount": max_count, "sql": sql}
         return self.driver.submit("pull.pull", client=self.name, wait=wait, expression=expression, **fields)
 
@@ -210,7 +210,7 @@ class PullConsumer(Client):
         return Pulled.from_json(self.driver.result(self.submit(topic, queue_id, offset, **options), "a pull"))
 
     def next_broker_id(self, topic: str, queue_id: int) -> int:
-        """Which broker the next pull of a queue is meant for: what the last answer suggested."""
+        """Return the broker id that the last response suggested for the next pull of a queue."""
         return int(self.call("pull.next", topic=topic, queueId=queue_id))
 
     def committed(self, topic: str, queue_id: int) -> int:
@@ -226,7 +226,7 @@ class PullConsumer(Client):
 
 class LitePullConsumer(Client):
     def poll_until(self, count: int, *, timeout_s: float = 60.0) -> list[Received]:
-        """Poll until ``count`` messages have come; AssertionError if they never do."""
+        """Poll until ``count`` messages have arrived; AssertionError after the timeout."""
         deadline = time.monotonic() + timeout_s
         got: list[Received] = []
         while len(got) < count:
@@ -247,19 +247,19 @@ class LitePullConsumer(Client):
 
 class AdminClient(Client):
     def view(self, message_id: str, *, topic: str | None = None) -> Received:
-        """By offset message id, or by unique id when the topic is given."""
+        """Return a message by offset message id, or by unique id if the topic is given."""
         fields = {"messageId": message_id} if topic is None else {"messageId": message_id, "topic": topic}
         return Received.from_json(self.call("admin.viewMessage", **fields))
 
     def query(self, topic: str, key: str, *, max_count: int = 32) -> list[Received]:
-        """By key over all time; ClientError when there are none."""
+        """Return messages by key over all time; ClientError if there are none."""
         now_ms = int(time.time() * 1000)
         fields = {"maxCount": max_count, "beginMs": 0, "endMs": now_ms + 60_000}
         answer = self.call("admin.queryMessage", topic=topic, key=key, **fields)
         return [Received.from_json(found) for found in answer["messages"]]
 
     def offsets(self, topic: str, queue_id: int) -> dict[str, int]:
-        """``min``, ``max`` and ``earliestStoreTimestamp`` of a queue."""
+        """Return ``min``, ``max`` and ``earliestStoreTimestamp`` of a queue."""
         answer: dict[str, int] = self.call("admin.offsets", topic=topic, queueId=queue_id)
         return answer
 
@@ -273,24 +273,24 @@ class AdminClient(Client):
         self.call("admin.createTopic", topic=topic, key=key, queues=queues)
 
     def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """What any method of DefaultMQAdminExt answers (see AdminCalls.java); ``api``: of the API below it."""
+        """Return the result of any method of DefaultMQAdminExt (see AdminCalls.java); ``api``: of the API below it."""
         return self.call("admin.call", method=method, arguments=list(arguments), **options)
 
     def route(self, topic: str) -> dict[str, Any]:
-        """A topic's route; ClientError 17 when there is none."""
+        """Return a topic's route; ClientError 17 if there is none."""
         return dict(self.ask("examineTopicRouteInfo", topic))
 
     def consumers(self, group: str) -> list[str]:
-        """The client ids of a group's members."""
+        """Return the client ids of a group's members."""
         return sorted(self.call("admin.consumers", group=group))
 
     def member_offsets(self, topic: str, group: str, **member: str) -> list[tuple[str, int, int]]:
-        """What members say themselves: (client id, queue id, offset); `member` is the client id of one of them."""
+        """Return offsets reported by members: (client id, queue id, offset); `member` selects one by its client id."""
         lines = self.call("members.offsets", topic=topic, group=group, **member)
         return sorted((line["clientId"], line["queueId"], line["offset"]) for line in lines)
 
     def consumed(self, group: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """(topic, queue id) → (consumer's offset, broker's offset)."""
+        """Return (topic, queue id) → (consumer's offset, broker's offset)."""
         return {
             (queue["topic"], queue["queueId"]): (queue["consumerOffset"], queue["brokerOffset"])
             for queue in self.call("admin.consumeStats", group=group)
@@ -298,7 +298,7 @@ class AdminClient(Client):
 
 
 class Workbench:
-    """The clients, topics and groups of one test; names are its own, and clients stop with it."""
+    """The clients, topics and groups of one test; names are unique, and clients stop with it."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ class Workbench:
         broker_address: str,
         credentials: dict[str, str] | None = None,
     ) -> None:
-        """`credentials` (accessKey, secretKey) sign the requests of all clients that have no others."""
+        """`credentials` (accessKey, secretKey) sign the requests of all clients without credentials of their own."""
         self.driver = driver
         self.credentials = credentials
         self.namesrv_address = namesrv_address
@@ -325,7 +325,7 @@ class Workbench:
 
     @property
     def producer(self) -> Producer:
-        """A producer with the client's own defaults."""
+        """Producer with the client's default options."""
         if self._producer is None:
             self._producer = self.new_producer()
         return self._producer
@@ -345,7 +345,7 @@ class Workbench:
         return self._kept(PushConsumer(self.driver, name, group=group, subscriptions=subscriptions, **fields))
 
     def traces(self, body: bytes) -> list[dict[str, Any]]:
-        """What RocketMQ's client reads in a message of the trace topic."""
+        """Decode a message of the trace topic with RocketMQ's client."""
         return list(self.driver.call("traces.decode", body=base64.b64encode(body).decode()))
 
     def replier(self, topic: str, *, group: str, prefix: str = "re: ", **options: Any) -> Replier:
@@ -361,7 +361,7 @@ class Workbench:
         return self._kept(LitePullConsumer(self.driver, "litePull", self.name("lite-pull"), group=group, **fields))
 
     def topic(self, *, queues: int = 4, permission: int = READ_WRITE) -> str:
-        """A new topic that the NameServer knows."""
+        """Create a topic and wait until the NameServer has its route."""
         topic = self.name("Topic")
         self.admin.update_topic(topic, broker=self.broker_address, queues=queues, permission=permission)
         if permission == READ_WRITE:
@@ -369,7 +369,7 @@ class Workbench:
         return topic
 
     def wait_for_route(self, topic: str, *, queues: int | None = None) -> None:
-        """Brokers tell the NameServer about a new topic in their own time."""
+        """Wait until the NameServer has a topic's route: brokers register new topics asynchronously."""
         deadline = time.monotonic() + ROUTE_TIMEOUT_S
         while True:
             with contextlib.suppress(ClientError):
@@ -381,8 +381,8 @@ class Workbench:
             time.sleep(0.05)
 
     def group(self, *, retry_topic: bool = False) -> str:
-        """A new group. Its retry topic is created by its first member's heartbeat, too late for that member to find
-        it before its next look (up to 30 s); ``retry_topic`` creates it beforehand."""
+        """Create a group. Its retry topic is created by its first member's heartbeat, too late for that member's first
+        route lookup (the next one follows after up to 30 s); ``retry_topic`` creates it beforehand."""
         group = self.name("group")
         if retry_topic:
             self.admin.update_topic(f"%RETRY%{group}", broker=self.broker_address, queues=1)
@@ -390,19 +390,19 @@ class Workbench:
         return group
 
     def name(self, prefix: str) -> str:
-        """A name that nothing else in this session has."""
+        """Return a name that is unique in this session."""
         return f"{prefix}-{next(_names)}"
 
     def mqadmin(self, *arguments: str) -> str:
         return self.driver.mqadmin(*arguments, "-n", self.namesrv_address)
 
     def stop(self, client: Client) -> None:
-        """Stop one client before the test's end."""
+        """Stop one client before the end of the test."""
         self._clients.remove(client)
         client.stop()
 
     def close(self) -> None:
-        """Stop all clients concurrently: each takes its time to shut down."""
+        """Stop all clients concurrently, since each takes some time to shut down."""
         stopping = [client.driver.submit("stop", client=client.name) for client in self._clients]
         self._clients.clear()
         for future in stopping:

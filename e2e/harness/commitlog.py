@@ -1,7 +1,7 @@
-"""A reader of RocketMQ's commit log that shares no code with delaymq, so that it can judge it.
+"""Reader of RocketMQ's commit log that shares no code with delaymq, so that tests can judge delaymq by it.
 
-What is here: records in log order and what became of delayed messages. What is not: repair, queues, indexes.
-Layout: docs/formats/store. Everything is big-endian. A missing or half-written end is the end of the log;
+It returns records in log order and the fate of delayed messages. It does not repair, and does not read queues or
+indexes. Layout: docs/formats/store. All numbers are big-endian. A missing or incomplete end is the end of the log;
 damage before it raises BadLogError.
 """
 
@@ -199,7 +199,7 @@ def delayed_messages(store: Path, table: str, *, real_topic: str | None = None) 
         (scheduled if record.is_scheduled else copies).setdefault(record.unique_key, []).append(record)
     orphans = copies.keys() - scheduled.keys()
     if orphans:
-        raise BadLogError(f"{len(orphans)} handed-over messages were never scheduled, among them {min(orphans)}")
+        raise BadLogError(f"{len(orphans)} delivered messages were never scheduled, such as {min(orphans)}")
     found: dict[str, list[Delayed]] = {}
     for key, waiting in scheduled.items():
         handed = copies.get(key, [])

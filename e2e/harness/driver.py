@@ -1,6 +1,6 @@
 """A JVM with RocketMQ's clients, controlled by JSON lines (see compat/java/src/delaymq/driver/Main.java).
 
-One serves a whole test session: starting a JVM takes longer than most tests. Commands run side by side in it.
+One JVM serves a whole test session: starting it takes longer than most tests. Commands run concurrently in it.
 """
 
 import base64
@@ -23,7 +23,7 @@ from harness.brokers import HOME_PATH
 from harness.errors import HarnessError
 
 READY_TIMEOUT_S = 60.0
-# Above every timeout of the clients themselves (pulls that wait: 30 s), so that theirs are seen.
+# Longer than every timeout of the clients themselves (held pulls: 30 s), so that those expire first.
 COMMAND_TIMEOUT_S = 70.0
 EXIT_TIMEOUT_S = 10.0
 LOG_TAIL_BYTES = 4000
@@ -143,7 +143,7 @@ class Driver:
 
     def __enter__(self) -> Self:
         with self.log_path.open("ab") as log:
-            # Tools write files where they run.
+            # Tools write files to their working directory.
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=self.home_path
             )
@@ -174,7 +174,7 @@ class Driver:
         """Send a command; the future returns its response or raises ClientError."""
         process = self._process
         if process is None or process.stdin is None:
-            raise HarnessError("the client JVM does not run")
+            raise HarnessError("the client JVM is not running")
         request_id = next(self._ids)
         future: Future[Any] = Future()
         self._pending[request_id] = future
@@ -193,7 +193,7 @@ class Driver:
         try:
             return future.result(COMMAND_TIMEOUT_S)
         except FutureTimeoutError as e:
-            raise HarnessError(f"no answer to {what} within {COMMAND_TIMEOUT_S:g} s\n{self.log_tail()}") from e
+            raise HarnessError(f"no response to {what} within {COMMAND_TIMEOUT_S:g} s\n{self.log_tail()}") from e
 
     def inbox(self, client: str) -> Inbox:
         """Return the inbox of a push consumer; create it before the consumer starts."""

@@ -1,6 +1,6 @@
 """``python -m harness.isolated -- COMMAND ...``: run a command in a network namespace with loopback only.
 
-The class paths are fetched first, while Maven can reach its repository. Exit code 75 when there can be no namespace.
+The class paths are prepared first, while Maven can reach its repository. Exit code 75 if no namespace can be created.
 """
 
 import os

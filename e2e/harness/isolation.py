@@ -1,8 +1,8 @@
 """A network namespace with loopback only, for this process and its children.
 
-The real broker and NameServer bind all interfaces regardless of their configuration. Inside such a namespace they
-cannot be reached from outside, and cannot reach anything outside. Root creates one directly,
-other users in a user namespace.
+RocketMQ's broker and NameServer bind all interfaces regardless of their configuration. Inside such a namespace they
+cannot be reached from outside, and cannot reach anything outside. Root creates one directly, other users within a user
+namespace.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ def is_isolated() -> bool:
 
 
 def enter() -> None:
-    """Move this process into a namespace with only loopback; nothing to do if it is in one.
+    """Move this process into a namespace with only loopback, unless it is in one already.
 
-    Call it from the main thread before others start: threads that run already stay outside.
-    Raises IsolationError where the kernel or a sandbox forbids it.
+    Call it from the main thread before starting others: existing threads stay outside.
+    Raises IsolationError if the kernel or a sandbox forbids it.
     """
     if is_isolated():
         return
@@ -48,7 +48,7 @@ def enter() -> None:
         if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
             reason = os.strerror(ctypes.get_errno())
             raise IsolationError(
-                f"no network namespace for this process ({reason}): run as root, or allow unprivileged user namespaces"
+                f"no network namespace can be created ({reason}): run as root, or allow unprivileged user namespaces"
                 " (sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)"
             )
         _map_own_user(user_id, group_id)
@@ -58,12 +58,12 @@ def enter() -> None:
 
 
 def add_address(address: str) -> None:
-    """Give this namespace's loopback a second IPv4 address, for peers that must not look like this machine itself.
+    """Add a second IPv4 address to this namespace's loopback, for peers that must not appear as this machine itself.
 
-    Raises IsolationError outside a namespace of our own.
+    Raises IsolationError outside such a namespace.
     """
     if not is_isolated():
-        raise IsolationError(f"{address} is added to loopback in a namespace only: run it by harness.isolated")
+        raise IsolationError(f"{address} can be added to loopback only in a namespace: use harness.isolated")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, SIOCSIFADDR, ADDRESS_REQUEST.pack(b"lo:1", socket.AF_INET, 0, socket.inet_aton(address)))
 

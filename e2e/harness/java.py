@@ -1,8 +1,8 @@
 """RocketMQ's libraries and compiled Java sources, both stored in a cache directory.
 
-The cache is ``$DELAYMQ_CACHE`` or ``~/.cache/delaymq``; each entry's name is a hash of what it was made from, so
-nothing in it ever goes stale. Maven runs with the machine's own settings and only when an entry is missing; one run at
-a time makes entries, and others wait for it.
+The cache is ``$DELAYMQ_CACHE`` or ``~/.cache/delaymq``; the name of each entry is a hash of its inputs, so entries
+never become stale. Maven runs with the machine's own settings and only if an entry is missing; one run at a time
+creates entries, and others wait for it.
 """
 
 import hashlib
@@ -27,18 +27,18 @@ JAVA_PATH = Path(__file__).resolve().parent.parent / "compat" / "java"
 POM_PATH = JAVA_PATH / "pom.xml"
 POM_5_PATH = JAVA_PATH / "pom5.xml"
 SOURCES_PATH = JAVA_PATH / "src"
-# What the driver has otherwise for RocketMQ 5, and the packages that moved there.
+# Driver sources that differ for RocketMQ 5, and the packages that were moved in it.
 SOURCES_5_PATH = JAVA_PATH / "src5"
 MOVED_IN_5 = {
     "org.apache.rocketmq.common.admin.": "org.apache.rocketmq.remoting.protocol.admin.",
     "org.apache.rocketmq.common.protocol.": "org.apache.rocketmq.remoting.protocol.",
 }
 
-# A first download takes a minute; a registry that does not answer must not hang a build.
+# A first download takes a minute; a registry that does not respond must not block a build.
 MAVEN_TIMEOUT_S = 600
 JAVAC_TIMEOUT_S = 120
 LOCK_TIMEOUT_S = 1800.0
-"""More than another run may take: three downloads and two compilations."""
+"""Longer than another run may take: three downloads and two compilations."""
 
 PROGRAMS = ("java", "javac", "mvn")
 PACKAGES = ("openjdk-17-jdk-headless", "maven")
@@ -48,7 +48,7 @@ ADD_OPENS = tuple(
     for package in ("java.nio", "sun.nio.ch", "java.util", "java.lang", "jdk.internal.ref")
     for option in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")
 )
-"""Java 17 closes what 4.9 reaches into by reflection (direct buffers, mapped files, fastjson)."""
+"""Java 17 does not open the internals that 4.9 accesses by reflection (direct buffers, mapped files, fastjson)."""
 
 
 def cache_path() -> Path:
@@ -57,9 +57,9 @@ def cache_path() -> Path:
 
 
 def libraries(profile: Profile, *, pom_path: Path | None = None) -> Path:
-    """The folder with all jars of a profile of the pom, downloaded by Maven on the first call.
+    """Return the folder with all jars of a profile of the pom, downloaded by Maven on the first call.
 
-    Raises HarnessError when Maven is missing or fails.
+    Raises HarnessError if Maven is missing or fails.
     """
     pom_path = pom_path or (POM_5_PATH if profile == "client5" else POM_PATH)
     entry = cache_path() / hashlib.sha256(pom_path.read_bytes()).hexdigest()[:16] / profile
@@ -72,9 +72,9 @@ def libraries(profile: Profile, *, pom_path: Path | None = None) -> Path:
 
 
 def compiled(class_path: str, *, sources_path: Path = SOURCES_PATH) -> Path:
-    """The folder with the classes of all Java sources below ``sources_path``, compiled on the first call.
+    """Return the folder with the classes of all Java sources below ``sources_path``, compiled on the first call.
 
-    Raises HarnessError with the compiler's messages when they do not compile.
+    Raises HarnessError with the compiler's messages if they do not compile.
     """
     sources = sorted(sources_path.rglob("*.java"))
     if not sources:
@@ -103,9 +103,9 @@ def client_class_path(*, sources_path: Path = SOURCES_PATH) -> str:
 
 
 def driver_class_path(profile: ClientProfile = "client") -> str:
-    """Client, tools and the driver, compiled for the profile's version of RocketMQ.
+    """Return the class path of client, tools and driver, compiled for the profile's version of RocketMQ.
 
-    Raises HarnessError with the compiler's messages when the driver does not compile.
+    Raises HarnessError with the compiler's messages if the driver does not compile.
     """
     if profile == "client":
         return client_class_path()
@@ -127,9 +127,9 @@ def command(class_path: str, main_class: str, *arguments: str, options: Sequence
 
 
 def prepare() -> None:
-    """Fill the cache with all that the tests need: call it while Maven can still reach its repository.
+    """Fill the cache with everything that tests need, while Maven can still reach its repository.
 
-    Raises HarnessError, which says how to get what is missing.
+    Raises HarnessError, which states how to obtain what is missing.
     """
     install_missing()
     libraries("broker")
@@ -138,7 +138,7 @@ def prepare() -> None:
 
 
 def install_missing() -> None:
-    """Install a JDK and Maven where that needs nobody's leave: as root on Debian. Raises HarnessError elsewhere."""
+    """Install a JDK and Maven if that requires no permission: as root on Debian. Raises HarnessError otherwise."""
     missing = missing_programs()
     if not missing:
         return
@@ -154,9 +154,9 @@ def missing_programs() -> list[str]:
 
 
 def _made_once(entry: Path, make: Callable[[Path], None]) -> Path:
-    """``entry``, made by ``make`` in a temporary folder and renamed: an interrupted run leaves no partial one.
+    """Return ``entry``, created by ``make`` in a temporary folder and renamed, so that no partial entry can remain.
 
-    One lock for all entries: two concurrent Mavens would write into the same repository below the home folder.
+    One lock protects all entries: two concurrent Mavens would write to the same repository in the home folder.
     """
     if entry.is_dir():
         return entry

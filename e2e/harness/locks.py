@@ -1,4 +1,4 @@
-"""Lock files between the runs on one machine. A lock ends with the process that holds it, however that ends."""
+"""Lock files between runs on one machine. A lock ends with the process that holds it, however that process ends."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ PAUSE_S = 0.2
 
 
 def say(text: str) -> None:
-    """The ordinary log: standard output may belong to a command that runs afterwards."""
+    """Log to standard error: standard output may belong to a command that runs afterwards."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -23,10 +23,9 @@ def say(text: str) -> None:
 def locked(
     path: Path, log: Log, *, what: str, timeout_s: float, error: type[Exception], shared: bool = False
 ) -> Iterator[None]:
-    """Hold a lock file for the length of the block; say once that another run, ``what``, is waited for.
+    """Hold a lock file during the block; log once that it waits for another run, ``what``.
 
-    A shared lock keeps out only those that are not shared. Raises ``error`` after ``timeout_s``, or when the file
-    cannot be opened.
+    A shared lock excludes only exclusive ones. Raises ``error`` after ``timeout_s``, or if the file cannot be opened.
     """
     deadline = time.monotonic() + timeout_s
     waiting = False
@@ -48,7 +47,7 @@ def locked(
 
 
 def take(path: Path, *, shared: bool = False) -> IO[str] | None:
-    """The lock file, locked until it is closed; None when another run holds the lock."""
+    """Return the lock file, locked until it is closed; None if another run holds the lock."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("a")
@@ -66,7 +65,7 @@ def take(path: Path, *, shared: bool = False) -> IO[str] | None:
 
 
 def _is_still(path: Path, lock: IO[str]) -> bool:
-    """Whether the path names the locked file: a process that opens the path of a removed one locks another file."""
+    """Return whether the path still names the locked file: once it is removed, other processes lock a new one."""
     try:
         return os.path.samestat(path.stat(), os.fstat(lock.fileno()))
     except FileNotFoundError:

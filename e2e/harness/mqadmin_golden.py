@@ -1,6 +1,6 @@
 """Lists of mqadmin commands, and golden files with their output with RocketMQ's broker.
 
-A golden folder holds one file per command, normalised (mqadmin_output.py). To write them again:
+A golden folder contains one normalised file per command (mqadmin_output.py). To write them again:
 ``pytest e2e/compat/test_compat_mqadmin_x.py --against real --write-golden``.
 """
 
@@ -24,11 +24,11 @@ GOLDEN_PATH = Path(__file__).resolve().parent.parent / "compat" / "golden"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One command; the file of its golden output has its name. In words, {broker} and the like name the scene's parts.
+    """One command; its golden file has its name. In ``words``, placeholders such as {broker} name parts of the scene.
 
-    ``lines``: a command that never terminates is interrupted after this many lines of output.
-    ``file``: what it writes to a file is shown in place of what it prints.
-    ``code_only``: it is refused, and our remark says more than RocketMQ's: the code is compared.
+    ``lines``: a command that never ends is interrupted after this number of lines.
+    ``file``: the content of a file that it writes is compared instead of its output.
+    ``code_only``: it is rejected, and DelayMQ's remark is longer than RocketMQ's: only the code is compared.
     """
 
     name: str
@@ -45,7 +45,7 @@ def printed(
     cases: Iterable[Case],
     fill: Callable[[Workbench], dict[str, str]],
 ) -> Iterator[dict[str, list[str]]]:
-    """For a fixture: what each command printed on a fresh cluster, which `fill` makes ready; it gives the scene."""
+    """Yield the output of each command on a fresh cluster, which `fill` prepares; `fill` returns the scene."""
     with fresh as cluster:
         addresses: dict[str, Any] = {
             "namesrv_address": cluster.namesrv_address,
@@ -56,7 +56,7 @@ def printed(
 
 
 def make_topic(clients: Workbench, topic: str, queues: int) -> None:
-    """Create a topic as an operator would, and wait until clients can find it."""
+    """Create a topic as an administrator would, and wait until clients can find it."""
     clients.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", str(queues), "-w", str(queues))
     clients.wait_for_route(topic, queues=queues)
 
@@ -70,14 +70,14 @@ def _run(clients: Workbench, case: Case, scene: dict[str, str]) -> list[str]:
     arguments = [word.format_map(scene) for word in case.words.split()]
     fields = {} if case.lines is None else {"lines": case.lines}
     answer = clients.driver.call("mqadmin", arguments=[*arguments, "-n", clients.namesrv_address], **fields)
-    # Where a command fails, the exception's message is what the user sees; its stack is the client's own.
+    # If a command fails, users see the exception's message; the stack trace is the client's own.
     complaints = [line for line in str(answer["errors"]).splitlines() if "CODE:" in line]
     printed = str(answer["output"])
     written = Path(case.file.format_map(scene)) if case.file is not None else None
     if written is not None and "success" in printed:
         printed = written.read_text()
     elif not printed.strip() and not complaints and str(answer["errors"]).strip():
-        # No refusal by the broker, but one by the command itself.
+        # Rejected by the command itself, not by the broker.
         complaints = [line for line in str(answer["errors"]).splitlines() if not line.strip().startswith("at ")][:4]
     if case.code_only:
         complaints = [line.partition(" DESC:")[0] for line in complaints]
@@ -90,7 +90,7 @@ def compare(
     """Assert that a command's output matches its golden file; with --write-golden, write the file first."""
     golden_path = GOLDEN_PATH / folder / f"{name}.txt"
     if request.config.getoption("--write-golden"):
-        assert against == "real", "golden files come from the real broker: add --against real"
+        assert against == "real", "golden files are written with RocketMQ's broker: add --against real"
         golden_path.parent.mkdir(parents=True, exist_ok=True)
         golden_path.write_text("".join(f"{line}\n" for line in printed[name]))
     golden = golden_path.read_text().splitlines()

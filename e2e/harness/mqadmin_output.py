@@ -1,6 +1,6 @@
 """mqadmin's output without run-specific values: times, ports, IDs, measurements, DelayMQ's own properties.
 
-Everything else stays and is compared: names, counts, offsets, sizes, versions, permissions, order of messages.
+Everything else is compared: names, counts, offsets, sizes, versions, permissions, order of messages.
 """
 
 import json
@@ -19,14 +19,14 @@ MEASURED = re.compile(
     r"|putLatency\d+|putMessageDistributeTime|pageCacheLockTimeMills|\w+HeadWaitTimeMills|remainHowManyDataToFlush"
     r"|earliestMessageTimeStamp) ?:.*$"
 )
-"""Runtime figures of a broker that depend on the machine, the clock or the moment."""
+"""Runtime statistics of a broker that depend on the machine or on the time."""
 
 OF_ROCKETMQ_5 = "getTransferredTps"
-"""A figure that RocketMQ 4.9 only has misspelt; ours has both."""
+"""A statistic that RocketMQ 4.9 reports only under a misspelt name; DelayMQ reports both names."""
 
 
 def common(text: str) -> list[str]:
-    """Lines with single blanks, and placeholders for times, addresses and ids."""
+    """Return lines with single blanks, and placeholders for times, addresses and ids."""
     lines = []
     for raw in text.splitlines():
         line = " ".join(raw.split())
@@ -38,7 +38,7 @@ def common(text: str) -> list[str]:
 
 
 def _sorted_properties(line: str) -> str:
-    """The order of properties is a Java map's; those named __DMQ_… are delaymq's marks."""
+    """Sort properties, whose order is that of a Java map; remove DelayMQ's own, named __DMQ_…."""
     match = PROPERTIES.match(line)
     if match is None:
         return line
@@ -47,23 +47,23 @@ def _sorted_properties(line: str) -> str:
 
 
 def cluster_list(lines: list[str]) -> list[str]:
-    """Load, waits, age of the oldest message and disk use are measured."""
+    """Replace measured values: load, waiting times, age of the oldest message and disk usage."""
     return [line if line.startswith("#") else " ".join([*line.split()[:5], "MEASURED"]) for line in lines]
 
 
 def topic_list(lines: list[str]) -> list[str]:
-    """Topics come in the order of a hash set; the headline, if any, is first anyway."""
+    """Sort topics, whose order is that of a hash set; a headline, if any, stays first."""
     return sorted(lines)
 
 
 def broker_status(lines: list[str]) -> list[str]:
-    """The name of what is measured stays, and that it is reported at all."""
+    """Keep the names of statistics, without their values."""
     known = [line for line in lines if not line.startswith(OF_ROCKETMQ_5)]
     return [MEASURED.sub(lambda m: f"{re.sub('_/.*', '_PATH', m[1])} : MEASURED", line) for line in known]
 
 
 def delay_offsets(lines: list[str]) -> list[str]:
-    """Of a broker's figures only those of the delay levels."""
+    """Keep only the delay levels of a broker's statistics."""
     return [line for line in lines if line.startswith("scheduleMessageOffset_")]
 
 
@@ -72,7 +72,7 @@ def consumer_progress(lines: list[str]) -> list[str]:
 
 
 def all_progress(lines: list[str]) -> list[str]:
-    """Group, count, version, type, model, TPS (measured), difference."""
+    """Normalise group, count, version, type, model, TPS (measured), difference."""
     return [
         line if line.startswith("#") or not line else " ".join([*line.split()[:5], "MEASURED", *line.split()[6:]])
         for line in lines
@@ -80,7 +80,7 @@ def all_progress(lines: list[str]) -> list[str]:
 
 
 def settings(*keys: str) -> "Normaliser":
-    """Of a configuration only these keys, by name; what names a place is each one's own."""
+    """Keep only these keys of a configuration, sorted; values that name paths or addresses are replaced."""
 
     def normalise(lines: list[str]) -> list[str]:
         pairs = sorted(line.partition("= ")[::2] for line in lines if "= " in line or line.endswith("="))
@@ -95,18 +95,18 @@ def _without_place(key: str, value: str) -> str:
 
 
 def headlines(lines: list[str]) -> list[str]:
-    """Whose configuration it is."""
+    """Keep only the lines that name the owner of a configuration."""
     return [line for line in lines if line.startswith("=")]
 
 
 _VOLATILE = re.compile(
     r"(?i)tps$|timestamp$|^exportTime$|ratio$|cpuNum$|totalMemKBytes$|counter$|dataVersion$|averageSize$"
 )
-"""Rates, times, shares and what counts changes, by key."""
+"""Keys of rates, times, ratios and counters of changes."""
 
 
 def exported(lines: list[str]) -> list[str]:
-    """JSON of an export: sorted, with placeholders for what is measured or counts changes."""
+    """Sort the JSON of an export; replace measured values and counters of changes."""
     return json.dumps(_exported(json.loads("\n".join(lines))), indent=1, sort_keys=True).splitlines()
 
 
@@ -117,7 +117,7 @@ def _exported(value: Any, key: str = "") -> Any:
 
 
 def send_times(lines: list[str]) -> list[str]:
-    """Cluster, broker, milliseconds (measured), sent, failed."""
+    """Normalise cluster, broker, milliseconds (measured), sent, failed."""
     return [line if line.startswith("#") else re.sub(r" \d+\.\d+ ", " MEASURED ", line) for line in lines]
 
 
@@ -125,17 +125,17 @@ _OF_A_SEND = re.compile(r"rt=\d+ms|queueId=\d+|queueOffset=\d+|msgId=\w+|offsetM
 
 
 def send_results(lines: list[str]) -> list[str]:
-    """Of sends what does not depend on the moment or on the order of queues."""
+    """Keep what does not depend on time or on the order of queues."""
     return [_OF_A_SEND.sub("MEASURED", line) for line in lines]
 
 
 def all_statistics(lines: list[str]) -> list[str]:
-    """Topic, group, lag; rates are measured, and counts are those of the last full minutes."""
+    """Keep topic, group and lag; rates are measured, and counts are those of the last full minute."""
     return [line if line.startswith("#") else " ".join([*line.split()[:3], "MEASURED"]) for line in lines]
 
 
 def producers(*groups: str) -> "Normaliser":
-    """The members of these producer groups; tools have groups of their own."""
+    """Keep only members of these producer groups; tools have groups of their own."""
 
     def normalise(lines: list[str]) -> list[str]:
         kept = [line for line in lines if any(f"({group})" in line for group in groups)]
@@ -148,17 +148,17 @@ _OF_A_RUNNING_CLIENT = re.compile(r"\d{13,17}/?|(?<!\w)\d+\.\d\d(?!\w)|\S*@[0-9a
 
 
 def running(lines: list[str]) -> list[str]:
-    """A client's state without times, rates and the addresses of Java's objects."""
+    """Normalise a client's state without times, rates and addresses of Java objects."""
     return [_OF_A_RUNNING_CLIENT.sub("MEASURED", line) for line in lines]
 
 
 def resets(lines: list[str]) -> list[str]:
-    """The requested time is the test's; queues come in the order of a hash table."""
+    """Replace the requested time; sort queues, whose order is that of a hash table."""
     return sorted(re.sub(r"\[\d{13}\]", "[TIME]", line) for line in lines)
 
 
 def of(word: str) -> "Normaliser":
-    """The lines with a word, and the headlines."""
+    """Keep only lines that contain a word, and the headlines."""
     return lambda lines: [line for line in lines if word in line or line.startswith("#")]
 
 
@@ -169,7 +169,7 @@ _MAP = re.compile(r"properties=\{(.*?)\}")
 
 
 def messages(lines: list[str]) -> list[str]:
-    """Messages as Java prints them: without times and places, properties in order, queues in order."""
+    """Normalise messages as printed by Java: without times and positions, properties and queues sorted."""
     return sorted(_MAP.sub(_of_map, _OF_A_RECORD.sub(r"\1=ANY", line)) for line in lines if not line.startswith("---"))
 
 
@@ -179,17 +179,17 @@ def _of_map(match: re.Match[str]) -> str:
 
 
 def entries(lines: list[str]) -> list[str]:
-    """A subscription's version is a time. RocketMQ evaluates it only with consume queue extensions; ours always."""
+    """Replace a subscription's version, a time, and `eval`, which RocketMQ sets only with consume queue extensions."""
     return [re.sub(r'(?<="subVersion":)\d+|(?<=eval=)\w+', "ANY", line) for line in lines]
 
 
 def traces(lines: list[str]) -> list[str]:
-    """Traces without how long it took."""
+    """Normalise traces without durations."""
     return [re.sub(r" \d+ms ", " MEASURED ", re.sub(r"TIME|\d+ms", "MEASURED", line)) for line in lines]
 
 
 def round_trips(lines: list[str]) -> list[str]:
-    """Broker, queue, whether it was sent, and how long it took (measured)."""
+    """Keep broker, queue and status; the duration is measured."""
     return [
         line if line.startswith("#") else re.sub(r"(?<=true) \d+$|(?<=RT:) \S+$", " MEASURED", line) for line in lines
     ]

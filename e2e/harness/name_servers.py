@@ -1,4 +1,4 @@
-"""NameServers and brokers of either kind in any combination, each a process with the others' addresses."""
+"""NameServers and brokers of either implementation in any combination, each a separate process."""
 
 import shutil
 import sys
@@ -33,13 +33,13 @@ class Sides:
 
     @classmethod
     def of(cls, tested: str, against: str) -> Self:
-        """``tested`` is broker or namesrv, ``against`` what is tested."""
+        """``tested`` is broker or namesrv, ``against`` its implementation."""
         kind: Kind = "ours" if against == "ours" else "real"
         return cls(broker=kind, namesrv="real") if tested == "broker" else cls(broker="real", namesrv=kind)
 
 
 class Node:
-    """A program with its own directory and port, as a context manager that starts and ends it."""
+    """A program with its own directory and port, as a context manager that starts and stops it."""
 
     def __init__(self, kind: Kind, role: str, port: int) -> None:
         self.kind = kind
@@ -51,7 +51,7 @@ class Node:
         self.process = ServerProcess(f"{kind} {role}", command, self.base_path / "log.txt", environment={})
 
     def start(self) -> None:
-        """Start it and wait until it reports that it serves."""
+        """Start it and wait until it reports that it is ready."""
         seen_bytes = self.process.log_size_bytes()
         self.process.start()
         self.process.wait_until(
@@ -92,7 +92,7 @@ class Node:
 
 
 class NameServerNode(Node):
-    """A NameServer; ``config`` are its keys."""
+    """A NameServer; ``config`` are its configuration keys."""
 
     def __init__(self, kind: Kind, *, config: Mapping[str, str] | None = None) -> None:
         super().__init__(kind, "namesrv", ports.free_port())
@@ -101,7 +101,7 @@ class NameServerNode(Node):
 
 
 class BrokerNode(Node):
-    """A broker that registers with the given addresses; ``config`` are keys over SMALL_FILES."""
+    """A broker that registers with the given addresses; ``config`` are keys that override SMALL_FILES."""
 
     def __init__(
         self, kind: Kind, namesrvs: Sequence[str], *, name: str = "broker-a", config: Mapping[str, str] | None = None

@@ -1,4 +1,4 @@
-"""Operators' requests about groups, members and broker counters, sent by RocketMQ's administration client."""
+"""Administrators' requests about groups, members and broker statistics, sent by RocketMQ's administration client."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from harness.clients import Workbench
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Counts of a time window."""
+    """Statistics of a time window."""
 
     sum: int
     tps: float
@@ -43,7 +43,7 @@ class Operators:
         return info
 
     def consume_directly(self, group: str, member: str, message_id: str, *, topic: str | None = None) -> dict[str, Any]:
-        """Identify the message by offset message ID, or by unique ID if the topic is given."""
+        """Consume a message, identified by offset message ID, or by unique ID if the topic is given."""
         fields = {"messageId": message_id} if topic is None else {"messageId": message_id, "topic": topic}
         result: dict[str, Any] = self.ask("consumeDirectly", group=group, member=member, **fields)
         return result

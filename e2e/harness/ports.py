@@ -1,7 +1,7 @@
 """Selection of free ports on loopback.
 
-They lie below those that the kernel gives to outgoing connections, so none is taken between the choice and the
-server's start. No port is given twice: who asked first may not have bound it yet.
+They lie below the range from which the kernel takes outgoing ports, so none is taken between the choice and the
+server's start. No port is returned twice: its first user may not have bound it yet.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ SHARES = 8
 """Number of concurrent test processes that never choose the same port."""
 ATTEMPTS = 500
 _given: set[int] = set()
-# Not the seed of the tests: two concurrent runs may have the same.
+# Not seeded by the tests: two concurrent runs may have the same seed.
 _random = random.SystemRandom()
 
 

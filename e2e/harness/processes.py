@@ -13,7 +13,7 @@ from harness.errors import HarnessError
 PR_SET_PDEATHSIG = 1
 POLL_INTERVAL_S = 0.02
 LOG_TAIL_BYTES = 4000
-"""Enough for a stack trace, short enough for a test report."""
+"""Long enough for a stack trace, short enough for a test report."""
 
 _libc = ctypes.CDLL(None)
 
@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None)
 class ServerProcess:
     """One program that can be started again after a stop or a kill.
 
-    It is killed by the kernel when the thread that started it ends, so start it from a thread that lives as long.
+    The kernel kills it when the thread that started it ends, so start it from a thread that lives long enough.
     """
 
     def __init__(self, name: str, command: Sequence[str], log_path: Path, *, environment: Mapping[str, str]) -> None:
@@ -33,7 +33,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id; HarnessError when it is not running."""
+        """Process id; HarnessError if it is not running."""
         if self._process is None:
             raise HarnessError(f"{self.name} is not running")
         return self._process.pid
@@ -43,9 +43,9 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it without waiting for anything."""
+        """Start it without waiting until it is ready."""
         if self.is_running:
-            raise HarnessError(f"{self.name} is running already")
+            raise HarnessError(f"{self.name} is already running")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -59,18 +59,18 @@ class ServerProcess:
             )
 
     def wait_until(self, is_ready: Callable[[], bool], *, timeout_s: float) -> None:
-        """Wait until ``is_ready()``; HarnessError with the log's tail if it ends first or takes too long."""
+        """Wait until ``is_ready()``; HarnessError with the end of the log if it exits first or takes too long."""
         deadline = time.monotonic() + timeout_s
         while not is_ready():
             if not self.is_running:
                 code = self._process.returncode if self._process else None
-                raise HarnessError(f"{self.name} ended with exit code {code} before it was ready\n{self.log_tail()}")
+                raise HarnessError(f"{self.name} exited with code {code} before it was ready\n{self.log_tail()}")
             if time.monotonic() > deadline:
                 raise HarnessError(f"{self.name} was not ready within {timeout_s:g} s\n{self.log_tail()}")
             time.sleep(POLL_INTERVAL_S)
 
     def stop(self, *, timeout_s: float) -> int:
-        """SIGTERM and wait for the exit code; past the limit it is killed and HarnessError raised."""
+        """Send SIGTERM and return the exit code; after the timeout, kill it and raise HarnessError."""
         process = self._process
         if process is None:
             return 0
@@ -91,7 +91,7 @@ class ServerProcess:
             self._process = None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send any signal (SIGSTOP to let it hang, SIGCONT to let it go on)."""
+        """Send any signal (SIGSTOP to suspend it, SIGCONT to resume it)."""
         os.kill(self.pid, number)
 
     def log_size_bytes(self) -> int:

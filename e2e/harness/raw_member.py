@@ -23,7 +23,7 @@ Answer = Callable[[Command], Command | None]
 
 
 class RawMember:
-    """One connection; `answer` makes of each of the broker's requests a response, or None: silence."""
+    """One connection; `answer` maps each request of the broker to a response, or to None for no response."""
 
     def __init__(
         self, broker_address: str, *, group: str, topic: str, client_id: str, answer: Answer, version: int = V4_9_7
@@ -49,7 +49,7 @@ class RawMember:
         beat.language, beat.version = "JAVA", version
         self._socket.sendall(encode_command(beat))
         if not self._joined.wait(TIMEOUT_S):
-            raise HarnessError(f"the broker did not answer the heartbeat of {client_id} within {TIMEOUT_S:g} s")
+            raise HarnessError(f"the broker did not respond to the heartbeat of {client_id} within {TIMEOUT_S:g} s")
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +72,7 @@ class RawMember:
         deadline = time.monotonic() + TIMEOUT_S
         while len(self.asked) < count:
             if time.monotonic() > deadline:
-                raise HarnessError(f"the broker asked {self.client_id} only {len(self.asked)} times")
+                raise HarnessError(f"the broker sent only {len(self.asked)} requests to {self.client_id}")
             time.sleep(0.02)
 
     def _read(self) -> None:
@@ -88,7 +88,7 @@ class RawMember:
                         response.opaque, response.flag = command.opaque, 1
                         self._socket.sendall(encode_command(response))
         except (OSError, ValueError):
-            return  # it left
+            return  # disconnected
 
 
 def _everything(topic: str) -> SubscriptionData:

@@ -44,7 +44,7 @@ class RecordingProxy:
             try:
                 server = socket.create_connection(self._target)
             except OSError:
-                peer.close()  # as if nobody listened
+                peer.close()  # as if nothing listened on the port
                 continue
             self._sockets += [peer, server]
             threading.Thread(target=self._forward, args=(peer, server, True), daemon=True).start()
@@ -62,7 +62,7 @@ class RecordingProxy:
                 each.shutdown(socket.SHUT_RDWR)
 
     def _note(self, data: bytes) -> bytes:
-        """Notes the whole frames of ``data`` and returns the rest. Headers are JSON, as Java's are by default."""
+        """Record the complete frames of ``data`` and return the rest. Headers are JSON, Java's default."""
         while len(data) >= 8 and len(data) >= 4 + int.from_bytes(data[:4]):
             length, header_length = int.from_bytes(data[:4]), int.from_bytes(data[5:8])
             header = json.loads(data[8 : 8 + header_length])

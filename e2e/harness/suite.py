@@ -10,9 +10,9 @@ from harness.errors import HarnessError
 
 
 def enter_isolated(prepare: Callable[[], object] = lambda: None) -> None:
-    """Libraries first (and `prepare`), while Maven can reach its repository; then a network with loopback only.
+    """Prepare libraries, then call `prepare`, while Maven can reach its repository; then enter a network namespace.
 
-    Where that cannot be, the tests are skipped with a line that says why; in CI it is an error.
+    If that is impossible, the tests are skipped with the reason; in CI, it is an error.
     """
     try:
         java.prepare()
@@ -21,4 +21,4 @@ def enter_isolated(prepare: Callable[[], object] = lambda: None) -> None:
     except HarnessError as e:
         if os.environ.get("CI") == "true":
             raise
-        pytest.skip(f"no run with RocketMQ's own programs here: {e}")
+        pytest.skip(f"RocketMQ's programs cannot run here: {e}")

@@ -1,4 +1,4 @@
-"""Waiting for what happens in its own time, but not forever."""
+"""Waiting with a time limit for asynchronous effects."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ FoundT = TypeVar("FoundT")
 
 
 def until(happens: Callable[[], FoundT], what: str) -> FoundT:
-    """Return what ``happens`` returns once it is true; a client's error, or a missing file, counts as not yet."""
+    """Return the first true result of ``happens``; a client error or missing file counts as not yet true."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
@@ -22,5 +22,5 @@ def until(happens: Callable[[], FoundT], what: str) -> FoundT:
                 return found
         except (ClientError, OSError):
             pass
-        assert time.monotonic() < deadline, f"within {WAIT_S:g} s never: {what}"
+        assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {what}"
         time.sleep(LOOK_S)

@@ -1,6 +1,6 @@
 """Clients that run inside the cluster: programs of e2e/kind_client in a pod of the test's namespace, by `kubectl exec`.
 
-Their lines (kind_client/lines.py) are read while they run; every program has an end of its own, and every wait a limit.
+Their lines (kind_client/lines.py) are read while they run; every program has an end, and every wait has a limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JAVA_OPTIONS = ("-Xms64m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLeve
 
 
 class Program:
-    """One running program and what it has printed."""
+    """One running program and its output."""
 
     def __init__(self, command: list[str], what: str, at_most_s: float) -> None:
         self.what = what
@@ -46,11 +46,11 @@ class Program:
             reader.start()
 
     def lines(self, kind: str) -> list[list[Any]]:
-        """The lines so far whose first word is ``kind``, without that word."""
+        """Return the lines so far whose first word is ``kind``, without that word."""
         return [line[1:] for line in list(self._lines) if line[0] == kind]
 
     def wait_lines(self, kind: str, count: int = 1, *, timeout_s: float = 30.0) -> list[list[Any]]:
-        """The lines of a kind once they are ``count``; AssertionError with the program's complaint if it ended."""
+        """Return the lines of a kind once there are ``count``; AssertionError with standard error if it ended."""
 
         def enough() -> list[list[Any]] | None:
             ended = self._process.poll() is not None
@@ -63,13 +63,13 @@ class Program:
         return wait_until(f"{count} lines {kind} of {self.what}", enough, timeout_s=timeout_s, every_s=0.05)
 
     def stop(self) -> Any:
-        """Let it come to its end now; what its last line says."""
+        """Make it finish now; return the content of its last line."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return self.result()
 
     def result(self) -> Any:
-        """Wait for the program's own end; what its last line says."""
+        """Wait until the program ends; return the content of its last line."""
         try:
             code = self._process.wait(self._at_most_s + END_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -83,7 +83,7 @@ class Program:
         return ends[-1][0]
 
     def sends(self) -> list[Sent]:
-        """What a producer was answered so far."""
+        """Return the outcomes of a producer's sends so far."""
         sent = [
             Sent(key=key, level=level, began_ms=began, ended_ms=ended, message_id=message_id, broker=broker)
             for key, level, began, ended, message_id, broker in self.lines("sent")
@@ -117,7 +117,7 @@ class Program:
 
 
 class ClientPod:
-    """The pod in a namespace that programs run in; made by `Space`, ready before it is used."""
+    """The pod in a namespace in which programs run; created by `Space`, ready before it is used."""
 
     def __init__(self, space: Space, name: str = CLIENT_POD) -> None:
         self._space = space
@@ -132,13 +132,13 @@ class ClientPod:
         return self._run(words, f"{program} in {self._space.name}", at_most_s)
 
     def ask(self, question: str, *arguments: str, name_servers: str, timeout_s: float = 20.0, **options: object) -> Any:
-        """One answer of ask.py."""
+        """Return one result of ask.py."""
         words = [f"{PROGRAMS}/ask.py", "--name-servers", name_servers, "--at-most-s", str(timeout_s)]
         words += _flags(options)
         return self._run([*words, question, *arguments], f"ask {question}", timeout_s).result()
 
     def produce(self, *, topic: str, name_servers: str, run: str = "m", **options: Any) -> Program:
-        """A producer that is connected: the first message may be in flight."""
+        """Start a producer and wait until it is connected: its first message may be in flight."""
         program = self.start("produce", topic=topic, run=run, name_servers=name_servers, **options)
         program.wait_lines("ready", timeout_s=60)
         return program
@@ -165,7 +165,7 @@ def _flags(options: Mapping[str, object]) -> list[str]:
 
 
 class JavaClient:
-    """RocketMQ's own client in a pod, by the benchmark's load program; a context manager."""
+    """RocketMQ's own client in a pod, controlled through the benchmark's load program; a context manager."""
 
     def __init__(self, space: Space, folder: Path, *, name: str = JAVA_POD) -> None:
         self._space = space
@@ -176,23 +176,23 @@ class JavaClient:
         self._program = LoadProgram(folder, command=command)
 
     def send(self, **options: object) -> Any:
-        """Begin a send (see bench/java Sending); its acknowledgements are kept in the pod."""
+        """Start a send (see bench/java Sending); its acknowledgements are stored in the pod."""
         return self._program.start("send", acks="/tmp/acks", **options)
 
     def stop_sending(self) -> None:
-        """Wait until pending sends are answered and ``send`` ends."""
+        """Wait until pending sends have their responses and ``send`` ends."""
         self._program.call("stop")
 
     def first_send(self, **options: Any) -> Any:
         return self._program.call("first-send", **options)
 
     def drain(self, **options: Any) -> list[str]:
-        """The unique keys that a new group reads of every queue."""
+        """Return the unique keys that a new group reads from every queue."""
         self._program.call("drain", out="/tmp/read", **options)
         return [line.split(" ")[0] for line in self._file("/tmp/read").splitlines()]
 
     def attempts(self) -> list[Sent]:
-        """Acknowledged and failed sends of the last ``send``, by unique key."""
+        """Return acknowledged and failed sends of the last ``send``, by unique key."""
         sends = []
         for line in self._file("/tmp/acks").splitlines():
             outcome, key, level, detail = [*line.split(" "), ""][:4]

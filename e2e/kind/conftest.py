@@ -1,7 +1,7 @@
-"""One cluster for all tests here, with the operator in it; a namespace for each test, and evidence of what failed.
+"""One cluster for all tests here, with the operator in it; a namespace for each test, and evidence of failures.
 
-DELAYMQ_KIND_KEEP=1 leaves the cluster for the next run, which takes it over with freshly built images. No other cluster
-is ever touched: the kubeconfig of these tests is the one that the cluster was made with.
+DELAYMQ_KIND_KEEP=1 keeps the cluster for the next run, which reuses it with freshly built images. No other cluster is
+touched: the kubeconfig of these tests is the one created with their cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORKERS = 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Limits are for tests: the first one waits for the cluster, whose making has limits of its own."""
+    """Exclude the cluster's creation, which has limits of its own, from the time limit of the first test."""
     for item in items:
         if item.path.parent == Path(__file__).parent and (marker := item.get_closest_marker("timeout")):
             item.add_marker(pytest.mark.timeout(*marker.args, func_only=True), append=False)
@@ -68,7 +68,7 @@ def operator(lab: Lab) -> Operator:
 
 
 def _forget_former_run(lab: Lab, operator: Operator) -> None:
-    """Its operator, its definitions and its namespaces; those go in the background, once there is an operator again."""
+    """Remove the former run's operator, CRDs and namespaces; those in the background, once an operator runs again."""
     lab.cluster.helm("uninstall", operator.release, "-n", operator.namespace, "--ignore-not-found", "--wait")
     operator.upgrade_definitions()
     former = lab.cluster.get("namespaces", selector="delaymq.io/e2e")["items"]

@@ -13,7 +13,7 @@ from cluster.errors import ClusterError
 from kind.figures import REPORTS_PATH
 
 EVIDENCE_PATH = REPORTS_PATH / "kind"
-# Evidence must not cost more than the test did.
+# Collecting evidence must not take longer than the test.
 AT_MOST_S = 60.0
 COMMAND_S = 15
 OPERATOR_LABEL = "app.kubernetes.io/name=delaymq-operator"

@@ -11,17 +11,17 @@ REPORTS_PATH = Path(__file__).resolve().parents[2] / "build" / "reports"
 
 
 class Figures:
-    """Test → name → value; written after each test, so that a broken run leaves what it had."""
+    """Test → name → value; written after each test, so that an aborted run keeps its figures."""
 
     def __init__(self, path: Path = REPORTS_PATH / "kind-figures.json") -> None:
         self._path = path
         self._tests: dict[str, dict[str, object]] = {}
         if path.is_file():
-            # A run of a few tests renews only theirs.
+            # A run of a few tests replaces only their figures.
             self._tests = json.loads(path.read_text()).get("tests", {})
 
     def note(self, test: str, **values: object) -> None:
-        """Add values to a test's; floats are rounded."""
+        """Add values to a test's figures; floats are rounded."""
         rounded = {name: round(value, 2) if isinstance(value, float) else value for name, value in values.items()}
         self._tests.setdefault(test, {}).update(rounded)
         print(f"{test}: " + ", ".join(f"{name} {value}" for name, value in rounded.items()))

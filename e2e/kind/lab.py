@@ -1,4 +1,4 @@
-"""What all tests share: one kind cluster of several nodes, the images in it, and the operator by its chart."""
+"""Environment shared by all tests: a kind cluster of several nodes, its images, and the operator from its chart."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Lab:
         self._spark: Future[None] | None = None
 
     def load_images(self, beside: Executor) -> None:
-        """Each node gets what runs on it; Spark and RocketMQ's client, which few tests need, come while others run."""
+        """Load the images onto their nodes; those of Spark and the Java client, for few tests, concurrently."""
         workers = self.workers
         others = [node for node in self.cluster.nodes() if node not in workers]
         load = self.cluster.load_images
@@ -53,18 +53,18 @@ class Lab:
         self._java_client = beside.submit(load, self.images["java-client"], nodes=others)
 
     def java_client_image(self) -> str:
-        """The image of RocketMQ's client, once it is loaded."""
+        """Return the image of RocketMQ's client, once it is loaded."""
         assert self._java_client is not None, "load_images comes first"
         self._java_client.result(JAVA_IMAGE_TIMEOUT_S)
         return self.images["java-client"]
 
     def wait_spark_images(self) -> None:
-        """Until Spark and the Spark operator can run on ``spark_node``."""
+        """Wait until Spark and the Spark operator can run on ``spark_node``."""
         assert self._spark is not None, "load_images comes first"
         self._spark.result(SPARK_IMAGES_TIMEOUT_S)
 
     def space(self, about: str, *, client: bool = True, restricted: bool = True) -> Space:
-        """A new namespace, named after what it is for."""
+        """Create a namespace, named after its purpose."""
         name = f"{about}-{next(self._numbers)}-{int(time.time()) % 100_000}"
         made = Space(self.cluster, name, self.images)
         made.make(restricted=restricted, client=client)
@@ -72,9 +72,9 @@ class Lab:
         return made
 
     def spare(self) -> Space:
-        """A namespace with the Broker `demo`, its Topic `orders` of 4 queues and a client, all ready.
+        """Return a namespace with the Broker `demo`, its Topic `orders` with 4 queues and a client, all ready.
 
-        The next one is begun here, so that it gets ready while the caller's test goes on.
+        The next one is started here, so that it becomes ready while the caller's test runs.
         """
         if not self._spares:
             self._begin_spare()
@@ -95,14 +95,14 @@ class Lab:
         space.remove()
 
     def retag(self, tag: str, new_tag: str) -> None:
-        """Give an image of the workers another name there."""
+        """Give an image another name on the workers."""
         for node in self.workers:
             names = [f"docker.io/{name}" for name in (tag, new_tag)]
             self.cluster.node_exec(node, "ctr", "-n", "k8s.io", "images", "tag", "--force", *names)
 
     @property
     def spark_node(self) -> str:
-        """The only node with the large images."""
+        """Return the only node with the large images."""
         return self.workers[0]
 
     @property
@@ -122,9 +122,9 @@ class Operator:
         self.installed_in_s = 0.0
 
     def values(self, *, tag_suffix: str = "", **more: Any) -> dict[str, Any]:
-        """The values of the tests: images that are in the nodes already, and shorter times than people need.
+        """Return the values of the tests: images that the nodes have already, and shorter intervals than in production.
 
-        With ``tag_suffix`` a tag of Spark is named that no node has.
+        With ``tag_suffix``, Spark's tag is one that no node has.
         """
         images = {}
         for name in ("operator", "broker", "spark"):
@@ -139,7 +139,7 @@ class Operator:
         }
 
     def install(self, *extra: str, **more: Any) -> None:
-        """`helm install`; ``installed_in_s`` until the operator is ready."""
+        """Run `helm install`; ``installed_in_s`` is the time until the operator is ready."""
         self.cluster.apply(objects.namespace(self.namespace))
         began = time.monotonic()
         self._helm("install", *extra, **more)
@@ -147,14 +147,14 @@ class Operator:
         self.installed_in_s = time.monotonic() - began
 
     def upgrade(self, *extra: str, **more: Any) -> float:
-        """`helm upgrade`; seconds until the new operator is the only one."""
+        """Run `helm upgrade`; return the seconds until only the new operator runs."""
         began = time.monotonic()
         self._helm("upgrade", "--reset-values", *extra, **more)
         self.wait_ready()
         return time.monotonic() - began
 
     def upgrade_definitions(self) -> None:
-        """By the command that the chart's notes and docs name."""
+        """Upgrade the CRDs with the command given in the chart's notes and in docs."""
         shown = self.cluster.helm("show", "crds", str(CHART_PATH))
         self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=str(shown))
 
@@ -168,13 +168,13 @@ class Operator:
         return deployment
 
     def pods(self) -> list[dict[str, Any]]:
-        """The operator's pods that are not terminating."""
+        """Return the operator's pods that are not terminating."""
         selector = ",".join(f"{k}={v}" for k, v in self.deployment()["spec"]["selector"]["matchLabels"].items())
         pods: list[dict[str, Any]] = self.cluster.get("pods", namespace=self.namespace, selector=selector)["items"]
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def wait_ready(self, *, timeout_s: float = OPERATOR_TIMEOUT_S) -> None:
-        """All replicas are of the newest generation and ready."""
+        """Wait until all replicas are ready and of the newest generation."""
 
         def ask() -> bool:
             found = self.deployment()
@@ -188,7 +188,7 @@ class Operator:
         wait_until(f"the operator of {self.namespace} is ready", ask, timeout_s=timeout_s)
 
     def metrics(self) -> str:
-        """The text of /metrics of the (only) pod, by the API server's proxy."""
+        """Return the text of /metrics of the (only) pod, through the API server's proxy."""
         pod = self.pods()[0]["metadata"]["name"]
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics"
         return str(self.cluster.kubectl("get", "--raw", path).stdout)

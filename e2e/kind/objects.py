@@ -1,4 +1,4 @@
-"""The objects that tests apply, as dicts; small in everything, for many of them share two cores."""
+"""Manifests that tests apply, as dicts; with small resources, since many of them share two cores."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ Manifest = dict[str, Any]
 
 API_VERSION = "delaymq.io/v1alpha1"
 LEVELS_TEXT = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""RocketMQ's levels, in force where a Broker names no DelayLevelConfig."""
+"""RocketMQ's levels, used by Brokers without a DelayLevelConfig."""
 LEVEL_OF = {delay: number for number, delay in enumerate(LEVELS_TEXT.split(), 1)}
 
 SMALL_STORE = {"mappedFileSizeCommitLog": str(16 << 20), "maxHashSlotNum": "100000", "maxIndexNum": "400000"}
-"""Files of the real size would take 1 GiB of a node's disk for each Broker."""
-# Where other suites run too, a process waits longer for a processor than a broker lets a send wait.
+"""Files of the default size would take 1 GiB of a node's disk for each Broker."""
+# While other suites run, a process may wait longer for a processor than a broker lets a send wait.
 PATIENT = {"waitTimeMillsInSendQueue": "5000"}
 SMALL_REQUESTS = {"cpu": "10m", "memory": "48Mi"}
 
 
 def namespace(name: str, *, restricted: bool = True) -> Manifest:
-    """Pods that are not `restricted` are refused there."""
+    """Return a namespace that, if restricted, rejects pods that violate Pod Security `restricted`."""
     labels = {"delaymq.io/e2e": "true"}
     if restricted:
         labels |= {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/warn": "restricted"}
@@ -29,7 +29,7 @@ def namespace(name: str, *, restricted: bool = True) -> Manifest:
 def broker(
     name: str = "demo", *, config: dict[str, str] | None = None, annotations: Any = None, **spec: Any
 ) -> Manifest:
-    """A Broker; ``spec`` overrides the defaults here, ``config`` is added to the small sizes and the patience."""
+    """Return a Broker; ``spec`` overrides the defaults here, ``config`` is added to SMALL_STORE and PATIENT."""
     metadata: Manifest = {"name": name}
     if annotations:
         metadata["annotations"] = annotations
@@ -54,7 +54,7 @@ def levels(name: str, *delays: str, **spec: Any) -> Manifest:
 
 
 def client_pod(name: str, image: str, *, requests: dict[str, str] | None = None) -> Manifest:
-    """A pod to run programs in; on the control plane's node, which no test takes away."""
+    """Return a pod to run programs in; on the control plane's node, which no test stops."""
     container = {
         "name": "client",
         "image": image,

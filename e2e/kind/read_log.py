@@ -1,10 +1,10 @@
-"""Runs inside a broker's pod, behind the source of harness/commitlog.py: prints what its log says of one topic.
+"""Reader that runs in a broker's pod, after the source of harness/commitlog.py: prints a topic's records in the log.
 
-    ["delayed", keys, unique_key, level, due_ms, stored_ms, [stored_ms of each copy handed over]]
+    ["delayed", keys, unique_key, level, due_ms, stored_ms, [stored_ms of each delivered copy]]
     ["plain", keys, unique_key, stored_ms]
     ["end", {"records": n}]
 
-Arguments: the store's folder, the topic, the delay level table.
+Arguments: the store's directory, the topic, the delay level table.
 """
 
 import json

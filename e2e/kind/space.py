@@ -20,14 +20,14 @@ from kind.waiting import NotYetError, wait_until
 Manifest = dict[str, Any]
 
 READY_TIMEOUT_S = 90.0
-# A broker's pod reads its own log in it; much slower than the broker when both share two cores.
+# The reader in a broker's pod is much slower than the broker when both share two cores.
 JUDGE_TIMEOUT_S = 60.0
 JUDGE_EVERY_S = 1.0
 STORE_PATH = "/var/lib/delaymq/store"
 
 
 class Space:
-    """One namespace. Names without another namespace are in it."""
+    """One namespace, in which names without a namespace are resolved."""
 
     def __init__(self, cluster: Cluster, name: str, images: Mapping[str, str]) -> None:
         self.cluster = cluster
@@ -38,23 +38,23 @@ class Space:
     # The namespace.
 
     def make(self, *, restricted: bool = True, client: bool = True) -> None:
-        """The namespace and its client pod; nothing is waited for."""
+        """Create the namespace and its client pod, without waiting."""
         self.cluster.apply(objects.namespace(self.name, restricted=restricted))
         if client:
             self.apply(objects.client_pod(CLIENT_POD, self.images["e2e-client"]))
 
     def remove(self) -> None:
-        """In the background: the next test does not wait."""
+        """Delete the namespace in the background: the next test does not wait."""
         self.client.close()
         self.cluster.kubectl("delete", "namespace", self.name, "--wait=false", "--ignore-not-found")
 
     def wait_client(self) -> None:
         self.wait_pod_ready(CLIENT_POD)
 
-    # kubectl, here.
+    # kubectl in this namespace.
 
     def kubectl_command(self, *arguments: str) -> list[str]:
-        """The command line, for what runs concurrently with the test."""
+        """Return the command line, for commands that run concurrently with the test."""
         return [*self.cluster.kubectl_command(), "-n", self.name, *arguments]
 
     def kubectl(self, *arguments: str, **options: Any) -> Any:
@@ -70,7 +70,7 @@ class Space:
         return found
 
     def find(self, kind: str, name: str) -> Manifest | None:
-        """As ``get``, None when there is none."""
+        """Return the object as ``get`` does, or None if it is missing."""
         try:
             return self.get(kind, name)
         except NotFoundError:
@@ -81,7 +81,7 @@ class Space:
         return found
 
     def patch(self, kind: str, name: str, patch: Manifest, *, subresource: str | None = None) -> None:
-        """A JSON merge patch."""
+        """Apply a JSON merge patch."""
         more = [f"--subresource={subresource}"] if subresource else []
         self.kubectl("patch", kind, name, "--type=merge", "-p", json.dumps(patch), *more)
 
@@ -97,7 +97,7 @@ class Space:
         return self.get("broker.delaymq.io", name)
 
     def wait_broker_ready(self, name: str = "demo", *, timeout_s: float = READY_TIMEOUT_S) -> Manifest:
-        """The Broker once the operator says Ready of its newest spec and nothing is in progress any more."""
+        """Return the Broker once the operator reports Ready for its newest spec and nothing is in progress."""
         return self.wait_broker(
             lambda broker: _is(broker, "Ready", "True") and _is(broker, "Progressing", "False"),
             f"Broker {name} is ready and settled", name=name, timeout_s=timeout_s,
@@ -106,7 +106,7 @@ class Space:
     def wait_broker(
         self, holds: Callable[[Manifest], object], what: str, *, name: str = "demo", timeout_s: float = READY_TIMEOUT_S
     ) -> Manifest:
-        """The Broker once ``holds``, and its status speaks of the newest spec."""
+        """Return the Broker once ``holds`` is true and its status refers to the newest spec."""
 
         def ask() -> Manifest:
             broker = self.broker(name)
@@ -118,14 +118,14 @@ class Space:
         return wait_until(what, ask, timeout_s=timeout_s)
 
     def condition(self, kind: str, name: str, type_: str) -> Manifest:
-        """A condition, or {} when it is missing."""
+        """Return a condition, or {} if it is missing."""
         return condition(self.get(kind, name), type_)
 
     def wait_condition(
         self, kind: str, name: str, type_: str, *, reason: str | None = None, status: str | None = None,
         timeout_s: float = 60.0,
     ) -> Manifest:  # fmt: skip
-        """The condition once it has this reason or status and speaks of the newest spec."""
+        """Return the condition once it has this reason or status and refers to the newest spec."""
 
         def ask() -> Manifest:
             found = self.get(kind, name)
@@ -139,12 +139,12 @@ class Space:
         return wait_until(f"{kind} {name}: {type_} {status or ''} {reason or ''}", ask, timeout_s=timeout_s)
 
     def name_servers(self, name: str = "demo") -> str:
-        """What clients in the cluster are given."""
+        """Return the NameServer addresses for clients in the cluster."""
         addresses: list[str] = self.broker(name)["status"]["nameServers"]
         return ";".join(addresses)
 
     def broker_ready(self, name: str = "demo", **spec: Any) -> str:
-        """Make a Broker, wait for it and for the client pod; its name servers."""
+        """Create a Broker, wait for it and for the client pod, and return its NameServer addresses."""
         self.apply_broker(name, **spec)
         self.wait_broker_ready(name)
         self.wait_client()
@@ -159,7 +159,7 @@ class Space:
         return str(self.pod(name)["status"]["podIP"])
 
     def pod_uids(self, selector: str = "app.kubernetes.io/name=delaymq") -> dict[str, tuple[str, int]]:
-        """Pod → (uid, restarts): what must be unchanged where nothing may restart."""
+        """Return pod → (uid, restarts), which must be unchanged where nothing may restart."""
         return {
             pod["metadata"]["name"]: (
                 pod["metadata"]["uid"],
@@ -169,7 +169,7 @@ class Space:
         }
 
     def wait_pod_ready(self, name: str, *, other_than_uid: str = "", timeout_s: float = 60.0) -> Manifest:
-        """The pod once it is ready, and not the one with ``other_than_uid``."""
+        """Return the pod once it is ready, and not the one with ``other_than_uid``."""
 
         def ask() -> Manifest:
             pod = self.find("pod", name)
@@ -182,11 +182,11 @@ class Space:
         return wait_until(f"pod {name} is ready", ask, timeout_s=timeout_s)
 
     def kill_broker_process(self, pod: str) -> None:
-        """kill -9 of the container's process, from the node: nothing inside can catch it."""
+        """Kill the container's process with SIGKILL, from the node, so that nothing inside can catch it."""
         kill_container_process(self.cluster, self.pod(pod))
 
     def http(self, pod: str, path: str, *, port: int = 8080) -> Any:
-        """What a broker's HTTP port answers to a GET with its token."""
+        """Return the response of a broker's HTTP port to a GET with its token."""
         program = (
             "import json,os,sys,urllib.request as u;"
             "r=u.Request(f'http://127.0.0.1:{sys.argv[1]}{sys.argv[2]}',"
@@ -195,10 +195,10 @@ class Space:
         )
         return json.loads(self.kubectl("exec", pod, "--", "python3.11", "-c", program, str(port), path).stdout)
 
-    # What became of messages.
+    # Outcome of messages.
 
     def logged(self, pod: str, topic: str, *, by_unique_key: bool = False) -> builtins.list[Logged]:
-        """What the log in a broker's pod holds of a topic (a reader that shares no code with the broker)."""
+        """Return a topic's records in the log of a broker's pod (from a reader that shares no code with the broker)."""
         source = "\n".join(
             Path(path).read_text() for path in (commitlog.__file__, Path(__file__).parent / "read_log.py")
         )
@@ -207,7 +207,7 @@ class Space:
             input=source, timeout_s=JUDGE_TIMEOUT_S,
         )  # fmt: skip
         lines = [json.loads(line) for line in answer.stdout.splitlines()]
-        assert lines, f"{pod} printed nothing of its log: {answer.stderr[-500:]}"
+        assert lines, f"{pod} printed no records of its log: {answer.stderr[-500:]}"
         assert lines[-1][0] == "end", f"{pod} did not read its log to the end"
         found = []
         for kind, keys, unique_key, *rest in lines[:-1]:
@@ -224,7 +224,7 @@ class Space:
     def judge(
         self, topic: str, sends: Iterable[Sent], broker: str = "demo", *, groups: int = 1, by_unique_key: bool = False
     ) -> Verdict:
-        """The verdict over the logs of all groups of a Broker, as they are now."""
+        """Return the verdict from the current logs of all groups of a Broker."""
         pods = [f"{broker}-broker-{group}-0" for group in range(groups)]
         return judge(sends, [self.logged(pod, topic, by_unique_key=by_unique_key) for pod in pods])
 
@@ -232,7 +232,7 @@ class Space:
         self, topic: str, sends: Sequence[Sent], broker: str = "demo", *, groups: int = 1, timeout_s: float = 60.0,
         by_unique_key: bool = False,
     ) -> Verdict:  # fmt: skip
-        """The verdict once nothing acknowledged is missing any more, or as it is at the limit."""
+        """Return the verdict once no acknowledged message is missing any more, or at the time limit."""
         deadline = time.monotonic() + timeout_s
         while True:
             verdict = self.judge(topic, sends, broker, groups=groups, by_unique_key=by_unique_key)
@@ -242,16 +242,16 @@ class Space:
 
 
 def condition(found: Manifest, type_: str) -> Manifest:
-    """A condition of an object, or {}."""
+    """Return a condition of an object, or {}."""
     conditions: list[Manifest] = found.get("status", {}).get("conditions", [])
     return next((each for each in conditions if each["type"] == type_), {})
 
 
 def kill_container_process(cluster: Cluster, pod: Manifest) -> None:
-    """kill -9 of a pod's first container, from its node."""
+    """Kill a pod's first container with SIGKILL, from its node."""
     container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
     node = pod["spec"]["nodeName"]
-    # crictl tells a container's process in its `info`; the pause process and kubelet are not touched.
+    # crictl returns a container's process in `info`; the pause process and kubelet are not affected.
     inspected = json.loads(cluster.node_exec(node, "crictl", "inspect", container).stdout)
     cluster.node_exec(node, "kill", "-9", str(inspected["info"]["pid"]))
 

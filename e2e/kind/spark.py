@@ -1,4 +1,4 @@
-"""Kubeflow's Spark operator by its own chart, and what a Broker's analytics left in its namespace."""
+"""Kubeflow's Spark operator from its own chart, and the objects that a Broker's analytics left in its namespace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SparkOperator:
     def install(self) -> None:
         self.lab.wait_spark_images()
         cluster = self.lab.cluster
-        # In a terminating namespace nothing would stay.
+        # Nothing can be created in a terminating namespace.
         cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout_s=120)
         cluster.apply(objects.namespace(NAMESPACE))
         repository, _, tag = self.lab.images["spark-operator"].rpartition(":")
@@ -38,7 +38,7 @@ class SparkOperator:
             "image": {"registry": "docker.io", "repository": repository, "tag": tag, "pullPolicy": "Never"},
             "spark": {"jobNamespaces": [""]},
             "controller": {"workers": 2, "nodeSelector": selector, "leaderElection": {"enable": False}},
-            # The templates of the applications say all that its webhook would fill in.
+            # The templates of the applications contain everything that its webhook would add.
             "webhook": {"enable": False},
         }
         chart = str(SPARK_OPERATOR.obtain() / "chart")
@@ -46,7 +46,7 @@ class SparkOperator:
         cluster.helm("install", RELEASE, chart, *where, input=json.dumps(values))
 
     def uninstall(self) -> None:
-        """With its definitions, which Helm leaves: and with them goes every application."""
+        """Uninstall it with its CRDs, which Helm would keep; this deletes every application too."""
         cluster = self.lab.cluster
         cluster.helm("uninstall", RELEASE, "-n", NAMESPACE, "--ignore-not-found", "--wait", "--timeout", "60s")
         self.remove_definitions()
@@ -60,8 +60,8 @@ class SparkOperator:
 
 
 def analytics_spec(lab: Lab, **more: Any) -> Manifest:
-    """Small, and where the image is."""
-    # Java's second compiler costs more than it gives where every plan runs once, over little: a run takes a third.
+    """Return a small analytics spec for the node that has the image."""
+    # Java's C2 compiler costs more than it saves if each plan runs once on little data: without it, runs take a third.
     java = "-XX:TieredStopAtLevel=1"
     size = {"coreRequest": "100m", "memory": "512m"}
     return {
@@ -80,17 +80,17 @@ def analytics_spec(lab: Lab, **more: Any) -> Manifest:
 
 
 def summary_of(space: Space, config_map: str) -> Any:
-    """The summary that a run published."""
+    """Return the summary that a run published."""
     return json.loads(_unpacked(space, config_map, "summary.json.gz"))
 
 
 def report_of(space: Space, config_map: str) -> str:
-    """The page that a run published."""
+    """Return the page that a run published."""
     return _unpacked(space, config_map, "report.html.gz").decode()
 
 
 def left_by_analytics(space: Space, broker: str) -> dict[str, list[str]]:
-    """Kind → names of analytics' objects in the namespace, made by the operator, Spark operator or Spark."""
+    """Return kind → names of objects that the operator, the Spark operator or Spark created for the analytics."""
     found = {}
     for kind in (APPLICATION, "pods", "configmaps", "services", "serviceaccounts", "rolebindings", "networkpolicies"):
         names = [each["metadata"]["name"] for each in space.list(kind)]

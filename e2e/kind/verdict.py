@@ -1,7 +1,7 @@
 """Outcome of a topic's messages, according to the brokers' logs and the responses to producers.
 
-Lateness = the copy's store time − the due time. Twice = more copies in a log than records that wait for them there.
-A message that a producer sent again after a lost answer may be stored twice; that is counted apart.
+Lateness = store time of the copy − due time. Twice = more copies in a log than pending records of the message in it.
+A message that a producer sent again after a lost response may be stored twice; this is counted separately.
 """
 
 from __future__ import annotations
@@ -15,52 +15,52 @@ from kind.figures import percentile
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """One send as its producer saw it; times in ms since 1970."""
+    """One send as recorded by its producer; times in ms since 1970."""
 
     key: str
     level: int
     began_ms: int
     ended_ms: int
     message_id: str = ""
-    """The offset message id; "" when the send failed."""
+    """The offset message id; "" if the send failed."""
     broker: str = ""
     failure: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Logged:
-    """One record that waits for its time in a broker's log, and its copies; or one that was not delayed."""
+    """One record of a delayed message in a broker's log, with its copies; or a record that was not delayed."""
 
     key: str
     level: int
     due_ms: int
-    """The store time where it was not delayed."""
+    """The store time if it was not delayed."""
     stored_ms: int
     copies_ms: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Counts are of messages, by their keys."""
+    """Results; counts are of messages, by their keys."""
 
     sent: int
     acknowledged: int
     failed: tuple[Sent, ...]
     lost: tuple[str, ...]
-    """Acknowledged, and no broker handed it over."""
+    """Acknowledged, but delivered by no broker."""
     twice: tuple[str, ...]
     early: tuple[str, ...]
     stored_again: int
-    """By a producer's second attempt: stored more than once, each time as a message of its own."""
+    """Stored repeatedly by a producer's retries, each time as a separate message."""
     unknown: tuple[str, ...]
-    """In a log, and sent by nobody here."""
+    """In a log, but not sent by these producers."""
     lateness_ms: tuple[int, ...]
-    """Of every message handed over, in order of the due time."""
+    """Lateness of every delivered message, in order of due time."""
     handed_over: tuple[tuple[int, int], ...]
-    """(due, stored) of every first copy, in order of the due time."""
+    """(due, stored) of every first copy, in order of due time."""
 
     def figures(self) -> dict[str, object]:
-        """What goes into the report."""
+        """Return the figures for the report."""
         return {
             "sent": self.sent,
             "acknowledged": self.acknowledged,
@@ -74,7 +74,7 @@ class Verdict:
         }
 
     def assert_clean(self) -> None:
-        """No message lost, twice or early, and something was judged at all."""
+        """Assert that no message was lost, early or delivered twice, and that there was anything to judge."""
         assert self.acknowledged, "nothing was acknowledged, so nothing is proven"
         breaches = {"lost": self.lost, "twice": self.twice, "early": self.early, "sent by nobody": self.unknown}
         assert not any(breaches.values()), {name: keys[:5] for name, keys in breaches.items() if keys}
@@ -83,17 +83,17 @@ class Verdict:
         assert not self.failed, f"{len(self.failed)} of {self.sent} sends failed, such as {self.failed[:3]}"
 
     def lateness_of_due_after_ms(self, since_ms: int) -> list[int]:
-        """Lateness of what fell due at ``since_ms`` or later."""
+        """Return the lateness of messages due at ``since_ms`` or later."""
         return [stored_ms - due_ms for due_ms, stored_ms in self.handed_over if due_ms >= since_ms]
 
     def last_overdue_at_ms(self, begin_ms: int, end_ms: int) -> int | None:
-        """When the last of what fell due from ``begin_ms`` until ``end_ms`` was handed over."""
+        """Return when the last message due between ``begin_ms`` and ``end_ms`` was delivered."""
         stored = [stored_ms for due_ms, stored_ms in self.handed_over if begin_ms <= due_ms < end_ms]
         return max(stored, default=None)
 
 
 def judge(sends: Iterable[Sent], logs: Iterable[Sequence[Logged]]) -> Verdict:
-    """``sends`` of one topic, and what the log of each of its brokers holds of it."""
+    """Judge ``sends`` of one topic by the records of this topic in the log of each of its brokers."""
     sends = list(sends)
     acknowledged = {send.key for send in sends if not send.failure}
     logged = [record for log in logs for record in log]
@@ -116,6 +116,6 @@ def judge(sends: Iterable[Sent], logs: Iterable[Sequence[Logged]]) -> Verdict:
 
 
 def longest_gap_s(sends: Iterable[Sent]) -> float:
-    """The longest time between two acknowledged answers: how long a producer's messages did not get through."""
+    """Return the longest time between two acknowledged sends: how long a producer could not send."""
     answers = sorted(send.ended_ms for send in sends if not send.failure)
     return max((later - before for before, later in pairwise(answers)), default=0) / 1000

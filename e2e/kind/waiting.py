@@ -15,14 +15,14 @@ SHOWN_CHARS = 1500
 
 
 class NotYetError(Exception):
-    """What is waited for is not so yet; the text says what is so instead."""
+    """The expected state is not reached yet; the text describes the current state."""
 
 
 def wait_until(what: str, ask: Callable[[], T | None], *, timeout_s: float, every_s: float = EVERY_S) -> T:
-    """The first answer of ``ask`` that is neither None nor False.
+    """Return the first result of ``ask`` that is neither None nor False.
 
-    ``ask`` may raise NotYetError to say what it saw, or ClusterError (an API server that is away for a moment).
-    AssertionError with the last thing seen when ``timeout_s`` is over.
+    ``ask`` may raise NotYetError with the current state, or ClusterError (an API server that is briefly unavailable).
+    Raises AssertionError with the last state after ``timeout_s``.
     """
     began = time.monotonic()
     seen: object = None
@@ -40,8 +40,8 @@ def wait_until(what: str, ask: Callable[[], T | None], *, timeout_s: float, ever
 
 
 def stays(what: str, ask: Callable[[], object], *, for_s: float, every_s: float = EVERY_S) -> None:
-    """AssertionError as soon as ``ask`` answers with anything false within ``for_s``."""
+    """Raise AssertionError as soon as ``ask`` returns a false value within ``for_s``."""
     until = time.monotonic() + for_s
     while time.monotonic() < until:
-        assert ask(), f"no more so: {what}"
+        assert ask(), f"no longer true: {what}"
         time.sleep(every_s)

@@ -1,6 +1,6 @@
 """A group member that prints each message as it arrives; a new group reads from the beginning.
 
-It ends when `--count` different messages have arrived and none more for `--quiet-s`, at `--at-most-s`, or by SIGTERM.
+It ends when `--count` different messages have arrived and no more for `--quiet-s`, after `--at-most-s`, or on SIGTERM.
 """
 
 import argparse
@@ -52,7 +52,7 @@ async def run(options: argparse.Namespace) -> None:
         consume_from=ConsumeFrom.FIRST, rebalance_interval_ms=2_000, commit_interval_ms=1_000
     )
     deadline = time.monotonic() + options.at_most_s
-    # Routes are fetched often: tests create topics and groups while this runs.
+    # Short interval, since tests create topics and groups while this runs.
     async with Client(options.name_servers, client_options(options, route_interval_ms=2_000)) as client:
         consumer = PushConsumer(client, options.group, handle, consumer_options)
         consumer.subscribe(options.topic)

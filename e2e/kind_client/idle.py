@@ -1,11 +1,11 @@
-"""Does nothing until it is stopped: the process of a pod in which tests run the other programs."""
+"""Idle process of a pod in which tests run the other programs; it runs until it is stopped."""
 
 import signal
 import sys
 
 
 def main() -> None:
-    # Process 1 of a container gets no signal that it has no handler for.
+    # Process 1 of a container receives only signals for which it has a handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
         signal.pause()

@@ -1,7 +1,7 @@
 """Sends delayed messages at a constant rate and prints the outcome of each.
 
-Every message has a key of its own, RUN-0 to RUN-n, in its KEYS and as its body, so that it is known again in the
-broker's log and by consumers even if its send failed. `--retries 0`: each message is sent once only.
+Every message has a unique key, RUN-0 to RUN-n, in KEYS and as its body, so that it is recognised in the broker's log
+and by consumers even if its send failed. `--retries 0`: each message is sent only once.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from delaymq.clock import now_ms
 from lines import client_options, ended_event, integers, parser, say
 
 MAX_IN_FLIGHT = 500
-"""A send that takes this long is no send any more; above every timeout asked for."""
-# Until a new topic's route is known everywhere.
+"""Maximum number of pending sends."""
+# Time until a new topic's route is known everywhere.
 FIRST_ROUTE_S = 30.0
 FIRST_ROUTE_EVERY_S = 0.2
 
@@ -89,7 +89,7 @@ async def _send(producer: Producer, options: argparse.Namespace, key: str, level
 
 
 async def _route(producer: Producer, topic: str) -> None:
-    """Wait for the topic's route; the last error when it does not come."""
+    """Wait for the topic's route; raise the last error after the timeout."""
     deadline = time.monotonic() + FIRST_ROUTE_S
     while True:
         try:

@@ -57,19 +57,19 @@ WANTED: dict[str, Callable[[Message], bool]] = {
     GROUP_OF_CONDITION: lambda message: message.tags in TAGS[:2] and int(message.properties["number"]) < 50,
     GROUP_OF_POLLS: lambda message: message.tags == TAGS[0],
 }
-"""Which messages each group gets."""
+"""Filter of each group."""
 STAY_S = 3.0
-"""How long a member that comes and goes stays, and stays away."""
+"""Time for which a temporary member stays, and then stays away."""
 LAG_LIMIT = 10_000
-"""Producers wait while the slowest group is further behind, so that no segment is deleted that it still needs."""
+"""Producers wait while the slowest group lags further, so that no segment that it still needs is deleted."""
 LAG_BYTES = LAG_LIMIT * 4 * 1_024
-"""At most what the log holds of that: a group that wants one tag of four is further behind in the log."""
+"""Maximum of the lag in the log: a group that filters one of four tags lags further in the log."""
 WARM_UP_SHARE = 0.25
-"""Pools, caches and tables fill in this part of the messages; only the rest counts."""
+"""Pools, caches and tables fill during this share of the messages; only the rest is measured."""
 AGE_S = 2 * 3_600.0
-"""Segments are made to look so old, since the shortest reservation time is an hour."""
+"""Segments are made to look this old, since the shortest reserved time is an hour."""
 NEWEST_SEGMENTS = 2
-"""That are left as they are in any case."""
+"""Number of segments whose age is never changed."""
 SETTLE_LIMIT_S = 120.0
 CONFIG = {
     "messageDelayLevel": "1s 2s 1s 1s 3s",
@@ -86,19 +86,19 @@ POLLS = LitePullOptions(consume_from=ConsumeFrom.FIRST, rebalance_interval_ms=2_
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What the broker holds when no client is connected."""
+    """Resources that the broker holds while no client is connected."""
 
     tasks: int
     descriptors: int
     """Except those of the store's files, whose number varies by one."""
     deleted: int
-    """Descriptors of files that are gone: a segment that was deleted is to be let go."""
+    """Descriptors of deleted files: the broker must release those of a deleted segment."""
     anonymous_kib: int
 
 
 @dataclass(kw_only=True)
 class Figures:
-    """What came of a soak."""
+    """Results of a soak test."""
 
     acknowledged: int
     transactions: int
@@ -108,18 +108,18 @@ class Figures:
     segments_deleted: int
     seconds: float
     before: Usage
-    """After the warm-up, with all clients gone."""
+    """After the warm-up, without clients."""
     after: Usage
-    """The same at the end."""
+    """At the end, without clients."""
     mib_a_million: float
     """Slope of RssAnon over the messages after the warm-up, by least squares."""
     samples_mib: list[float] = field(default_factory=list)
-    """RssAnon at 20 times, evenly spread."""
+    """RssAnon at 20 evenly spaced times."""
     connections: Connections | None = None
 
 
 class Local:
-    """Local transactions that are rolled back, or whose end is sent only in response to a check."""
+    """Local transactions that are rolled back, or whose outcome is sent only in response to a check."""
 
     async def execute(self, message: HalfMessage, arg: object) -> LocalState:
         return arg if isinstance(arg, LocalState) else LocalState.COMMIT
@@ -163,7 +163,7 @@ class Soak:
     # Members.
 
     async def join(self, stack: AsyncExitStack, group: str) -> None:
-        """One more member of a group, with a client of its own, until the stack ends."""
+        """Start one more member of a group, with a client of its own, until the stack closes."""
         client = await stack.enter_async_context(Client(self.cluster.namesrv_address, PATIENT))
         consumer: PushConsumer | BatchPushConsumer | LitePullConsumer
         if group == GROUP_OF_BATCHES:
@@ -199,7 +199,7 @@ class Soak:
         return Message(topic=TOPIC, body=body, tags=tags, keys=(f"k{number}",), properties=properties)
 
     def _stored(self, *messages: Message) -> None:
-        """Counts what consumers will see, and who of them."""
+        """Count what consumers will receive, by group."""
         self.acknowledged += len(messages)
         for message in messages:
             for group, wants in WANTED.items():
@@ -213,7 +213,7 @@ class Soak:
             await self._keep_near()
 
     async def send_singly(self, producer: Producer) -> None:
-        """Every tenth message is delayed."""
+        """Send messages one at a time; every tenth is delayed."""
         for number in itertools.count():
             if self.acknowledged >= self._wanted:
                 return
@@ -223,7 +223,7 @@ class Soak:
             await self._keep_near()
 
     async def transact(self, producer: TransactionProducer) -> None:
-        """Of five transactions three are committed, one is rolled back, and one when the broker asks."""
+        """Commit three of five transactions, roll back one, and commit one only when the broker checks it."""
         for number in itertools.count():
             if self.acknowledged >= self._wanted:
                 return
@@ -240,11 +240,11 @@ class Soak:
             await asyncio.sleep(0.05)
 
     def _lag(self) -> int:
-        """Of the group that is furthest behind; below 0 where messages came again."""
+        """Return the lag of the slowest group; below 0 if messages were redelivered."""
         return max(self.expected[group] - received for group, received in self.received.items())
 
     async def age(self) -> None:
-        """Makes segments look old that nobody needs any more."""
+        """Make segments look old that no group needs any more."""
         needed = NEWEST_SEGMENTS + -(-LAG_BYTES // int(self.cluster.config["mappedFileSizeCommitLog"]))
         while True:
             self._make_old(needed)
@@ -289,17 +289,17 @@ class Soak:
             ends = await asyncio.gather(*others, return_exceptions=True)
             failures = [end for end in ends if isinstance(end, Exception)]
             if failures:
-                raise ExceptionGroup("the soak's own tasks failed", failures)
+                raise ExceptionGroup("tasks of the soak test failed", failures)
 
     async def _no_open_transactions(self) -> None:
-        """Waits while the broker still has to ask how some ended: without producers nobody could tell it."""
+        """Wait while the broker still has to check transactions: without producers, nobody could respond."""
         deadline = time.monotonic() + SETTLE_LIMIT_S
         while time.monotonic() < deadline:
             values = await asyncio.to_thread(metrics, self.cluster.http_address)
             if values["delaymq_transactions_pending"] == 0:
                 return
             await asyncio.sleep(0.2)
-        raise TimeoutError(f"transactions were open after {SETTLE_LIMIT_S:g} s")
+        raise TimeoutError(f"transactions were still open after {SETTLE_LIMIT_S:g} s")
 
     # The run.
 
@@ -336,9 +336,9 @@ class Soak:
         return figures
 
     async def usage(self, wanted: Usage | None = None) -> Usage:
-        """What the broker holds once it has noticed that all clients are gone, and once it is no more than `wanted`.
+        """Return the broker's usage once all clients are gone, and once it is at most `wanted`.
 
-        Connections, files and tasks end in their own time; a leak never does.
+        Connections, files and tasks are released eventually; a leak never is.
         """
         deadline = time.monotonic() + SETTLE_LIMIT_S
         while True:
@@ -362,7 +362,7 @@ class Soak:
 
 
 async def until(is_so: Callable[[], bool], what: str) -> None:
-    """Waits for `is_so`; TimeoutError that names `what`."""
+    """Wait for `is_so`; TimeoutError that names `what`."""
     deadline = time.monotonic() + SETTLE_LIMIT_S
     while not is_so():
         if time.monotonic() > deadline:
@@ -371,7 +371,7 @@ async def until(is_so: Callable[[], bool], what: str) -> None:
 
 
 def anonymous_kib(pid: int) -> int:
-    """RssAnon of a process."""
+    """Return RssAnon of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1])
@@ -379,23 +379,23 @@ def anonymous_kib(pid: int) -> int:
 
 
 def open_files(pid: int) -> list[str]:
-    """What a process has open: paths, sockets, pipes."""
+    """Return what a process has open: paths, sockets, pipes."""
     found = []
     for descriptor in os.listdir(f"/proc/{pid}/fd"):
-        with suppress(FileNotFoundError):  # closed meanwhile
+        with suppress(FileNotFoundError):  # closed in the meantime
             found.append(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
     return found
 
 
 def metrics(address: str) -> dict[str, float]:
-    """The broker's metrics that have no labels."""
+    """Return the broker's metrics without labels."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
 
 
 def slope(samples: Sequence[tuple[int, int]]) -> float:
-    """KiB a message, by least squares."""
+    """Return KiB per message, by least squares."""
     if len(samples) < 2:
         return 0.0
     mean_x = sum(x for x, _ in samples) / len(samples)

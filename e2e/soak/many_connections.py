@@ -30,17 +30,17 @@ from harness.brokers import HOST, OurCluster
 
 TOPIC = "Connected"
 AT_ONCE = 50
-"""Connections that are opened side by side."""
+"""Number of connections opened concurrently."""
 SENDS_EACH = 20
 SETTLE_S = 2.0
 PATIENT = ClientOptions(request_timeout_ms=60_000, connect_timeout_ms=60_000)
-"""Two hundred clients in one process take a while where the machine has other work."""
+"""Two hundred clients in one process take a while on a busy machine."""
 PATIENT_SENDS = ProducerOptions(send_timeout_ms=60_000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Connections:
-    """RssAnon in KiB, and what each kind of connection took of it."""
+    """RssAnon in KiB, and the share of each kind of connection."""
 
     idle: int
     active: int
@@ -48,14 +48,14 @@ class Connections:
     with_idle_kib: int
     with_active_kib: int
     after_kib: int
-    """When all were closed."""
+    """After all were closed."""
     kib_an_idle_one: float
     kib_an_active_one: float
     received: int
 
 
 async def connected(cluster: OurCluster, idle: int, active: int, memory_kib: Callable[[], int]) -> Connections:
-    """The figures for each number of connections."""
+    """Return the figures for each number of connections."""
     received = 0
 
     async def handle(message: ReceivedMessage) -> None:
@@ -97,7 +97,7 @@ async def connected(cluster: OurCluster, idle: int, active: int, memory_kib: Cal
 
 
 async def _idle(cluster: OurCluster, number: int) -> RemotingConnection:
-    """A member of a group that said who it is and is silent since."""
+    """Return a member of a group that sent its heartbeat and nothing since."""
     connection = await connect(HOST, cluster.listen_port)
     subscription = SubscriptionData(topic=TOPIC, sub_string="*", sub_version=1)
     member = ConsumerData(
