@@ -1,6 +1,6 @@
-"""The options of all suites here; pytest takes them only from a conftest at the path that it is given, or above it.
+"""Options of all suites here; pytest reads them only from a conftest at or above the path that it is given.
 
-``--long`` adds the runs that take too long for every change; ``--against real`` puts the real broker in ours' place.
+``--long`` adds the runs that take too long for every change; ``--against real`` tests RocketMQ's broker instead.
 """
 
 import os
@@ -44,8 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _put_off(items: list[pytest.Item]) -> None:
-    """What `one_in` leaves to other runs is for long ones; the real broker, as control, gets all of it."""
-    # pytest counts combinations of parameters; here the values of each are counted, in the order in which they come.
+    """Leave the variants that `one_in` excludes to long runs; RocketMQ's broker, as a control, gets all of them."""
+    # pytest counts combinations of parameters; here the values of each are counted, in order of appearance.
     values: dict[tuple[object, str], list[object]] = defaultdict(list)
     for item in items:
         marker = item.get_closest_marker("one_in")

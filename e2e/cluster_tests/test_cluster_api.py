@@ -87,7 +87,7 @@ def server(tmp_path: Path) -> Iterator[tuple[type[FakeApiServer], ApiReader]]:
         "kind": "Config",
         "clusters": [{"name": "one", "cluster": {"server": f"http://127.0.0.1:{listening.server_port}"}}],
         "users": [{"name": "one", "user": {}}],
-        # Another context is the current one: it must not be taken.
+        # The current context is another one, which must not be used.
         "contexts": [
             {"name": CONTEXT, "context": {"cluster": "one", "user": "one"}},
             {"name": "production", "context": {"cluster": "nowhere", "user": "one"}},

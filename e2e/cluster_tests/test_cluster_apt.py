@@ -17,7 +17,7 @@ from console import chromium
 from harness import apt, java, locks
 from harness.errors import HarnessError
 
-# Says what apt-get 2.6 says, and takes the locks that it takes, below its own folder.
+# Prints the messages of apt-get 2.6 and takes its locks, below a private folder.
 APT_GET = """\
 import fcntl, os, sys
 from pathlib import Path
@@ -74,7 +74,7 @@ sys.stdin.read()
 
 
 class Machine:
-    """A machine with only fake programs of Debian, and root's rights."""
+    """A machine with fake Debian programs only, and root's permissions."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -92,7 +92,7 @@ class Machine:
             self.on_wait()
 
     def hold(self, lock: str) -> "subprocess.Popen[str]":
-        """Lock one of apt's files in another process; it lets go when its input ends."""
+        """Lock one of apt's files in another process, which releases it at the end of its input."""
         command = [sys.executable, "-c", HOLDER, str(self.folder / lock)]
         holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert holder.stdout is not None
@@ -153,7 +153,7 @@ def test_install_waits_for_apt_lock_and_logs_its_holder_once(
 
 
 class Listened(io.StringIO):
-    """A standard error whose lines go to a log."""
+    """Substitute for standard error whose lines go to a log."""
 
     def __init__(self, log: locks.Log) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ def test_lock_holder_is_parsed_from_output_of_apt_and_dpkg(output: str, holder: 
 def test_lock_file_removed_between_opening_and_locking_is_reopened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else two runs would hold the lock: one of the removed file, one of the file that is there now."""
+    """Otherwise two runs would hold the lock: one that of the removed file, one that of the current file."""
     path = tmp_path / "lock"
     flock = fcntl.flock
     removed: list[Path] = []

@@ -51,7 +51,7 @@ build.API_SERVER = tuple(build.ALL.values())
 sys.argv[1:] = ["build", *build.ALL]
 sys.exit(__main__.main())
 """
-"""A build of two parts in a process of its own; the program that makes the second one runs until it is ended."""
+"""A build of two parts in its own process; the program that builds the second one runs until it is stopped."""
 
 
 def make_nothing(draft: Path, log: Log) -> None:
@@ -71,7 +71,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Puts parts in the place of those that are built."""
+    """Provide a function that replaces the parts to build."""
 
     def put(**makes: Callable[[Path, Log], None]) -> None:
         monkeypatch.setattr(build, "ALL", {name: Artifact(name, (), make) for name, make in makes.items()})
@@ -80,7 +80,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 class CutOff:
-    """A build in a process of its own, as far as the middle of its second part."""
+    """A build in its own process, stopped in the middle of its second part."""
 
     def __init__(self, folder: Path) -> None:
         child = folder / "child"
@@ -101,7 +101,7 @@ class CutOff:
         return self.process.returncode
 
     def close(self) -> None:
-        """Leave nothing running, whatever the test found."""
+        """Stop everything, whatever the result of the test."""
         self.process.kill()
         self.process.communicate()
         for pid in machine.processes_with(str(self.drafts)):
@@ -126,7 +126,7 @@ def drafts() -> list[str]:
     return [path.name for path in artifacts_path().glob(".draft-*")]
 
 
-# Builds at the same time.
+# Concurrent builds.
 
 
 def test_debian_roots_are_built_concurrently_with_other_parts(
@@ -157,7 +157,7 @@ def test_first_failed_job_stops_programs_of_other_jobs_and_is_raised(tmp_path: P
     def goes_on() -> None:
         with suppress(ClusterError):
             commands.run(["sh", "-c", f"touch {started}; exec sleep 600"], timeout_s=600)
-        # As a draft's mounts are taken away.
+        # As when a draft's file systems are unmounted.
         commands.run(["touch", str(cleaned)], timeout_s=LIMIT_S, cleans_up=True)
         commands.run(["sh", "-c", f"sleep 600; touch {later}"], timeout_s=600)
 
@@ -239,7 +239,7 @@ def test_finished_part_in_cache_of_another_user_is_used(monkeypatch: pytest.Monk
 
 
 def test_docker_started_by_root_does_not_stop_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root's folder is closed: whether there is a socket or a memory in it cannot even be asked."""
+    """Root's folder is not readable: not even the existence of a socket or a state file can be determined."""
 
     def refuse(path: Any, **options: Any) -> Any:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
@@ -280,7 +280,7 @@ def test_java_libraries_being_downloaded_by_another_run_are_downloaded_once(
 
 
 def said_by_the_second(call: Callable[[Log], object], entered: threading.Event, go_on: threading.Event) -> list[str]:
-    """The log of the second of two concurrent calls; its first line releases the first one, which has ``entered``."""
+    """Return the log of the second of two concurrent calls; its first line releases the first call (``entered``)."""
     first = threading.Thread(target=lambda: call(quiet))
     first.start()
     assert entered.wait(LIMIT_S)

@@ -31,11 +31,11 @@ WITH_DOCKER = [
     "iptables nat -A POSTROUTING -s 172.29.240.2/32 -d 172.29.240.2/32 -p tcp -m tcp --dport 6443 -j MASQUERADE",
     f"iptables nat -A DOCKER -i {BRIDGE} -j RETURN",
 ]
-"""What `iptables -S` says with Debian's dockerd and one cluster."""
+"""Output of `iptables -S` with Debian's dockerd and one cluster."""
 
 
 def after(commands: list[list[str]], now: list[str]) -> list[str]:
-    """The rules that are left when the commands have run, by a small reading of what they mean."""
+    """Return the rules that remain after the commands, according to a small model of iptables."""
     left = list(now)
     for program, _, _, table, action, *rest in commands:
         beginning = f"{program} {table}"

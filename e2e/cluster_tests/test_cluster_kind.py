@@ -19,7 +19,7 @@ def run_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def unmade(run_path: Path) -> Cluster:
-    """An object for a cluster that does not exist: only rejections can be tested with it."""
+    """Return an object for a cluster that does not exist: only rejections can be tested with it."""
     with (run_path / "lock").open("w") as lock:
         return Cluster("one", Daemon({"PATH": "/nonexistent"}, own=False), [], lambda _: None, lock)
 
@@ -60,7 +60,7 @@ def test_helm_cannot_be_directed_to_another_cluster(unmade: Cluster) -> None:
 
 
 def test_options_of_a_program_in_a_pod_are_passed_through(unmade: Cluster) -> None:
-    with pytest.raises(ClusterError, match="cannot be found"):  # it came as far as starting kubectl
+    with pytest.raises(ClusterError, match="cannot be found"):  # kubectl is missing, but was about to be started
         unmade.kubectl("exec", "pod", "--", "program", "--server=x", "-s", "y")
 
 
@@ -110,7 +110,7 @@ def test_program_that_exceeds_its_timeout_is_killed_with_its_children(tmp_path: 
         commands.run(["sh", "-c", script], timeout_s=1)
     deadline = time.monotonic() + 10
     while machine.running(int(child.read_text())):
-        assert time.monotonic() < deadline, "the child lives on"
+        assert time.monotonic() < deadline, "the child is still running"
         time.sleep(0.01)
 
 

@@ -53,14 +53,14 @@ accounts:
 
 @pytest.fixture(scope="module")
 def guarded(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
-    """A broker whose rules no test changes."""
+    """Provide a broker whose rules no test changes."""
     with new_cluster(rules=RULES, traceTopicEnable="true") as cluster:
         yield cluster
 
 
 @pytest.fixture
 def operators(guarded: Cluster, new_workbench: Callable[..., Workbench]) -> Workbench:
-    """Clients of an administrator; the topics of the rules are there."""
+    """Provide clients of an administrator, and the topics of the rules."""
     bench = new_workbench(guarded, credentials=ADMIN)
     for topic in ("AclOrders", "AclAsk", "AclRead", "AclWrite", "AclOther"):
         bench.admin.update_topic(topic, broker=guarded.broker_address, queues=1)
@@ -70,12 +70,12 @@ def operators(guarded: Cluster, new_workbench: Callable[..., Workbench]) -> Work
 
 @pytest.fixture
 def clients(guarded: Cluster, operators: Workbench, new_workbench: Callable[..., Workbench]) -> Workbench:
-    """Clients of an ordinary account."""
+    """Provide clients of an ordinary account."""
     return new_workbench(guarded, credentials=APP)
 
 
 def refusal_of(work: Callable[[], object]) -> str:
-    """What the client shows of a refusal by access control."""
+    """Return the client's text of a rejection by access control."""
     with pytest.raises(ClientError) as caught:
         work()
     text = shown(caught.value)
@@ -188,7 +188,7 @@ def test_white_listed_address_of_an_account_needs_no_signature(clients: Workbenc
 def test_message_is_found_by_its_keys(clients: Workbench, against: str) -> None:
     sent = clients.producer.send("AclOrders", "findable", keys="acl-key")
     if against == "real":
-        # The client signs a field that its own broker leaves out of what it checks, and hides the refusal.
+        # The client signs a field that its own broker omits from the check, and hides the rejection.
         with pytest.raises(ClientError, match="query message by key finished, but no message"):
             clients.admin.query("AclOrders", "acl-key")
         return
@@ -200,7 +200,7 @@ def test_security_token_is_signed(clients: Workbench) -> None:
     clients.new_producer(credentials={**APP, "securityToken": "token-ü"}).send("AclOrders", "with a token")
 
 
-@pytest.mark.ours_only  # RocketMQ's broker leaves these ways open
+@pytest.mark.ours_only  # RocketMQ's broker does not check these requests
 def test_batch_and_view_by_id_cannot_bypass_topic_permissions(clients: Workbench, operators: Workbench) -> None:
     producer = clients.new_producer(retries=0)
     said = refusal_of(lambda: producer.send_batch([message("AclRead", "a"), message("AclRead", "b")]))

@@ -1,4 +1,4 @@
-"""Access control while it changes: rules files, their folder, mqadmin and the Python administrator."""
+"""Access control while its rules change: rule files, their folder, mqadmin and the Python administrator."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,14 +21,14 @@ accounts:
 
 @pytest.fixture(scope="module")
 def changing(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
-    """A broker whose rules the tests change; its tools have the administrator's account."""
+    """Provide a broker whose rules the tests change; its tools have the administrator's account."""
     with new_cluster(rules=OWN_RULES) as cluster:
         (cluster.home_path / "conf" / "tools.yml").write_text("accessKey: operators\nsecretKey: operators-secret\n")
         yield cluster
 
 
 def accepted(bench: Workbench, account: str, topic: str) -> Callable[[], bool]:
-    """Whether an account of that name may send to the topic now."""
+    """Return a function that returns whether an account of that name may send to the topic now."""
     producer = bench.new_producer(credentials={"accessKey": account, "secretKey": f"{account}-secret"}, retries=0)
 
     def send() -> bool:
@@ -39,14 +39,14 @@ def accepted(bench: Workbench, account: str, topic: str) -> Callable[[], bool]:
 
 
 def refused(bench: Workbench, account: str, topic: str) -> Callable[[], bool]:
-    """Whether the same is refused."""
+    """Return a function that returns whether that send is rejected."""
     send = accepted(bench, account, topic)
 
     return lambda: not accepts(send)
 
 
 def accepts(send: Callable[[], bool]) -> bool:
-    """Whether a send goes through; what else than access control keeps it from that is an error."""
+    """Return whether a send succeeds; errors other than rejections by access control are raised."""
     try:
         return send()
     except ClientError as error:
@@ -64,7 +64,7 @@ def bench(changing: Cluster, new_workbench: Callable[..., Workbench]) -> Workben
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file as an administrator does: under another name, then renamed."""
+    """Write a file as an administrator would: under another name, then renamed."""
     path.parent.mkdir(exist_ok=True)
     beside = path.with_name("new.tmp")
     beside.write_text(text)
@@ -182,7 +182,7 @@ def test_python_administrator_changes_rules(changing: Cluster, bench: Workbench)
 
 
 def test_mqadmin_sets_white_list(driver: Driver, changing: Cluster, bench: Workbench, against: str) -> None:
-    # The last test of this broker: RocketMQ's keeps addresses of a list that the file lacked when the broker started.
+    # Last test with this broker: RocketMQ's keeps addresses of a list that was missing in the file at startup.
     where = ("-b", changing.broker_address, "-p", str(changing.rules_path))
     unsigned = bench.new_producer(credentials=None, retries=0)
 

@@ -1,7 +1,7 @@
 """Calls of RocketMQ's dashboard and Prometheus exporter through Java's administration API.
 
-Which they are is known from the public sources of rocketmq-dashboard 1.0.0 and rocketmq-exporter; their jars are not on
-Maven Central. golden/calls holds what the real broker's side of each answers, normalised.
+The calls are taken from the public sources of rocketmq-dashboard 1.0.0 and rocketmq-exporter, whose jars are not on
+Maven Central. golden/calls contains the normalised results with RocketMQ's broker.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ QUEUES, MESSAGES = 2, 6
 
 @pytest.fixture(scope="module")
 def printed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[dict[str, list[str]]]:
-    """What each call answered, normalised, on a fresh broker with a producer and a group that reads."""
+    """Return the normalised result of each call, on a fresh broker with a producer and an active group."""
     with new_cluster() as cluster:
         addresses: dict[str, Any] = {
             "namesrv_address": cluster.namesrv_address,

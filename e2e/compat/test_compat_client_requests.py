@@ -1,4 +1,4 @@
-"""Requests from operators to group members: RocketMQ's administrator sends them, its consumers respond."""
+"""Requests to group members, sent by RocketMQ's administration client and answered by its consumers."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -73,7 +73,7 @@ def test_result_of_direct_consumption_is_returned(clients: Workbench, operators:
     retried = consumer.inbox.wait_for(lambda messages: any(m.reconsume_times for m in messages), timeout_s=30)[-1]
     first_try = operators.consume_directly(group, consumer.client_id, sent.offset_message_id)
     assert first_try["result"] == "CR_LATER"
-    # A message of the retry topic shows the consumer the topic that it came from.
+    # For a message of the retry topic, the client shows the original topic.
     assert operators.consume_directly(group, consumer.client_id, retried.offset_message_id)["result"] == "CR_SUCCESS"
     last = consumer.inbox.messages()[-1]
     assert (last.topic, last.reconsume_times, last.body) == (topic, 1, b"m")

@@ -1,6 +1,6 @@
 """RocketMQ 4.9 and 5.3 clients and tools with brokers and NameServers that use access control, plaintext and TLS."""
 
-# ruff: noqa: F811 - fixtures are imported and then taken by name
+# ruff: noqa: F811 - imported fixtures are requested by name
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from harness.driver import ClientError, Driver
 from harness.java import ClientProfile
 from harness.waiting import until
 
-# The real broker of 4.9 has no rules for its NameServer, and knows none of what 5.3's tools ask besides.
+# RocketMQ 4.9's NameServer has no access control, and its broker does not support the additional requests of 5.3.
 pytestmark = pytest.mark.ours_only
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -42,7 +42,7 @@ def cluster(
 def side(
     request: pytest.FixtureRequest, transport: Transport, cluster: Guarded, files: Files, isolated_network: None
 ) -> Iterator[Side]:
-    """One JVM for all tests of a version and a transport."""
+    """Provide one JVM for all tests of a version and a transport."""
     profile = PROFILES[request.param]
     with ExitStack() as stack:
         if transport == "tls":
@@ -102,7 +102,7 @@ def test_lite_pull_consumer_commits_and_its_group_is_reset(side: Side) -> None:
 
 
 def test_request_gets_a_reply(side: Side) -> None:
-    """By a callback: 5.3.3's request that waits ends with a timeout as soon as the question is sent."""
+    """By callback: 5.3.3's synchronous request times out as soon as the request message is sent."""
     side.clients.replier(side.questions, group=side.repliers)
     reply = side.clients.new_producer().request(side.questions, "what?", timeout_ms=30_000, callback=True)
     assert reply.body == b"re: what?"
@@ -146,7 +146,7 @@ def test_application_cannot_change_topics_or_read_topics_of_others(side: Side) -
     assert "No default permission for topic:BenchmarkTest" in shown(caught.value)
 
 
-# With what each prints; {topic} has messages, {readers} has a member, {pollers} has offsets and no member.
+# Commands with part of their output; {topic} has messages, {readers} a member, {pollers} only offsets.
 COMMANDS = {
     "clusterList": "V4_9_7",
     "clusterList -m": "DefaultCluster",

@@ -1,4 +1,4 @@
-"""Bodies compressed by RocketMQ's producer, in each of its ways: the broker stores and delivers them unchanged."""
+"""Bodies compressed by RocketMQ's producer with each of its algorithms: stored and delivered unchanged."""
 
 import json
 import random
@@ -24,7 +24,7 @@ by_each_type = pytest.mark.parametrize("kind", TYPES)
 
 
 def assert_compressed(message: Received, kind: str) -> None:
-    """The client took the body apart by the flags that it got, and the broker kept fewer bytes."""
+    """Assert that the client decompressed the body according to its flags, and that the broker stored fewer bytes."""
     assert message.body.decode() == TEXT
     assert message.system_flag & COMPRESSED
     assert message.system_flag & TYPE_BITS == TYPES[kind]
@@ -65,7 +65,7 @@ def test_python_client_decompresses_body(cluster: Cluster, clients: Workbench, k
 def test_command_line_and_http_show_decompressed_body(cluster: Cluster, clients: Workbench, kind: str) -> None:
     topic = clients.topic(queues=1)
     producer = clients.new_producer(compressType=kind)
-    # The second is larger than what HTTP shows, and LZ4 packs it as one piece.
+    # The second is longer than the excerpt shown by HTTP, and LZ4 compresses it as one block.
     for text in (TEXT, random.Random(kind).randbytes(200_000).hex()):
         sent = producer.send(topic, text)
         words = ["message", "get", sent.offset_message_id, "--json", "--namesrv", cluster.namesrv_address]

@@ -11,11 +11,11 @@ from harness import java
 from harness.brokers import Cluster
 from harness.driver import Driver
 
-pytestmark = pytest.mark.ours_only  # what is kept and refused differs on purpose from the real broker
+pytestmark = pytest.mark.ours_only  # saved and rejected settings differ from RocketMQ's on purpose
 
 KEYS = Path(__file__).parents[2] / "broker_image" / "tests" / "config" / "rocketmq_conf" / "every-key.conf"
 JAVAP_TIMEOUT_S = 120
-# RocketMQ sets what has a setter of a simple type; its key is the setter's name.
+# RocketMQ sets keys for which a class has a setter of a simple type; the key is derived from the setter's name.
 CLASSES = (
     "org.apache.rocketmq.common.BrokerConfig",
     "org.apache.rocketmq.store.config.MessageStoreConfig",
@@ -54,7 +54,7 @@ def test_settings_changed_by_mqadmin_are_saved_to_the_file(driver: Driver, clust
     assert "update broker config success" in change("fileReservedTime", "24")
     shown = mqadmin(driver, cluster, "getBrokerConfig", "-b", cluster.broker_address)
     assert re.search(r"fileReservedTime\s*=\s*24\b", shown)
-    assert "update broker config success" in change("regionId", "elsewhere")  # after the restart
+    assert "update broker config success" in change("regionId", "elsewhere")  # takes effect after a restart
     assert "cannot be changed over the network" in change("storePathRootDir", "/tmp/elsewhere")
     assert "did you mean fileReservedTime" in change("fileReservedTim", "24")
     kept = read_properties_file(file)

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.core
 DELAY_MS = {1: 1000, 2: 2000, 5: 3000}
 """Levels of conftest.DELAY_LEVELS and their delays."""
 LATE_LIMIT_MS = 1500
-"""The real broker looks ten times a second; the rest is for a machine that does other things too."""
+"""RocketMQ's broker checks for due messages ten times per second; the rest is for a busy machine."""
 
 
 def test_delayed_messages_arrive_once_never_early_in_their_own_topic_and_queue(clients: Workbench) -> None:
@@ -24,7 +24,7 @@ def test_delayed_messages_arrive_once_never_early_in_their_own_topic_and_queue(c
             fields = {"delayLevel": level, "tags": "Late", "keys": body, "properties": {"level": str(level)}}
             clients.producer.send(topic, body, queue_id=queue_id, **fields)
     consumer.inbox.wait_count(len(sent_at_ms))
-    # Whatever comes twice comes soon after.
+    # A duplicate would arrive soon afterwards.
     time.sleep(1)
     messages = consumer.inbox.messages()
     assert sorted(m.body.decode() for m in messages) == sorted(sent_at_ms)
@@ -44,7 +44,7 @@ def test_delayed_send_returns_its_position_in_the_schedule_topic(clients: Workbe
     sent = [clients.producer.send(topic, f"m{i}", queue_id=3, delayLevel=8) for i in range(3)]
     offsets = [s.queue_offset for s in sent]
     assert offsets == list(range(offsets[0], offsets[0] + 3))
-    # Level 8 is queue 7 there.
+    # Level 8 has queue 7 in this topic.
     waiting = clients.admin.view(sent[0].offset_message_id)
     assert (waiting.topic, waiting.queue_id, waiting.queue_offset) == ("SCHEDULE_TOPIC_XXXX", 7, offsets[0])
     assert (waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == (topic, "3")

@@ -1,6 +1,6 @@
 """RocketMQ's producers while one of two DelayMQ brokers withdraws, rejects sends, stops and starts: no send fails.
 
-With our NameServer and the real one, which keeps what a broker registered under a version that it knows.
+With both NameServers; RocketMQ's keeps what a broker registered under a version that it already has.
 """
 
 import json
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.ours_only
 
 LEASE_MS = 60_000
 POLL_NAMESRV_MS = 200
-"""How often the tested clients ask for routes; 30 s by default."""
+"""Interval at which the tested clients request routes; 30 s by default."""
 SEND_INTERVAL_S = 0.005
 WAIT_LIMIT_S = 60.0
 QUIET_S = 1.0
@@ -32,7 +32,7 @@ NewWorkbench = Callable[[Cluster], Workbench]
 
 
 class SecondBroker:
-    """`broker-b`, registered at the cluster's NameServer."""
+    """`broker-b`, registered with the cluster's NameServer."""
 
     def __init__(self, cluster: OurCluster) -> None:
         self.listen_port = ports.free_broker_port()
@@ -56,7 +56,7 @@ class SecondBroker:
         assert self.process.stop(timeout_s=STOP_TIMEOUT_S) == 0, self.process.log_tail()
 
     def ask(self, path: str, **body: object) -> dict[str, Any]:
-        """A GET of /api/v1, or with a body a POST."""
+        """Send a GET request to /api/v1, or with a body a POST request."""
         data = json.dumps(body).encode() if body else None
         url = f"http://{HOST}:{self.http_port}/api/v1/{path}"
         request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
@@ -75,7 +75,7 @@ class SecondBroker:
 
 
 class SteadySender:
-    """Submits a message every few milliseconds until it is stopped."""
+    """Sends a message every few milliseconds until it is stopped."""
 
     def __init__(self, producer: Producer, topic: str, mode: str) -> None:
         self._producer = producer
@@ -87,7 +87,7 @@ class SteadySender:
         self._thread.start()
 
     def stop(self) -> list[Future[Any]]:
-        """All sends, also those under way."""
+        """Return all sends, including pending ones."""
         self._stopped.set()
         self._thread.join()
         return self.sends
@@ -111,7 +111,7 @@ def wait_for_sends(broker: SecondBroker, more: int) -> None:
 
 
 def wait_for_quiet(broker: SecondBroker) -> None:
-    """Until no send came for a while, as an operator waits before it refuses any."""
+    """Wait until no send arrived for a while, as an administrator waits before rejecting sends."""
 
     def is_quiet() -> bool:
         said = broker.ask("drain")
@@ -151,7 +151,7 @@ def test_restart_of_a_drained_broker_fails_no_send_and_loses_no_message(
         assert second.drain("withdraw")["mode"] == "withdraw"
         if mode == "async":
             wait_for_quiet(second)
-        # An asynchronous send that is refused fails; a synchronous one goes to the other broker.
+        # A rejected asynchronous send fails; a synchronous one is retried with the other broker.
         taken = second.drain("refuse")["sends"]
         time.sleep(0.5)
         assert second.ask("drain")["sends"] == taken

@@ -60,7 +60,7 @@ def test_topic_with_name_of_a_system_topic_is_not_created(clients: Workbench, na
 
 def test_pull_from_unknown_topic_is_rejected_with_topic_not_exist(clients: Workbench) -> None:
     consumer = clients.pull(group=clients.group())
-    # A route of another topic makes the broker's address known to this client.
+    # The route of another topic contains the broker's address.
     consumer.pull(clients.topic(queues=1), 0, 0)
     assert refusal(lambda: consumer.pull("NoSuchTopic", 0, 0)).code == TOPIC_NOT_EXIST
 

@@ -1,6 +1,6 @@
 """A thousand members of one group in a topic of a thousand queues, over a thousand connections.
 
-The members speak the protocol by hand, as RocketMQ's clients do; what they get comes from RocketMQ's own producer.
+The members implement the protocol themselves, in the same way as RocketMQ's clients; RocketMQ's producer sends to them.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ OFFLINE = 206
 LIMIT_MS = 120_000
 HELD_MS = 100_000
 AT_ONCE = 50
-"""Connections that are opened, or messages that are sent, side by side."""
+"""Number of connections opened, or messages sent, concurrently."""
 TOLD_AT_ONCE, TELL_INTERVAL_S = 16, 0.2
-"""Number of members notified of each change immediately; further ones follow in such intervals."""
+"""Number of members notified of each change immediately; further members are notified at this interval."""
 HELD_LIMIT_KIB = 32
-"""Of memory for a held pull; it is a tenth of that, the rest is the allocator's play."""
+"""Maximum memory of a held pull; it needs a tenth of that, and the rest is the allocator's tolerance."""
 
 
 class Member:
-    """One connection of the group; reads a queue from its beginning on."""
+    """One connection of the group; reads a queue from its beginning."""
 
     def __init__(self, number: int) -> None:
         self.client_id = f"127.0.0.1@{number:04}"
         self.told = 0
-        """How often it heard that the group changed."""
+        """Number of notifications that the group changed."""
         self.received: list[Record] = []
         self.queue_id = -1
         self.offset = 0
@@ -55,12 +55,12 @@ class Member:
         assert (await self.ask(RequestCode.HEART_BEAT, {}, body)).code == 0
 
     async def allocate(self, group: str) -> None:
-        """Its queue by the group's list, as clients average them."""
+        """Select its queue from the group's members, according to RocketMQ's averaging strategy."""
         answer = await self.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
         self.queue_id = sorted(ConsumerIds.decode(answer.body).consumer_id_list).index(self.client_id)
 
     async def pull(self, group: str, topic: str, *, wait_ms: int = 0) -> Command:
-        """One pull; its messages are kept."""
+        """Send one pull; its messages are recorded."""
         fields = {
             "consumerGroup": group, "topic": topic, "queueId": str(self.queue_id), "queueOffset": str(self.offset),
             "maxMsgNums": "32", "sysFlag": "2" if wait_ms else "0", "commitOffset": "0",
@@ -117,7 +117,7 @@ def is_offline(clients: Workbench, group: str) -> bool:
 
 
 class FanOut:
-    """The group's life; `judge_costs` looks at what is promised of our broker."""
+    """Life cycle of the group; `judge_costs` checks the documented costs of DelayMQ's broker."""
 
     def __init__(self, cluster: Cluster, clients: Workbench, topic: str, group: str) -> None:
         self._cluster = cluster
@@ -136,7 +136,7 @@ class FanOut:
             await self._all(member.pull(group, topic) for member in members)
             before_kib = self._memory_kib()
             held = [asyncio.create_task(member.pull(group, topic, wait_ms=HELD_MS)) for member in members]
-            # A connection's requests are answered in order, so now the broker holds the pull.
+            # Responses on a connection are in order of the requests, so the broker now holds the pull.
             await self._all(member.allocate(group) for member in members)
             assert not any(pull.done() for pull in held)
             self._held_kib = (self._memory_kib() - before_kib) / MEMBERS
@@ -155,7 +155,7 @@ class FanOut:
         assert self._held_kib < HELD_LIMIT_KIB
 
     async def _share_a_queue(self) -> None:
-        """One message for which all of them wait."""
+        """Send one message for which all members wait."""
         for member in self._members:
             member.queue_id, member.offset = 0, 2
             member.received.clear()
@@ -165,7 +165,7 @@ class FanOut:
         assert [[each.body for each in member.received] for member in self._members] == [[b"for all"]] * MEMBERS
 
     def _send_each(self) -> None:
-        """A message to each queue, by RocketMQ's producer."""
+        """Send a message to each queue with RocketMQ's producer."""
         producer = self._clients.producer
         for at in range(0, QUEUES, AT_ONCE):
             sends = [producer.submit(self._topic, 100, queue_id=queue_id) for queue_id in range(at, at + AT_ONCE)]

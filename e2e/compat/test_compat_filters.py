@@ -1,4 +1,4 @@
-"""Consumers that filter by properties with SQL92: RocketMQ's clients and a broker with filtering enabled."""
+"""SQL92 filters on message properties: RocketMQ's clients and a broker with filtering enabled."""
 
 import json
 import random
@@ -50,7 +50,7 @@ def filtering(filtering_cluster: Cluster, new_workbench: Callable[[Cluster], Wor
 
 
 def send_prices(clients: Workbench, topic: str, prices: range) -> None:
-    """Sends one message for each price, in any order."""
+    """Send one message for each price, in random order."""
     waiting: list[Future[Any]] = [
         clients.producer.submit(topic, f"{price}", queue_id=0, tags="T", properties={"price": str(price), "kind": "eu"})
         for price in prices
@@ -86,7 +86,7 @@ def test_only_a_matching_message_ends_a_held_pull(
         got = consumer.inbox.wait_count(number + 2, timeout_s=60)[-1]
         assert got.message_id == sent.message_id
         waits_ms.append(got.arrival_timestamp_ms - got.store_timestamp_ms)
-    # One that is not woken waits for the broker's look at waiting pulls, every 5 s.
+    # A pull that is not woken waits until the broker checks held pulls, every 5 s.
     assert min(waits_ms) < 2_000
     assert [m.body for m in consumer.inbox.messages()] == [b"first", b"for it 0", b"for it 1", b"for it 2"]
 
@@ -94,7 +94,7 @@ def test_only_a_matching_message_ends_a_held_pull(
 def test_pull_returns_status_and_next_offset(filtering: Workbench) -> None:
     topic = filtering.topic(queues=1)
     send_prices(filtering, topic, range(6))
-    # The client learns a broker's version by heartbeats, and sends no expression before.
+    # The client obtains a broker's version from heartbeats, and sends no expression before.
     consumer = filtering.pull(group=filtering.group(), heartbeatMs=100)
     consumer.pull(topic, 0, 0)
 
@@ -186,7 +186,7 @@ def test_retries_that_match_the_expression_are_delivered(filtering: Workbench) -
 
 def test_retries_that_no_longer_match_the_expression_are_not_delivered(filtering: Workbench) -> None:
     topic, group = filtering.topic(queues=1), filtering.group(retry_topic=True)
-    # The level of 3 s leaves time to change what is wanted.
+    # The level of 3 s leaves time to change the expression.
     first = filtering.push(topic, group=group, expression="price > 5", failTimes=9, retryLevel=5, **FIRST)
     filtering.producer.send(topic, "dear", properties={"price": "9"})
     first.inbox.wait_count(1, timeout_s=60)
@@ -229,7 +229,7 @@ def test_consumer_with_expression_is_rejected_if_filtering_is_disabled(clients: 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_expressions_are_evaluated_as_by_rocketmq(driver: Driver, seed: int) -> None:
-    """RocketMQ's own parser and evaluator decide, whichever broker the other tests use."""
+    """RocketMQ's own parser and evaluator are the reference, whichever broker the other tests use."""
     writer = Expressions(random.Random(seed), fault_ratio=0.3)
     cases = [
         {"expression": writer.expression(), "properties": [writer.message() for _ in range(6)]}

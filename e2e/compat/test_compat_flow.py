@@ -1,4 +1,4 @@
-"""Flow control for RocketMQ's clients: code 2 with the remark familiar to operators, and nothing stored."""
+"""Flow control for RocketMQ's clients: code 2 with RocketMQ's remarks, and nothing stored."""
 
 import re
 import signal
@@ -18,10 +18,10 @@ from harness.driver import ClientError
 SYSTEM_BUSY = 2
 LIMIT_S = 60.0
 QUEUED = r"broker busy, start flow control for a while, period in queue: (\d+)ms, size of queue: \d+"
-# Longer by far than the second from which on a standstill counts: a new client sends its heartbeat in between.
+# Much longer than the second from which a stop is detected: a new client sends its heartbeat in between.
 STANDSTILL_S = 3.0
 TRIES = 5
-# A heartbeat that a standstill delays by 3 s would close the connection of the requests that wait behind it.
+# A heartbeat delayed by more than 3 s would close the connection of the requests that wait behind it.
 KEEPING: dict[str, Any] = {"keepConnections": True}
 PATIENT = {"timeoutMs": 30_000, "retries": 0, **KEEPING}
 
@@ -29,7 +29,7 @@ NewWorkbench = Callable[[Cluster], Workbench]
 
 
 def refusal(sending: "Future[Any]") -> tuple[int | None, str]:
-    """Code and remark that the client's exception has."""
+    """Return code and remark of the client's exception."""
     with pytest.raises(ClientError) as refused:
         sending.result(LIMIT_S)
     return refused.value.code, str(refused.value.remark)
@@ -43,7 +43,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 def unread_bytes(port: int) -> int:
-    """What lies in the kernel for the sockets of a local port."""
+    """Return the number of bytes in the kernel's buffers for the sockets of a local port."""
     rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     ours = [row for row in rows if int(row[1].rpartition(":")[2], 16) == port and row[3] == "01"]
     return sum(int(row[4].partition(":")[2], 16) for row in ours)
@@ -52,7 +52,7 @@ def unread_bytes(port: int) -> int:
 def stand_still(
     cluster: Cluster, submit: Callable[[], "list[Future[Any]]"], seconds: float = STANDSTILL_S
 ) -> "list[Future[Any]]":
-    """Stops the broker's process, has requests sent to it, and lets it go on when they have waited in the kernel."""
+    """Suspend the broker's process, send requests to it, and resume it after they have waited in the kernel."""
     port = cluster.listen_port
     cluster.broker.signal(signal.SIGSTOP)
     try:
@@ -70,7 +70,7 @@ def max_offset(clients: Workbench, topic: str) -> int:
 
 
 def refused_requests(cluster: Cluster) -> dict[str, float]:
-    """The metric, by reason."""
+    """Return the metric by reason."""
     assert isinstance(cluster, OurCluster)
     with urllib.request.urlopen(f"http://{cluster.http_address}/metrics", timeout=LIMIT_S) as answer:
         text = answer.read().decode()
@@ -84,7 +84,7 @@ def own(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.ours_only  # the real broker reckons from its own reading: it stores them, and answers too late
+@pytest.mark.ours_only  # RocketMQ's broker measures from its own read: it stores them, and responds too late
 def test_sends_that_waited_too_long_in_a_stopped_broker_are_rejected_and_not_stored(
     own: Cluster, new_workbench: NewWorkbench
 ) -> None:
@@ -98,7 +98,7 @@ def test_sends_that_waited_too_long_in_a_stopped_broker_are_rejected_and_not_sto
         told = [each.exception(LIMIT_S) for each in sending]
         if all(told):
             break
-        # A heartbeat that came last made the bytes before it look new: those sends were answered late.
+        # A heartbeat that arrived last made earlier bytes appear new: those sends were stored late.
         stored += told.count(None)
     for error in told:
         assert isinstance(error, ClientError)
@@ -142,7 +142,7 @@ def test_pull_may_wait_longer_than_a_send(own: Cluster, new_workbench: NewWorkbe
 def test_sends_above_the_queue_capacity_are_rejected_as_overload(
     new_cluster: Callable[..., Cluster], new_workbench: NewWorkbench
 ) -> None:
-    # On the real broker the sends wait for its one thread, on ours for the disk.
+    # With RocketMQ's broker, the sends wait for its only thread, with DelayMQ's, for the disk.
     config = {"sendThreadPoolQueueCapacity": "1", "sendMessageThreadPoolNums": "1", "flushDiskType": "SYNC_FLUSH"}
     with new_cluster(**config) as cluster:
         clients = new_workbench(cluster)
@@ -153,14 +153,14 @@ def test_sends_above_the_queue_capacity_are_rejected_as_overload(
         assert set(outcomes) <= {"SEND_OK", "2 [OVERLOAD]", "2 [TIMEOUT_CLEAN_QUEUE]"}, outcomes
         assert outcomes["2 [OVERLOAD]"] > 0
         assert outcomes["SEND_OK"] > 0
-        # What was refused is nowhere.
+        # Rejected sends were not stored.
         assert max_offset(clients, topic) == outcomes["SEND_OK"]
         assert producer.send(topic, "after", queue_id=0).status == "SEND_OK"
 
 
 @pytest.fixture
 def held_disk(against: str, tmp_path: Path) -> Iterator[tuple[Cluster, Path]]:
-    """A broker whose disk blocks while certain files exist (held_disk.py)."""
+    """Provide a broker whose disk blocks while certain files exist (held_disk.py)."""
     folder = tmp_path / "hold"
     folder.mkdir()
     launcher = (sys.executable, str(Path(__file__).with_name("held_disk.py")), str(folder))
@@ -178,7 +178,7 @@ def held_disk(against: str, tmp_path: Path) -> Iterator[tuple[Cluster, Path]]:
                 path.unlink()
 
 
-@pytest.mark.ours_only  # nobody can hold the real broker's disk from outside
+@pytest.mark.ours_only  # the disk of RocketMQ's broker cannot be blocked from outside
 def test_sends_are_rejected_while_the_disk_hangs_and_earlier_sends_are_stored(
     held_disk: tuple[Cluster, Path], new_workbench: NewWorkbench
 ) -> None:
@@ -236,7 +236,7 @@ def test_sends_that_waited_for_a_commit_log_write_are_rejected_as_page_cache_bus
 
 
 def test_consumer_stops_pulling_at_its_own_limits(clients: Workbench) -> None:
-    # 1,000 messages are the Java client's default; a listener that never returns keeps them.
+    # 1,000 messages are the Java client's default limit; a listener that never returns keeps them.
     topic = clients.topic(queues=1)
     batches = [[{"topic": topic, "bodySize": 10} for _ in range(500)] for _ in range(4)]
     for batch in batches:
@@ -247,12 +247,12 @@ def test_consumer_stops_pulling_at_its_own_limits(clients: Workbench) -> None:
     consumer.inbox.wait_count(1)
 
     def kept() -> int:
-        """How many messages of the queue the consumer holds, as it says itself (mqadmin consumerStatus)."""
+        """Return the number of the queue's messages that the consumer reports as cached (mqadmin consumerStatus)."""
         text = clients.mqadmin("consumerStatus", "-g", group, "-i", consumer.client_id)
         lines = [line for line in text.splitlines() if line.startswith(topic) and "cachedMsgCount" in line]
         return int(re.findall(r"cachedMsgCount=(\d+)", lines[0])[0]) if lines else 0
 
     wait_for(lambda: kept() > 1000, "the consumer does not read on to its limit")
     time.sleep(1.0)
-    # A pull is sent while at most 1,000 are kept, and returns at most 32.
+    # A pull is sent while at most 1,000 are cached, and returns at most 32.
     assert 1000 < kept() <= 1032

@@ -26,13 +26,13 @@ from harness.brokers import (
 from harness.clients import Producer, PushConsumer, Workbench
 from harness.processes import ServerProcess
 
-# Both brokers run in each test, whatever --against says.
+# Both brokers run in each test, whatever --against selects.
 pytestmark = pytest.mark.ours_only
 
 CONFIG = {"messageDelayLevel": "1s 2s 4s 15s"}
 LEVEL_4S = 3
 LEVEL_15S = 4
-"""Long enough for mqadmin to look at what waits: it starts a Java machine each time."""
+"""Long enough for mqadmin to read the pending messages: it starts a JVM each time."""
 QUEUES = 4
 COUNT = 10
 POLL_NAMESRV_MS = 200
@@ -42,7 +42,7 @@ NewWorkbench = Callable[[Cluster], Workbench]
 
 
 class OurBroker:
-    """`broker-b`: ours, registered at RocketMQ's NameServer."""
+    """`broker-b`: DelayMQ's, registered with RocketMQ's NameServer."""
 
     def __init__(self, namesrv_address: str, folder: Path) -> None:
         self.listen_port = ports.free_broker_port()
@@ -85,7 +85,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def send(producer: Producer, topic: str, name: str, **fields: Any) -> tuple[list[str], set[str]]:
-    """The bodies that were sent, and the brokers that took them."""
+    """Return the bodies sent, and the brokers that stored them."""
     bodies = [f"{name}{number}" for number in range(COUNT)]
     return bodies, {producer.send(topic, body, **fields).broker_name for body in bodies}
 
@@ -100,7 +100,7 @@ def bodies_of(*consumers: PushConsumer) -> Counter[str]:
 
 
 def pending_of(clients: Workbench, real: RealCluster) -> int:
-    """What waits in RocketMQ's broker, told as the page says: ends of the levels' queues, and how far each level is."""
+    """Return the messages pending in RocketMQ's broker, as on the page: ends of queues minus positions of levels."""
     ends = clients.mqadmin("topicStatus", "-t", "SCHEDULE_TOPIC_XXXX")
     stored = {
         int(queue) + 1: int(end) for queue, end in re.findall(r"^broker-a +(\d+) +\d+ +(\d+)", ends, re.MULTILINE)
@@ -134,7 +134,7 @@ def test_delaymq_broker_takes_over_by_routes_and_hands_back(
     ours.start()
     clients.admin.update_topic(topic, broker=ours.address, queues=QUEUES)
     wait_until(lambda: len(producer.queue_ids(topic)) == 2 * QUEUES, "a route with both brokers")
-    # The one that goes takes no more sends; it is read, and delivers what waits in it.
+    # RocketMQ's broker accepts no more sends; it can be read, and delivers its pending messages.
     clients.mqadmin("updateBrokerConfig", "-b", real.broker_address, "-k", "brokerPermission", "-v", "4")
     wait_until(lambda: len(producer.queue_ids(topic)) == QUEUES, "a route for sends with broker-b alone")
     moved: list[str] = []
@@ -144,11 +144,11 @@ def test_delaymq_broker_takes_over_by_routes_and_hands_back(
         moved.extend(bodies)
         return brokers == {"broker-b"}
 
-    # RocketMQ's broker takes what comes until the producers have the new route.
+    # RocketMQ's broker accepts sends until the producers have the new route.
     wait_until(goes_to_ours_only, "sends to broker-b alone")
     wait_for_bodies(consumer, early + moved)
     wait_until(lambda: pending_of(clients, real) == 0, "nothing pending in RocketMQ's broker")
-    # And back: the other way round, by what our broker has for it.
+    # And back, in the opposite direction, with DelayMQ's own command.
     clients.mqadmin("updateBrokerConfig", "-b", real.broker_address, "-k", "brokerPermission", "-v", "6")
     wait_until(lambda: len(producer.queue_ids(topic)) == 2 * QUEUES, "a route with both brokers again")
     last: list[str] = []
@@ -158,7 +158,7 @@ def test_delaymq_broker_takes_over_by_routes_and_hands_back(
         last.extend(bodies)
         return brokers == {"broker-a", "broker-b"}
 
-    # The admin's route is new before the producer's: without the other broker in it a refused send has nowhere to go.
+    # The administrator receives the new route before the producer; without the other broker in it, rejected sends fail.
     wait_until(goes_to_both, "sends to both brokers again")
     ours.ask("decommission", post=True)
     wait_until(lambda: len(producer.queue_ids(topic)) == QUEUES, "a route for sends with broker-a alone")

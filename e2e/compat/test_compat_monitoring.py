@@ -14,7 +14,7 @@ RECORDS = "OFFSET_MOVED_EVENT"
 
 @pytest.fixture
 def monitor(cluster: Cluster) -> Iterator[Driver]:
-    """A JVM of its own: what is started in it ends only with it."""
+    """Provide a separate JVM, since the monitoring ends only with its process."""
     with Driver() as driver:
         yield driver
 

@@ -1,6 +1,6 @@
-"""mqadmin against our broker prints what it prints against the real one.
+"""mqadmin's output with DelayMQ's broker equals that with RocketMQ's broker.
 
-golden/ holds the real broker's normalised output. To write it again:
+golden/ contains the normalised output with RocketMQ's broker. To write it again:
 ``pytest e2e/compat/test_compat_mqadmin.py --against real --write-golden``.
 """
 
@@ -26,7 +26,7 @@ QUEUES, MESSAGES = 4, 8
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What the commands look at: a consumed topic and one message of it."""
+    """Subject of the commands: a consumed topic and one of its messages."""
 
     broker_address: str
     sent: Sent
@@ -34,7 +34,7 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One command; the file of its golden output has its name."""
+    """One command; its golden file has its name."""
 
     name: str
     arguments: Callable[[Scene], list[str]]
@@ -76,8 +76,8 @@ BEFORE_DELAYS = [
     Case(name="deleteTopic", arguments=lambda _: ["deleteTopic", "-t", "Other", "-c", "DefaultCluster"]),
     Case(name="topicRoute-deleted", arguments=lambda _: ["topicRoute", "-t", "Other"]),
 ]
-"""In this order: later commands may see what earlier ones changed."""
-# Delayed records differ in size by delaymq's own properties, so the totals above are taken without any.
+"""Commands in order: later ones may depend on changes by earlier ones."""
+# DelayMQ's own properties make delayed records larger, so the totals above are taken without any.
 AFTER_DELAYS = [
     Case(
         name="brokerStatus-delays",
@@ -90,7 +90,7 @@ CASES = BEFORE_DELAYS + AFTER_DELAYS
 
 @pytest.fixture(scope="module")
 def printed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[dict[str, list[str]]]:
-    """What each command printed, normalised, on a fresh broker with one consumed topic."""
+    """Return the normalised output of each command, on a fresh broker with one consumed topic."""
     with new_cluster() as cluster:
         addresses: dict[str, Any] = {
             "namesrv_address": cluster.namesrv_address,
@@ -107,7 +107,7 @@ def _play(clients: Workbench) -> dict[str, list[str]]:
         fields = {"keys": f"key{i} shared", "tags": "TagA", "properties": {"colour": "blue"}}
         sent.append(clients.producer.send(TOPIC, f"m{i}", queue_id=i % QUEUES, **fields))
     _consume_all(clients)
-    # One member only has to be there.
+    # One connected member suffices.
     consumer = clients.push(TOPIC, group=GROUP)
 
     scene = Scene(broker_address=clients.broker_address, sent=sent[3])
@@ -119,13 +119,13 @@ def _play(clients: Workbench) -> dict[str, list[str]]:
 
 
 def _consume_all(clients: Workbench) -> None:
-    """Consume everything and let the shutdown store all offsets, that of the retry queue (0) too.
+    """Consume everything and stop, which stores all offsets, including that of the retry queue (0).
 
-    The first member creates the retry topic, mostly too late to get its queue before it stops.
+    The first member creates the retry topic, usually too late to be assigned its queue before it stops.
     """
     first = clients.push(TOPIC, group=GROUP)
     first.inbox.wait_count(MESSAGES)
-    # A pull that is under way while offsets are stored could set an older one.
+    # A pull in progress while offsets are stored could set an older one.
     time.sleep(0.5)
     clients.stop(first)
     clients.wait_for_route(f"%RETRY%{GROUP}")
@@ -140,7 +140,7 @@ def _consume_all(clients: Workbench) -> None:
 
 def _run(clients: Workbench, case: Case, scene: Scene) -> list[str]:
     answer = clients.driver.call("mqadmin", arguments=[*case.arguments(scene), "-n", clients.namesrv_address])
-    # Where a command fails, the exception's message is what the user sees; its stack is the client's own.
+    # If a command fails, users see the exception's message; the stack trace is the client's own.
     complaints = [line for line in str(answer["errors"]).splitlines() if "CODE:" in line]
     return case.normaliser(output.common(str(answer["output"]))) + output.common("\n".join(complaints))
 

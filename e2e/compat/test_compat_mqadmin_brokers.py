@@ -19,7 +19,7 @@ SETTINGS = (
     *("brokerPermission", "brokerRole", "fileReservedTime", "flushDiskType", "maxMessageSize", "messageDelayLevel"),
     *("msgTraceTopicName", "slaveReadEnable", "traceOn", "traceTopicEnable"),
 )
-"""What operators and exportConfigs look at."""
+"""Settings that administrators and exportConfigs read."""
 
 CASES = [
     Case(name="getBrokerConfig", words="getBrokerConfig -b {broker}", normaliser=output.settings(*SETTINGS)),
@@ -79,14 +79,14 @@ CASES = [
     Case(name="sendMsgStatus", words="sendMsgStatus -b broker-a -c 3", normaliser=output.send_results),
     Case(name="statsAll", words=f"statsAll -t {TOPIC}", normaliser=output.all_statistics),
 ]
-"""In this order: later commands see what earlier ones changed."""
+"""Commands in order: later ones depend on changes by earlier ones."""
 
 
 @pytest.fixture(scope="module")
 def printed(
     driver: Driver, new_cluster: Callable[..., Cluster], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, list[str]]]:
-    """What each command printed, normalised, on a fresh broker with one topic and a group that has read half of it."""
+    """Return the normalised output of each command, on a fresh broker with one topic that a group has half consumed."""
     folder: Path = tmp_path_factory.mktemp("exports")
     yield from golden.printed(driver, new_cluster(), CASES, lambda clients: _fill(clients) | {"folder": str(folder)})
 

@@ -74,17 +74,17 @@ CASES = [
     Case(name="topicList-without-group", words="topicList", normaliser=output.topic_list),
     Case(name="brokerConsumeStats-without-group", words="brokerConsumeStats -b {broker}", normaliser=output.of(GROUP)),
 ]
-"""In this order: later commands see what earlier ones changed."""
+"""Commands in order: later ones depend on changes by earlier ones."""
 
 
 @pytest.fixture(scope="module")
 def printed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[dict[str, list[str]]]:
-    """What each command printed, normalised: one group has read half of a topic, one is online, with a producer."""
+    """Return the normalised output of each command: one group has consumed half a topic, one is online."""
     yield from golden.printed(driver, new_cluster(), CASES, _fill)
 
 
 def _fill(clients: Workbench) -> dict[str, str]:
-    """What the commands name: a time before the first message, and a member's client id."""
+    """Return values for the commands: a time before the first message, and a member's client id."""
     golden.make_topic(clients, TOPIC, QUEUES)
     for group in (GROUP, ONLINE, "Clone"):
         clients.mqadmin("updateSubGroup", "-b", clients.broker_address, "-g", group)

@@ -62,12 +62,12 @@ CASES = [
     Case(name="checkMsgSendRT", words=f"checkMsgSendRT -t {TOPIC} -a 4", normaliser=output.round_trips),
     Case(name="topicStatus-end", words=f"topicStatus -t {TOPIC}"),
 ]
-"""In this order: later commands see what earlier ones changed."""
+"""Commands in order: later ones depend on changes by earlier ones."""
 
 
 @pytest.fixture(scope="module")
 def printed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[dict[str, list[str]]]:
-    """What each command printed, normalised, on a fresh broker with one topic and the traces of one message."""
+    """Return the normalised output of each command, on a fresh broker with one topic and the traces of one message."""
     cluster = new_cluster(traceTopicEnable="true", autoCreateTopicEnable="false")
     yield from golden.printed(driver, cluster, CASES, _fill)
 
@@ -79,7 +79,7 @@ def _fill(clients: Workbench) -> dict[str, str]:
         fields = {"tags": "TagA" if i % 3 else "TagB", "keys": f"key{i}"}
         clients.producer.send(TOPIC, f"m{i}", queue_id=i % QUEUES, **fields)
     after_ms = int(time.time() * 1000) + 1000
-    # One to come: it is traced at both ends.
+    # The next message is traced both when sent and when consumed.
     clients.admin.update_topic(f"%RETRY%{GROUP}", broker=clients.broker_address, queues=1)
     clients.wait_for_route(f"%RETRY%{GROUP}")
     consumer = clients.push(TOPIC, group=GROUP, trace=True)
@@ -92,7 +92,7 @@ def _fill(clients: Workbench) -> dict[str, str]:
 
 
 def _wait_until_read(clients: Workbench) -> None:
-    """Whether a group has consumed a message follows from its offsets, which a member stores at intervals."""
+    """Wait for the group's offset, stored by a member at intervals, which shows whether a message was consumed."""
     deadline = time.monotonic() + 60
     while True:
         consumed: dict[tuple[str, int], tuple[int, int]] = {}
@@ -105,10 +105,10 @@ def _wait_until_read(clients: Workbench) -> None:
 
 
 def _wait_for_traces(clients: Workbench, message_id: str, *kinds: str) -> None:
-    """Clients send traces in their own time, several in a message: of the send, and of the consumption's end."""
+    """Wait for traces of the send and of the consumption, which clients send asynchronously in batches."""
     deadline = time.monotonic() + 60
     while not all(any(trace.startswith(kind) for trace in _traces(clients, message_id)) for kind in kinds):
-        assert time.monotonic() < deadline, f"of traces {kinds} came {_traces(clients, message_id)}"
+        assert time.monotonic() < deadline, f"expected traces {kinds}, but found {_traces(clients, message_id)}"
         time.sleep(0.1)
 
 

@@ -13,7 +13,7 @@ from harness.mqadmin_golden import Case
 FOLDER = "namesrv"
 TOPIC, QUEUES = "GoldenTopic", 4
 SETTINGS = ("kvConfigPath", "orderMessageEnable")
-"""Keys of RocketMQ's NameServer that mean something here; the value of a path is each one's own."""
+"""Keys of RocketMQ's NameServer that DelayMQ supports; the values of paths differ."""
 
 CASES = [
     Case(name="updateKvConfig", words="updateKvConfig -s SOME_SPACE -k colour -v blue"),
@@ -36,12 +36,12 @@ CASES = [
     Case(name="updateNamesrvConfig-path", words="updateNamesrvConfig -k kvConfigPath -v elsewhere", code_only=True),
     Case(name="updateNamesrvConfig-list", words="updateNamesrvConfig -k configStorePath -v elsewhere", code_only=True),
 ]
-"""In this order: later commands see what earlier ones changed."""
+"""Commands in order: later ones depend on changes by earlier ones."""
 
 
 @pytest.fixture(scope="module")
 def printed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[dict[str, list[str]]]:
-    """What each command printed, normalised, on a fresh NameServer with one broker."""
+    """Return the normalised output of each command, on a fresh NameServer with one broker."""
     yield from golden.printed(driver, new_cluster(), CASES, _fill)
 
 

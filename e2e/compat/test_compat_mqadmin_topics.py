@@ -1,4 +1,4 @@
-"""mqadmin's commands for topics and order settings print the same as with RocketMQ's broker."""
+"""mqadmin's commands for topics and order settings."""
 
 from collections.abc import Callable, Iterator
 
@@ -30,7 +30,7 @@ CASES = [
     Case(name="topicStatus-empty", words=f"topicStatus -t {TOPIC}"),
     Case(name="topicStatus-unknown", words="topicStatus -t Nowhere"),
     Case(name="allocateMQ", words=f"allocateMQ -t {TOPIC} -i 10.0.0.1,10.0.0.2,10.0.0.3"),
-    # Ordered: the NameServer keeps on which brokers a topic has how many queues, and tells it if it shall.
+    # Order settings: the NameServer stores the number of queues per broker, and returns it in routes if enabled.
     Case(name="updateTopic-order", words="updateTopic -t Ordered -c DefaultCluster -r 4 -w 4 -o true"),
     Case(name="updateOrderConf-get", words="updateOrderConf -t Ordered -m get"),
     Case(name="topicRoute-order-off", words="topicRoute -t Ordered"),
@@ -51,12 +51,12 @@ CASES = [
     Case(name="cleanUnusedTopic-cluster", words="cleanUnusedTopic -c DefaultCluster"),
     Case(name="topicList-end", words="topicList", normaliser=output.topic_list),
 ]
-"""In this order: later commands see what earlier ones changed."""
+"""Commands in order: later ones depend on changes by earlier ones."""
 
 
 @pytest.fixture(scope="module")
 def printed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[dict[str, list[str]]]:
-    """What each command printed, normalised, on a fresh broker."""
+    """Return the normalised output of each command, on a fresh broker."""
     yield from golden.printed(driver, new_cluster(), CASES, _fill)
 
 

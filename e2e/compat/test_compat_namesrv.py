@@ -15,7 +15,7 @@ from harness.name_servers import BrokerNode, NameServerNode, Sides
 from harness.recording_proxy import RecordingProxy
 from harness.waiting import until
 
-# The shortest that both allow.
+# The shortest interval that both brokers accept.
 PERIOD = {"registerNameServerPeriod": "10000"}
 REGISTER = 103
 
@@ -27,13 +27,13 @@ def sides(request: pytest.FixtureRequest, against: str) -> Sides:
 
 @dataclass
 class Place:
-    """Two NameServers, a broker that reaches them through recorders, and clients by which of them they ask."""
+    """Two NameServers, a broker that reaches them through recorders, and clients of each of them and of both."""
 
     namesrvs: list[NameServerNode]
     recorders: list[RecordingProxy]
     broker: BrokerNode
     clients: list[Workbench]
-    """Of the first, of the second, and of both."""
+    """Clients of the first, of the second, and of both NameServers."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def place(sides: Sides, driver: Driver) -> Iterator[Place]:
 
 
 def topics_of(admin: AdminClient, broker: BrokerNode) -> dict[str, Any]:
-    """The broker's own table of topics."""
+    """Return the broker's own topic table."""
     return dict(admin.ask("getAllTopicConfig", broker.address, 5000)["topicConfigTable"])
 
 

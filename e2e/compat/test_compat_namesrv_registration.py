@@ -17,7 +17,7 @@ from harness.name_servers import BrokerNode, NameServerNode, Sides
 from harness.recording_proxy import RecordingProxy
 from harness.waiting import until
 
-# The shortest that both allow.
+# The shortest interval that both brokers accept.
 PERIOD = {"registerNameServerPeriod": "10000"}
 REGISTER, QUERY_VERSION = 103, 322
 
@@ -45,7 +45,7 @@ def test_registrations_are_compressed_and_repeated_only_after_changes(sides: Sid
 
         asked_before = recorder.codes().count(QUERY_VERSION)
         until(lambda: recorder.codes().count(QUERY_VERSION) > asked_before, "a question about the version")
-        time.sleep(0.5)  # what follows an answer that nothing changed: nothing
+        time.sleep(0.5)  # if nothing changed, no registration follows
         assert recorder.codes().count(REGISTER) == len(registered)
         clients.admin.update_topic(topic, broker=broker.address, queues=6)
         until(lambda: clients.admin.route(topic)["queueDatas"][0]["writeQueueNums"] == 6, "the changed topic")
@@ -72,7 +72,7 @@ def test_rocketmq_slave_finds_its_master_and_copies_its_tables(sides: Sides, dri
 
         def copied(name: str) -> dict[str, Any]:
             try:
-                tree = loads((slave.store_path / "config" / name).read_bytes())  # not quite JSON: numbers are keys
+                tree = loads((slave.store_path / "config" / name).read_bytes())  # not valid JSON: keys are numbers
             except FastJsonError:
                 return {}  # it is being written
             assert isinstance(tree, dict)
@@ -88,9 +88,9 @@ def test_rocketmq_slave_finds_its_master_and_copies_its_tables(sides: Sides, dri
 
 
 def test_broker_at_a_new_address_replaces_its_former_registration(against: str, driver: Driver, tmp_path: Path) -> None:
-    """As a pod that moved: the same name, another address, and its predecessor never said goodbye.
+    """As after the move of a pod: the same name and another address, and the predecessor did not unregister.
 
-    Our NameServer wants to know that it is the same broker: both sign by one account.
+    DelayMQ's NameServer requires proof that it is the same broker: both sign with the same account.
     """
     account, rules = tmp_path / "account.yml", tmp_path / "namesrv_acl.yml"
     account.write_text("accessKey: broker-a-account\nsecretKey: broker-a-secret\n")

@@ -12,7 +12,7 @@ from harness.raw_member import RawMember
 
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 OFFLINE = 206
-# A Java member that receives a reset waits 10 s before it applies it.
+# A Java member applies a reset 10 s after it receives it.
 RESET_TIMEOUT_S = 60.0
 COMMIT_TIMEOUT_S = 60.0
 
@@ -23,17 +23,17 @@ def operators(clients: Workbench) -> Operators:
 
 
 def wait_committed(clients: Workbench, topic: str, group: str, expected: dict[int, int]) -> None:
-    """Until the broker has the group's offsets, by queue id."""
+    """Wait until the broker has these offsets of the group, by queue id."""
     puller = clients.pull(group=group)
     deadline = time.monotonic() + COMMIT_TIMEOUT_S
     while (found := {queue: puller.committed(topic, queue) for queue in expected}) != expected:
-        assert time.monotonic() < deadline, f"committed are {found}, not {expected}"
+        assert time.monotonic() < deadline, f"committed offsets: {found}, not {expected}"
         time.sleep(0.05)
     clients.stop(puller)
 
 
 def consumed(clients: Workbench, topic: str, group: str, *, queues: int, rounds: int) -> PushConsumer:
-    """A member that has consumed `rounds` messages of each queue, and whose offsets the broker has."""
+    """Return a member that has consumed `rounds` messages of each queue and whose offsets the broker has stored."""
     consumer = clients.push(topic, group=group, **FIRST)
     for number in range(rounds):
         for queue_id in range(queues):
@@ -65,12 +65,12 @@ def test_reset_returns_new_offsets_of_members(clients: Workbench, operators: Ope
     raw: dict[str, Any] = {"broker_address": clients.broker_address, "group": group, "topic": topic}
     with RawMember(**raw, client_id="patient", answer=lambda command: None):
         assert operators.reset(topic, group, stored_ms[1], force=False) == {0: 1}
-        # Forward only by force.
+        # Forward only with force.
         assert operators.reset(topic, group, stored_ms[3], force=False) == {0: 2}
         assert operators.reset(topic, group, stored_ms[3], force=True) == {0: 3}
         assert operators.reset(topic, group, -1, force=True) == {0: 4}
         assert operators.reset(topic, group, -1, force=True, cpp=True) == {0: 4}
-        # The broker's offsets are the members' to change.
+        # Only members change the broker's offsets.
         wait_committed(clients, topic, group, {0: 2})
 
 
@@ -101,7 +101,7 @@ def test_cloned_offsets_equal_those_of_the_source_group(clients: Workbench, oper
     clients.stop(consumed(clients, topic, source, queues=2, rounds=2))
     operators.clone(source, destination, topic, offline=True)
     wait_committed(clients, topic, destination, {0: 2, 1: 2})
-    # A copy: what the one does from now on is not the other's.
+    # The offsets are copied: later commits of one group do not affect the other.
     clients.pull(group=source).commit(topic, 0, 1)
     wait_committed(clients, topic, source, {0: 1, 1: 2})
     wait_committed(clients, topic, destination, {0: 2, 1: 2})
@@ -170,11 +170,11 @@ def test_many_members_of_a_group_receive_each_message_once(clients: Workbench) -
 
 
 def _round_of(members: list[PushConsumer], turn: int, deadline: float) -> list[int]:
-    """How many messages of a round each member got, once all of it arrived."""
+    """Return the number of messages of a round that each member received, once all have arrived."""
     prefix = f"{turn}-".encode()
     while True:
         seen = [sum(m.body.startswith(prefix) for m in member.inbox.messages()) for member in members]
         if sum(seen) >= 24:
             return seen
-        assert time.monotonic() < deadline, f"of round {turn} only {seen} arrived"
+        assert time.monotonic() < deadline, f"only these messages of round {turn} arrived: {seen}"
         time.sleep(0.05)

@@ -11,23 +11,23 @@ pytestmark = pytest.mark.ours_only
 
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 ASKED_LIMIT_S = 60.0
-"""RocketMQ's client asks for the offset of a queue that it could not take every 20 s."""
+"""RocketMQ's client requests the offset of a queue that it could not add again every 20 s."""
 
 
 def wait_asked_in_vain(clients: Workbench, topic: str) -> None:
-    """Until a consumer's question for its offset was answered, and its log says that nothing came of it."""
+    """Wait until a consumer has logged that the request for its offset failed."""
     deadline = time.monotonic() + ASKED_LIMIT_S
     while not any(
         "fetchConsumeOffsetFromBroker exception" in line and topic in line
         for path in clients.driver.home_path.rglob("rocketmq_client.log")
         for line in path.read_text(errors="replace").splitlines()
     ):
-        assert time.monotonic() < deadline, "the consumer did not ask for its offset"
+        assert time.monotonic() < deadline, "the consumer did not request its offset"
         time.sleep(0.1)
 
 
 def consumer_that_waits(clients: Workbench, cluster: OurCluster, topic: str, group: str) -> PushConsumer:
-    """A consumer that would begin at the first message if it took its group for a new one."""
+    """Return a consumer that would start at the first message if its group were treated as new."""
     config = cluster.store_path / "config"
     cluster.stop()
     (config / "consumerOffset.json").replace(config / "consumerOffset.json.good")

@@ -15,7 +15,7 @@ NO_PERMISSION = 16
 
 @pytest.fixture(scope="module")
 def allowed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[Workbench]:
-    """Clients of a cluster of its own: other tests need a broker that permits everything."""
+    """Provide clients of a separate cluster: other tests need a broker that permits everything."""
     with new_cluster() as cluster:
         addresses: dict[str, Any] = {
             "namesrv_address": cluster.namesrv_address,
@@ -26,7 +26,7 @@ def allowed(driver: Driver, new_cluster: Callable[..., Cluster]) -> Iterator[Wor
 
 
 def refusal(action: Callable[[], object]) -> int | None:
-    """The code of a refusal; None when it was done."""
+    """Return the response code of a rejection; None if the action succeeded."""
     try:
         action()
     except ClientError as error:
@@ -55,7 +55,7 @@ def test_broker_permission_is_propagated_to_routes_and_restored(allowed: Workben
     producer = allowed.new_producer(retries=0)
     consumer = allowed.pull(group=group)
     until(lambda: allowed.admin.route(topic)["queueDatas"][0]["perm"] == 4, "the permission in routes")
-    # As with RocketMQ: clients find no queue for it, what they send to a known one nevertheless is taken.
+    # As with RocketMQ: clients find no queue for sending, but a send to a known queue is accepted.
     with pytest.raises(ClientError):
         producer.send(topic, "n")
     assert allowed.producer.send(topic, "n", queue_id=0).status == "SEND_OK"

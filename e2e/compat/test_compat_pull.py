@@ -59,7 +59,7 @@ def test_new_message_wakes_a_held_pull_immediately(clients: Workbench) -> None:
         pulled = Pulled.from_json(clients.driver.result(waiting))
         assert [m.body.decode() for m in pulled.messages] == [f"m{i}"]
         waits_ms.append(pulled.arrival_timestamp_ms - pulled.messages[0].store_timestamp_ms)
-    # One that is not woken waits for the broker's look at waiting pulls, every 5 s.
+    # A pull that is not woken waits until the broker checks held pulls, every 5 s.
     assert sorted(waits_ms)[0] < 2_000
 
 
@@ -92,7 +92,7 @@ def test_message_with_another_tag_does_not_end_a_held_pull(clients: Workbench) -
             pulled = consumer.pull(topic, 0, pulled.next_begin_offset, wait=True, expression="Mine")
         assert [m.body for m in pulled.messages] == [b"for it"]
         offset = pulled.next_begin_offset
-    # Every 5 s a broker looks at all waiting pulls and answers what it passed over; that hits one of these at most.
+    # Every 5 s, a broker checks all held pulls and responds to those that it passed over; this affects one at most.
     assert woken.count(True) <= 1
 
 
@@ -100,12 +100,12 @@ def test_group_offsets_are_stored_on_the_broker(clients: Workbench) -> None:
     topic, group = clients.topic(queues=2), clients.group()
     for i in range(6):
         clients.producer.send(topic, f"{i}", queue_id=1)
-    # A push consumer makes the group known, with the retry topic by which its statistics are found.
+    # A push consumer registers the group, and creates the retry topic through which statistics are found.
     clients.stop(clients.push(clients.topic(queues=1), group=group))
     clients.wait_for_route(f"%RETRY%{group}")
     clients.pull(group=group).commit(topic, 1, 4)
     deadline = time.monotonic() + 5
-    # The client sends its offset one-way.
+    # The client commits its offset one-way.
     while (offset := clients.pull(group=group).committed(topic, 1)) != 4 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert offset == 4
@@ -123,7 +123,7 @@ def test_lite_pull_consumer_polls_seeks_and_commits(clients: Workbench) -> None:
     assert [m.body for m in consumer.poll_until(3)] == [b"5", b"6", b"7"]
     consumer.commit()
     assert consumer.committed(topic, 0) == 8
-    # The client tells the broker in intervals, and when it stops.
+    # The client commits at intervals, and when it stops.
     clients.stop(consumer)
     assert clients.pull(group=group).committed(topic, 0) == 8
 

@@ -14,7 +14,7 @@ SHORT_MS = 700
 
 @pytest.fixture(scope="module")
 def bounded_cluster(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
-    """Its messages count as on disk, and pulls do not wait for messages as long as they ask."""
+    """Provide a broker that treats messages as not in memory, and on which pulls wait only for a short time."""
     settings = {"longPollingEnable": "false", "shortPollingTimeMills": str(SHORT_MS)}
     with new_cluster(accessMessageInMemoryMaxRatio="0", **settings) as cluster:
         yield cluster

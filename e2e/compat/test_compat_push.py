@@ -11,7 +11,7 @@ from harness.driver import Received
 
 pytestmark = pytest.mark.core
 
-# Members of a group find each other by a notification, at the latest when they rebalance after 20 s.
+# Members of a group discover each other by a notification, or at the next rebalance after at most 20 s.
 REBALANCE_TIMEOUT_S = 60.0
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 
@@ -21,7 +21,7 @@ def bodies(messages: list[Received]) -> list[str]:
 
 
 def send_all(clients: Workbench, topic: str, count: int, prefix: str = "m") -> list[str]:
-    """Send ``count`` messages over all queues; answers their bodies, sorted."""
+    """Send ``count`` messages to all queues in rotation; return their bodies, sorted."""
     names = [f"{prefix}{i:03}" for i in range(count)]
     for name in names:
         clients.producer.send(topic, name)
@@ -51,7 +51,7 @@ def test_two_members_of_a_group_share_the_queues(clients: Workbench) -> None:
 
 
 def _send_until_both_receive(clients: Workbench, topic: str, members: list[PushConsumer]) -> list[list[Received]]:
-    """Rounds of one message to each queue until one round is shared evenly; answers that round's messages by member."""
+    """Send one message to each queue until a round is shared evenly; return that round's messages by member."""
     deadline = time.monotonic() + REBALANCE_TIMEOUT_S
     for turn in range(1000):
         names = {f"r{turn}-{queue_id}" for queue_id in range(4)}
@@ -106,7 +106,7 @@ def test_orderly_consumer_receives_each_queue_in_order_despite_failures(clients:
     for queue_id in range(2):
         in_queue = [m for m in messages if m.queue_id == queue_id]
         assert [int(m.body) for m in _accepted(in_queue, 2)] == list(range(queue_id, 10, 2))
-        # A failed message holds up its queue: each is seen three times in succession.
+        # A failed message blocks its queue: each is received three times in succession.
         assert [int(m.body) for m in in_queue] == [i for i in range(queue_id, 10, 2) for _ in range(3)]
 
 
@@ -132,7 +132,7 @@ def test_group_receives_only_its_subscribed_tags(clients: Workbench, expression:
 
 def test_tags_with_equal_hash_codes_are_distinguished(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
-    # "Aa" and "BB" have the same Java hash code, which is all that a queue entry keeps of a tag.
+    # "Aa" and "BB" have the same Java hash code, the only part of a tag that a queue entry contains.
     consumer = clients.push(topic, group=clients.group(), expression="Aa", **FIRST)
     clients.producer.send(topic, "wrong", tags="BB")
     clients.producer.send(topic, "right", tags="Aa")
@@ -144,7 +144,7 @@ def test_group_resumes_at_its_committed_offsets(clients: Workbench) -> None:
     first = clients.push(topic, group=group, **FIRST)
     send_all(clients, topic, 10, "before")
     first.inbox.wait_count(10)
-    # A clean shutdown stores the offsets; a pull that is under way then could set an older one.
+    # A clean shutdown stores the offsets; a pull in progress then could set an older one.
     time.sleep(0.5)
     clients.stop(first)
     expected = send_all(clients, topic, 6, "while-away")
@@ -160,7 +160,7 @@ def test_new_group_starts_at_the_requested_position(
     clients = new_workbench(strict_cluster)
     topic = clients.topic(queues=1)
     old = send_all(clients, topic, 3, "old")
-    # consumeTimestamp has whole seconds, and the message nearest to it is the first.
+    # consumeTimestamp has a resolution of seconds, and consumption starts at the nearest message.
     time.sleep(2.2)
     middle = datetime.fromtimestamp(int(time.time()), tz=UTC).astimezone()
     new = send_all(clients, topic, 3, "new")
@@ -172,7 +172,7 @@ def test_new_group_starts_at_the_requested_position(
     from_last = clients.push(topic, group=known_group(clients), **{"from": "CONSUME_FROM_LAST_OFFSET"})
     from_first.inbox.wait_count(6)
     from_timestamp.inbox.wait_count(3)
-    # Where "last" is, is decided soon after the start.
+    # The last offset is determined soon after the start.
     time.sleep(1.5)
     newest = send_all(clients, topic, 3, "newest")
     assert bodies(from_first.inbox.wait_count(9)) == sorted(old + new + newest)
@@ -183,7 +183,7 @@ def test_new_group_starts_at_the_requested_position(
 def test_new_group_on_a_new_topic_starts_at_the_beginning(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     sent = send_all(clients, topic, 3)
-    # The broker answers offset 0 while the queue's head is still in memory, whatever the group asked for.
+    # The broker returns offset 0 while the queue's first messages are in memory, whatever position was requested.
     consumer = clients.push(topic, group=clients.group(), **{"from": "CONSUME_FROM_LAST_OFFSET"})
     assert bodies(consumer.inbox.wait_count(3)) == sent
 

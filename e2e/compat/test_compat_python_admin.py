@@ -27,14 +27,14 @@ from delaymq.client import (
 from delaymq.message.names import retry_topic
 from harness.brokers import Cluster
 
-# Every request is an assertion here: on a loaded machine a broker may stall for more than the usual 3 s.
+# Every request must succeed: on a busy machine, a broker may stall for longer than the default of 3 s.
 PATIENT_MS = 30_000
 POLL_S = 0.05
 PATIENT = ClientOptions(request_timeout_ms=PATIENT_MS, connect_timeout_ms=PATIENT_MS)
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
-    """Waits, within the scenario's limit."""
+    """Wait, within the scenario's time limit."""
     while not await is_so():  # noqa: ASYNC110 - what it waits for is no event
         await asyncio.sleep(POLL_S)
 
@@ -45,7 +45,7 @@ async def send(client: Client, topic: str, *bodies: bytes) -> list[SendResult]:
 
 
 async def offsets(admin: Admin, group: str, topic: str) -> list[int]:
-    """Of each queue; none while no NameServer knows the group's retry topic yet."""
+    """Return the offset of each queue; none while no NameServer has the group's retry topic."""
     try:
         return [each.consumer_offset for each in (await admin.consumer_progress(group, topic)).values()]
     except NoRouteError:
@@ -78,7 +78,7 @@ def test_groups_are_created_changed_listed_and_deleted(cluster: Cluster) -> None
         assert (await admin.group_members(group)).members == {}
         await admin.delete_group(group)
         assert group not in await admin.groups()
-        await admin.delete_group(group)  # nothing is left, and that is no error
+        await admin.delete_group(group)  # a missing group is no error
 
     run(cluster, scenario, PATIENT)
 

@@ -78,7 +78,7 @@ def test_broadcasting_members_of_java_and_python_resume_from_the_same_offset_fil
             await python_gets(client, b"4", b"5")
             await send(b"6")
             await asyncio.to_thread(java_gets, b"6")
-            # Java keeps what was there before as .bak; when only that is left, both go on from there.
+            # Java keeps the previous file as .bak; if only that exists, both clients resume from it.
             path.replace(path.with_name("offsets.json.bak"))
             await send(b"7")
             await python_gets(client, b"7")

@@ -149,7 +149,7 @@ def test_first_send_creates_the_topic(cluster: Cluster) -> None:
             result = await producer.send(Message(topic=topic, body=b"first"))
             assert result.status is SendStatus.OK
             assert len({queue.queue_id for queue in await producer.queues(topic)}) == 4
-        # Brokers tell the NameServer without waiting for it.
+        # Brokers register new topics with the NameServer asynchronously.
         while not await Admin(client).topic_exists(topic):  # noqa: ASYNC110 - at the NameServer
             await asyncio.sleep(POLL_S)
 

@@ -1,4 +1,4 @@
-"""Closed Python clients leave nothing behind."""
+"""Closed Python clients hold no resources."""
 
 import asyncio
 import os
@@ -25,14 +25,14 @@ from harness.brokers import Cluster
 
 
 def resources() -> tuple[int, int, int]:
-    """Tasks but this one, descriptors, timers that are still to ring."""
+    """Return the number of other tasks, of descriptors, and of timers that have not expired."""
     loop = asyncio.get_running_loop()
     timers = [handle for handle in loop._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
     return len(asyncio.all_tasks()) - 1, len(os.listdir("/proc/self/fd")), len(timers)
 
 
 async def _until_as_before(before: tuple[int, int, int]) -> None:
-    """Sockets close one step of the loop after their owner; a leak is for ever, and ends in the limit."""
+    """Wait until the resources are released: sockets close shortly after their owner, leaks exceed the time limit."""
     while (now := resources()) != before:
         print(f"tasks, descriptors and timers: {before} before, {now} now")
         await asyncio.sleep(0.1)
@@ -67,7 +67,7 @@ def test_closed_client_leaves_no_task_descriptor_or_timer(cluster: Cluster, tmp_
             for _ in range(10):
                 await producer.send(Message(topic=topic, body=b"x"))
             assert await polled.poll(timeout_ms=30_000)
-            # In the middle of retries, pauses and held pulls.
+            # During retries, pauses and held pulls.
             await until(lambda: all(_pulled(each, topic) >= 10 for each in pushing))
 
     async def scenario() -> None:
@@ -114,7 +114,7 @@ def test_cancellation_at_any_moment_leaves_no_resources_behind(cluster: Cluster)
             await started.wait()
             await asyncio.sleep(pause_s)
             task.cancel()
-            # Its close waits for handlers that hang; a second cancellation ends that too.
+            # Closing waits for handlers that hang; a second cancellation ends that wait as well.
             while not task.done():
                 await asyncio.sleep(0.1)
                 task.cancel()

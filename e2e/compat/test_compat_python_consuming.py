@@ -30,7 +30,7 @@ def test_only_messages_with_subscribed_tags_are_received(cluster: Cluster) -> No
         got = Collected()
         await Admin(client).create_topic(topic, queues=1)
         consumer = PushConsumer(client, group, got, FROM_FIRST)
-        # "Aa" and "BB" have the same hash: the broker lets both pass, the client must not.
+        # "Aa" and "BB" have the same hash code: the broker returns both, and the client must filter.
         consumer.subscribe(topic, "TagA || Aa")
         async with consumer, Producer(client) as producer:
             for tag in ("TagB", "BB", "", "TagA", "Aa"):
@@ -157,7 +157,7 @@ def test_topics_and_tags_can_change_at_run_time(cluster: Cluster) -> None:
 
 
 def test_new_group_starts_at_the_requested_position(strict_cluster: Cluster) -> None:
-    # It takes no message for one in memory: only then brokers leave it to a new group where it begins.
+    # This broker treats messages as not in memory; otherwise brokers ignore the start position of a new group.
     topic = new_name("Topic")
 
     async def scenario(client: Client) -> None:
@@ -191,7 +191,7 @@ def test_new_group_starts_at_the_requested_position(strict_cluster: Cluster) -> 
                 consumer.subscribe(topic)
                 await consumer.start()
                 consumers.append(consumer)
-            # A reader that begins at the end must have found it before there is more.
+            # A group that starts at the end must have determined it before further messages arrive.
             await until(lambda: all(_has_begun(consumer, topic) for consumer in consumers))
             await producer.send(Message(topic=topic, body=b"4"))
             await until(lambda: all(len(got[where].messages) >= len(wanted[where]) for where in wanted))

@@ -92,7 +92,7 @@ def test_partially_acknowledged_batch_is_redelivered_from_first_failed_message(c
         async def handle(messages: list[ReceivedMessage]) -> int | None:
             assert len({message.queue for message in messages}) == 1
             lists.append([(message.body, message.reconsume_times) for message in messages])
-            # The first of the list is done, as often as it takes.
+            # Each time, only the first messages of the list are acknowledged.
             return 3 if len(messages) > 3 and messages[0].reconsume_times == 0 else None
 
         consumer = BatchPushConsumer(client, group, handle, replace(FROM_FIRST, batch=8, concurrency=1))

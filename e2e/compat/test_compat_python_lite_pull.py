@@ -23,7 +23,7 @@ FIRST = LitePullOptions(consume_from=ConsumeFrom.FIRST)
 
 
 async def filled(client: Client, topic: str, number: int, *, queues: int = 1) -> None:
-    """A topic with `number` numbered messages, sent to its queues in rotation."""
+    """Create a topic with `number` numbered messages, sent to its queues in rotation."""
     await Admin(client).create_topic(topic, queues=queues)
     async with Producer(client) as producer:
         for each in range(number):
@@ -151,7 +151,7 @@ def test_commit_stores_offsets_of_polled_messages(cluster: Cluster) -> None:
             await consumer.commit()
             assert await consumer.committed(queue) == 7
             await polled(consumer, 5)
-        # What was polled and not committed comes again.
+        # Polled messages that were not committed are received again.
         async with Client(cluster.namesrv_address) as next_client:
             consumer = LitePullConsumer(next_client, group, options)
             consumer.subscribe(topic)

@@ -39,7 +39,7 @@ def test_running_info_of_python_member_has_the_form_of_a_java_member(cluster: Cl
         consumer = subscribed(client, group, topic, handle, replace(FROM_FIRST, concurrency=7))
         async with Producer(client) as producer, consumer:
             await until(lambda: len(_of(consumer, topic)) == 1)
-            # Until it has released the queue that is now assigned to the other member, both would get its messages.
+            # Until it has released the queue that is now assigned to the other member, both would receive its messages.
             while len(await asyncio.to_thread(_queue_lines_of, clients, group, java.client_id, topic)) != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             (queue,) = _of(consumer, topic)
@@ -62,7 +62,7 @@ def test_running_info_of_python_member_has_the_form_of_a_java_member(cluster: Cl
         assert "commitOffset=1, cachedMsgMinOffset=1, cachedMsgMaxOffset=1, cachedMsgCount=1" in line
         assert "locked=false" in line
         assert "droped=false" in line
-        # Its tasks in place of threads, also the one that waits within the handler.
+        # Its tasks are shown as threads, including the one that waits in the handler.
         assert "#Consumer jstack#" in ours
         assert "scenario.<locals>.handle(" in ours
 
@@ -128,7 +128,7 @@ def test_python_member_consumes_a_message_directly(cluster: Cluster, clients: Wo
             assert got.bodies[3:] == [b"good", b"later", b"failing"]
             again = got.messages[3]
             assert (again.topic, again.keys, again.queue_offset) == (topic, ("good",), 0)
-            # Apart from the queues' progress: nothing was retried, committed or counted.
+            # Independent of the queues' progress: nothing was retried, committed or counted.
             assert consumer.stats() == before
 
     run(cluster, scenario)
@@ -149,7 +149,7 @@ def test_python_members_return_their_offsets(cluster: Cluster, clients: Workbenc
                 assert offsets == [(client.client_id, 0, 3)]
             assert await asyncio.to_thread(clients.admin.member_offsets, topic, group, member="nobody") == []
             await consumer.commit()
-            # Which member has the queue is worked out from what each says of itself.
+            # The owner of a queue is determined from the running info of each member.
             shown = await asyncio.to_thread(clients.mqadmin, "consumerProgress", "-g", group, "-s", "true")
             (line,) = [each for each in shown.splitlines() if each.startswith(topic)]
             assert "127.0.0.1" in line

@@ -36,14 +36,14 @@ def test_java_and_python_members_share_the_queues_of_a_group(cluster: Cluster, c
                 await until(lambda: _numbers(consumer, topic) in ([0, 1], [2, 3]))
                 ours = _numbers(consumer, topic)
                 await _until_each_gets_its_half(producer, topic, ours, got, java)
-                # The Python member gets all when the Java one has left …
+                # The Python member receives everything after the Java member has left …
                 await asyncio.to_thread(clients.stop, java)
                 await until(lambda: _numbers(consumer, topic) == [0, 1, 2, 3])
                 await _send_to_all(producer, topic, b"alone")
                 await until(lambda: _queues_of(got.messages, b"alone") == [0, 1, 2, 3])
                 second = await asyncio.to_thread(clients.push, topic, group=group)
                 await until(lambda: len(_numbers(consumer, topic)) == 2)
-            # … and the Java one when that has left.
+            # … and vice versa.
             await _send_to_all(producer, topic, b"again")
             await until(
                 lambda: {message.queue_id for message in _with(second.inbox.messages(), b"again")} == set(range(4))
@@ -64,7 +64,7 @@ def test_java_and_python_members_consume_in_order_under_one_lock(cluster: Cluste
             await until(lambda: _numbers(consumer, topic) in ([0, 1], [2, 3]))
             ours = _numbers(consumer, topic)
             bodies: list[bytes] = []
-            # Until the Java member has given up what became the Python member's.
+            # Wait until the Java member has released the queues now assigned to the Python member.
             while not bodies or _queues_of(got.messages, bodies[-1]) != ours:
                 bodies.append(b"%d" % len(bodies))
                 await _send_to_all(producer, topic, bodies[-1])
@@ -72,7 +72,7 @@ def test_java_and_python_members_consume_in_order_under_one_lock(cluster: Cluste
         for number in range(4):
             python = [each.body for each in got.messages if each.queue.queue_id == number]
             others = [each.body for each in java.inbox.messages() if each.queue_id == number]
-            # Each queue has its lock at one member: what Java had before it gave it up comes first, and none twice.
+            # One member holds each queue's lock: Java's messages from before the release come first; none is repeated.
             assert others + python == bodies
             assert number in ours or not python
 
@@ -82,7 +82,7 @@ def test_java_and_python_members_consume_in_order_under_one_lock(cluster: Cluste
 async def _until_each_gets_its_half(
     producer: Producer, topic: str, ours: list[int], got: Collected, java: JavaConsumer
 ) -> None:
-    """Java's member gives its queues up in its own time; until then both may get a message."""
+    """Wait for the Java member to release its queues; until then both may receive a message."""
     theirs = [number for number in range(4) if number not in ours]
     for number in count():
         body = b"round %d" % number

@@ -1,4 +1,4 @@
-"""Ordered Python consumers against either broker: in order despite failures and rebalances."""
+"""Ordered Python consumers with either broker: in order despite failures and rebalances."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The programs of docs/client.md run unchanged, twice in succession, on either broker with its default levels."""
+"""Programs of docs/client.md, run unchanged and twice in succession, on either broker with its default levels."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 ADDRESS = "127.0.0.1:9876"
 LIMIT_S = 60.0
 VARYING = re.compile(r"\b[0-9A-F]{32}\b|(?<!['\d])\d+")
-"""Ids and numbers, except those in bodies, which are in quotes."""
+"""Ids and numbers, except those within quotes, which belong to bodies."""
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def default_cluster(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
 
 
 def programs() -> list[tuple[str, str]]:
-    """The programs with the headings that they stand under."""
+    """Return the programs with their headings."""
     found, heading = [], ""
     for piece in re.split(r"^(#+ .*)$", PAGE.read_text(), flags=re.MULTILINE):
         if piece.startswith("#"):

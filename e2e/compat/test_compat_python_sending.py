@@ -29,7 +29,7 @@ SYSTEM_BUSY = 2
 
 
 async def taken(send: Callable[[], Awaitable[SendResult]]) -> SendResult:
-    """Sends again as long as the broker says that it is too busy (the real one does, on a slow machine)."""
+    """Repeat a send while the broker rejects it as busy (as RocketMQ's does on a slow machine)."""
     while True:
         try:
             return await send()
@@ -40,7 +40,7 @@ async def taken(send: Callable[[], Awaitable[SendResult]]) -> SendResult:
 
 
 async def stored(client: Client, topic: str, number: int) -> list[ReceivedMessage]:
-    """`number` messages of all queues of `topic`, from their beginnings."""
+    """Return `number` messages of all queues of `topic`, from the beginning."""
     consumer = LitePullConsumer(client, new_name("Group"))
     queues = await consumer.queues(topic)
     consumer.assign(queues)
@@ -170,7 +170,7 @@ def test_message_above_the_limit_is_rejected_by_client_and_broker(cluster: Clust
             with pytest.raises(RefusedError) as caught:
                 await producer.send(Message(topic=topic, body=noise))
             assert caught.value.code == 13
-            # The connection is as good as before.
+            # The connection is still usable.
             assert (await producer.send(Message(topic=topic, body=b"small"))).status is SendStatus.OK
 
     run(cluster, scenario)
@@ -206,7 +206,7 @@ def test_sends_resume_after_a_broker_kill(new_cluster: NewCluster) -> None:
                 with pytest.raises(SendError):
                     await producer.send(Message(topic=topic, body=b"meanwhile"), timeout_ms=1_000)
                 await asyncio.to_thread(cluster.start)
-                # The only broker is isolated: it is tried nevertheless.
+                # The only broker is marked as faulty, but used nevertheless.
                 while len(acknowledged) < 5:
                     try:
                         acknowledged.append((await producer.send(Message(topic=topic, body=b"after"))).message_id)

@@ -1,4 +1,4 @@
-"""Soak tests of the Python client (python_soak.py) in a separate process: nothing is lost or left behind."""
+"""Soak tests of the Python client (python_soak.py) in a separate process: no lost message, no leak."""
 
 import json
 import subprocess
@@ -13,13 +13,13 @@ SHORT_S, LONG_S = 16.0, 900.0
 SHORT_RESTART_S, LONG_RESTART_S = 4.0, 20.0
 SETTLE_LIMIT_S = 250.0
 MEMORY_LIMIT_KIB = 16 * 1024
-"""More than this at the end than after the first quarter is no longer the allocator's play."""
+"""Maximum growth after the first quarter: the allocator's tolerance."""
 SLOPE_LIMIT_MIB_PER_MINUTE = 0.5
-"""Of a long run: 30 MiB an hour."""
+"""Maximum of a long run, 30 MiB per hour."""
 
 
 def soaked(seconds: float, restart_s: float, *more: str) -> dict[str, Any]:
-    """The figures of a run."""
+    """Return the figures of a run."""
     command = [sys.executable, str(SOAK), "--seconds", str(seconds), "--restart-s", str(restart_s), *more]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds + SETTLE_LIMIT_S, check=False)
     assert ended.returncode == 0, ended.stderr[-4_000:]

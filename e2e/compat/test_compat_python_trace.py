@@ -29,7 +29,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 LIMIT_S = 60.0
 Found = TypeVar("Found")
 MEASURED = {"costMs", "requestId", "offsetMsgId", "msgId", "transactionId"}
-"""What is another in each trace."""
+"""Fields that differ in each trace."""
 
 
 class Listener:
@@ -70,7 +70,7 @@ def test_python_trace_records_equal_java_trace_records(cluster: Cluster, clients
         assert python["SubBefore"]["requestId"] == python["SubAfter"]["requestId"]
         assert python["Pub"]["costMs"] >= 0
     assert [each["Pub"]["msgType"] for each in ours] == ["Normal_Msg", "Delay_Msg"]
-    # By its keys as well as by its id.
+    # By its keys and by its id.
     assert {each["msgId"] for each in _found(clients, "k2") if each["type"] == "Pub"} >= {ours[0]["Pub"]["msgId"]}
 
 
@@ -131,7 +131,7 @@ def _ends(traces: list[dict[str, Any]]) -> list[int]:
 
 
 def _found(clients: Workbench, key: str, topic: str = TRACE_TOPIC) -> list[dict[str, Any]]:
-    """All traces under a message id or a key."""
+    """Return all traces of a message id or a key."""
     try:
         messages = clients.admin.query(topic, key)
     except ClientError:
@@ -143,7 +143,7 @@ def _found(clients: Workbench, key: str, topic: str = TRACE_TOPIC) -> list[dict[
 def _traces(
     clients: Workbench, message_id: str, wanted: set[str], *, topic: str = TRACE_TOPIC
 ) -> dict[str, dict[str, Any]]:
-    """The traces of a message by their kinds, once there are those that are wanted."""
+    """Return the traces of a message by type, once the requested ones exist."""
 
     def look() -> dict[str, dict[str, Any]] | None:
         found = {trace["type"]: trace for trace in _found(clients, message_id, topic)}
@@ -153,7 +153,7 @@ def _traces(
 
 
 def _shown(clients: Workbench, message_id: str, ends: int) -> str:
-    """What mqadmin shows of a message that was consumed `ends` times."""
+    """Return mqadmin's output for a message that was consumed `ends` times."""
 
     def look() -> str | None:
         try:
@@ -168,6 +168,6 @@ def _shown(clients: Workbench, message_id: str, ends: int) -> str:
 def _wait(look: Callable[[], Found | None]) -> Found:
     deadline = time.monotonic() + LIMIT_S
     while (found := look()) is None:
-        assert time.monotonic() < deadline, "the traces never came"
+        assert time.monotonic() < deadline, "the traces did not arrive in time"
         time.sleep(0.1)
     return found

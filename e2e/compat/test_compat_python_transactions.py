@@ -28,7 +28,7 @@ CHECK_INTERVAL_MS = 1_000
 
 @pytest.fixture(scope="module")
 def checking_cluster(new_cluster: NewCluster) -> Iterator[Cluster]:
-    """Asks about open transactions soon."""
+    """Provide a cluster that checks open transactions soon."""
     with new_cluster(transactionTimeOut="500", transactionCheckInterval=str(CHECK_INTERVAL_MS)) as cluster:
         yield cluster
 
@@ -130,13 +130,13 @@ def test_java_and_python_producers_of_a_group_respond_to_checks_for_each_other(
     seen = java.push(topic, group=java.group(retry_topic=True), **{"from": "CONSUME_FROM_FIRST_OFFSET"})
 
     async def scenario(client: Client) -> None:
-        # What Python has left open, Java commits, as the message's own script says.
+        # The transaction that Python left open is committed by Java, according to the message's script.
         half = Message(topic=topic, body=b"of Python", properties={"script": "C"})
         async with TransactionProducer(client, group, Told()) as gone:
             await gone.send_in_transaction(half)
         living = await asyncio.to_thread(java.transactions, group=group)
         await asyncio.to_thread(_wait_for, seen, 1)
-        # And the other way round.
+        # And vice versa.
         await asyncio.to_thread(living.send, topic, "of Java", "U")
         await asyncio.to_thread(java.stop, living)
         listener = Told(**{"check_of Java": LocalState.COMMIT}, own=LocalState.COMMIT)

@@ -37,7 +37,7 @@ def test_keys_that_share_only_a_hash_code_are_not_found(clients: Workbench) -> N
     topic = clients.topic(queues=1)
     clients.producer.send(topic, "BB", keys="BB")
     clients.producer.send(topic, "Aa", keys="Aa")
-    # RocketMQ's broker enters keys into its index after the answer to the send.
+    # RocketMQ's broker indexes keys after the response to the send.
     found = until(lambda: clients.admin.query(topic, "Aa"), "the key was found")
     assert [m.body for m in found] == [b"Aa"]
 

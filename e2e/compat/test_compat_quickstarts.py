@@ -1,6 +1,6 @@
-"""README and the quick starts, followed to the letter and twice in succession, against brokers with default settings.
+"""README and quick starts, executed as printed and twice in succession, against brokers with default settings.
 
-Their ports are free here, where the network has only loopback.
+Their default ports are free in this network namespace.
 """
 
 import sys
@@ -70,11 +70,11 @@ def test_page_for_rocketmq_users_runs_as_printed(page_run: PageRun, tmp_path: Pa
 
 
 def _put_rocketmq_there(run: PageRun, programs: Path) -> None:
-    """What the reader has: the client's libraries, as Maven copies them to lib, and RocketMQ's mqadmin."""
+    """Provide the reader's environment: client libraries, as Maven copies them to lib, and RocketMQ's mqadmin."""
     run.folder.mkdir()
     (run.folder / "lib").mkdir()
     for jar in java.libraries("client").iterdir():
-        # The tools bring a logger, which the client alone does not have.
+        # The tools include a logger, which the client alone does not have.
         if not jar.name.startswith(("logback", "slf4j")):
             (run.folder / "lib" / jar.name).symlink_to(jar)
     programs.mkdir()

@@ -77,7 +77,7 @@ def test_python_producer_receives_reply_of_a_java_consumer(cluster: Cluster, cli
             assert [reply.body for reply in replies] == [b"re: %d" % number for number in range(20)]
             assert {reply.topic for reply in replies} == {REPLY_TOPIC}
             assert all(int(reply.properties["ARRIVE_TIME"]) > 0 for reply in replies)
-            # Nobody waits for the second reply to each; the producer reports its arrival nevertheless.
+            # Nothing waits for the second reply to each request; the producer reports its arrival nevertheless.
             outcomes = await asyncio.to_thread(_outcomes, replier, 40)
             assert {outcome["status"] for outcome in outcomes} == {"SEND_OK"}
             large = await producer.request(Message(topic=topic, body=b"large " * 20_000), REPLY_TIMEOUT_MS)
@@ -134,7 +134,7 @@ def test_python_producer_receives_reply_of_a_python_consumer(cluster: Cluster, c
                 consumer.subscribe(topic)
                 async with consumer, Producer(client, new_name("Repliers")) as replier:
                     await until(lambda: len(asked) == 2)
-                    # The requester that gave up still runs, and drops what comes too late.
+                    # The requester that timed out is still running, and discards late replies.
                     await replier.reply(asked[0], b"too late")
                     assert not waiting.done()
                     await replier.send(reply_to(asked[1], b"hello!"))
@@ -151,7 +151,7 @@ def test_python_producer_receives_reply_of_a_python_consumer(cluster: Cluster, c
 
 
 def _outcomes(replier: Replier, count: int = 1) -> list[dict[str, Any]]:
-    """How the replies ended, once there are `count`."""
+    """Return the outcomes of the replies, once there are `count`."""
     deadline = time.monotonic() + LIMIT_S
     while len(outcomes := replier.outcomes()) < count:
         assert time.monotonic() < deadline, f"only {len(outcomes)} of {count} replies ended"

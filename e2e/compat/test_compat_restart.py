@@ -1,6 +1,6 @@
-"""A restart of DelayMQ does not delay RocketMQ's clients by half a minute, with either NameServer.
+"""Quick recovery of RocketMQ's clients after a restart of DelayMQ, with either NameServer.
 
-The clients have their own default intervals (routes and heartbeats every 30 s): what makes them quick is the broker.
+The clients use their default intervals (routes and heartbeats every 30 s): DelayMQ ensures that they recover sooner.
 """
 
 import time
@@ -17,10 +17,10 @@ from harness.driver import ClientError, Received
 pytestmark = pytest.mark.ours_only
 
 RESUME_LIMIT_S = 15.0
-"""Two to four on a free machine. A client that waited for its own timers would need 20 to 30."""
-# A reset fails all requests of RocketMQ's client immediately, unless it writes to the dead connection before the
-# reset: then its other requests wait for their timeouts, half a minute. A stop leaves it no time for that; a kill does,
-# the more the slower the machine is.
+"""Two to four seconds on an idle machine. A client that waited for its own timers would need 20 to 30."""
+# A reset fails all requests of RocketMQ's client immediately, unless it writes to the dead connection before the reset:
+# then its other requests wait for their timeouts, half a minute. That cannot happen after a stop, but after a kill, and
+# more often on slow machines.
 TRIES = {"clean stop": 1, "kill -9": 3}
 CLIENT_TIMEOUTS_S = 90.0
 CONFIG = {"messageDelayLevel": "1s 2s 1s 1s 3s 4s 10s 1h"}
@@ -30,7 +30,7 @@ NewWorkbench = Callable[[Cluster], Workbench]
 
 
 def send_until_accepted(producer: Producer, topic: str, body: str, *, until: float) -> None:
-    """Retry until it succeeds, each time with a different body: an unanswered one may have been stored."""
+    """Retry until it succeeds, each time with a different body: a send without a response may have been stored."""
     attempt = 0
     while True:
         try:
@@ -44,7 +44,7 @@ def send_until_accepted(producer: Producer, topic: str, body: str, *, until: flo
 
 
 def wait_for_bodies(consumers: Sequence[PushConsumer], bodies: Sequence[str], *, until: float) -> None:
-    """Each consumer gets each message, whichever try of it was stored."""
+    """Wait until each consumer has received each message, whichever attempt was stored."""
     for consumer in consumers:
         for body in bodies:
             limit_s = max(0.0, until - time.monotonic())
@@ -64,7 +64,7 @@ def test_clients_resume_within_seconds_of_a_restart(
     with OurCluster(config=CONFIG, real_namesrv=real_namesrv) as cluster:
         clients = new_workbench(cluster)
         topic = clients.topic(queues=4)
-        # Writes of offsets are writes, too.
+        # Committing offsets would also write to the connection.
         rarely: dict[str, Any] = {"persistOffsetMs": 60_000}
         concurrent = clients.push(topic, group=clients.group(), **rarely)
         orderly = clients.push(topic, group=clients.group(), orderly=True, **rarely)
@@ -77,7 +77,7 @@ def test_clients_resume_within_seconds_of_a_restart(
 
         tries = TRIES["clean stop" if clean else "kill -9"]
         for number in range(tries):
-            # Every queue of both consumers now waits in a long poll.
+            # Now every queue of both consumers has a held pull.
             time.sleep(0.5)
             cluster.restart(clean=clean)
             until = time.monotonic() + RESUME_LIMIT_S
@@ -110,7 +110,7 @@ def test_delayed_messages_from_before_a_restart_arrive_once_and_never_early(
         consumer.inbox.wait_for(lambda got: len({m.body for m in got}) == 40, timeout_s=15)
         time.sleep(1)
 
-        # A consumer may see a message again after a crash; the broker stored each copy once.
+        # A consumer may receive a message again after a crash, but the broker stored each copy only once.
         reader = clients.pull(group=clients.group())
         stored = [m for queue_id in range(4) for m in reader.pull(topic, queue_id, 0, max_count=32).messages]
         expected = Counter(f"{level}:{i}".encode() for level in (1, DELAYED_LEVEL) for i in range(20))
@@ -129,7 +129,7 @@ def test_group_resumes_at_its_offsets_after_a_clean_restart(
         for i in range(10):
             clients.producer.send(topic, f"before{i}")
         first.inbox.wait_count(10)
-        # A pull that is under way while offsets are stored could set an older one.
+        # A pull in progress while offsets are stored could set an older one.
         time.sleep(0.5)
         clients.stop(first)
         cluster.restart(clean=True)

@@ -18,11 +18,11 @@ def test_failed_message_is_redelivered_later_with_its_count(clients: Workbench) 
     time.sleep(0.5)
     assert len(consumer.inbox.messages()) == 3
     assert [m.reconsume_times for m in (first, second, third)] == [0, 1, 2]
-    # Levels 3 and 4: 1 s each here.
+    # Levels 3 and 4: 1 s each in these tests.
     assert second.arrival_timestamp_ms - first.arrival_timestamp_ms >= 1000
     assert third.arrival_timestamp_ms - second.arrival_timestamp_ms >= 1000
     for again in (second, third):
-        # The client shows the topic that the message was first sent to.
+        # The client shows the topic to which the message was first sent.
         assert (again.topic, again.body, again.keys, again.tags) == (topic, b"twice", "k", "T")
         assert (again.message_id, again.properties["colour"]) == (first.message_id, "blue")
         assert again.born_timestamp_ms == first.born_timestamp_ms
@@ -64,7 +64,7 @@ def test_message_that_always_fails_becomes_a_dead_letter(clients: Workbench) -> 
 
 def test_message_sent_back_with_negative_level_becomes_a_dead_letter_immediately(clients: Workbench) -> None:
     topic, group = clients.topic(queues=1), clients.group()
-    # A push consumer makes the group known.
+    # A push consumer registers the group.
     clients.stop(clients.push(topic, group=group))
     sent = clients.producer.send(topic, "unwanted")
     consumer = clients.pull(group=group)

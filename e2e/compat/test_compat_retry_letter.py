@@ -14,7 +14,7 @@ SUCCESS, SYSTEM_ERROR, NO_PERMISSION, GROUP_MISSING = 0, 1, 16, 26
 
 
 def own_send(clients: Workbench, group: str, body: str, **fields: Any) -> Sent:
-    """What a consumer sends to its own retry topic."""
+    """Send a message to the group's retry topic, as a consumer does itself."""
     producer = clients.producer
     fields = {"delayLevel": 1, "originTopic": "Orders", "reconsumeTimes": "1", **fields}
     answer = producer.call("retries.sendOwn", group=group, body=body, **fields)
@@ -22,14 +22,14 @@ def own_send(clients: Workbench, group: str, body: str, **fields: Any) -> Sent:
 
 
 def back(consumer: PullConsumer, clients: Workbench, group: str, offset: int, **fields: Any) -> tuple[int, str | None]:
-    """A send-back's answer: its code and remark."""
+    """Send a message back; return code and remark of the response."""
     request = {"address": clients.broker_address, "delayLevel": 0, **fields}
     answer = consumer.call("retries.sendBack", group=group, offset=offset, **request)
     return answer["code"], answer["remark"]
 
 
 def dead_letters(clients: Workbench, group: str, reader: PullConsumer, count: int) -> list[Received]:
-    """The group's first dead letters, waited for."""
+    """Wait for the group's first dead letters and return them."""
     topic = f"%DLQ%{group}"
     clients.wait_for_route(topic)
     deadline = time.monotonic() + 30
@@ -42,7 +42,7 @@ def dead_letters(clients: Workbench, group: str, reader: PullConsumer, count: in
 
 
 def stored(clients: Workbench) -> tuple[Sent, PullConsumer, str]:
-    """A message, a consumer, and its group, which a push consumer has made known."""
+    """Return a message, a consumer, and its group, registered by a push consumer."""
     topic, group = clients.topic(queues=1), clients.group()
     clients.stop(clients.push(topic, group=group))
     sent = clients.producer.send(topic, "bad", keys="k")
@@ -60,7 +60,7 @@ def test_consumer_own_retry_send_is_redelivered_and_becomes_dead_letter_at_maxim
     sent = own_send(clients, group, "dead", reconsumeTimes="2", maxReconsumeTimes="2")
     assert (sent.status, sent.queue_id) == ("SEND_OK", 0)
     (again,) = consumer.inbox.wait_count(1)
-    # The client shows the topic that the message came from.
+    # The client shows the original topic.
     assert (again.body, again.reconsume_times, again.topic) == (b"again", 1, "Orders")
     (dead,) = dead_letters(clients, group, clients.pull(group=clients.group()), 1)
     assert (dead.body, dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (b"dead", 2, "Orders")
@@ -93,7 +93,7 @@ def _send_own_by(producer: Producer, group: str) -> None:
 
 
 def all_of(consumer: PullConsumer, topic: str, queue_id: int) -> list[Received]:
-    """All messages of a queue: other tests of the session have left theirs, and a pull brings 32."""
+    """Return all messages of a queue: it contains those of other tests too, and a pull returns at most 32."""
     pulled = consumer.pull(topic, queue_id, 0)
     found = pulled.messages
     while pulled.next_begin_offset < pulled.max_offset:
@@ -108,7 +108,7 @@ def test_retry_level_comes_from_client_or_count_and_is_clamped_to_the_highest(
     sent, consumer, group = stored(clients)
     for level in (0, 2, 18):
         assert back(consumer, clients, group, offset_of(sent), delayLevel=level) == (SUCCESS, None)
-    # The table of these tests has eight levels.
+    # These tests use a table of eight levels.
     waiting = clients.pull(group=clients.group())
     for level in (3, 2, 8):
         mine = [
@@ -133,7 +133,7 @@ def test_group_without_retry_queues_discards_send_backs(clients: Workbench) -> N
     sent, consumer, group = stored(clients)
     clients.mqadmin("updateSubGroup", "-b", clients.broker_address, "-g", group, "-q", "0")
     assert back(consumer, clients, group, offset_of(sent), delayLevel=-1) == (SUCCESS, None)
-    # A group with queues again: the next letter is its first.
+    # The group has queues again, and the next dead letter is its first.
     clients.mqadmin("updateSubGroup", "-b", clients.broker_address, "-g", group, "-q", "1")
     assert back(consumer, clients, group, offset_of(sent), delayLevel=-1) == (SUCCESS, None)
     reader = clients.pull(group=clients.group())
@@ -172,7 +172,7 @@ def test_dead_letters_are_stored_without_topic_permission_and_read_once_permitte
     reader = clients.pull(group=clients.group())
     with pytest.raises(ClientError) as refused:
         reader.pull(topic, 0, 0)
-    # The client itself reports it when the route has no queue to read, else the broker does.
+    # The client itself reports it if the route has no readable queue, otherwise the broker does.
     assert refused.value.code in (NO_PERMISSION, None)
     clients.admin.update_topic(topic, broker=clients.broker_address, queues=1, permission=6)
     (dead,) = dead_letters(clients, group, clients.pull(group=clients.group()), 1)
@@ -191,9 +191,9 @@ def test_send_backs_need_broker_write_permission_and_survive_a_restart(
             "the broker[127.0.0.1] sending message is forbidden",
         )
         clients.mqadmin("updateBrokerConfig", "-b", clients.broker_address, "-k", "brokerPermission", "-v", "6")
-        # What was sent back before a restart comes after it, as often as it was sent back.
+        # Send-backs from before a restart are delivered after it, once each.
         assert back(consumer, clients, group, offset_of(sent), delayLevel=5) == (SUCCESS, None)
-        consumer.stop()  # as a member it would keep its share of the queues
+        consumer.stop()  # as a member it would keep its assigned queues
         cluster.restart(clean=True)
         again = clients.push(sent.topic, group=group, **FIRST)
         seen = sorted((m.reconsume_times, m.body) for m in again.inbox.wait_count(2))
@@ -238,7 +238,7 @@ def test_suspended_consumer_receives_nothing_until_resumed(clients: Workbench) -
         clients.producer.send(topic, "before")
         consumer.inbox.wait_count(before + 1)
         consumer.call("push.suspend")
-        # The pull that was under way may still bring one message; the next ones wait.
+        # The pull in progress may still return one message; further pulls wait.
         clients.producer.send(topic, "between")
         time.sleep(1.5)
         between = len(consumer.inbox.messages())

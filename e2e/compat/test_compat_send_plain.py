@@ -17,7 +17,7 @@ REPLY_TIMEOUT_MS = 30_000
 
 @pytest.fixture(scope="module")
 def plain_clients(cluster: Cluster) -> Iterator[Workbench]:
-    """Clients in a JVM of their own: the setting is read once."""
+    """Provide clients in a separate JVM, since the setting is read only once."""
     with Driver(jvm_options=[*JVM_OPTIONS, PLAIN]) as driver:
         addresses: dict[str, Any] = {
             "namesrv_address": cluster.namesrv_address,

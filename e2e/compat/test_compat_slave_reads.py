@@ -1,6 +1,6 @@
 """Lagging consumers are directed to a slave, and return when it has no further messages or is gone.
 
-The slave is RocketMQ's own, with a copy of the master's store: what the master takes afterwards it does not have.
+The slave is RocketMQ's, with a copy of the master's store; it does not receive later messages.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from harness.waiting import until
 
 FIRST: dict[str, Any] = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 SENDS_AWAY = {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
-"""Every message counts as far behind, so one pull takes 8 and suggests another broker."""
+"""Every message counts as far behind, so one pull returns 8 and suggests another broker."""
 HURRIED: dict[str, Any] = {"pollNamesrvMs": 1_000, "heartbeatMs": 1_000}
 
 
@@ -43,7 +43,7 @@ def test_lagging_consumer_reads_from_slave_until_slave_has_no_more_or_is_gone(ag
         consumer.inbox.wait_count(48, timeout_s=60)
         names = {master.address: "master", slave.address: "slave"}
         until(lambda: (master.address, 48) in consumer.pulls(topic), "a pull at the end")
-        # A pull that overtakes the heartbeat with its subscription is refused, and sent again.
+        # A pull that overtakes the heartbeat with its subscription is rejected and repeated.
         assert [(names[address], offset) for (address, offset), _ in groupby(consumer.pulls(topic))] == [
             ("master", 0),
             *(("slave", 8), ("slave", 16)),
@@ -57,16 +57,16 @@ def test_lagging_consumer_reads_from_slave_until_slave_has_no_more_or_is_gone(ag
         send(clients, topic, 48, 72)
         came = consumer.inbox.wait_count(72, timeout_s=60)
         assert sorted(int(message.body) for message in came) == list(range(72))
-        # The offsets were kept by the master, wherever the messages came from.
+        # The master stored the offsets, whichever broker returned the messages.
         until(lambda: clients.admin.consumed(group)[topic, 0] == (72, 72), "the offset at the master")
 
 
 def slave_of(master: BrokerNode, namesrv: NameServerNode) -> BrokerNode:
-    """A slave with a copy of the master's store as it is now, and nobody to copy more from."""
+    """Return a slave with a copy of the master's current store, and nothing to replicate from."""
     config = {**SENDS_AWAY, "brokerId": "1", "brokerRole": "SLAVE", "haMasterAddress": f"{HOST}:{ports.free_port()}"}
     config |= {"longPollingEnable": "false", "shortPollingTimeMills": "200"}
     slave = BrokerNode("real", [namesrv.address], config=config)
-    # Its lists of topics and groups too, which slaves fetch only every 10 s, and a file may be replaced meanwhile.
+    # Includes lists of topics and groups: slaves fetch them only every 10 s. A file may be replaced meanwhile.
     copy = partial(shutil.copytree, master.store_path, slave.store_path, dirs_exist_ok=True)
     until(copy, "a copy of the master's store")
     return slave

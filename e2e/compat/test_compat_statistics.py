@@ -21,7 +21,7 @@ def operators(clients: Workbench) -> Operators:
 
 
 def wait_sum(operators: Operators, name: str, key: str, expected: int) -> Statistics:
-    """The statistics once their sum is the expected one."""
+    """Return the statistics once their sum is the expected one."""
     deadline = time.monotonic() + SAMPLE_TIMEOUT_S
     while True:
         try:
@@ -38,7 +38,7 @@ def wait_sum(operators: Operators, name: str, key: str, expected: int) -> Statis
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + SAMPLE_TIMEOUT_S
     while not is_so():
-        assert time.monotonic() < deadline, f"never: {what}"
+        assert time.monotonic() < deadline, f"not in time: {what}"
         time.sleep(0.2)
 
 
@@ -53,7 +53,7 @@ def test_put_and_get_statistics_equal_the_traffic(clients: Workbench, operators:
 
     sent = wait_sum(operators, "TOPIC_PUT_NUMS", topic, MESSAGES)
     assert sent.minute.tps > 0
-    # A batch was put at one time.
+    # A batch counts as one put.
     assert sent.minute.avgpt == pytest.approx(MESSAGES / (MESSAGES - 3))
     wait_sum(operators, "TOPIC_PUT_SIZE", topic, got_bytes)
     pulled = wait_sum(operators, "GROUP_GET_NUMS", f"{topic}@{group}", MESSAGES)
@@ -80,7 +80,7 @@ def test_put_and_get_statistics_equal_the_traffic(clients: Workbench, operators:
 def test_delayed_messages_are_counted_in_schedule_topic_and_in_real_topic(
     new_cluster: Callable[[], Cluster], new_workbench: Callable[[Cluster], Workbench]
 ) -> None:
-    # A broker of its own: sums are of the last minute, so what others sent before leaves them meanwhile.
+    # A separate broker: sums cover the last minute, and would otherwise include messages of other tests.
     with new_cluster() as cluster:
         clients = new_workbench(cluster)
         operators = Operators(clients)

@@ -10,10 +10,10 @@ from harness.brokers import Cluster, OurCluster, RealCluster
 from harness.clients import Workbench, message
 from harness.driver import Received
 
-# Each writes with one and reads with the other, whatever --against says; run once, with ours.
+# Each test writes with one broker and reads with the other, whatever --against selects; run once, with DelayMQ's.
 pytestmark = pytest.mark.ours_only
 
-# Small files, so that the log rolls and its blank records are met.
+# Small files, so that segments are filled and closed by blank records.
 CONFIG = {
     "messageDelayLevel": "1s 2s 1s 1s 3s 4s 10s 1h",
     "mappedFileSizeCommitLog": str(64 << 10),
@@ -29,7 +29,7 @@ NewWorkbench = Callable[[Cluster], Workbench]
 
 
 def fill(clients: Workbench) -> list[str]:
-    """Normal, batched, compressed and delayed messages, some delays over and some not; answers the bodies due soon."""
+    """Send normal, batched, compressed and delayed messages, some already due; return the bodies due soon."""
     clients.admin.update_topic(TOPIC, broker=clients.broker_address, queues=QUEUES)
     clients.wait_for_route(TOPIC, queues=QUEUES)
     producer = clients.producer
@@ -53,7 +53,7 @@ def _send_delayed(clients: Workbench, level: int, count: int) -> list[str]:
 
 
 def read_all(clients: Workbench) -> list[Received]:
-    """Every message of the topic, from the first offset of each queue."""
+    """Return every message of the topic, from the first offset of each queue."""
     consumer = clients.pull(group=clients.group())
     messages: list[Received] = []
     for queue_id in range(QUEUES):
@@ -76,9 +76,9 @@ def _wait_for(clients: Workbench, expected: set[str], timeout_s: float = 60.0) -
 
 
 def check_complete(clients: Workbench, expected: list[str]) -> None:
-    """Each message once, no delay shorter than its level, and all found by their keys."""
+    """Assert that each message arrived once, none before its level's delay, and that all are found by their keys."""
     _wait_for(clients, set(expected))
-    # What comes twice comes soon after.
+    # A duplicate would arrive soon afterwards.
     time.sleep(1.5)
     messages = read_all(clients)
     counts = Counter(m.body.decode() for m in messages)
@@ -94,7 +94,7 @@ def check_complete(clients: Workbench, expected: list[str]) -> None:
 
 
 def check_usable(clients: Workbench) -> None:
-    """The new owner goes on where the other stopped: new sends get the next offsets."""
+    """Assert that the new broker continues: new sends get the next offsets."""
     consumer = clients.pull(group=clients.group())
     for queue_id in range(QUEUES):
         end = consumer.pull(TOPIC, queue_id, 0, max_count=1).max_offset
@@ -145,7 +145,7 @@ def test_rocketmq_takes_over_a_store_of_delaymq_after_a_kill(
     with RealCluster(config=CONFIG, store_path=store_path) as real:
         clients = new_workbench(real)
         messages = _wait_for(clients, set(expected))
-        # It knows only delayOffset.json, so it repeats what was delivered since that was written; the rest comes once.
+        # RocketMQ reads only delayOffset.json, so it repeats deliveries since its last save, and no others.
         counts = Counter(m.body.decode() for m in messages)
         undelayed = [name for name in expected if not name.startswith("level")]
         assert {name: counts[name] for name in undelayed} == dict.fromkeys(undelayed, 1)

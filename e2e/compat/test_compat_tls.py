@@ -1,6 +1,6 @@
 """TLS on the ports of plaintext connections, with RocketMQ's clients and tools."""
 
-# ruff: noqa: F811 - fixtures are imported and then taken by name
+# ruff: noqa: F811 - imported fixtures are requested by name
 
 from pathlib import Path
 
@@ -117,6 +117,6 @@ def test_verifying_client_rejects_an_unknown_certificate(
 def test_client_with_only_tls_enabled_connects_to_a_broker_without_tls_settings(
     insecure: Driver, cluster: Cluster
 ) -> None:
-    """As a test set-up of RocketMQ has it: both sides make up a certificate that nobody verifies."""
+    """As in test environments of RocketMQ: the server generates a certificate, which nobody verifies."""
     with workbench(insecure, cluster) as clients:
         assert clients.producer.send(clients.topic(), b"x").status == "SEND_OK"

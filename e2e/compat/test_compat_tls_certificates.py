@@ -1,6 +1,6 @@
 """Required client certificates, and changed server certificates, with RocketMQ on the other side."""
 
-# ruff: noqa: F811 - fixtures are imported and then taken by name
+# ruff: noqa: F811 - imported fixtures are requested by name
 
 import socket
 import ssl
@@ -38,7 +38,7 @@ def test_clients_must_present_certificates_if_required(start: Start, files: File
         "tls.server.authClient": "true",
         "tls.server.trustCertPath": str(files.authority.certificate),
     }
-    # The broker needs one too where its NameServer asks for it.
+    # The broker needs one as well if its NameServer requires it.
     cluster = start("enforcing", files.server_keys() | files.client_keys(own=True) | keys)
     with workbench(verifying, cluster) as clients:
         topic = clients.topic()
@@ -62,7 +62,7 @@ def test_clients_must_present_certificates_if_required(start: Start, files: File
 def test_changed_certificate_is_presented_to_new_clients_and_no_message_is_lost(
     start: Start, files: Files, tmp_path: Path, verifying: Driver
 ) -> None:
-    """While producers send; RocketMQ looks at its files twice a second, ours every two."""
+    """While producers send; RocketMQ checks its files twice per second, DelayMQ every two seconds."""
     pair = Pair(tmp_path / "tls.crt", tmp_path / "tls.key")
     write_pair(pair, files.servers.certificate.read_bytes(), files.servers.key.read_bytes())
     cluster = start("enforcing", files.server_keys(pair) | files.client_keys())
@@ -89,6 +89,6 @@ def test_changed_certificate_is_presented_to_new_clients_and_no_message_is_lost(
             assert time.monotonic() < deadline, "the certificate was not read again"
             assert clients.producer.send(topic, b"%d" % sent).status == "SEND_OK"
             sent += 1
-        clients.new_producer().send(topic, b"%d" % sent)  # a connection of its own
+        clients.new_producer().send(topic, b"%d" % sent)  # on a new connection
         got = consumer.inbox.wait_count(sent + 1, timeout_s=60)
         assert sorted(int(message.body) for message in got) == list(range(sent + 1))

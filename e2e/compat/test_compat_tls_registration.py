@@ -1,6 +1,6 @@
 """DelayMQ's broker with RocketMQ's NameServer, and RocketMQ's broker with DelayMQ's, over TLS."""
 
-# ruff: noqa: F811 - fixtures are imported and then taken by name
+# ruff: noqa: F811 - imported fixtures are requested by name
 
 import sys
 from pathlib import Path
@@ -39,7 +39,7 @@ def our_namesrv(folder: Path, port: int, keys: dict[str, str]) -> ServerProcess:
 
 
 class OurNameServer:
-    """Runs with the real broker, in RealNameServer's place."""
+    """DelayMQ's NameServer for RocketMQ's broker, in place of RealNameServer."""
 
     def __init__(self, folder: Path, port: int, keys: dict[str, str]) -> None:
         self.process = our_namesrv(folder, port, keys)

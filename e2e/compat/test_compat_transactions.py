@@ -1,4 +1,4 @@
-"""Transactions of RocketMQ's Java producer: commit, rollback, checks, giving up, and repeated checks."""
+"""Transactions of RocketMQ's Java producer: commit, rollback, checks, giving up, and resumed checks."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,12 +16,12 @@ GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 CHECK_MAX = 3
 CONFIG = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000", "transactionCheckMax": str(CHECK_MAX)}
 LIMIT_S = 60.0
-"""Rounds of one second each, on a machine that others use too."""
+"""Rounds of one second each, on a shared machine."""
 
 
 @pytest.fixture(scope="module")
 def cluster(new_cluster: NewCluster) -> Iterator[Cluster]:
-    """Asks about open transactions soon."""
+    """Provide a cluster that checks open transactions soon."""
     with new_cluster(**CONFIG) as cluster:
         yield cluster
 
@@ -54,7 +54,7 @@ def wait_for(what: Callable[[], list[Received]], count: int = 1) -> list[Receive
 def given_up(clients: Workbench, body: str) -> list[Received]:
     try:
         return [message for message in read_all(clients, GIVEN_UP_TOPIC) if message.body == body.encode()]
-    except ClientError:  # the topic is made when it is first needed
+    except ClientError:  # the topic is created on first use
         return []
 
 
@@ -96,7 +96,7 @@ def test_unknown_outcome_is_checked_until_it_is_known(clients: Workbench) -> Non
 def test_check_immunity_time_of_a_transaction_is_respected(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.transactions()
-    # The real broker counts each round within this time as a question: it must be shorter than all of them together.
+    # RocketMQ's broker counts each round within this time as a check: it must be shorter than all of them together.
     producer.send(topic, "patient", "UC", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "2"})
     (asked,) = producer.inbox.wait_count(1, timeout_s=LIMIT_S)
     assert asked.arrival_timestamp_ms - asked.born_timestamp_ms >= 2_000
@@ -123,7 +123,7 @@ def test_check_is_sent_to_another_producer_of_the_group_when_the_first_is_gone(c
     first.send(topic, "left behind", "UC")
     clients.stop(first)
     second = clients.transactions(group=first.group)
-    second.send(topic, "registers", "C")  # a heartbeat goes to brokers whose routes the producer knows
+    second.send(topic, "registers", "C")  # heartbeats are sent to brokers in known routes
     (asked,) = second.inbox.wait_count(1, timeout_s=LIMIT_S)
     assert asked.body == b"left behind"
     assert {m.body for m in wait_for(lambda: read_all(clients, topic), 2)} == {b"left behind", b"registers"}
@@ -162,7 +162,7 @@ def test_mismatched_end_of_transaction_is_rejected_with_remarks_of_rocketmq(clie
     assert [m.body for m in read_all(clients, topic)] == [b"open"]
 
 
-@pytest.mark.ours_only  # the real broker delays the half message itself, and drops it when it is due
+@pytest.mark.ours_only  # RocketMQ's broker delays the half message, and drops it when it is due
 def test_transaction_with_delay_is_delayed_from_its_commit(clients: Workbench) -> None:
     topic = clients.topic(queues=1)
     producer = clients.transactions()
@@ -170,7 +170,7 @@ def test_transaction_with_delay_is_delayed_from_its_commit(clients: Workbench) -
     committed_ms = int(time.time() * 1000)
     assert end(clients, producer, half, COMMIT) == (0, None)
     (message,) = wait_for(lambda: read_all(clients, topic))
-    assert message.store_timestamp_ms - committed_ms >= 1_900  # level 2: 2 s, reckoned by the same clock
+    assert message.store_timestamp_ms - committed_ms >= 1_900  # level 2: 2 s, on the same clock
     assert message.properties["DELAY"] == "2"
 
 
@@ -184,13 +184,13 @@ def test_half_messages_and_op_marks_are_stored_as_by_rocketmq(clients: Workbench
     assert int(found.properties["REAL_QID"]) == half.queue_id
     assert found.system_flag & 12 == 0
     assert end(clients, producer, half, ROLLBACK)[0] == 0  # the real broker's remark: not set any response code
-    clients.admin.offsets(topic, 0)  # a client learns where the broker is from a topic that has a route
+    clients.admin.offsets(topic, 0)  # the client takes the broker's address from the route of a topic
     marks = clients.admin.offsets(OP_TOPIC, 0)
     consumer = clients.pull(group=clients.group())
     try:
         (mark,) = consumer.pull(OP_TOPIC, 0, marks["max"] - 1).messages
     except ClientError:
-        return  # nobody can read a topic without a configuration, with either broker
+        return  # neither broker allows reads of a topic without a configuration
     assert (mark.body, mark.tags) == (str(half.queue_offset).encode(), "d")
 
 

@@ -1,4 +1,4 @@
-"""A store moves between RocketMQ's broker and DelayMQ during transactions: each keeps its outcome, exactly once."""
+"""A store moves between RocketMQ's broker and DelayMQ during transactions: each outcome is kept, exactly once."""
 
 import time
 from collections import Counter
@@ -28,7 +28,7 @@ NewWorkbench = Callable[[Cluster], Workbench]
 
 
 def begin(clients: Workbench) -> list[str]:
-    """Transactions that are committed, rolled back, or open with nobody left to ask; what is to be seen in the end."""
+    """Commit, roll back, or leave transactions open without a producer; return the bodies that must arrive."""
     clients.admin.update_topic(TOPIC, broker=clients.broker_address, queues=1)
     clients.wait_for_route(TOPIC, queues=1)
     producer = clients.transactions(group=GROUP)
@@ -44,7 +44,7 @@ def begin(clients: Workbench) -> list[str]:
 
 
 def open_one(clients: Workbench, body: str) -> None:
-    """One more open transaction, with nobody left to ask."""
+    """Leave one more transaction open without a producer."""
     producer = clients.transactions(group=GROUP)
     producer.prepare(TOPIC, body, "UC", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"})
     clients.stop(producer)
@@ -67,21 +67,21 @@ def wait_for(is_so: Callable[[], bool]) -> None:
 
 
 def answer_all(clients: Workbench) -> TransactionProducer:
-    """A producer that knows the fates; a commit makes it known to the broker, whose heartbeat needs a route."""
+    """Return a producer that knows the outcomes; a commit registers it, since a heartbeat requires a route."""
     producer = clients.transactions(group=GROUP)
     producer.send(TOPIC, "back", "C")
     return producer
 
 
 def check(clients: Workbench, expected: list[str]) -> None:
-    """What is to be seen is, once; and nothing else, also after some more rounds."""
+    """Assert that the expected messages arrived once, and no others even after some more rounds."""
     wait_for(lambda: {m.body.decode() for m in read_all(clients)} >= set(expected))
     time.sleep(3)
     assert Counter(m.body.decode() for m in read_all(clients)) == Counter(expected)
 
 
 def wait_until_asked_about(clients: Workbench) -> None:
-    """The real broker stores each open half message again for a check, even without a producer."""
+    """Wait until RocketMQ's broker has stored each open half message again for a check, which requires no producer."""
     before = clients.admin.offsets(HALF_TOPIC, 0)["max"]
     wait_for(lambda: clients.admin.offsets(HALF_TOPIC, 0)["max"] >= before + 12)
 

@@ -121,7 +121,7 @@ def test_disk_nearly_full_is_reported_before_sends_are_rejected(cluster: OurClus
 
 
 def quiet_machine(route: Route, disk_used: float = 0.5) -> None:
-    """The broker's own answer, but for what the machine under it does at the moment."""
+    """Fulfil the request with the broker's response, but with constant figures of the machine."""
     answer = route.fetch()
     totals = answer.json()
     totals["disk"]["usedRatio"] = disk_used

@@ -23,7 +23,7 @@ HIDE = """hidden => {
 
 @pytest.fixture(scope="module")
 def waiting(cluster: OurCluster) -> OurCluster:
-    """Two messages that wait for an hour, one for two."""
+    """Add two messages due in an hour, and one due in two hours."""
 
     async def fill(client: Client) -> None:
         await send(client, *(Message(topic=TOPIC, body=b"x", keys=(f"hour-{at}",)) for at in range(2)), delay="1h")
@@ -52,7 +52,7 @@ def test_message_is_displayed_until_it_is_delivered(waiting: OurCluster, open_pa
 
 def test_message_due_soon_has_its_own_bar(waiting: OurCluster, open_page: OpenPage) -> None:
     topic = "LiveSoon"
-    # 50 s are a bound for machines that are slow: then it would be overdue before it is seen.
+    # 50 s allow for slow machines, on which a shorter delay would be over before the page shows the message.
     run(waiting.namesrv_address, lambda client: send(client, Message(topic=topic, body=b"x"), delay="50s"))
     seen = open_page(waiting, f"#/delays?topic={topic}&window=1%20min")
     bar = seen.page.locator(".due-bar")
@@ -62,7 +62,7 @@ def test_message_due_soon_has_its_own_bar(waiting: OurCluster, open_page: OpenPa
 
 @contextmanager
 def paused(cluster: OurCluster) -> Iterator[None]:
-    """Nothing is delivered meanwhile: what would pass by is held."""
+    """Pause deliveries, so that messages stay visible."""
     try:
         order(cluster, "pause", {})
         yield
@@ -134,7 +134,7 @@ def test_list_of_messages_due_next_shows_their_total(waiting: OurCluster, open_p
 
 
 def busy_day(route: Route) -> None:
-    """The broker's answer with figures as long as they get on one that was down for a day."""
+    """Fulfil the request with the broker's response, but with the longest figures, as after a day of downtime."""
     answer = route.fetch()
     delay = answer.json()
     day_ms = 86_340_000

@@ -21,7 +21,7 @@ HACK = "window.hacked=1"
 
 @pytest.fixture(scope="module")
 def delayed(cluster: OurCluster) -> SendResult:
-    """A delayed message that came due and was consumed."""
+    """Add a delayed message that was delivered and consumed."""
 
     async def live(client: Client) -> SendResult:
         message = Message(topic=TOPIC, body=json.dumps(BODY).encode(), keys=("order-42",), tags="unpaid")
@@ -134,7 +134,7 @@ def test_markup_in_messages_is_neither_executed_nor_rendered(cluster: OurCluster
     expect(seen.page.get_by_role("alert")).to_be_visible()
     assert seen.page.evaluate("window.hacked") is None
     assert seen.page.locator("main img, main script, main b").count() == 0
-    # Even a mistake in a script of the page could not: the browser refuses markup from text.
+    # Even a faulty script of the page could not: the browser's policy rejects markup from text.
     refused = "() => { try { document.body.innerHTML = '<b>x</b>'; return false } catch { return true } }"
     assert seen.page.evaluate(refused)
     seen.complaints[:] = [each for each in seen.complaints if "TrustedHTML" not in each]

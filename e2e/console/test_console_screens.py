@@ -17,7 +17,7 @@ MANY_TOPICS = 10_000
 
 @pytest.fixture(scope="module")
 def filled(cluster: OurCluster) -> OurCluster:
-    """One topic with 12 messages, of which the group has consumed 5, and one that waits for two hours."""
+    """Add one topic with 12 messages, of which the group has consumed 5, and one message due in two hours."""
 
     async def fill(client: Client) -> None:
         await send(client, *(Message(topic=TOPIC, body=b"{}", keys=(f"order-{at}",)) for at in range(5)))
@@ -155,7 +155,7 @@ def test_search_keeps_focus_while_the_list_is_refreshed(filled: OurCluster, open
     field.fill(TOPIC)
     expect(seen.page.locator(".pages-shown")).to_have_text("1–1 of 1")
     field.press("End")
-    # Not a response: it could be that of a request from before.
+    # Not the response, which could belong to an earlier request.
     with seen.page.expect_request("**/api/v1/topics?*") as renewal:
         pass
     assert renewal.value.response() is not None
@@ -171,7 +171,7 @@ def test_unknown_page_or_topic_is_reported(filled: OurCluster, open_page: OpenPa
 
 
 def with_topics(cluster: OurCluster, count: int) -> OurCluster:
-    """The same broker with `count` more topics, written into its file while it is down."""
+    """Return the same broker with `count` more topics, written to its file while it is stopped."""
     cluster.stop()
     path = cluster.store_path / "config" / "topics.json"
     table: dict[str, Any] = {"dataVersion": {"counter": 1, "timestamp": 1}, "topicConfigTable": {}}

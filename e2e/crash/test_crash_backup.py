@@ -18,7 +18,7 @@ from delaymq.client import Client, Message, Producer
 from harness.brokers import OurCluster
 from harness.commitlog import Record, records
 
-# What has the last one waits all through the tests; all others are overdue when the store is restored.
+# Messages of the last level stay pending during the tests; all others are overdue when the store is restored.
 LEVELS = "1s 2s 4s 60m"
 SHORT_DELAYS_S = 4
 SEGMENT_BYTES = 256 << 10
@@ -40,7 +40,7 @@ class Lost:
     second: dict[str, Any]
 
     def records(self) -> list[Record]:
-        """What the original had below the named offset."""
+        """Return the original's records below the end of the backup."""
         return [each for each in records(self.log, with_bodies=True) if each.physical_offset < self.end]
 
 
@@ -65,7 +65,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Lost:
 
 
 class Load:
-    """Sends messages, most of them delayed, until it is left."""
+    """Sends messages, most of them delayed, until its block ends."""
 
     def __init__(self, address: str) -> None:
         self.acknowledged = 0
@@ -109,7 +109,7 @@ class Load:
 
 
 def delaymq(command: str, *words: str) -> dict[str, Any]:
-    """The JSON answer of a store command."""
+    """Return the JSON output of a store command."""
     done = subprocess.run(
         [sys.executable, "-m", "delaymq", "store", command, *words, "--json"],
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
@@ -121,7 +121,7 @@ def delaymq(command: str, *words: str) -> dict[str, Any]:
 
 
 def settled_by(log: list[Record]) -> dict[int, list[tuple[str, Record]]]:
-    """Physical offset of a delayed record → what its marks say, with the records that carry them."""
+    """Return physical offset of a delayed record → marks that refer to it, with the records that contain them."""
     found: dict[int, list[tuple[str, Record]]] = {}
     for each in log:
         if "__DMQ_MARK" in each.properties:
@@ -149,10 +149,10 @@ def pending(cluster: OurCluster) -> int:
 
 
 def run_to_the_end(cluster: OurCluster, left: int) -> None:
-    """Waits until only `left` messages are pending, then stops the broker."""
+    """Wait until only `left` messages are pending, then stop the broker."""
     give_up_at = time.monotonic() + LIMIT_S
     while pending(cluster) > left:
-        assert time.monotonic() < give_up_at, "delayed messages still wait"
+        assert time.monotonic() < give_up_at, "delayed messages are still pending"
         time.sleep(0.1)
     cluster.stop()
 

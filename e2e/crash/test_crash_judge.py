@@ -17,7 +17,7 @@ BORN_MS = START_MS - 10
 
 
 class LogWriter:
-    """Writes records as the store format says, in segments of 4096 bytes."""
+    """Writes records in the store format, in segments of 4096 bytes."""
 
     def __init__(self, store: Path) -> None:
         self._folder = store / "commitlog"
@@ -60,7 +60,7 @@ def log(tmp_path: Path) -> LogWriter:
 
 
 def verdict(store: Path, *, acknowledged: str, failed: str = "", read: str | None = None) -> Verdict:
-    """Keys as words; levels are 1; the group read what was acknowledged unless said otherwise."""
+    """Judge keys given as words, of level 1; by default, the group read what was acknowledged."""
     attempts = Attempts(acknowledged=dict.fromkeys(acknowledged.split(), 1), failed=dict.fromkeys(failed.split(), 1))
     read_keys = Counter((acknowledged if read is None else read).split())
     return judge(store_path=store, level_table=TABLE, topic=TOPIC, attempts=attempts, read_keys=read_keys)

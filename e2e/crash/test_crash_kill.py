@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(400)
 
 POINT_LIMIT_S = 60.0
 POINTS_WHILE_SERVING = {"copy-appended": 3000, "segment-roll": 2, "config-rename": 4, "queue-flush": 40}
-"""Which time the point is reached: late enough that the broker is up and messages wait."""
+"""Number of times that the point is reached: large enough that the broker serves and messages are pending."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_five_kills_in_one_run_lose_and_repeat_none(ours: Cluster, load: LoadPro
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("point", [f"{name}:{times}" for name, times in POINTS_WHILE_SERVING.items()])
 def test_kill_at_a_named_point_loses_and_repeats_none(load: LoadProgram, point: str, tmp_path: Path) -> None:
-    # Config files are saved often here, so that their renames happen while messages are in flight.
+    # Config files are saved often here, so that they are renamed while messages are in flight.
     cluster = OurCluster(config={**CONFIG, "flushDelayOffsetInterval": "1000", "flushConsumerOffsetInterval": "1000"})
     _kill_at(cluster, point)
 
@@ -102,12 +102,12 @@ def test_harness_detects_repeated_messages_of_rocketmq_after_a_kill(load: LoadPr
         cluster.close()
     print(verdict.text())
     assert verdict.acknowledged == 20_000
-    assert verdict.twice, "a control that finds nothing proves nothing: " + verdict.text()
+    assert verdict.twice, "the control found no repeated message, so the test proves nothing: " + verdict.text()
     assert not verdict.early, verdict.text()
 
 
 def _assert_clean(verdict: Verdict, cluster: Cluster, evidence_path: Path) -> None:
-    """On a breach the store and the broker's log are kept, for the cluster's own folder goes."""
+    """On a violation, keep the store and the broker's log, which would be deleted with the cluster's folder."""
     if not verdict.is_clean:
         shutil.copytree(cluster.store_path, evidence_path / "store")
         shutil.copy(cluster.broker.log_path, evidence_path)
@@ -134,7 +134,7 @@ def _wait_for_own_death(cluster: Cluster, point: str) -> None:
 
 
 def _tear_log_end(store_path: Path) -> None:
-    """Leave a record's head without its body behind the last record, as a power cut may."""
+    """Leave a record's head without its body after the last record, as a power failure may."""
     end = log_end(store_path)
     segment = max(
         (path for path in (store_path / "commitlog").iterdir() if int(path.name) <= end), key=lambda path: path.name

@@ -17,7 +17,7 @@ from harness.suite import enter_isolated
 MESSAGES = 3_200
 LEVEL_TABLE = "1s 2s"
 OFFSET_INTERVAL_MS = 500
-# What the interval allows, and a machine on which a write takes its time.
+# The commit interval, with an allowance for slow writes.
 ALLOWED_LOSS_S = OFFSET_INTERVAL_MS / 1000 + 3.0
 EARLIEST_KILL_S, LATEST_KILL_S = ALLOWED_LOSS_S + 0.5, MESSAGES / SEND_BACKS_PER_SECOND - 0.5
 LIMIT_S = 120.0
@@ -47,7 +47,7 @@ def test_kill_among_send_backs_and_commits_keeps_what_was_acknowledged(
     _assert_clean(_run(cluster, crash), cluster, tmp_path)
 
 
-# Late enough that thousands are sent back, delivered and committed; a third goes to the dead letters.
+# Late enough that thousands are sent back, delivered and committed; a third of them become dead letters.
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("point", ["send-back-appended:1900", "copy-appended:900", "config-rename:14"])
 def test_kill_at_a_named_point_keeps_what_was_acknowledged(cluster: Cluster, point: str, tmp_path: Path) -> None:
@@ -66,14 +66,12 @@ def _run(cluster: Cluster, crash: crashes.Crash) -> RetryVerdict:
     if load.error is not None:
         raise load.error
     told = load.told
-    assert told.found, "nobody looked at the offsets after the crash"
+    assert told.found, "the offsets were not read after the crash"
     assert all(offset for _, seen in told.found for offset, _ in seen.values()), (
-        "it came before a first commit was kept"
+        "the crash came before the first stored commit"
     )
     assert len(told.acknowledged) > MESSAGES // 2
-    crashes.wait_until(
-        lambda: _all_came(cluster.store_path, told), "not everything that was sent back came again", LIMIT_S
-    )
+    crashes.wait_until(lambda: _all_came(cluster.store_path, told), "not every send-back was delivered", LIMIT_S)
     cluster.stop()
     verdict = judge_retries(cluster.store_path, LEVEL_TABLE, told, ALLOWED_LOSS_S)
     print(verdict.text())
@@ -81,7 +79,7 @@ def _run(cluster: Cluster, crash: crashes.Crash) -> RetryVerdict:
 
 
 def _all_came(store_path: Path, told: Told) -> bool:
-    """Whether nothing waits any more; the log of a running broker ends wherever it is just written."""
+    """Return whether nothing is pending any more; the log of a running broker ends at its current write position."""
     waiting = come = dead = 0
     for record in records(store_path):
         waiting += record.is_scheduled
@@ -105,14 +103,12 @@ def test_judge_detects_lost_duplicated_and_wrongly_committed_retries(cluster: Cl
     load.join(LIMIT_S)
     assert load.error is None
     told = load.told
-    crashes.wait_until(
-        lambda: _all_came(cluster.store_path, told), "not everything that was sent back came again", LIMIT_S
-    )
+    crashes.wait_until(lambda: _all_came(cluster.store_path, told), "not every send-back was delivered", LIMIT_S)
     cluster.stop()
     assert judge_retries(cluster.store_path, LEVEL_TABLE, told, 0).is_clean
     told.messages.append(Stored("K999999", 0, is_hopeless=False))
     told.acknowledged.add("K999999")
-    told.messages[0] = Stored("K000000", 0, is_hopeless=False)  # it was sent to the dead letters
+    told.messages[0] = Stored("K000000", 0, is_hopeless=False)  # it became a dead letter
     told.commits += [(10.0, 0, 5), (20.0, 0, 7)]
     told.highest_tried = {0: 7}
     told.found.append((30.0, {0: (4, 3)}))

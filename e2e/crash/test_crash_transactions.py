@@ -91,7 +91,7 @@ def _run(cluster: Cluster, crash: crashes.Crash) -> TransactionVerdict:
 
 
 def _settle(cluster: Cluster, load: TransactionLoad, crash: crashes.Crash = lambda: None) -> Counter[str]:
-    """Runs the load with a crash in it until every transaction has ended; what a fresh group reads, then it stops."""
+    """Run the load with a crash until every transaction has ended; stop the broker, return what a new group read."""
     load.start()
     crash()
     assert load.sent.wait(LIMIT_S), "not every half message was sent in time"
@@ -121,7 +121,7 @@ def _is_settled(store_path: Path) -> bool:
 
 
 async def _read_all(port: int) -> Counter[str]:
-    """What a group reads that never read before."""
+    """Return what a new group reads."""
     connection = await connect("127.0.0.1", port)
     read: Counter[str] = Counter()
     for queue_id in range(QUEUES):

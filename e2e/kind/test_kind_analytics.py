@@ -27,8 +27,8 @@ BROKER = "broker.delaymq.io"
 READY = "AnalyticsReady"
 SHOWN_PATH = REPORTS_PATH / "kubectl"
 LEVELS = f"0,{objects.LEVEL_OF['1s']},{objects.LEVEL_OF['30m']}"
-"""Taken in turn: a third of the messages go immediately, a third after a second, a third stay pending."""
-# A run takes 30 s on two free cores and four times as long under load; a scheduled one begins within a minute.
+"""Used in rotation: a third of the messages is delivered immediately, a third after a second, a third stays pending."""
+# A run takes 30 s on two idle cores and four times as long under load; a scheduled one starts within a minute.
 RUN_TIMEOUT_S = 300.0
 DEADLINE_S = 120
 
@@ -73,7 +73,7 @@ def test_scheduled_run_analyses_sent_messages_and_keeps_the_configured_number_of
 
     more = {"schedule": "* * * * *", "successfulRunsHistoryLimit": 1}
     space.patch(BROKER, "demo", {"spec": {"analytics": analytics_spec(lab, **more)}})
-    # What stays: its states may pass between two looks.
+    # The final state, since intermediate ones may be missed between two observations.
     began = space.wait_broker(
         lambda broker: broker["status"].get("analytics", {}).get("lastScheduleTime"), "a run", timeout_s=RUN_TIMEOUT_S
     )
@@ -95,7 +95,7 @@ def test_scheduled_run_analyses_sent_messages_and_keeps_the_configured_number_of
 
 
 def run_again(space: Space, name_servers: str, first: Manifest) -> None:
-    """More is sent, the next run of the schedule finds it, and only that run is kept."""
+    """Send more messages: the next run of the schedule finds them, and only that run is kept."""
     assert send(space, name_servers, "orders", 30) == 30
     settled(space, "demo-broker-0-0", copies=40)
     second = wait_run(space, messages=170)
@@ -150,7 +150,7 @@ def test_run_on_demand_reads_volumes_of_both_groups_sequentially(
         assert group["messages"] > 0
     assert status["pending"] == sum(each["pending"] for each in groups) == 30
     assert status["totalBytes"] == sum(each["totalBytes"] for each in groups)
-    # RFC 3339 in UTC: the order of the text is that of time.
+    # RFC 3339 in UTC: lexical order is chronological order.
     assert groups[1]["startedAt"] >= groups[0]["completedAt"]
     for group in groups:
         driver = space.pod(f"{group['application']}-driver")
@@ -204,17 +204,17 @@ def test_impossible_runs_fail_with_reason_and_message_and_leave_nothing_running(
     wait_until("no driver waits or runs any more", nothing_runs, timeout_s=60)
 
 
-# What was sent, and what the store holds by another reader.
+# Sent messages, and the content of the store according to another reader.
 
 
 def send(space: Space, name_servers: str, topic: str, count: int, *, levels: str = LEVELS) -> int:
-    """Messages that were acknowledged."""
+    """Send messages and return the number of acknowledged ones."""
     sending = space.client.produce(topic=topic, name_servers=name_servers, count=count, rate=200, levels=levels)
     return int(sending.result()["acknowledged"])
 
 
 def inspect(space: Space, pod: str) -> Any:
-    """What `delaymq store inspect` counts in a broker's pod."""
+    """Return the counts of `delaymq store inspect` in a broker's pod."""
     return json.loads(space.kubectl("exec", pod, "--", "delaymq", "store", "inspect", STORE_PATH, "--json").stdout)
 
 
@@ -227,11 +227,11 @@ def record_bytes(inspected: Any) -> int:
 
 
 def settled(space: Space, pod: str, *, copies: int) -> None:
-    """Every short delay has passed, so that the store grows no more."""
+    """Wait until every short delay has expired, so that the store no longer grows."""
     wait_until("every copy is stored", lambda: kinds(space, pod)["delivered copy"] == copies, timeout_s=30)
 
 
-# What the operator says.
+# Status reported by the operator.
 
 
 def state_of(broker: Manifest) -> str | None:
@@ -240,7 +240,7 @@ def state_of(broker: Manifest) -> str | None:
 
 
 def wait_run(space: Space, *, messages: int) -> Manifest:
-    """The Broker once a run has found `messages` messages; AssertionError as soon as one failed."""
+    """Return the Broker once a run has found `messages` messages; AssertionError as soon as one failed."""
 
     def ended(broker: Manifest) -> bool:
         status = broker["status"].get("analytics", {})
@@ -253,11 +253,11 @@ def wait_run(space: Space, *, messages: int) -> Manifest:
 
 
 def says(space: Space, name: str, sentence: str) -> None:
-    """The condition tells, while the run waits, what it waits for."""
+    """Wait until the condition of a pending run states what the run waits for."""
 
     def told() -> bool:
         message = space.condition(BROKER, name, READY).get("message", "")
-        if "goes on" in message and sentence in message:
+        if "in progress" in message and sentence in message:
             return True
         raise NotYetError(message)
 
@@ -265,7 +265,7 @@ def says(space: Space, name: str, sentence: str) -> None:
 
 
 def assert_equals_the_store(space: Space, broker: Manifest, *, pending: int, delivered: int) -> None:
-    """The status against what was sent, `store inspect`, and a reader that shares no code with broker or analytics."""
+    """Compare the status with the sent messages, `store inspect`, and a reader that shares no code with either."""
     status, inspected = broker["status"]["analytics"], inspect(space, "demo-broker-0-0")
     found = {name: status[name] for name in ("messages", "totalBytes", "pending", "lost", "complete")}
     assert found == {
@@ -286,7 +286,7 @@ def assert_equals_the_store(space: Space, broker: Manifest, *, pending: int, del
 
 
 def assert_published(space: Space, application: str, topics: dict[str, int]) -> None:
-    """The report can be read from the ConfigMap."""
+    """Assert that the report can be read from the ConfigMap."""
     summary = summary_of(space, application)
     assert {each["topic"]: each["messages"] for each in summary["compaction"]["topics"]} == topics
     assert summary["brokerName"] == "demo-0"
@@ -312,7 +312,7 @@ def keep_what_kubectl_shows(space: Space, application: str) -> None:
 
 
 def files_of_claim(lab: Lab, space: Space, claim: str) -> list[str]:
-    """The files in a volume, seen from a pod other than the drivers."""
+    """Return the files in a volume, read from a pod other than the drivers."""
     pod = objects.client_pod("reader", lab.images["broker"])
     pod["spec"] |= {"nodeSelector": {"kubernetes.io/hostname": lab.spark_node}, "restartPolicy": "Never"}
     container = pod["spec"]["containers"][0]

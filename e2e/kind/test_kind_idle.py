@@ -26,7 +26,7 @@ def test_idle_broker_costs_almost_nothing(
     space.wait_broker_ready()
     note(apply_to_ready_s=time.monotonic() - began)
     note(**_at_rest(lab, operator, "with_1"))
-    # As many more as fit two cores: small, and with the NameServer of the first.
+    # As many more as two cores can run: small, and with the NameServer of the first.
     name_servers = {"addresses": [space.name_servers()]}
     began = time.monotonic()
     names = [f"many-{number}" for number in range(MANY - 1)]
@@ -49,7 +49,7 @@ def test_idle_broker_costs_almost_nothing(
 
 
 def _at_rest(lab: Lab, operator: Operator, name: str) -> dict[str, object]:
-    """Memory and requests of a minute in which nothing changes."""
+    """Return memory and requests of a minute in which nothing changes."""
     time.sleep(SETTLING_S)
     before, served_before = operator.metrics(), _served(lab)
     time.sleep(WATCHED_S)
@@ -64,11 +64,11 @@ def _at_rest(lab: Lab, operator: Operator, name: str) -> dict[str, object]:
 
 
 def _served(lab: Lab) -> float:
-    """What the API server served to all service accounts: the operator's watches too, and other add-ons' requests."""
+    """Return requests of all service accounts to the API server, including the operator's watches and other add-ons."""
     text = str(lab.cluster.kubectl("get", "--raw", "/metrics"))
     lines = re.findall(r"^apiserver_flowcontrol_dispatched_requests_total\{(.*)\} ([\d.e+-]+)$", text, re.MULTILINE)
     found = [float(value) for labels, value in lines if 'flow_schema="service-accounts"' in labels]
-    assert found, "the API server does not say what it served"
+    assert found, "the API server's metrics contain no request counts"
     return sum(found)
 
 

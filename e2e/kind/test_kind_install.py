@@ -41,7 +41,7 @@ def test_chart_and_one_broker_deliver_the_first_delayed_message(
     verdict.assert_clean()
     note(apply_to_ready_s=ready_s, install_to_ready_s=operator.installed_in_s, **verdict.figures())
     assert "PGO and LTO" in space.kubectl("logs", "demo-broker-0-0").stdout, "the image's interpreter is not optimised"
-    # Pending messages, for the documents; a change of the spec has them reported immediately.
+    # Pending messages, for the documents; a change of the spec makes the operator report them immediately.
     space.client.produce(
         topic="orders", name_servers=name_servers, run="later", count=120, rate=200, levels=objects.LEVEL_OF["30m"]
     ).result()
@@ -51,7 +51,7 @@ def test_chart_and_one_broker_deliver_the_first_delayed_message(
 
 
 def _keep_what_kubectl_shows(space: Space) -> None:
-    """For the documents: real output, of a Broker at work."""
+    """Save real output of a working Broker for the documents."""
     SHOWN_PATH.mkdir(parents=True, exist_ok=True)
     for file, arguments in {
         "get-brokers.txt": ["get", "brokers"],
@@ -86,7 +86,7 @@ def test_brokers_with_one_name_in_two_namespaces_are_independent(
     ]
     for space, producer in zip(both, producers, strict=True):
         assert producer.result() == {"acknowledged": 50, "failed": 0}
-        # `unknown` would hold the other's messages.
+        # Messages of the other Broker would be counted as `unknown`.
         verdict = space.judge_when_done("orders", producer.sends())
         verdict.assert_clean()
         assert verdict.acknowledged == 50

@@ -23,7 +23,7 @@ def test_changed_levels_reach_brokers_without_restart_and_pending_messages_keep_
     space.wait_condition(LEVELS, "short", "Ready", reason="Applied")
     name_servers = space.name_servers()
     before = space.pod_uids()
-    # Level 2 is 10s now; it becomes 2s while these wait.
+    # Level 2 is 10s now; it becomes 2s while these are pending.
     pending = space.client.produce(topic="orders", name_servers=name_servers, run="old", count=200, rate=400, levels=2)
     pending.result()
     changed = time.monotonic()
@@ -47,7 +47,7 @@ def test_changed_levels_reach_brokers_without_restart_and_pending_messages_keep_
     new = [record.due_ms - record.stored_ms for key, record in logged.items() if key.startswith("new-")]
     assert len(old) == 200
     assert len(new) == 50
-    # Due times count from the arrival, a moment before the record is stored.
+    # Due times are computed from the arrival, shortly before the record is stored.
     assert all(9_000 <= delay_ms <= 10_000 for delay_ms in old), (min(old), max(old))
     assert all(1_000 <= delay_ms <= 2_000 for delay_ms in new), (min(new), max(new))
     assert space.pod_uids() == before
@@ -58,7 +58,7 @@ def test_levels_in_use_are_kept_until_their_last_broker_is_deleted(
     spaces: Callable[..., Space], note: Callable[..., None]
 ) -> None:
     space = spaces("shared", client=False)
-    # Paused ones use the levels too, and need no pods for this.
+    # Paused Brokers use the levels too, and need no pods.
     space.apply(objects.levels("ours", "1s", "5s"))
     space.apply(*(objects.broker(name, paused=True, delayLevelConfigRef={"name": "ours"}) for name in ("one", "two")))
     wait_until(
@@ -88,6 +88,6 @@ def test_broker_waits_for_missing_levels_and_starts_when_they_appear(spaces: Cal
 
 
 def _delays_ms(space: Space) -> list[int]:
-    """What the running broker has in force."""
+    """Return the delays that the running broker uses."""
     levels = space.http("demo-broker-0-0", "/api/v1/delay")["levels"]
     return [each["delayMs"] for each in levels if each["inTable"]]

@@ -17,7 +17,7 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 
 
 class LostNodes:
-    """Takes nodes away and gives them back."""
+    """Stops nodes and restarts them."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -28,7 +28,7 @@ class LostNodes:
         self._cluster.node_stop(node)
 
     def write_off(self, node: str) -> None:
-        """What an administrator does about a node that is off: its pods may then be recreated elsewhere."""
+        """Mark a stopped node as an administrator would, so that its pods are recreated elsewhere."""
         self._cluster.kubectl("taint", "node", node, OUT_OF_SERVICE, "--overwrite")
 
     def give_back(self, node: str) -> None:
@@ -39,7 +39,7 @@ class LostNodes:
 
 @pytest.fixture
 def nodes(lab: Lab) -> Iterator[LostNodes]:
-    """All are back after the test, whatever happened."""
+    """Provide nodes to stop; all run again after the test, whatever its result."""
     made = LostNodes(lab.cluster)
     yield made
     for node in list(made.lost):
@@ -68,7 +68,7 @@ def test_broker_of_a_lost_node_returns_with_the_node_and_all_pending_messages(
         levels=f"{objects.LEVEL_OF['10s']},{objects.LEVEL_OF['1m']}",
     )  # fmt: skip
     pending.result()
-    # What is sent during the loss goes to the other broker; a client's own retries get it there.
+    # Sends during the loss go to the other broker, through the client's own retries.
     during = space.client.produce(
         topic="orders", name_servers=name_servers, run="during", rate=20, levels=objects.LEVEL_OF["1s"], at_most_s=240,
         route_interval_ms=5_000, timeout_ms=6_000,

@@ -1,4 +1,4 @@
-"""The operator itself: killed, upgraded, with objects changed by others and upgraded CRDs."""
+"""Operator life cycle: kills, upgrades, objects changed by others, and upgraded CRDs."""
 
 import json
 import time
@@ -52,8 +52,8 @@ def test_operator_killed_repeatedly_during_a_rollout_completes_it_without_failed
     rolled_s = time.monotonic() - began
     producer.wait_lines("sent", len(producer.lines("sent")) + 50)
     producer.stop()
-    assert killed >= 2, "the operator was not killed at work"
-    # Exactly one restart each: a new operator goes on where the old one stopped.
+    assert killed >= 2, "the operator was not killed during the rollout"
+    # Exactly one restart each: a new operator continues where the old one stopped.
     after = space.pod_uids("app.kubernetes.io/component=broker")
     assert all(restarts == 0 for _, restarts in after.values()), after
     verdict = space.judge_when_done("orders", producer.sends(), groups=2)
@@ -72,7 +72,7 @@ def test_upgraded_operator_restarts_no_broker(
     for name in ("operator", "broker"):
         lab.retag(lab.images[name], lab.images[name] + NEXT)
     old_pods = {pod["metadata"]["uid"] for pod in operator.pods()}
-    # A newer release brings a newer default image too; existing brokers keep theirs until a person says otherwise.
+    # A newer release has a newer default image; existing brokers keep theirs until a user changes it.
     upgraded_s = operator.upgrade(tag_suffix=NEXT)
     try:
         wait_until(
@@ -80,7 +80,7 @@ def test_upgraded_operator_restarts_no_broker(
             lambda: {pod["metadata"]["uid"] for pod in operator.pods()}.isdisjoint(old_pods), timeout_s=60,
         )  # fmt: skip
         assert operator.pods()[0]["spec"]["containers"][0]["image"].endswith(NEXT)
-        # It works: an annotation that restarts nothing is answered by a new status.
+        # The operator works: it updates the status after an annotation that restarts nothing.
         space.annotate(BROKER, "demo", "example.org/note=upgraded")
         _wait_new_operator_at_work(operator)
         stays("no broker restarts", lambda: space.pod_uids() == before, for_s=8, every_s=0.5)
@@ -97,12 +97,12 @@ def test_foreign_changes_of_managed_fields_are_reverted_and_other_fields_are_kep
 ) -> None:
     space = spare()
     before = space.pod_uids()
-    # Others' own labels, annotations and fields.
+    # Labels, annotations and fields of others.
     space.kubectl("label", "service", "demo-broker-0", "team=payments")
     space.kubectl("annotate", "configmap", "demo-broker-conf", "example.org/owner=payments")
     space.kubectl("label", "statefulset", "demo-broker-0", "team=payments")
     space.patch("service", "demo-namesrv", {"spec": {"sessionAffinity": "ClientIP"}})
-    # What belongs to the operator.
+    # Fields that belong to the operator.
     conf = space.get("configmap", "demo-broker-conf")["data"]
     key = next(iter(conf))
     ports = space.get("service", "demo-broker-0")["spec"]["ports"]
@@ -136,7 +136,7 @@ def test_crds_are_upgraded_while_resources_and_brokers_remain(
     space = spare()
     before = space.pod_uids()
     uid = space.broker()["metadata"]["uid"]
-    # As an older release had it: a column and a field fewer.
+    # As in an older release: without one column and one field.
     old = lab.cluster.get("crd", "brokers.delaymq.io")
     version = old["spec"]["versions"][0]
     version["additionalPrinterColumns"].pop()
@@ -146,7 +146,7 @@ def test_crds_are_upgraded_while_resources_and_brokers_remain(
     assert not _explains_paused(lab)
     began = time.monotonic()
     try:
-        # helm does not touch definitions that are there.
+        # Helm does not change existing CRDs.
         operator.upgrade_definitions()
     finally:
         wait_until("the new definition is served", lambda: _explains_paused(lab), timeout_s=30)
@@ -165,12 +165,12 @@ def _explains_paused(lab: Lab) -> bool:
 
 
 def _spec_generations(space: Space) -> dict[str, int]:
-    """StatefulSet → generation: whatever changes a pod template shows there."""
+    """Return StatefulSet → generation, which increases with every change of a pod template."""
     return {each["metadata"]["name"]: each["metadata"]["generation"] for each in space.list("statefulsets")}
 
 
 def _wait_new_operator_at_work(operator: Operator) -> None:
-    """It holds the lease and has reconciled."""
+    """Wait until the new operator holds the lease and has reconciled."""
 
     def ask() -> bool:
         leases = operator.cluster.get("leases", namespace=operator.namespace)["items"]

@@ -49,7 +49,7 @@ def test_external_clients_use_a_broker_through_node_ports(
     verdict = space.judge_when_done("orders", sends, groups=2)
     verdict.assert_clean()
     space.judge_when_done("java", by_java, groups=2, by_unique_key=True).assert_clean()
-    # Clients inside are given the same address, and reach it.
+    # Clients in the cluster receive the same address, and reach it.
     consumer = space.client.consume(topic="orders", group="inside", name_servers=inside, count=40, at_most_s=60)
     assert consumer.result()["messages"] == 40
     route = space.client.ask("route", "orders", name_servers=inside)
@@ -62,7 +62,7 @@ def test_occupied_node_ports_and_missing_addresses_are_reported_in_a_condition(
     space = spare()
     before = space.pod_uids()
     said = {}
-    # The namespace's own Service has the port already.
+    # A Service in the namespace already uses the port.
     taken = {"name": "other", "nodePort": 31911, "port": 80}
     space.apply(
         {
@@ -74,7 +74,7 @@ def test_occupied_node_ports_and_missing_addresses_are_reported_in_a_condition(
     space.patch(BROKER, "demo", {"spec": {"external": {**external, "brokerNodePort": 31911}}})
     said["taken"] = space.wait_condition(BROKER, "demo", "Degraded", reason="NodePortTaken")["message"]
     assert "31911" in said["taken"], said["taken"]
-    # No load balancer answers here.
+    # This cluster has no load balancer.
     space.patch(BROKER, "demo", {"spec": {"external": None}})
     space.patch(BROKER, "demo", {"spec": {"external": {"type": "LoadBalancer"}}})
     said["pending"] = space.wait_condition(BROKER, "demo", "Degraded", reason="AddressPending")["message"]

@@ -1,7 +1,7 @@
 """Access to the ports of a Broker, tried from pods: the documented matrix if the network enforces policies.
 
-The networks of the clusters made here enforce none. That is no reason to skip: the test finds out which of the two it
-is, notes it, and then expects the matrix, or that everybody reaches everything.
+The networks of the clusters created here enforce none. That is no reason to skip: the test determines whether policies
+are enforced, records it, and expects either the matrix or unrestricted access.
 """
 
 import time
@@ -24,7 +24,7 @@ except OSError:
 """
 CLOSED_PORT = 9
 SETTLING_S = 20.0
-"""How soon a network may take a policy in."""
+"""Time within which a network applies a policy."""
 PORTS = (("demo-broker-0-0", 10911), ("demo-broker-0-0", 10909), ("demo-broker-0-0", 8080), ("demo-namesrv-0", 9876),
          ("demo-namesrv-0", 8081))  # fmt: skip
 # Columns as PORTS: docs/operations/kubernetes.md, below "networkPolicy: {enabled: true}" and below "allowFrom …".
@@ -48,7 +48,7 @@ def test_access_from_pods_matches_the_documented_matrix(
     spaces: Callable[..., Space], note: Callable[..., None]
 ) -> None:
     inside, outside = spaces("policies"), spaces("policies-far")
-    # Without a schedule no run begins, so no Spark operator is needed.
+    # Without a schedule no run starts, so no Spark operator is needed.
     inside.broker_ready(size=1, analytics={})
     assert inside.broker()["status"]["defaults"] == 2
     for name in ("demo-broker", "demo-namesrv", "demo-analytics"):
@@ -68,7 +68,7 @@ def test_access_from_pods_matches_the_documented_matrix(
 
 
 def _matrix(inside: Space, outside: Space, page: dict[str, tuple[bool, ...]], enforced: bool) -> dict[str, list[bool]]:
-    """What both clients meet, once it is as expected or the network had its time."""
+    """Return the access of both clients, once it is as expected or the network had enough time."""
     expected = {row: list(cells) if enforced else [True] * len(PORTS) for row, cells in page.items()}
     until = time.monotonic() + SETTLING_S
     while True:
@@ -82,7 +82,7 @@ def _matrix(inside: Space, outside: Space, page: dict[str, tuple[bool, ...]], en
 
 
 def _is_enforced(inside: Space, outside: Space) -> bool:
-    """A pod refuses a connection to a closed port itself; behind a policy that admits nobody it does not get to."""
+    """Return whether policies are enforced: without one, a connection to a closed port is refused by the pod itself."""
     address = outside.pod_ip(outside.client.name)
     assert _connect(inside, address, CLOSED_PORT) == "refused"
     outside.apply(DENY_ALL)

@@ -56,7 +56,7 @@ def test_api_server_rejects_invalid_specs_with_helpful_messages(
 
 def test_volumes_cannot_shrink_and_identities_cannot_change(operator: Operator, spaces: Callable[..., Space]) -> None:
     space = spaces("fixed", client=False)
-    # Paused: these are questions to the API server only.
+    # Paused: only the API server's validation is tested.
     space.apply(objects.broker(paused=True), objects.topic("orders"))
     space.wait_broker(lambda broker: broker.get("status"), "the operator has seen it")
     bound = {"status": {"volumes": {"smallest": "128Mi", "storageClassName": "standard"}}}
@@ -80,7 +80,7 @@ def test_invalid_setting_affects_no_running_pod_and_is_cleared_by_a_valid_one(
 ) -> None:
     space = spare()
     before = space.pod_uids()
-    # The API server cannot know RocketMQ's keys; the operator reads it as the broker would.
+    # The API server does not know RocketMQ's keys; the operator parses them as the broker would.
     space.apply_broker(config={"maxMessageSize": "many"})
     state = space.wait_condition("broker.delaymq.io", "demo", "Degraded", reason="InvalidConfig")
     assert "maxMessageSize" in state["message"], state["message"]

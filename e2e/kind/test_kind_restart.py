@@ -19,21 +19,21 @@ SENT_AFTERWARDS = 400
 LEVELS = f"{objects.LEVEL_OF['5s']},{objects.LEVEL_OF['10s']}"
 POD = "demo-broker-0-0"
 OVERDUE_WITHIN_S = 30.0
-"""From the process's start until the last overdue message is handed over. A second or two; more where other
-suites run.
+"""Time from the process's start until the last overdue message is delivered: a second or two, longer while other suites
+run.
 """
 
 
 @pytest.fixture(scope="module")
 def demo(lab: Lab, operator: Operator) -> Iterator[Space]:
-    """One Broker for the tests here, each with a topic of its own."""
+    """Provide one Broker for the tests here, each with its own topic."""
     space = lab.spare()
     yield space
     lab.remove(space)
 
 
 def _pending_thousands(space: Space, topic: str) -> Program:
-    """Thousands are acknowledged and pending, and more are in flight, each sent only once."""
+    """Start a producer: thousands are acknowledged and pending, and more are in flight, each sent only once."""
     space.apply(objects.topic(topic, queues=4))
     space.wait_condition("topic.delaymq.io", topic, "Ready", reason="InEveryGroup")
     producer = space.client.produce(
@@ -46,7 +46,7 @@ def _pending_thousands(space: Space, topic: str) -> Program:
 def _pod_away(
     space: Space, topic: str, take_away: Callable[[], None], note: Callable[..., None], **more: object
 ) -> None:
-    """Send, take the broker away, and judge: nothing lost, duplicated or early; overdue messages come immediately."""
+    """Send, stop the broker, and judge: nothing lost, duplicated or early; overdue messages delivered immediately."""
     producer = _pending_thousands(space, topic)
     before = space.pod(POD)
     sent_ms = int(time.time() * 1000)
@@ -63,8 +63,8 @@ def _pod_away(
     overdue_s = 0.0 if last_ms is None else max(0.0, (last_ms - started_ms) / 1000)
     assert overdue_s < OVERDUE_WITHIN_S
     on_time = sorted(verdict.lateness_of_due_after_ms(started_ms + 1000))
-    assert on_time, "nothing fell due after the restart: the test proves less than it says"
-    # The id by which a producer was answered before still finds its record, though the pod has another address now.
+    assert on_time, "nothing fell due after the restart, so the test proves too little"
+    # The ids returned to producers before still identify their records, although the pod's address has changed.
     first = next(send for send in sends if not send.failure)
     seen = space.client.ask("view", first.message_id, name_servers=space.name_servers())
     assert seen["keys"] == [first.key]
@@ -75,7 +75,7 @@ def _pod_away(
 
 
 def _wait_other_process(space: Space, before: dict[str, object]) -> None:
-    """The pod is ready, and its container is not the one of ``before``."""
+    """Wait until the pod is ready with a container other than that of ``before``."""
     old = before["status"]["containerStatuses"][0]["containerID"]  # type: ignore[index]
 
     def ask() -> bool:
@@ -96,8 +96,8 @@ def test_process_killed_by_sigkill_loses_no_delayed_message_and_delivers_none_tw
     demo: Space, note: Callable[..., None]
 ) -> None:
     _pod_away(demo, "killed", lambda: demo.kill_broker_process(POD), note)
-    # What the broker resumed is shown where a user looks for it. The file with the offsets is behind after a kill while
-    # messages fall due, and is put right from the log: forwards, never back.
+    # The status shows the resumed positions. After a kill while messages fall due, the file with the offsets is stale
+    # and is corrected from the log: forwards, never back.
     boot_id = demo.http(POD, "/api/v1/broker")["bootId"]
     broker = demo.wait_broker(
         lambda broker: broker["status"]["groups"][0]["resumed"]["bootId"] == boot_id, "the status tells of this process"
@@ -113,7 +113,7 @@ def test_restart_of_a_single_group_causes_only_a_short_gap(demo: Space, note: Ca
     demo.apply(objects.topic("gap", queues=4))
     demo.wait_condition("topic.delaymq.io", "gap", "Ready", reason="InEveryGroup")
     uid = demo.pod(POD)["metadata"]["uid"]
-    # Each message is sent once only: every failure is seen.
+    # Each message is sent only once, so every failure is counted.
     producer = demo.client.produce(
         topic="gap", name_servers=demo.name_servers(), run="gap", rate=100, levels=objects.LEVEL_OF["1s"], retries=0,
         timeout_ms=1000, at_most_s=90,

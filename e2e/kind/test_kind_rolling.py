@@ -18,7 +18,7 @@ BROKER = "broker.delaymq.io"
 LEVELS = "1,2"
 PYTHON_RATE = 100
 JAVA_RATE = 60
-# For a send with its retries. The client's three seconds can pass without a processor where other suites run too.
+# Time for a send with its retries. While other suites run, the client may get no processor for its default of 3 s.
 JAVA_TIMEOUT_MS = 15_000
 ROLL_TIMEOUT_S = 240
 
@@ -37,10 +37,10 @@ def test_invalid_image_stops_the_rollout_at_its_first_pod_and_a_valid_one_comple
     assert "no-such-image" in state["message"], state["message"]
     failing = [pod for pod in space.list("pods", "app.kubernetes.io/name=delaymq") if not _ready(pod)]
     assert len(failing) == 1, [pod["metadata"]["name"] for pod in failing]
-    # The only NameServer is not touched before another pod ran.
+    # The only NameServer is not changed until another pod has run.
     assert failing[0]["metadata"]["name"] == "demo-namesrv-trial-0"
     stays("all pods serve on", lambda: before.items() <= space.pod_uids().items(), for_s=5, every_s=0.5)
-    # The broker has noticed nothing, nor have its clients.
+    # Neither the broker nor its clients are affected.
     assert not producer.lines("failed"), producer.lines("failed")[:3]
     began = time.monotonic()
     space.patch(BROKER, "demo", {"spec": {"image": lab.images["broker"]}})
@@ -90,7 +90,7 @@ def test_rolling_update_of_two_groups_fails_no_send_and_loses_no_message(
         wait_until("both pods are new", rolled, timeout_s=ROLL_TIMEOUT_S, every_s=1)
         space.wait_broker_ready()
         rolled_s = time.monotonic() - began
-        # Some more, so that sends go to both again.
+        # Send some more, so that both brokers receive messages again.
         python.wait_lines("sent", len(python.lines("sent")) + 2 * PYTHON_RATE)
         counts = python.stop()
         java.stop_sending()

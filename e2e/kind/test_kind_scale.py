@@ -19,7 +19,7 @@ def test_broker_scales_out_by_a_group_and_removes_it_only_when_it_is_empty(
 ) -> None:
     space = spare()
     name_servers = space.name_servers()
-    # Long enough to see the refusal, short enough to see its end.
+    # Long enough to observe that removal is blocked, short enough to observe its end.
     space.apply(objects.levels("held", "15s"))
     space.patch(BROKER, "demo", {"spec": {"delayLevelConfigRef": {"name": "held"}}})
     space.wait_condition("delaylevelconfig.delaymq.io", "held", "Ready", reason="Applied")
@@ -36,7 +36,7 @@ def test_broker_scales_out_by_a_group_and_removes_it_only_when_it_is_empty(
     route = space.client.ask("route", "orders", name_servers=name_servers)
     assert sorted({broker for broker, _ in route["writable"]}) == ["demo-0", "demo-1"]
 
-    # A group that reads, and messages that wait, in both groups.
+    # Both groups have a consumer and pending messages.
     consumer = space.client.consume(topic="orders", group="readers", name_servers=name_servers, at_most_s=240)
     producer = space.client.produce(
         topic="orders", name_servers=name_servers, run="scale", count=200, rate=200, levels=1
@@ -46,7 +46,7 @@ def test_broker_scales_out_by_a_group_and_removes_it_only_when_it_is_empty(
     space.kubectl("scale", BROKER, "demo", "--replicas=1")
     blocked = space.wait_condition(BROKER, "demo", "ScaleInBlocked", status="True")
     assert "demo-1" in blocked["message"], blocked["message"]
-    # It takes no more messages meanwhile, and stays.
+    # In the meantime it accepts no more messages, and is kept.
     wait_until(
         "the surplus group is read-only for clients",
         lambda: {broker for broker, _ in space.client.ask("route", "orders", name_servers=name_servers)["writable"]}
@@ -56,7 +56,7 @@ def test_broker_scales_out_by_a_group_and_removes_it_only_when_it_is_empty(
     stays(
         "the surplus group runs while messages wait in it", lambda: space.find("pod", SURPLUS_POD), for_s=5, every_s=1
     )
-    # Held where it is, or it would be gone before its log is read.
+    # Reconciliation is paused: the log must be read before the group is removed.
     space.patch(BROKER, "demo", {"spec": {"paused": True}})
     verdict = space.judge_when_done("orders", producer.sends(), groups=2, timeout_s=60)
     space.patch(BROKER, "demo", {"spec": {"paused": False}})
@@ -70,7 +70,7 @@ def test_broker_scales_out_by_a_group_and_removes_it_only_when_it_is_empty(
     consumer.stop()
     assert {line[0] for line in consumer.lines("got")} == {send.key for send in producer.sends()}
     assert space.pod("demo-broker-0-0")["metadata"]["uid"] == first_uid
-    # Its volume is kept, for it may hold what nobody asked for yet.
+    # Its volume is kept, since it may contain unconsumed messages.
     assert space.find("pvc", f"store-{SURPLUS_POD}")
     brokers = space.client.ask("brokers", name_servers=name_servers)
     assert list(brokers) == ["demo-0"], brokers
@@ -89,14 +89,14 @@ def test_annotation_forces_removal_of_a_group_with_its_messages(
     ).result()
     space.kubectl("scale", BROKER, "demo", "--replicas=1")
     space.wait_condition(BROKER, "demo", "ScaleInBlocked", status="True")
-    # It names the size that it is meant for, so that one that was forgotten there says nothing later.
+    # The annotation names the intended size, so a forgotten one has no effect later.
     space.annotate(BROKER, "demo", "delaymq.io/force-scale-in=2")
     stays("another size is no leave", lambda: space.find("pod", SURPLUS_POD), for_s=3, every_s=1)
     began = time.monotonic()
     space.annotate(BROKER, "demo", "delaymq.io/force-scale-in=1")
     wait_until("the group goes", lambda: space.find("pod", SURPLUS_POD) is None, timeout_s=90, every_s=0.5)
     note(removed_after_s=time.monotonic() - began)
-    # Its volume is still there: a larger size brings its messages back.
+    # Its volume is kept, so scaling out again restores its messages.
     space.kubectl("scale", BROKER, "demo", "--replicas=2")
     space.wait_broker_ready()
     levels = space.http(SURPLUS_POD, "/api/v1/delay")["levels"]

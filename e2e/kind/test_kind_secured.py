@@ -25,11 +25,11 @@ EXAMPLE_PATH = REPOSITORY_PATH / "examples" / "kubernetes" / "broker-secured.yam
 BROKER, TOPIC = "broker.delaymq.io", "topic.delaymq.io"
 NAME = "shop"
 SERVER_NAME = f"{NAME}-namesrv"
-# Accounts as the example has them. The second may send to and read `orders`, for the group `billing`.
+# Accounts of the example. The second may send to and consume from `orders`, for the group `billing`.
 OPERATOR = {"accessKey": "delaymq-operator", "secretKey": "write-another-one"}
 ACCOUNT: dict[str, Any] = {"access_key": "orders-service", "secret_key": "and-another-one"}
 LATER = {"access_key": "later-account", "secret_key": "later-secret"}
-# The kubelet brings a changed Secret to a node when it looks at the pod next, about once a minute.
+# Kubelet updates a changed Secret when it next synchronises the pod, about once a minute.
 PROJECTED_S = 150.0
 CA_PATH = "/tmp/ca.crt"
 TLS = {"tls_ca": CA_PATH, "tls_server_name": SERVER_NAME}
@@ -41,7 +41,7 @@ def test_broker_with_accounts_and_certificate_serves_only_clients_that_have_them
     space = spaces("secured")
     rules, broker = _example()
     space.apply(broker, objects.topic("orders", broker=NAME, queues=4))
-    # Nothing is there of what it names, then not all of it: each is said, and no pod is made that could not start.
+    # First all Secrets are missing, then some: each is reported, and no pod is created that could not start.
     state = space.wait_condition(BROKER, NAME, "Degraded", reason="SecretMissing")
     assert "Secret shop-rules does not exist" in state["message"], state["message"]
     space.apply(_without_account(rules))
@@ -55,7 +55,7 @@ def test_broker_with_accounts_and_certificate_serves_only_clients_that_have_them
     space.apply(rules)
     space.wait_broker_ready(NAME)
     space.wait_condition(BROKER, NAME, "Degraded", reason="AsExpected")
-    # By its account the operator made the topic.
+    # The operator created the topic with its account.
     space.wait_condition(TOPIC, "orders", "Ready", reason="InEveryGroup")
     ready_s = time.monotonic() - began
     before = space.pod_uids(f"app.kubernetes.io/instance={NAME}")
@@ -66,7 +66,7 @@ def test_broker_with_accounts_and_certificate_serves_only_clients_that_have_them
     assert "No accessKey is configured" in _refusal(space)
     assert "No acl config for later-account" in _refusal(space, **LATER)
     assert "not trusted" in _refusal(space, **ACCOUNT, **TLS | {"tls_ca": _stranger(space, tmp_path)})
-    # Both Secrets change together.
+    # Both Secrets change at the same time.
     before_renewal = _shown_certificate(space)
     began = time.monotonic()
     space.apply(
@@ -117,7 +117,7 @@ def test_running_broker_is_unchanged_until_its_secrets_exist(
 
 
 def _example() -> list[dict[str, Any]]:
-    """The example, its Broker with the small sizes of the tests and one group."""
+    """Return the example, its Broker with the small sizes of the tests and one group."""
     rules, broker = yaml.safe_load_all(EXAMPLE_PATH.read_text())
     small = objects.broker(NAME)["spec"]
     return [rules, {**broker, "spec": small | broker["spec"] | {"size": 1}}]
@@ -151,7 +151,7 @@ def _put_file(space: Space, path: str, text: str) -> None:
 
 
 def _stranger(space: Space, folder: Path) -> str:
-    """Where the client finds an issuer that signed nothing."""
+    """Return the client's path of a CA certificate that signed nothing."""
     path = "/tmp/stranger.crt"
     _put_file(space, path, Authority(folder / "stranger", "stranger").certificate.read_text())
     return path
@@ -168,7 +168,7 @@ def _wait_message(space: Space, sentence: str) -> None:
 
 
 def _send_and_receive(space: Space, run: str, options: dict[str, str]) -> list[Sent]:
-    """What was sent, once all of it has arrived."""
+    """Return the sends, once all messages have arrived."""
     name_servers = space.name_servers(NAME)
     level = objects.LEVEL_OF["1s"]
     producer = space.client.produce(

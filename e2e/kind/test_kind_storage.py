@@ -83,7 +83,7 @@ def test_recreated_broker_finds_the_messages_of_the_deleted_one(
     back_s = time.monotonic() - began
     group = space.broker()["status"]["groups"][0]
     assert group["storeId"] == before["storeId"]
-    # Its address is the old one, so the ids that producers were given still work.
+    # Its address is unchanged, so the ids returned to producers are still valid.
     assert group["address"] == before["address"]
     first = next(send for send in producer.sends() if not send.failure)
     assert space.client.ask("view", first.message_id, name_servers=name_servers)["keys"] == [first.key]

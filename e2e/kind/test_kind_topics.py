@@ -36,7 +36,7 @@ def test_topic_follows_the_life_cycle_of_its_resource(spaces: Callable[..., Spac
     for name in ("orders", "kept"):
         space.wait_condition(TOPIC, name, "Ready", reason="InEveryGroup")
     queues("orders", 4, 4)
-    # More queues; then fewer: those taken away stay readable.
+    # More queues, then fewer: removed queues stay readable.
     space.apply(objects.topic("orders", queues=6))
     queues("orders", 6, 6)
     space.apply(objects.topic("orders", queues=3))
@@ -45,14 +45,14 @@ def test_topic_follows_the_life_cycle_of_its_resource(spaces: Callable[..., Spac
     assert "read" in state["message"], state["message"]
     space.apply(objects.topic("orders", queues=3, permission="ReadOnly"))
     queues("orders", 6, 0)
-    # A second resource for the same name waits, and takes over when the first is gone.
+    # A second resource with the same topic name waits, and takes over when the first is deleted.
     space.apply(objects.topic("again", topicName="orders", queues=5))
     conflict = space.wait_condition(TOPIC, "again", "Ready", reason="Conflict")
     assert "orders" in conflict["message"], conflict["message"]
     assert space.condition(TOPIC, "orders", "Ready")["reason"] == "InEveryGroup"
     changed_s = time.monotonic() - began
     space.kubectl("delete", TOPIC, "kept", "--timeout=30s")
-    assert route("kept"), "a Topic with Retain left nothing behind"
+    assert route("kept"), "the topic of a Topic with Retain was deleted"
     space.kubectl("delete", TOPIC, "again", "orders", "--timeout=30s")
     wait_until("the topic is gone for clients", lambda: route("orders") is None, timeout_s=30)
     note(changes_s=changed_s, conflict=conflict["message"])

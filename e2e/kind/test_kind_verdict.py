@@ -1,4 +1,4 @@
-"""Tests of these tests' judge: it reports lost, duplicated and early messages; no cluster is needed."""
+"""Tests of the judge: it detects lost, duplicated and early messages. They need no cluster."""
 
 import pytest
 from kind.verdict import Logged, Sent, Verdict, judge, longest_gap_s

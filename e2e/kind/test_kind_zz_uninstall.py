@@ -19,7 +19,7 @@ OWN_NAMESPACE = "delaymq-own"
 
 @pytest.fixture
 def without_operator(lab: Lab, operator: Operator) -> Iterator[Operator]:
-    """The cluster-wide operator is away, and comes back afterwards."""
+    """Remove the cluster-wide operator, and restore it afterwards."""
     operator.uninstall()
     yield operator
     operator.install()

@@ -1,6 +1,4 @@
-"""Soak tests of the broker (broker_soak.py) in a separate process: segments are rolled and deleted, and nothing is
-left behind.
-"""
+"""Soak tests of the broker (broker_soak.py) in a separate process: segments are rolled and deleted without leaks."""
 
 import json
 import subprocess
@@ -14,10 +12,10 @@ from harness.suite import enter_isolated
 SOAK = Path(__file__).with_name("broker_soak.py")
 SHORT_LIMIT_S, LONG_LIMIT_S = 400.0, 3_000.0
 SHORT_GROWTH_KIB = 16 * 1024
-"""Of RssAnon in a short run: more is no longer the allocator's play."""
+"""Maximum growth of RssAnon in a short run: the allocator's tolerance."""
 LONG_SLOPE_MIB_PER_MILLION = 1.0
 CONNECTION_LIMIT_KIB = 256
-"""Of one that sends and consumes."""
+"""Maximum of a connection that sends and consumes."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,7 +24,7 @@ def isolated_network() -> None:
 
 
 def soaked(limit_s: float, **options: int) -> dict[str, Any]:
-    """The figures of a run."""
+    """Return the figures of a run."""
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     command = [sys.executable, str(SOAK), *words]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
