@@ -98,7 +98,7 @@ def test_lite_pull_consumer_commits_and_its_group_is_reset(side: Side) -> None:
     assert "Exception" not in said, said
     with closing(side.bench(APP)) as after:
         again = after.lite_pull(topic, group=side.pollers, **FROM_FIRST)
-        until(lambda: b"polled" in [each.body for each in again.poll_until(1, timeout_s=LIMIT_S)], "it once more")
+        until(lambda: b"polled" in [each.body for each in again.poll_until(1, timeout_s=LIMIT_S)], "the redelivery")
 
 
 def test_request_gets_a_reply(side: Side) -> None:

@@ -179,5 +179,5 @@ def test_broker_returns_to_routes_when_its_drain_lease_expires(
     producer = clients.producer
     wait_until(lambda: len(producer.queue_ids(topic)) == 2 * QUEUES, "a route with both brokers")
     second.ask("drain", mode="withdraw", leaseMs=2_000)
-    wait_until(lambda: len(producer.queue_ids(topic)) == QUEUES, "a route with broker-a alone")
+    wait_until(lambda: len(producer.queue_ids(topic)) == QUEUES, "a route with broker-a only")
     wait_until(lambda: len(producer.queue_ids(topic)) == 2 * QUEUES, "a route with both brokers again")

@@ -223,9 +223,9 @@ def test_sends_that_waited_for_a_commit_log_write_are_rejected_as_page_cache_bus
         producer.send(topic, "before", queue_id=0)
     (folder / "write").touch()
     writing = first.submit(topic, "slow", queue_id=0)
-    wait_for(lambda: (folder / "write.waiting").exists(), "no write began")
+    wait_for(lambda: (folder / "write.waiting").exists(), "no write started")
     waiting = second.submit(topic, "late", queue_id=0)
-    wait_for(lambda: unread_bytes(cluster.listen_port), "the second send did not come")
+    wait_for(lambda: unread_bytes(cluster.listen_port), "the second send did not arrive")
     time.sleep(STANDSTILL_S)
     (folder / "write").unlink()
     assert writing.result(LIMIT_S)["status"] == "SEND_OK"
@@ -252,7 +252,7 @@ def test_consumer_stops_pulling_at_its_own_limits(clients: Workbench) -> None:
         lines = [line for line in text.splitlines() if line.startswith(topic) and "cachedMsgCount" in line]
         return int(re.findall(r"cachedMsgCount=(\d+)", lines[0])[0]) if lines else 0
 
-    wait_for(lambda: kept() > 1000, "the consumer does not read on to its limit")
+    wait_for(lambda: kept() > 1000, "the consumer does not reach its limit")
     time.sleep(1.0)
     # A pull is sent while at most 1,000 are cached, and returns at most 32.
     assert 1000 < kept() <= 1032

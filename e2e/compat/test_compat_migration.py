@@ -136,7 +136,7 @@ def test_delaymq_broker_takes_over_by_routes_and_hands_back(
     wait_until(lambda: len(producer.queue_ids(topic)) == 2 * QUEUES, "a route with both brokers")
     # RocketMQ's broker accepts no more sends; it can be read, and delivers its pending messages.
     clients.mqadmin("updateBrokerConfig", "-b", real.broker_address, "-k", "brokerPermission", "-v", "4")
-    wait_until(lambda: len(producer.queue_ids(topic)) == QUEUES, "a route for sends with broker-b alone")
+    wait_until(lambda: len(producer.queue_ids(topic)) == QUEUES, "a route for sends with broker-b only")
     moved: list[str] = []
 
     def goes_to_ours_only() -> bool:
@@ -145,7 +145,7 @@ def test_delaymq_broker_takes_over_by_routes_and_hands_back(
         return brokers == {"broker-b"}
 
     # RocketMQ's broker accepts sends until the producers have the new route.
-    wait_until(goes_to_ours_only, "sends to broker-b alone")
+    wait_until(goes_to_ours_only, "sends to broker-b only")
     wait_for_bodies(consumer, early + moved)
     wait_until(lambda: pending_of(clients, real) == 0, "nothing pending in RocketMQ's broker")
     # And back, in the opposite direction, with DelayMQ's own command.
@@ -161,7 +161,7 @@ def test_delaymq_broker_takes_over_by_routes_and_hands_back(
     # The administrator receives the new route before the producer; without the other broker in it, rejected sends fail.
     wait_until(goes_to_both, "sends to both brokers again")
     ours.ask("decommission", post=True)
-    wait_until(lambda: len(producer.queue_ids(topic)) == QUEUES, "a route for sends with broker-a alone")
+    wait_until(lambda: len(producer.queue_ids(topic)) == QUEUES, "a route for sends with broker-a only")
     back, brokers = send(producer, topic, "back")
     assert brokers == {"broker-a"}
     wait_for_bodies(consumer, last + back)
@@ -170,7 +170,7 @@ def test_delaymq_broker_takes_over_by_routes_and_hands_back(
         remaining = ours.ask("remaining")
         return bool(remaining["pendingDelays"] == 0 and remaining["unconsumedMessages"] == 0)
 
-    wait_until(is_empty, "nothing left in ours")
+    wait_until(is_empty, "nothing left in DelayMQ's broker")
     assert ours.process.stop(timeout_s=STOP_TIMEOUT_S) == 0
     assert bodies_of(consumer) == Counter(early + moved + last + back)
 

@@ -106,4 +106,4 @@ def test_clients_and_broker_survive_a_name_server_failure_and_reconnect(place: P
     assert producer.send(topic, "sent").status == "SEND_OK"
     place.namesrvs[0].start()
     first = place.clients[0]
-    until(lambda: first.admin.route(topic), "the broker at the NameServer that came back")
+    until(lambda: first.admin.route(topic), "the broker at the restarted NameServer")

@@ -44,7 +44,7 @@ def test_registrations_are_compressed_and_repeated_only_after_changes(sides: Sid
         assert {fields["compressed"] for fields in registered} == {"true"}
 
         asked_before = recorder.codes().count(QUERY_VERSION)
-        until(lambda: recorder.codes().count(QUERY_VERSION) > asked_before, "a question about the version")
+        until(lambda: recorder.codes().count(QUERY_VERSION) > asked_before, "a version query")
         time.sleep(0.5)  # if nothing changed, no registration follows
         assert recorder.codes().count(REGISTER) == len(registered)
         clients.admin.update_topic(topic, broker=broker.address, queues=6)
@@ -109,6 +109,6 @@ def test_broker_at_a_new_address_replaces_its_former_registration(against: str, 
         second = stack.enter_context(BrokerNode("ours", [namesrv.address], config=signing))
         found = until(
             lambda: clients.admin.route("TBW102")["brokerDatas"][0]["brokerAddrs"] == {"0": second.address},
-            "the new address alone",
+            "only the new address",
         )
         assert found

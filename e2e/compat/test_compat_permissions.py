@@ -66,5 +66,5 @@ def test_broker_permission_is_propagated_to_routes_and_restored(allowed: Workben
     assert refusal(lambda: consumer.pull(topic, 0, 0)) == NO_PERMISSION
     allowed.mqadmin(*change, "6")
     until(lambda: allowed.admin.route(topic)["queueDatas"][0]["perm"] == 6, "the permission in routes")
-    until(lambda: refusal(lambda: allowed.new_producer().send(topic, "o")) is None, "sends again")
+    until(lambda: refusal(lambda: allowed.new_producer().send(topic, "o")) is None, "an accepted send")
     assert consumer.pull(topic, 0, 2).messages[0].body == b"o"

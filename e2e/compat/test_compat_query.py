@@ -38,7 +38,7 @@ def test_keys_that_share_only_a_hash_code_are_not_found(clients: Workbench) -> N
     clients.producer.send(topic, "BB", keys="BB")
     clients.producer.send(topic, "Aa", keys="Aa")
     # RocketMQ's broker indexes keys after the response to the send.
-    found = until(lambda: clients.admin.query(topic, "Aa"), "the key was found")
+    found = until(lambda: clients.admin.query(topic, "Aa"), "the key")
     assert [m.body for m in found] == [b"Aa"]
 
 

@@ -201,7 +201,7 @@ def test_impossible_runs_fail_with_reason_and_message_and_leave_nothing_running(
             return True
         raise NotYetError(json.dumps(phases))
 
-    wait_until("no driver waits or runs any more", nothing_runs, timeout_s=60)
+    wait_until("no driver is pending or running", nothing_runs, timeout_s=60)
 
 
 # Sent messages, and the content of the store according to another reader.
@@ -261,7 +261,7 @@ def says(space: Space, name: str, sentence: str) -> None:
             return True
         raise NotYetError(message)
 
-    wait_until(f"the condition of {name} says {sentence}", told, timeout_s=DEADLINE_S)
+    wait_until(f"the condition of {name} contains {sentence!r}", told, timeout_s=DEADLINE_S)
 
 
 def assert_equals_the_store(space: Space, broker: Manifest, *, pending: int, delivered: int) -> None:

@@ -68,12 +68,12 @@ def test_levels_in_use_are_kept_until_their_last_broker_is_deleted(
     )
     state = space.wait_condition(LEVELS, "ours", "InUse", status="True")
     space.kubectl("delete", LEVELS, "ours", "--wait=false")
-    stays("used levels stay", lambda: space.find(LEVELS, "ours"), for_s=4, every_s=0.5)
+    stays("levels in use are kept", lambda: space.find(LEVELS, "ours"), for_s=4, every_s=0.5)
     space.kubectl("delete", BROKER, "one", "--wait=true")
-    stays("still used by the other", lambda: space.find(LEVELS, "ours"), for_s=3, every_s=0.5)
+    stays("levels used by the other Broker are kept", lambda: space.find(LEVELS, "ours"), for_s=3, every_s=0.5)
     began = time.monotonic()
     space.kubectl("delete", BROKER, "two", "--wait=true")
-    wait_until("the levels go", lambda: space.find(LEVELS, "ours") is None, timeout_s=30)
+    wait_until("the levels are deleted", lambda: space.find(LEVELS, "ours") is None, timeout_s=30)
     note(sentence=state["message"], gone_after_s=time.monotonic() - began)
 
 

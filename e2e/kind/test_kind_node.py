@@ -75,7 +75,7 @@ def test_broker_of_a_lost_node_returns_with_the_node_and_all_pending_messages(
     )  # fmt: skip
     began = time.monotonic()
     nodes.lose(home)
-    wait_until("the node is seen as lost", lambda: not _node_ready(lab, home), timeout_s=90, every_s=1)
+    wait_until("the node is reported as lost", lambda: not _node_ready(lab, home), timeout_s=90, every_s=1)
     noticed_s = time.monotonic() - began
     nodes.write_off(home)
 

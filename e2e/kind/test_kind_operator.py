@@ -88,7 +88,7 @@ def test_upgraded_operator_restarts_no_broker(
         up_to_date = space.condition(BROKER, "demo", "UpToDate")
     finally:
         operator.upgrade()
-    stays("nor by the way back", lambda: space.pod_uids() == before, for_s=3, every_s=0.5)
+    stays("no broker restarts after the downgrade", lambda: space.pod_uids() == before, for_s=3, every_s=0.5)
     note(upgraded_s=upgraded_s, restarts=0, up_to_date=f"{up_to_date.get('status')} {up_to_date.get('reason')}")
 
 

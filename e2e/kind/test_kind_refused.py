@@ -28,10 +28,10 @@ REFUSED = {
         objects.broker(nameServers={"replicas": 2, "addresses": ["a:9876"]}),
         "refers to existing NameServers",
     ),
-    "a name that does not fit": (objects.broker("b" * 41), "at most 40 characters"),
-    "a topic of the broker's own": (objects.topic("x", topicName="TBW102"), "is a system topic of the broker"),
+    "a name that is too long": (objects.broker("b" * 41), "at most 40 characters"),
+    "a system topic": (objects.topic("x", topicName="TBW102"), "is a system topic of the broker"),
     "a topic with a dot": (objects.topic("a.b"), "no dots"),
-    "a delay that is none": (objects.levels("l", "1s", "soon"), "use a value like 30s"),
+    "an invalid delay": (objects.levels("l", "1s", "soon"), "use a value like 30s"),
     "no delays": (objects.levels("l"), "spec.levels"),
 }  # fmt: skip
 
@@ -84,7 +84,7 @@ def test_invalid_setting_affects_no_running_pod_and_is_cleared_by_a_valid_one(
     space.apply_broker(config={"maxMessageSize": "many"})
     state = space.wait_condition("broker.delaymq.io", "demo", "Degraded", reason="InvalidConfig")
     assert "maxMessageSize" in state["message"], state["message"]
-    stays("the pods run on", lambda: space.pod_uids() == before, for_s=3, every_s=0.5)
+    stays("no pod restarts", lambda: space.pod_uids() == before, for_s=3, every_s=0.5)
     space.apply_broker(config={"maxMessageSize": "1048576"})
     broker = space.wait_broker(
         lambda broker: (

@@ -39,7 +39,7 @@ def test_invalid_image_stops_the_rollout_at_its_first_pod_and_a_valid_one_comple
     assert len(failing) == 1, [pod["metadata"]["name"] for pod in failing]
     # The only NameServer is not changed until another pod has run.
     assert failing[0]["metadata"]["name"] == "demo-namesrv-trial-0"
-    stays("all pods serve on", lambda: before.items() <= space.pod_uids().items(), for_s=5, every_s=0.5)
+    stays("no pod stops", lambda: before.items() <= space.pod_uids().items(), for_s=5, every_s=0.5)
     # Neither the broker nor its clients are affected.
     assert not producer.lines("failed"), producer.lines("failed")[:3]
     began = time.monotonic()

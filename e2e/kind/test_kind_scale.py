@@ -54,7 +54,10 @@ def test_broker_scales_out_by_a_group_and_removes_it_only_when_it_is_empty(
         timeout_s=30, every_s=1,
     )  # fmt: skip
     stays(
-        "the surplus group runs while messages wait in it", lambda: space.find("pod", SURPLUS_POD), for_s=5, every_s=1
+        "the surplus group runs while it has pending messages",
+        lambda: space.find("pod", SURPLUS_POD),
+        for_s=5,
+        every_s=1,
     )
     # Reconciliation is paused: the log must be read before the group is removed.
     space.patch(BROKER, "demo", {"spec": {"paused": True}})
@@ -62,7 +65,7 @@ def test_broker_scales_out_by_a_group_and_removes_it_only_when_it_is_empty(
     space.patch(BROKER, "demo", {"spec": {"paused": False}})
     verdict.assert_clean()
     began = time.monotonic()
-    wait_until("the empty group goes", lambda: space.find("pod", SURPLUS_POD) is None, timeout_s=90, every_s=1)
+    wait_until("the empty group is removed", lambda: space.find("pod", SURPLUS_POD) is None, timeout_s=90, every_s=1)
     in_s = time.monotonic() - began
     broker = space.wait_broker_ready()
     assert not condition(broker, "ScaleInBlocked") or condition(broker, "ScaleInBlocked")["status"] == "False"
@@ -91,10 +94,10 @@ def test_annotation_forces_removal_of_a_group_with_its_messages(
     space.wait_condition(BROKER, "demo", "ScaleInBlocked", status="True")
     # The annotation names the intended size, so a forgotten one has no effect later.
     space.annotate(BROKER, "demo", "delaymq.io/force-scale-in=2")
-    stays("another size is no leave", lambda: space.find("pod", SURPLUS_POD), for_s=3, every_s=1)
+    stays("an annotation with another size has no effect", lambda: space.find("pod", SURPLUS_POD), for_s=3, every_s=1)
     began = time.monotonic()
     space.annotate(BROKER, "demo", "delaymq.io/force-scale-in=1")
-    wait_until("the group goes", lambda: space.find("pod", SURPLUS_POD) is None, timeout_s=90, every_s=0.5)
+    wait_until("the group is removed", lambda: space.find("pod", SURPLUS_POD) is None, timeout_s=90, every_s=0.5)
     note(removed_after_s=time.monotonic() - began)
     # Its volume is kept, so scaling out again restores its messages.
     space.kubectl("scale", BROKER, "demo", "--replicas=2")

@@ -86,7 +86,7 @@ def test_broker_with_accounts_and_certificate_serves_only_clients_that_have_them
     verdict = space.judge_when_done("orders", sent, NAME)
     verdict.assert_clean()
     space.patch(BROKER, NAME, {"spec": {"config": {"fileReservedTime": "50"}}})
-    wait_until("the operator changes settings by its account", lambda: _reserved(space) == "50", timeout_s=60)
+    wait_until("the operator changes settings with its account", lambda: _reserved(space) == "50", timeout_s=60)
     stays("no pod restarts", lambda: space.pod_uids(f"app.kubernetes.io/instance={NAME}") == before, for_s=3)
     note(ready_s=ready_s, new_account_s=account_s, new_certificate_s=certificate_s, restarts=0, **verdict.figures())
 
@@ -99,7 +99,7 @@ def test_running_broker_is_unchanged_until_its_secrets_exist(
     space.apply_broker(accessControl={"secretName": "rules"}, tls={"secretName": "certificate"})
     state = space.wait_condition(BROKER, "demo", "Degraded", reason="SecretMissing")
     assert "Secret rules does not exist" in state["message"], state["message"]
-    stays("the pods run on", lambda: space.pod_uids() == before, for_s=3, every_s=0.5)
+    stays("no pod restarts", lambda: space.pod_uids() == before, for_s=3, every_s=0.5)
     began = time.monotonic()
     space.apply(
         _secret("rules", {"plain_acl.yml": _rules(ACCOUNT), **OPERATOR}),

@@ -11,11 +11,11 @@ import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.protocol.SerializeType;
 
-/** AclClientRPCHook: what signs the requests of a client that was started with credentials. */
+/** AclClientRPCHook: signs the requests of clients started with credentials. */
 final class Acl {
     private Acl() {}
 
-    /** The hook for credentials {accessKey, secretKey, securityToken}; null without them. */
+    /** Return the hook for credentials {accessKey, secretKey, securityToken}, or null without them. */
     static RPCHook hook(JSONObject request) {
         JSONObject credentials = request.getJSONObject("credentials");
         if (credentials == null) {
@@ -26,7 +26,7 @@ final class Acl {
             credentials.getString("securityToken")));
     }
 
-    /** The whole frame of a request with code, fields (name → text) and body (base64), signed; binary: its header. */
+    /** Return the signed frame of a request with code, fields (name → text) and body (base64); binary: header type. */
     static Object sign(JSONObject request) {
         RemotingCommand command = RemotingCommand.createRequestCommand(request.getIntValue("code"), null);
         HashMap<String, String> fields = new HashMap<>();

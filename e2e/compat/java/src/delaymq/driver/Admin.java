@@ -12,9 +12,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.protocol.body.Connection;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** DefaultMQAdminExt: what a program, not a person at mqadmin, asks of a broker. */
+/** DefaultMQAdminExt: requests that programs, rather than users of mqadmin, send to a broker. */
 final class Admin {
-    /** Its own 5 s are not enough for the first request of a broker on a machine that others use as well. */
+    /** Its default of 5 s is too short for the first request to a broker on a shared machine. */
     private static final long TIMEOUT_MS = 60_000;
 
     private final Clients clients;
@@ -30,7 +30,7 @@ final class Admin {
         return clients.started(request, admin, admin::shutdown, admin);
     }
 
-    /** By offset message id, or by unique id if topic is given. */
+    /** Return a message by offset message id, or by unique id if topic is given. */
     Object viewMessage(JSONObject request) throws Exception {
         DefaultMQAdminExt admin = clients.get(request, DefaultMQAdminExt.class);
         String messageId = request.getString("messageId");
@@ -89,7 +89,7 @@ final class Admin {
         return queues;
     }
 
-    /** The client ids of a group's connections. */
+    /** Return the client ids of a group's connections. */
     Object consumers(JSONObject request) throws Exception {
         DefaultMQAdminExt admin = clients.get(request, DefaultMQAdminExt.class);
         List<Object> clientIds = new ArrayList<>();

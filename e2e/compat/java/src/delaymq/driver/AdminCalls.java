@@ -19,7 +19,7 @@ import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** Any method of RocketMQ's administration API by its name, as dashboards and exporters call them. */
+/** Any method of RocketMQ's administration API by name, as dashboards and exporters call them. */
 final class AdminCalls {
     private final Clients clients;
 
@@ -28,8 +28,8 @@ final class AdminCalls {
     }
 
     /**
-     * Fields: client; method; arguments; api (call the API below DefaultMQAdminExt, which some tools reach through); types
-     * (simple names of the parameters, to choose between methods with as many).
+     * Fields: client; method; arguments; api (call the API below DefaultMQAdminExt, which some tools use); types
+     * (simple names of the parameters, to select an overload).
      */
     Object call(JSONObject request) throws Exception {
         DefaultMQAdminExt admin = clients.get(request, DefaultMQAdminExt.class);
@@ -87,7 +87,7 @@ final class AdminCalls {
         return value == null ? null : TypeUtils.cast(value, type, ParserConfig.getGlobalInstance());
     }
 
-    /** What JSON can hold; a map whose keys are objects becomes a list of pairs. */
+    /** Convert to JSON types; a map whose keys are objects becomes a list of pairs. */
     static Object plain(Object value) throws ReflectiveOperationException {
         if (value == null || value instanceof Number || value instanceof Boolean || value instanceof String) {
             return value;

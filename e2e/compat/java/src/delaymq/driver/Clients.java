@@ -7,7 +7,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 
-/** The clients that run, by the name that the test gave them. */
+/** Running clients, by the name given by the test. */
 final class Clients {
     private record Running(Object client, Runnable stop) {}
 
@@ -15,8 +15,8 @@ final class Clients {
     private final AtomicLong instances = new AtomicLong();
 
     /**
-     * Apply what all clients have in common. Each gets a client id of its own, so that two tests never share connections,
-     * unless the test asks for one (a consumer that comes back as itself).
+     * Apply the options common to all clients. Each has its own client id, so that tests never share connections,
+     * unless the test chooses the id (for a consumer that returns under the same id).
      */
     void configure(ClientConfig config, JSONObject request) {
         config.setNamesrvAddr(request.getString("namesrv"));
@@ -37,19 +37,19 @@ final class Clients {
         }
     }
 
-    /** keepConnections: a request that times out (a heartbeat after 3 s) does not close the connection that others wait on. */
+    /** keepConnections: a request that times out (a heartbeat after 3 s) does not close the connection of others. */
     static void keepConnections(JSONObject request, MQClientInstance instance) {
         if (request.getBooleanValue("keepConnections")) {
             instance.getNettyClientConfig().setClientCloseSocketIfTimeout(false);
         }
     }
 
-    /** Keep a started client under the request's name and answer its client id. */
+    /** Register a started client under the request's name and return its client id. */
     Object started(JSONObject request, Object client, Runnable stop, ClientConfig config) {
         String name = request.getString("client");
         if (running.putIfAbsent(name, new Running(client, stop)) != null) {
             stop.run();
-            throw new IllegalArgumentException("a client " + name + " runs already");
+            throw new IllegalArgumentException("a client " + name + " is already running");
         }
         return Map.of("clientId", config.buildMQClientId());
     }

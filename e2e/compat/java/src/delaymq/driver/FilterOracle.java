@@ -14,8 +14,8 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * What RocketMQ's own filter classes make of SQL92 expressions. They are the broker's, which the clients' class path
- * does not have, so they are loaded from the folder that a request names.
+ * Results of RocketMQ's own filter classes for SQL92 expressions. These classes belong to the broker and are not on the
+ * clients' class path, so they are loaded from a folder named in the request.
  */
 final class FilterOracle {
     private Method compile;
@@ -23,7 +23,7 @@ final class FilterOracle {
     private Method evaluate;
     private Constructor<?> newContext;
 
-    /** Fields: libraries, cases: [{expression, properties: [{..}, ..]}]. Answers: for each null, or what matched. */
+    /** Fields: libraries, cases: [{expression, properties: [{..}, ..]}]. Returns for each case the matches, or null. */
     synchronized Object evaluate(JSONObject request) throws Exception {
         if (compile == null) {
             load(new File(request.getString("libraries")));
@@ -53,7 +53,7 @@ final class FilterOracle {
         return matched;
     }
 
-    /** As the broker judges a message: whatever fails, or is no boolean, is no match. */
+    /** Return whether a message matches, as in the broker: an error or a non-boolean result is no match. */
     private boolean matches(Object compiled, Map<String, String> properties) throws Exception {
         try {
             return Boolean.TRUE.equals(evaluate.invoke(compiled, newContext.newInstance(properties)));
@@ -67,7 +67,7 @@ final class FilterOracle {
         for (File file : libraries.listFiles()) {
             jars.add(file.toURI().toURL());
         }
-        // Lives as long as this program.
+        // Never closed, since it is used until this program exits.
         @SuppressWarnings("resource")
         URLClassLoader loader = new URLClassLoader(jars.toArray(new URL[0]), getClass().getClassLoader());
         Class<?> filter = loader.loadClass("org.apache.rocketmq.filter.SqlFilter");

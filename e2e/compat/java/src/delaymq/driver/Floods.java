@@ -10,7 +10,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 
-/** Many asynchronous sends at once, and what became of them. */
+/** Many concurrent asynchronous sends, and their outcomes. */
 final class Floods {
     private static final long LIMIT_S = 60;
 
@@ -20,7 +20,7 @@ final class Floods {
         this.clients = clients;
     }
 
-    /** Fields: message, count. Answers how many ended as what: the send status, or code and first word of the remark. */
+    /** Fields: message, count. Returns counts by outcome: the send status, or code and first word of the remark. */
     Object send(JSONObject request) throws Exception {
         DefaultMQProducer producer = clients.get(request, DefaultMQProducer.class);
         int count = request.getIntValue("count");

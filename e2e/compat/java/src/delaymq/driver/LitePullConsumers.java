@@ -9,7 +9,7 @@ import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** DefaultLitePullConsumer: subscribed (queues shared in the group) or with assigned queues. */
+/** DefaultLitePullConsumer: subscribed (queues shared by the group) or with assigned queues. */
 final class LitePullConsumers {
     private final Clients clients;
 
@@ -17,7 +17,7 @@ final class LitePullConsumers {
         this.clients = clients;
     }
 
-    /** Fields: group; topic and expression to subscribe (sql: it is SQL92), or assign (queue ids of topic); autoCommit; from. */
+    /** Fields: group; topic and expression (sql: SQL92), or assign (queue ids of topic); autoCommit; from. */
     Object start(JSONObject request) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.getString("group"), Acl.hook(request));
         clients.configure(consumer, request);

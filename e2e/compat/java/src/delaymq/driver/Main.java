@@ -12,13 +12,13 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
 /**
- * RocketMQ's own clients by command: a JSON line in is a command, a JSON line out is its answer or an event.
+ * RocketMQ's own clients, controlled by JSON lines: each input line is a command, each output line a response or event.
  *
  * <p>In: {"id":1,"op":"producer.send",...}. Out: {"id":1,"result":...} or {"id":1,"error":{...}}, in any order, and
- * {"event":"message","client":"c",...}. Commands run side by side; the program ends when its input closes.
+ * {"event":"message","client":"c",...}. Commands run concurrently; the program exits when its input closes.
  */
 public final class Main {
-    /** What a command does: the answer is anything that JSON can hold. */
+    /** Implementation of a command; the result is any value that JSON can represent. */
     @FunctionalInterface
     interface Operation {
         Object run(JSONObject request) throws Exception;
@@ -106,10 +106,10 @@ public final class Main {
 
     public static void main(String[] arguments) throws Exception {
         PrintStream lines = System.out;
-        // Whatever a library prints must not end up between the answers.
+        // Output of libraries must not be mixed with responses.
         System.setOut(System.err);
         new Main(new Output(lines)).serve();
-        // Some client threads are no daemons; nothing is left to do once the commands end.
+        // Some client threads are not daemon threads; nothing is left to do when the commands end.
         Runtime.getRuntime().halt(0);
     }
 

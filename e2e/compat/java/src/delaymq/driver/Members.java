@@ -8,7 +8,7 @@ import java.util.Map;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** What DefaultMQAdminExt asks members of a group through their broker, and mqadmin has no command for. */
+/** Requests of DefaultMQAdminExt to members of a group, sent through their broker, for which mqadmin has no command. */
 final class Members {
     private final Clients clients;
 
@@ -16,7 +16,7 @@ final class Members {
         this.clients = clients;
     }
 
-    /** Fields: topic, group, member (a client id, all without it). Answers client id, queue and offset a line. */
+    /** Fields: topic, group, member (a client id; all without it). Returns lines of client id, queue and offset. */
     Object offsets(JSONObject request) throws Exception {
         DefaultMQAdminExt admin = clients.get(request, DefaultMQAdminExt.class);
         String member = request.containsKey("member") ? request.getString("member") : "";

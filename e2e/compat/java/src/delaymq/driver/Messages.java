@@ -13,7 +13,7 @@ import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Messages, queues and results to and from JSON, with nothing left out that a test may ask for. */
+/** Conversion of messages, queues and results from and to JSON, complete for the tests. */
 final class Messages {
     private Messages() {}
 
@@ -51,7 +51,7 @@ final class Messages {
         return result;
     }
 
-    /** A body that compression shrinks, but not to nothing. */
+    /** Return a body that compression shortens, but not to nothing. */
     private static byte[] filler(int size) {
         byte[] body = new byte[size];
         for (int i = 0; i < size; i++) {

@@ -15,7 +15,7 @@ import org.apache.rocketmq.tools.monitor.MonitorListener;
 import org.apache.rocketmq.tools.monitor.MonitorService;
 import org.apache.rocketmq.tools.monitor.UndoneMsgs;
 
-/** One round of what mqadmin startMonitoring does each minute, with its reports as the answer. */
+/** One round of mqadmin startMonitoring, which runs every minute, with its reports as result. */
 final class Monitoring {
     Object round(JSONObject request) throws Exception {
         Reports reports = new Reports();

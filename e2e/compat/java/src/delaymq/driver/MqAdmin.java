@@ -11,12 +11,12 @@ import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
-/** One mqadmin command, with what it printed as the answer. Commands take turns: each prints to the JVM's own output. */
+/** One mqadmin command, with its output as result. Commands run one at a time: each prints to the JVM's own output. */
 final class MqAdmin {
     private static final long ENDLESS_LIMIT_MS = 30_000;
     private static final long LOOK_MS = 20;
 
-    /** The names of all commands of these tools. */
+    /** Return the names of all commands of these tools. */
     synchronized Object names(JSONObject request) {
         Versions.commands().clear();
         MQAdminStartup.initCommand();
@@ -28,8 +28,8 @@ final class MqAdmin {
     }
 
     /**
-     * Fields: arguments; lines: interrupt the command when it has printed so many; home: the folder whose conf/tools.yml
-     * has the account that signs.
+     * Fields: arguments; lines: interrupt the command after this number of lines; home: the folder whose conf/tools.yml
+     * has the account for signatures.
      */
     synchronized Object run(JSONObject request) throws Exception {
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
@@ -39,7 +39,7 @@ final class MqAdmin {
         System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
         System.setErr(new PrintStream(complained, true, StandardCharsets.UTF_8));
         String[] arguments = request.getJSONArray("arguments").toArray(new String[0]);
-        // Some commands keep their clients in themselves, which is right for a process that runs one.
+        // Some commands keep their clients in fields, which suits a process that runs only one.
         Versions.commands().clear();
         try (Versions.Home home = new Versions.Home(request.getString("home"))) {
             if (request.containsKey("lines")) {

@@ -22,7 +22,7 @@ import org.apache.rocketmq.common.protocol.body.QueueTimeSpan;
 import org.apache.rocketmq.common.protocol.heartbeat.SubscriptionData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** DefaultMQAdminExt once more: what operators ask of groups and their members, and what was counted. */
+/** DefaultMQAdminExt: further requests about groups, their members and statistics. */
 final class Operators {
     private static final long TIMEOUT_MS = 15_000;
 
@@ -36,7 +36,7 @@ final class Operators {
         return clients.get(request, DefaultMQAdminExt.class);
     }
 
-    /** For what the administrator's client has no method for. */
+    /** Send requests for which the administration client has no method. */
     private MQClientAPIImpl calls(JSONObject request) {
         return MQClientManager.getInstance().getOrCreateMQClientInstance(admin(request)).getMQClientAPIImpl();
     }
@@ -61,7 +61,7 @@ final class Operators {
         return fields;
     }
 
-    /** By the id that names a place in the log, or by unique id if topic is given. */
+    /** Identify the message by offset message id, or by unique id if topic is given. */
     Object consumeDirectly(JSONObject request) throws Exception {
         String group = request.getString("group");
         String member = request.getString("member");
@@ -76,7 +76,7 @@ final class Operators {
         return Map.of("result", result.getConsumeResult().name(), "order", result.isOrder());
     }
 
-    /** Client id → queue id → offset; of all members, or of one. */
+    /** Return client id → queue id → offset, of all members or of one. */
     Object status(JSONObject request) throws Exception {
         Map<String, Object> members = new HashMap<>();
         calls(request).invokeBrokerToGetConsumerStatus(
@@ -123,7 +123,7 @@ final class Operators {
         return stats.getConsumeTps();
     }
 
-    /** Of all groups: group → topics' progress. */
+    /** Return group → progress by topic, of all groups. */
     Object brokerProgress(JSONObject request) throws Exception {
         ConsumeStatsList list =
             admin(request).fetchConsumeStatsInBroker(request.getString("broker"), false, TIMEOUT_MS);

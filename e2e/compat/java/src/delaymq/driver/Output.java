@@ -9,7 +9,7 @@ import java.util.Map;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 
-/** The lines that go out: answers and events, each written whole. */
+/** Output lines: responses and events, each written as a whole. */
 final class Output {
     private final PrintStream lines;
 
@@ -24,7 +24,7 @@ final class Output {
         write(line);
     }
 
-    /** The first exception of the chain that carries a response code tells the code; the text is the outermost one's. */
+    /** Write an error: the first response code in the chain of exceptions, and the outermost text. */
     void error(long id, Throwable error) {
         Map<String, Object> description = new HashMap<>();
         description.put("type", error.getClass().getSimpleName());

@@ -11,11 +11,11 @@ import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.message.Message;
 
-/** DefaultMQProducer: every way to send. */
+/** DefaultMQProducer: all kinds of sends. */
 final class Producers {
-    /** An asynchronous send answers by its own timeout; this only bounds a callback that never comes. */
+    /** An asynchronous send ends by its own timeout; this limit only applies if its callback is never called. */
     private static final long CALLBACK_LIMIT_S = 60;
-    /** RocketMQ's 3 s are less than a machine that others use stands still now and then. */
+    /** Shared machines occasionally stall for longer than RocketMQ's default of 3 s. */
     static final int PATIENT_MS = 15_000;
 
     private final Clients clients;
@@ -24,7 +24,7 @@ final class Producers {
         this.clients = clients;
     }
 
-    @SuppressWarnings("deprecation") // the way to the client's instance
+    @SuppressWarnings("deprecation") // gives access to the client's instance
     Object start(JSONObject request) throws Exception {
         DefaultMQProducer producer = create(request);
         clients.configure(producer, request);
@@ -47,7 +47,7 @@ final class Producers {
         return clients.started(request, producer, producer::shutdown, producer);
     }
 
-    /** compressType: ZLIB, LZ4 or ZSTD, which a producer takes from the properties of the program when it is made. */
+    /** compressType: ZLIB, LZ4 or ZSTD, which a producer reads from the system properties when it is created. */
     private static synchronized DefaultMQProducer create(JSONObject request) {
         if (request.containsKey("compressType")) {
             System.setProperty(MixAll.MESSAGE_COMPRESS_TYPE, request.getString("compressType"));

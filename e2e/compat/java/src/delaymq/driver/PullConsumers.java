@@ -9,7 +9,7 @@ import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** DefaultMQPullConsumer: one pull at a time, at any offset, waiting or not. */
+/** DefaultMQPullConsumer: one pull at a time, from any offset, with or without long polling. */
 @SuppressWarnings("deprecation")
 final class PullConsumers {
     private final Clients clients;
@@ -29,7 +29,7 @@ final class PullConsumers {
         return clients.started(request, consumer, consumer::shutdown, consumer);
     }
 
-    /** Fields: topic, queueId, expression, offset, maxCount, wait (a long poll), sql (the expression is SQL92; no long poll then). */
+    /** Fields: topic, queueId, expression, offset, maxCount, wait (a long poll), sql (SQL92, no long poll). */
     Object pull(JSONObject request) throws Exception {
         DefaultMQPullConsumer consumer = clients.get(request, DefaultMQPullConsumer.class);
         MessageQueue queue = Messages.queue(request);
@@ -68,7 +68,7 @@ final class PullConsumers {
         return null;
     }
 
-    /** Pull the message at an offset and send it back with a delay level (negative: straight to the dead letters). */
+    /** Pull the message at an offset and send it back with a delay level (negative: to the dead-letter queue). */
     Object sendBack(JSONObject request) throws Exception {
         DefaultMQPullConsumer consumer = clients.get(request, DefaultMQPullConsumer.class);
         MessageQueue queue = Messages.queue(request);

@@ -10,7 +10,7 @@ import org.apache.rocketmq.common.protocol.header.PullMessageRequestHeader;
 import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
-/** To which broker consumers send their pulls, and which one they mean to ask next. */
+/** Brokers to which consumers send their pulls, and the one intended for the next pull. */
 @SuppressWarnings("deprecation")
 final class PullTargets {
     private final Clients clients;
@@ -20,7 +20,7 @@ final class PullTargets {
         this.clients = clients;
     }
 
-    /** The hook for a consumer: it notes the pulls of one with recordPulls, and signs for one with credentials. */
+    /** Return the hook of a consumer: it records pulls with recordPulls, and signs requests with credentials. */
     RPCHook hook(JSONObject request) {
         if (!request.getBooleanValue("recordPulls")) {
             return Acl.hook(request);
@@ -41,12 +41,12 @@ final class PullTargets {
         };
     }
 
-    /** All pulls so far of a consumer that was started with recordPulls: address, topic, offset. */
+    /** Return all pulls so far of a consumer started with recordPulls: address, topic, offset. */
     Object pulls(JSONObject request) {
         return pulls.get(request.getString("client"));
     }
 
-    /** Broker id that a pull consumer means to ask next for a queue: what the last answer suggested. */
+    /** Return the broker id for the next pull of a queue, as suggested by the last response. */
     Object next(JSONObject request) {
         return clients.get(request, DefaultMQPullConsumer.class).getDefaultMQPullConsumerImpl().getPullAPIWrapper()
             .recalculatePullFromWhichNode(Messages.queue(request));

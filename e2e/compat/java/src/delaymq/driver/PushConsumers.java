@@ -14,9 +14,9 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
-/** DefaultMQPushConsumer whose listener reports each message and fails as often as it was told. */
+/** DefaultMQPushConsumer whose listener reports each message and fails as often as configured. */
 final class PushConsumers {
-    /** A listener that reported a message ends before the offsets are stored at shutdown. */
+    /** Time for a listener that reported a message to return, before shutdown stores the offsets. */
     private static final long LISTENER_END_LIMIT_MS = 2000;
 
     private final Clients clients;
@@ -31,10 +31,9 @@ final class PushConsumers {
 
     /**
      * Fields: group; subscriptions topic → tag expression; sql (they are SQL92); orderly; broadcasting; from (a
-     * ConsumeFromWhere); timestamp
-     * (yyyyMMddHHmmss); maxReconsumeTimes; threads; failTimes (a message is refused while its reconsumeTimes is below);
-     * retryLevel (delayLevelWhenNextConsume); suspendMs (how long an orderly queue waits after a failure); trace and
-     * traceTopic (message trace); recordPulls (note to which broker each pull goes).
+     * ConsumeFromWhere); timestamp (yyyyMMddHHmmss); maxReconsumeTimes; threads; failTimes (a message fails while its
+     * reconsumeTimes is below); retryLevel (delayLevelWhenNextConsume); suspendMs (pause of an orderly queue after a
+     * failure); trace and traceTopic (message trace); recordPulls (record the broker of each pull).
      */
     Object start(JSONObject request) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(

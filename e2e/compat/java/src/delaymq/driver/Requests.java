@@ -22,7 +22,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Requests and replies: a producer that asks, and a consumer that replies through a producer of its own. */
+/** Requests and replies: a producer that sends requests, and a consumer that replies through its own producer. */
 final class Requests {
     private static final long REPLY_TIMEOUT_MS = 3000;
     private static final long CALLBACK_LIMIT_S = 60;
@@ -42,7 +42,7 @@ final class Requests {
         this.output = output;
     }
 
-    /** Fields: message, timeoutMs, callback (asks by callback instead of waiting). Answers the reply. */
+    /** Fields: message, timeoutMs, callback (use a callback instead of waiting). Returns the reply. */
     Object request(JSONObject request) throws Exception {
         DefaultMQProducer producer = clients.get(request, DefaultMQProducer.class);
         Message message = Messages.toSend(request.getJSONObject("message"));
@@ -118,7 +118,7 @@ final class Requests {
         return outcome;
     }
 
-    /** How the replies ended so far. */
+    /** Return the outcomes of the replies so far. */
     Object outcomes(JSONObject request) {
         return new ArrayList<>(clients.get(request, Replier.class).outcomes());
     }

@@ -12,7 +12,7 @@ import org.apache.rocketmq.common.protocol.RequestCode;
 import org.apache.rocketmq.common.protocol.header.ConsumerSendMsgBackRequestHeader;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
-/** What consumers do with failed messages, one step at a time, so that a test sees each answer. */
+/** Handling of failed messages by consumers, in single steps, so that a test receives each response. */
 @SuppressWarnings("deprecation")
 final class Retries {
     private static final long TIMEOUT_MS = 10_000;
@@ -24,7 +24,7 @@ final class Retries {
     }
 
     /**
-     * What a consumer sends to its own retry topic, when its send-back failed or when it is orderly and at its limit.
+     * Send to the consumer's own retry topic, as after a failed send-back, or by an orderly consumer at its limit.
      * Fields: group, body, reconsumeTimes, maxReconsumeTimes, delayLevel, originTopic.
      */
     Object sendOwn(JSONObject request) throws Exception {
@@ -40,7 +40,7 @@ final class Retries {
         return Messages.toJson(producer.send(message));
     }
 
-    /** A send-back as it goes over the wire; fields: address, group, offset, delayLevel, maxReconsumeTimes, unitMode. */
+    /** Send a message back as on the wire; fields: address, group, offset, delayLevel, maxReconsumeTimes, unitMode. */
     Object sendBack(JSONObject request) throws Exception {
         DefaultMQPullConsumer consumer = clients.get(request, DefaultMQPullConsumer.class);
         ConsumerSendMsgBackRequestHeader header = new ConsumerSendMsgBackRequestHeader();

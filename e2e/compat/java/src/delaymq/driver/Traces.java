@@ -11,11 +11,11 @@ import org.apache.rocketmq.client.trace.TraceBean;
 import org.apache.rocketmq.client.trace.TraceContext;
 import org.apache.rocketmq.client.trace.TraceDataEncoder;
 
-/** RocketMQ's own reader of traces. */
+/** RocketMQ's own decoder of traces. */
 final class Traces {
     private Traces() {}
 
-    /** Fields: body, of a message of the trace topic. Answers what RocketMQ's client reads in it. */
+    /** Fields: body, of a message of the trace topic. Returns the traces decoded by RocketMQ's client. */
     static Object decode(JSONObject request) {
         String text = new String(Base64.getDecoder().decode(request.getString("body")), StandardCharsets.UTF_8);
         List<Object> found = new ArrayList<>();

@@ -19,10 +19,10 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * TransactionMQProducer with a listener that answers by the message's property `script`.
+ * TransactionMQProducer with a listener whose results are in the message's property `script`.
  *
- * <p>A letter an answer: C commit, R rollback, U unknown, X an exception. The first is that of the local transaction,
- * the next those of the checks; the last one goes for all further checks. Each check is an event of the producer.
+ * <p>One letter per result: C commit, R rollback, U unknown, X an exception. The first is that of the local
+ * transaction, the others those of the checks; the last one is repeated. Each check is an event of the producer.
  */
 final class Transactions {
     private static final String SCRIPT = "script";
@@ -66,7 +66,7 @@ final class Transactions {
                 case 'R':
                     return LocalTransactionState.ROLLBACK_MESSAGE;
                 case 'X':
-                    throw new IllegalStateException("the local transaction failed, as the script says");
+                    throw new IllegalStateException("the local transaction failed, as scripted");
                 default:
                     return LocalTransactionState.UNKNOW;
             }
@@ -82,7 +82,7 @@ final class Transactions {
         return clients.started(request, producer, producer::shutdown, producer);
     }
 
-    /** Fields: message, script. Answers the send's result, the local state and the transaction's id. */
+    /** Fields: message, script. Returns the send's result, the local state and the transaction's id. */
     Object send(JSONObject request) throws Exception {
         Message message = Messages.toSend(request.getJSONObject("message"));
         message.putUserProperty(SCRIPT, request.getString(SCRIPT));
@@ -94,7 +94,7 @@ final class Transactions {
         return fields;
     }
 
-    /** Fields: message, properties that only the client itself may set. Sends a half message and does not end it. */
+    /** Fields: message, properties that otherwise only the client sets. Sends a half message without ending it. */
     Object prepare(JSONObject request) throws Exception {
         DefaultMQProducer producer = clients.get(request, DefaultMQProducer.class);
         Message message = Messages.toSend(request.getJSONObject("message"));
@@ -104,8 +104,8 @@ final class Transactions {
         return Messages.toJson(producer.send(message));
     }
 
-    /** Ends a transaction and waits for the answer, which the client itself never does. Answers code and remark. */
-    @SuppressWarnings("deprecation") // the client has no other way to its connections
+    /** End a transaction and wait for the response, which the client itself never does. Returns code and remark. */
+    @SuppressWarnings("deprecation") // the only access to the client's connections
     Object end(JSONObject request) throws Exception {
         DefaultMQProducer producer = clients.get(request, DefaultMQProducer.class);
         EndTransactionRequestHeader header = new EndTransactionRequestHeader();
@@ -124,7 +124,7 @@ final class Transactions {
         return fields;
     }
 
-    /** Fields: client (an admin), offsetMsgId. Has producers asked about a half message again. */
+    /** Fields: client (an admin), offsetMsgId. Resume the checks of a half message. */
     Object resume(JSONObject request) throws Exception {
         DefaultMQAdminExt admin = clients.get(request, DefaultMQAdminExt.class);
         return Versions.resumeCheckHalfMessage(admin, request.getString("offsetMsgId"));

@@ -10,7 +10,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
-/** What RocketMQ 5 calls otherwise: src5 has the same class for it. */
+/** Calls that differ in RocketMQ 5, for which src5 has a class of the same name. */
 final class Versions {
     private Versions() {}
 
@@ -20,18 +20,18 @@ final class Versions {
         }
     }
 
-    /** mqadmin's commands, which it adds to this list at each start. */
+    /** mqadmin's commands, which it appends to this list at each start. */
     static List<SubCommand> commands() {
         return Startup.commands();
     }
 
-    /** Where mqadmin is installed, until it is closed; null: where the JVM's properties say. */
+    /** mqadmin's installation folder until it is closed; null: as in the JVM's properties. */
     static final class Home implements AutoCloseable {
         private final Field field;
         private final Object before;
 
         Home(String path) throws ReflectiveOperationException {
-            // mqadmin looks once where it was installed; here several installations share a process.
+            // mqadmin reads its installation folder only once; here several installations share a process.
             field = MQAdminStartup.class.getDeclaredField("rocketmqHome");
             field.setAccessible(true);
             before = field.get(null);
@@ -40,7 +40,7 @@ final class Versions {
             }
         }
 
-        /** What signs its commands; null: mqadmin reads conf/tools.yml itself. */
+        /** Return the hook that signs its commands; null: mqadmin reads conf/tools.yml itself. */
         RPCHook hook() {
             return null;
         }
@@ -51,7 +51,7 @@ final class Versions {
         }
     }
 
-    /** By offset message id. */
+    /** Return a message by offset message id. */
     static MessageExt viewMessage(DefaultMQAdminExt admin, String messageId) throws Exception {
         return admin.viewMessage(messageId);
     }

@@ -12,9 +12,9 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
-/** In place of the class of the same name in src, with RocketMQ 5's calls. */
+/** Replacement of the class of the same name in src, with RocketMQ 5's calls. */
 final class Versions {
-    /** It needs a topic, which a broker of 4.9 does not read. */
+    /** Topic for requests that require one, which a broker of 4.9 ignores. */
     private static final String ANY_TOPIC = "any";
 
     private Versions() {}
@@ -29,7 +29,7 @@ final class Versions {
         return Startup.commands();
     }
 
-    /** The folder of mqadmin is a constant here, but the hook may be given. */
+    /** The folder of mqadmin is a constant in this version, but the hook can be passed. */
     static final class Home implements AutoCloseable {
         private final String path;
 
