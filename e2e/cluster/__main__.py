@@ -18,10 +18,10 @@ from cluster.paths import DAEMON_RUN_PATH, cache_path
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m cluster", description="Real Kubernetes clusters for tests.")
     commands = parser.add_subparsers(dest="command", required=True)
-    building = commands.add_parser("build", help="build what clusters need here, once")
+    building = commands.add_parser("build", help="build the parts of clusters that are missing")
     building.add_argument("names", nargs="*", help=f"only these: {', '.join(build.ALL)}")
     building.add_argument("--keep-go-cache", action="store_true", help="keep what makes the next build faster (7 GB)")
-    commands.add_parser("up", help="start Docker where none answers")
+    commands.add_parser("up", help="start Docker unless it is running")
     commands.add_parser("images", help="build the product's images and print their tags")
     creating = commands.add_parser("create", help="create a cluster and print how to use it")
     creating.add_argument("name")
@@ -29,10 +29,10 @@ def main() -> int:
     creating.add_argument("--load", action="store_true", help="also build the images and load them")
     deleting = commands.add_parser("delete", help="delete a cluster")
     deleting.add_argument("name")
-    stopping = commands.add_parser("down", help="delete our clusters, stop our Docker, put the machine back")
-    stopping.add_argument("--force", action="store_true", help="also when another run uses it")
-    commands.add_parser("status", help="what is built, what runs")
-    cleaning = commands.add_parser("clean", help="remove what is built and not of this checkout, and Go's caches")
+    stopping = commands.add_parser("down", help="delete our clusters, stop our Docker daemon, restore the machine")
+    stopping.add_argument("--force", action="store_true", help="even if another run uses it")
+    commands.add_parser("status", help="show what is built and what runs")
+    cleaning = commands.add_parser("clean", help="remove artifacts that this checkout does not need, and Go's caches")
     cleaning.add_argument("--all", action="store_true", help="remove the whole cache, after down")
     arguments = parser.parse_args()
     # Output that concerns a concurrent run must appear immediately, through a pipe too.
@@ -64,7 +64,9 @@ def _up(arguments: argparse.Namespace) -> None:
     daemon = dockerd.up()
     modes.choose(daemon)
     print(
-        "the machine's Docker is used" if not daemon.own else f"Docker runs: DOCKER_HOST=unix://{dockerd.SOCKET_PATH}"
+        "the machine's own Docker is used"
+        if not daemon.own
+        else f"Docker is running: DOCKER_HOST=unix://{dockerd.SOCKET_PATH}"
     )
 
 
@@ -113,12 +115,12 @@ def _status(arguments: argparse.Namespace) -> None:
     daemon = dockerd.current()
     if daemon is None:
         left = machine.recall() is not None
-        print(f"Docker: none answers{f', but {DAEMON_RUN_PATH} speaks of one: run down' if left else ''}")
+        print(f"Docker: not running{f', but {DAEMON_RUN_PATH} has the state of a daemon: run down' if left else ''}")
     else:
-        print(f"Docker: {'ours' if daemon.own else 'this machine has one'}")
+        print(f"Docker: {'started by these tests' if daemon.own else 'that of the machine'}")
         print(f"  node image: {'loaded' if daemon.has_image(node_image.TAG) else 'not loaded'}")
         print(f"  clusters: {', '.join(_clusters()) or 'none'}")
-    print(f"clusters can be made here: {modes.why_not() or 'yes'}")
+    print(f"clusters can be created here: {modes.why_not() or 'yes'}")
 
 
 def _clusters() -> list[str]:

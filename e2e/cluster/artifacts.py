@@ -134,7 +134,7 @@ def builds_lock_path() -> Path:
 
 def building(log: Log) -> AbstractContextManager[None]:
     """Protect files shared by builds from removal during the block."""
-    return locked(builds_lock_path(), log, what="another run that removes what builds share", shared=True)
+    return locked(builds_lock_path(), log, what="another run that removes shared files of builds", shared=True)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ ALL = {artifact.name: artifact for artifact in (*ORDINARY, *DEBIAN_ROOTS)}
 
 # Earlier versions created scratch folders outside of drafts, without a lock; no build takes this long.
 SCRATCH_UNUSED_AFTER_S = 24 * 3600
-ANOTHER_BUILDS = "another run builds: wait until it ends"
+ANOTHER_BUILDS = "another run is building: wait until it ends"
 
 
 def build(names: Sequence[str] = (), *, log: Log = print, keep_go_cache: bool = False) -> None:
@@ -64,10 +64,10 @@ def build(names: Sequence[str] = (), *, log: Log = print, keep_go_cache: bool = 
         others = [artifact for artifact in wanted if artifact not in DEBIAN_ROOTS]
         beside(*(partial(_obtain, parts, log) for parts in (others, roots) if parts))
     state = f"built in {time.monotonic() - started:.0f} s" if missing else "nothing was missing"
-    log(f"all {len(wanted)} parts are there, {state}: {artifacts_path()}")
+    log(f"all {len(wanted)} parts are available, {state}: {artifacts_path()}")
     # The cache of another user is left to that user.
     if os.access(cache_path(), os.W_OK) and not tidy(log, keep_go_cache=keep_go_cache):
-        log("another run builds: Go's caches stay until its end")
+        log("another run is building: Go's caches are kept until it ends")
 
 
 def _obtain(parts: Sequence[Artifact], log: Log) -> None:
@@ -102,13 +102,13 @@ def tidy(log: Log = print, *, keep_go_cache: bool = False, unused_after_s: float
         artifacts.remove_remains(cache_path())
         wanted = {artifact.path.name for artifact in ALL.values()}
         if removed := artifacts.remove_unused(wanted, unused_after_s=unused_after_s):
-            log(f"removed what was not used for long: {', '.join(removed)}")
+            log(f"removed long unused artifacts: {', '.join(removed)}")
         for scratch in artifacts_path().glob(".scratch-*"):
             if time.time() - scratch.stat().st_mtime > SCRATCH_UNUSED_AFTER_S:
                 artifacts.remove_draft(scratch)
         if not keep_go_cache and go_path().exists():
             artifacts.remove_at_once(go_path())
-            log("removed Go's modules and compiled packages: only a build needs them")
+            log("removed Go's modules and compiled packages, which only builds need")
     return True
 
 

@@ -91,11 +91,11 @@ def down(log: Log = print, *, force: bool = False) -> bool:
                 fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if not force:
-                    log("another run still uses Docker: it stays")
+                    log("another run still uses Docker: it keeps running")
                     return False
         started = time.monotonic()
         _remove_remains(log)
-        log(f"Docker stopped, the machine put back, in {time.monotonic() - started:.1f} s")
+        log(f"Docker stopped and the machine restored in {time.monotonic() - started:.1f} s")
     return True
 
 
@@ -113,12 +113,12 @@ def why_not() -> str | None:
     if _answers() or ordinary():
         return None
     if os.uname().sysname != "Linux":
-        return "no Docker daemon answers: start Docker"
+        return "no Docker daemon is running: start Docker"
     if os.geteuid() != 0:
-        return "no Docker daemon answers, and only root can start one: start Docker, or run as root"
+        return "no Docker daemon is running, and only root can start one: start Docker, or run this as root"
     missing = requirements.missing_packages(requirements.DAEMON_PROGRAMS)
     if missing and shutil.which("apt-get") is None:
-        return f"no Docker daemon answers, and to start one these are missing: {', '.join(missing)}; install Docker"
+        return f"no Docker daemon is running, and these are missing to start one: {', '.join(missing)}; install Docker"
     return None
 
 

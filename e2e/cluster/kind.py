@@ -87,7 +87,7 @@ class Cluster:
         mode = modes.choose(daemon, log)
         made = cls(name, daemon, modes.program_folders(mode, log), log, lock)
         if made._exists():
-            log(f"{made.kind_name}: deleting what a former run left")
+            log(f"{made.kind_name}: deleting the cluster left by an earlier run")
             made._delete()
         started = time.monotonic()
         log(f"{made.kind_name}: creating 1+{workers} nodes of {mode.node_image}")

@@ -84,6 +84,6 @@ def why_not() -> str | None:
     if ordinary() is not None and os.environ.get(NODE_IMAGE_VARIABLE) != BUILT:
         missing = [name for name in ("kind", "kubectl", "helm") if shutil.which(name) is None]
         if missing and (reason := programs.why_no_go()):
-            return f"{', '.join(missing)} cannot be found: install them, or to build them: {reason}"
+            return f"{', '.join(missing)} cannot be found: install them; they cannot be built, since {reason}"
         return None
     return requirements.why_no_build()

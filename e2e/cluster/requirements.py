@@ -41,10 +41,10 @@ def install(programs: dict[str, str], log: Log) -> None:
 def why_no_build() -> str | None:
     """Return why the node image cannot be built here, otherwise None."""
     if sys.platform != "linux":
-        return "the node image can be built on Linux only"
+        return "the node image can be built only on Linux"
     if os.geteuid() != 0:
-        return "the node image can be built by root only"
+        return "only root can build the node image"
     missing = missing_packages(BUILD_PROGRAMS | DAEMON_PROGRAMS)
     if missing and shutil.which("apt-get") is None:
-        return f"missing programs of {', '.join(missing)}, and there is no apt-get to install them"
+        return f"missing packages: {', '.join(missing)}; install them (apt-get cannot be found here)"
     return why_no_go()

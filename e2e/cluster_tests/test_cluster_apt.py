@@ -252,7 +252,7 @@ def test_interrupted_installation_is_completed_first(machine: Machine) -> None:
     (machine.folder / "interrupted").write_text("")
     machine.install()
     assert not machine.missing()
-    assert "completing an installation that was interrupted" in machine.said
+    assert "completing an interrupted installation" in machine.said
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_shared_go_caches_are_kept_until_the_last_build_ends(parts: Callable[...
     said: list[str] = []
     build.build(["quick"], log=said.append)
     assert (go_path() / "build").exists()
-    assert said[-1] == "another run builds: Go's caches stay until its end"
+    assert said[-1] == "another run is building: Go's caches are kept until it ends"
     go_on.set()
     slow.join(LIMIT_S)
     assert not go_path().exists()
@@ -195,7 +195,7 @@ def test_nothing_is_removed_while_another_run_builds(parts: Callable[..., None])
     other.obtain(quiet)
     with artifacts.building(quiet):
         assert not build.tidy(quiet, unused_after_s=0)
-        with pytest.raises(ClusterError, match="another run builds"):
+        with pytest.raises(ClusterError, match="another run is building"):
             build.clean_all(quiet)
         assert other.made
     assert build.tidy(quiet, unused_after_s=0)
@@ -224,7 +224,7 @@ def test_build_waits_while_another_run_removes_shared_caches() -> None:
     assert removing.wait(LIMIT_S)
     Artifact("part", (), make_nothing).obtain(log)
     other.join(LIMIT_S)
-    assert said[0] == "waiting for another run that removes what builds share"
+    assert said[0] == "waiting for another run that removes shared files of builds"
 
 
 def test_finished_part_in_cache_of_another_user_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +276,7 @@ def test_java_libraries_being_downloaded_by_another_run_are_downloaded_once(
     assert java._made_once(entry, make).is_dir()
     first.join(LIMIT_S)
     assert len(made) == 1
-    assert said == ["waiting for another run that gets Java libraries ready"]
+    assert said == ["waiting for another run that prepares Java libraries"]
 
 
 def said_by_the_second(call: Callable[[Log], object], entered: threading.Event, go_on: threading.Event) -> list[str]:

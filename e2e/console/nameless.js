@@ -1,4 +1,4 @@
-// What a screen reader could not name on the page, or would name twice: a list of sentences and elements.
+// Controls that a screen reader cannot name, or would name twice: a list of sentences and elements.
 () => {
   const nameOf = (element) => {
     const by = element.getAttribute("aria-labelledby");

@@ -72,7 +72,7 @@ def run(cluster: Cluster, load: LoadProgram, plan: Plan, say: Say = print) -> Ve
         for instant_s, outage_s in zip(plan.kill_instants_s(), plan.outages_s(), strict=True):
             time.sleep(max(0.0, started + instant_s - time.monotonic()))
             cluster.kill()
-            say(f"killed {instant_s:.2f} s after the first send, back in {outage_s:.2f} s")
+            say(f"killed {instant_s:.2f} s after the first send, restart in {outage_s:.2f} s")
             time.sleep(outage_s)
             cluster.start()
 

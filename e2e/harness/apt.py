@@ -111,7 +111,7 @@ def _apt_get(arguments: Sequence[str], error: type[Exception], log: locks.Log) -
     command = ["apt-get", "-o", "DPkg::Lock::Timeout=0", *arguments]
     done = _past_locks(command, error, log)
     if done.returncode != 0 and INTERRUPTED in done.stdout:
-        log("completing an installation that was interrupted")
+        log("completing an interrupted installation")
         _past_locks(["dpkg", "--configure", "-a"], error, log)
         done = _past_locks(command, error, log)
     return done

@@ -160,7 +160,7 @@ def _made_once(entry: Path, make: Callable[[Path], None]) -> Path:
     """
     if entry.is_dir():
         return entry
-    what = "another run that gets Java libraries ready"
+    what = "another run that prepares Java libraries"
     lock = cache_path() / ".lock"
     with locks.locked(lock, locks.say, what=what, timeout_s=LOCK_TIMEOUT_S, error=HarnessError):
         if entry.is_dir():
