@@ -74,7 +74,7 @@ class Artifact:
             with building(log), locked(lock_path(self.name), log, what=f"another run that builds {self.name}"):
                 if not self.made:
                     self._make(log)
-        with contextlib.suppress(PermissionError):  # another user's cache: only the owner removes what nobody takes
+        with contextlib.suppress(PermissionError):  # another user's cache: only the owner removes unused artifacts
             os.utime(self.path)
         return self.path
 

@@ -132,7 +132,7 @@ class Cluster:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.delete()
 
-    # What is in the cluster.
+    # Content of the cluster.
 
     @property
     def expander(self) -> Expander:
@@ -195,7 +195,7 @@ class Cluster:
         self._run(["kind", "load", "docker-image", "--name", self.kind_name, *where, *tags], timeout_s=LOAD_TIMEOUT_S)
         self._log(f"{self.kind_name}: {', '.join(tags)} loaded in {time.monotonic() - started:.1f} s")
 
-    # Its nodes, which are containers of Docker.
+    # Nodes, which are Docker containers.
 
     def nodes(self) -> list[str]:
         """Return the names of all nodes created by kind, including stopped ones."""

@@ -45,7 +45,7 @@ def run(cluster: Cluster, scenario: Callable[[Client], Awaitable[None]], options
 
 async def until(is_so: Callable[[], bool]) -> None:
     """Wait, within the scenario's time limit."""
-    while not is_so():  # noqa: ASYNC110 - what it waits for is no event
+    while not is_so():  # noqa: ASYNC110 - no event to wait for
         await asyncio.sleep(POLL_S)
 
 

@@ -247,7 +247,7 @@ class Soak:
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + SETTLE_LIMIT_S
-        while not is_so() and time.monotonic() < deadline:  # noqa: ASYNC110 - what it waits for is no event
+        while not is_so() and time.monotonic() < deadline:  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(0.2)
 
     async def _usage_as(self, wanted: Usage | None) -> Usage:

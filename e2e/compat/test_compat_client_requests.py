@@ -1,4 +1,4 @@
-"""Requests to group members, sent by RocketMQ's administration client and answered by its consumers."""
+"""Requests to group members, sent by RocketMQ's administration client; its consumers respond."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

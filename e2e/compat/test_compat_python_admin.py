@@ -35,7 +35,7 @@ PATIENT = ClientOptions(request_timeout_ms=PATIENT_MS, connect_timeout_ms=PATIEN
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
     """Wait, within the scenario's time limit."""
-    while not await is_so():  # noqa: ASYNC110 - what it waits for is no event
+    while not await is_so():  # noqa: ASYNC110 - no event to wait for
         await asyncio.sleep(POLL_S)
 
 

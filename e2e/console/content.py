@@ -84,7 +84,7 @@ async def kill_letters(client: Client, group: str, topic: str, keys: set[str]) -
 
 async def until(is_so: Callable[[], bool]) -> None:
     """Wait, within the time limit of `run`."""
-    while not is_so():  # noqa: ASYNC110 - what it waits for is no event
+    while not is_so():  # noqa: ASYNC110 - no event to wait for
         await asyncio.sleep(POLL_S)
 
 
