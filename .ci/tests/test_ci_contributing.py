@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md lead to files and targets that are there."""
+"""Existence of the paths and make targets that CONTRIBUTING.md names."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ MADE = ("build/",)
 """Folders that targets make."""
 
 
-def test_every_path_that_is_named_exists() -> None:
+def test_every_named_path_exists() -> None:
     quoted = re.findall(r"`([\w.-]+(?:/[\w.*-]*)+)`", PAGE)
     shown = re.findall(r"(?<= )((?:broker_image|e2e|operator|spark)/[\w./-]+)", PAGE)
     # Below src/ folders are named as the page on the architecture names them.
@@ -18,7 +18,7 @@ def test_every_path_that_is_named_exists() -> None:
     assert sorted(path for path in named if not (ROOT / path).exists()) == []
 
 
-def test_every_target_that_is_named_is_in_the_makefile() -> None:
+def test_every_named_target_is_in_the_makefile() -> None:
     named = set(re.findall(r"`(?:\w+=\w+ )?make ([a-z-]+)`", PAGE))
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert named >= {"setup-dev", "run", "format", "check", "test"}

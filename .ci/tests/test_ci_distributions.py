@@ -1,4 +1,4 @@
-"""Each distribution builds without a network, and says what it is, under which licence, and how to use it."""
+"""Wheels of the distributions: contents, licence, metadata and README, built without network access."""
 
 import re
 from email.message import Message
@@ -37,21 +37,21 @@ def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Wheel(request.param, tmp_path_factory.mktemp(request.param))
 
 
-def test_a_wheel_holds_its_package_with_the_types_marker_that_it_claims(wheel: Wheel) -> None:
+def test_wheel_contains_its_package_and_the_declared_typing_marker(wheel: Wheel) -> None:
     assert f"{wheel.package}/__init__.py" in wheel.names
     is_typed = "Typing :: Typed" in wheel.metadata.get_all("Classifier", [])
     assert is_typed == (f"{wheel.package}/py.typed" in wheel.names)
     assert not [name for name in wheel.names if "tests" in name or name.endswith(".pyc")]
 
 
-def test_a_wheel_holds_the_texts_of_the_licence_that_it_names(wheel: Wheel) -> None:
+def test_wheel_contains_the_licence_files_that_it_names(wheel: Wheel) -> None:
     assert wheel.metadata["License-Expression"] == "Apache-2.0"
     assert wheel.metadata.get_all("License-File") == LICENCE_FILES
     assert wheel.licences == {name: (ROOT / name).read_bytes() for name in LICENCE_FILES}
     assert "Apache License" in (ROOT / "LICENSE").read_text()
 
 
-def test_the_metadata_describe_the_distribution(wheel: Wheel) -> None:
+def test_metadata_describe_the_distribution(wheel: Wheel) -> None:
     assert wheel.metadata["Name"] == wheel.package.replace("_", "-")
     assert wheel.metadata["Summary"]
     assert wheel.metadata["Author"]
@@ -62,12 +62,12 @@ def test_the_metadata_describe_the_distribution(wheel: Wheel) -> None:
     assert f"Programming Language :: Python :: {lowest}" in classifiers
 
 
-def test_the_project_has_no_address_yet_so_none_is_stated(wheel: Wheel) -> None:
+def test_no_project_url_is_stated(wheel: Wheel) -> None:
     assert wheel.metadata.get_all("Project-URL") is None
     assert wheel.metadata["Home-page"] is None
 
 
-def test_the_readme_can_be_read_without_the_repository(wheel: Wheel) -> None:
+def test_readme_is_readable_without_the_repository(wheel: Wheel) -> None:
     """A package index shows it: relative links lead nowhere there."""
     assert wheel.metadata["Description-Content-Type"] == "text/markdown"
     assert wheel.readme.startswith(f"# {wheel.metadata['Name']}\n")
@@ -75,7 +75,7 @@ def test_the_readme_can_be_read_without_the_repository(wheel: Wheel) -> None:
     assert [link for link in links if "://" not in link and not link.startswith("#")] == []
 
 
-def test_paths_that_a_readme_names_exist(wheel: Wheel) -> None:
+def test_paths_named_in_a_readme_exist(wheel: Wheel) -> None:
     named = re.findall(r"`((?:docs|helm|examples)/[\w./-]*)`", wheel.readme)
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []

@@ -1,4 +1,4 @@
-"""What checks a commit on a developer's machine is what checks it in CI."""
+"""Agreement of the pre-commit hooks with `make check`."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
 
 
-def test_the_hooks_run_the_commands_of_make_check_in_its_order() -> None:
+def test_hooks_run_the_commands_of_make_check_in_its_order() -> None:
     makefile = (ROOT / "Makefile").read_text()
     recipe = re.search(r"^check-all:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
     assert recipe is not None
@@ -18,7 +18,7 @@ def test_the_hooks_run_the_commands_of_make_check_in_its_order() -> None:
     assert [hook["entry"] for hook in HOOKS] == commands
 
 
-def test_no_hook_fetches_a_tool_of_another_version() -> None:
+def test_no_hook_installs_tools() -> None:
     assert [repo["repo"] for repo in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]] == [
         "local"
     ]
@@ -26,7 +26,7 @@ def test_no_hook_fetches_a_tool_of_another_version() -> None:
 
 
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook["id"])
-def test_a_hook_runs_for_files_that_are_there(hook: dict[str, str]) -> None:
+def test_each_hook_matches_existing_files(hook: dict[str, str]) -> None:
     """A moved folder would leave a pattern that matches nothing."""
     folders = [ROOT / name for name in ("broker_image/src", "operator/src", "spark/src", ".ci")]
     paths = [path for folder in folders for path in folder.rglob("*")] + list(ROOT.glob("*.*"))

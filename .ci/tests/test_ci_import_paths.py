@@ -1,4 +1,4 @@
-"""pytest, mypy and editors find the packages that tests share in the same folders."""
+"""Agreement of pytest, mypy and editors on the folders of shared test packages."""
 
 import subprocess
 import tomllib
@@ -18,12 +18,12 @@ def test_mypy_searches_each_folder_that_pytest_searches(folder: str) -> None:
     assert set(searched) <= {path.removeprefix(CONFIG) for path in tools["mypy"]["mypy_path"]}
 
 
-def test_editors_search_each_folder_that_pytest_searches() -> None:
+def test_editors_search_the_folders_that_pytest_searches() -> None:
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     assert tools["pyright"]["extraPaths"] == tools["pytest"]["ini_options"]["pythonpath"]
 
 
-def test_mypy_checks_all_code_but_examples_and_the_analytics() -> None:
+def test_mypy_checks_all_code_except_examples_and_analytics() -> None:
     """The analytics have an environment and a run of their own, `make check-spark`."""
     checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
     listed = subprocess.run(

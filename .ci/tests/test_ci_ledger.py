@@ -1,4 +1,4 @@
-"""The ledger counts what suites use, and says what no longer fits."""
+"""The ledger: measurement of suites, and detection of those that exceed their limits."""
 
 import subprocess
 import sys
@@ -36,40 +36,40 @@ def record(
     )
 
 
-def test_a_suite_within_its_line_fits() -> None:
+def test_suite_within_its_limit_is_accepted() -> None:
     assert problems(LEDGER, [record(minutes=14.9), record("cluster")]) == []
 
 
-def test_a_suite_above_one_and_a_half_times_its_line_is_named_with_both_figures() -> None:
+def test_suite_above_1_5_times_its_ledger_line_is_reported_with_both_figures() -> None:
     (sentence,) = problems(LEDGER, [record(minutes=15.2), record("cluster")])
     assert sentence.startswith("suite unit used 15.2 processor minutes; 15.0 are allowed")
 
 
-def test_a_slower_machine_gets_more_and_a_faster_one_not_less() -> None:
+def test_slower_machine_raises_the_limit_and_faster_one_does_not_lower_it() -> None:
     assert problems(LEDGER, [record(minutes=28, reference_s=0.6), record("cluster")]) == []
     assert problems(LEDGER, [record(minutes=14.9, reference_s=0.1), record("cluster")]) == []
 
 
-def test_a_suite_that_did_not_run_and_one_without_a_line_are_named() -> None:
+def test_missing_suite_and_suite_without_ledger_line_are_reported() -> None:
     assert problems(LEDGER, [record(), record("new")]) == [
         "suite new has no line in ledger.toml: add one",
         "suite cluster did not run",
     ]
 
 
-def test_the_table_has_a_row_for_each_suite_and_the_sums() -> None:
+def test_table_has_a_row_per_suite_and_the_totals() -> None:
     lines = table(LEDGER, [record(), record("cluster", began_s=600, minutes=1)]).splitlines()
     assert [line.split()[0] for line in lines] == ["suite", "unit", "cluster", "together"]
     assert lines[1].split()[-2:] == ["x1.00", "25%"]
     assert lines[-1].split() == ["together", "2.00", "10.00"]
 
 
-def test_minutes_in_which_two_suites_ran_count_once() -> None:
+def test_overlapping_minutes_of_suites_count_once() -> None:
     shown = [record(began_s=60, wall_s=600), record("cluster", began_s=120, wall_s=120), record(began_s=900, wall_s=60)]
     assert table(LEDGER, shown).splitlines()[-1].split()[:2] == ["together", "11.00"]
 
 
-def test_of_suites_in_pairs_the_next_one_begins_when_one_ends() -> None:
+def test_next_suite_in_pairs_starts_when_one_ends() -> None:
     """From 0 to 7 and from 0 to 3; then from 3 to 5; then from 5 to 9."""
     walls = {"first": 7, "second": 3, "third": 2, "fourth": 4}
     paired = {name: Line(9, wall, in_pairs=True) for name, wall in walls.items()}
@@ -88,7 +88,7 @@ def used_by(*command: str) -> Usage:
     return Usage(float(wall_s), float(processor_s), int(exit_code))
 
 
-def test_processor_time_of_a_process_that_outlives_the_command_counts() -> None:
+def test_processor_time_of_a_process_that_outlives_the_command_is_counted() -> None:
     """As a daemon does: started by the command, reparented when the command ends."""
     orphan = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {BURN.format(seconds=0.5)!r}])"
     used = used_by(sys.executable, "-c", orphan)
@@ -96,31 +96,31 @@ def test_processor_time_of_a_process_that_outlives_the_command_counts() -> None:
     assert 0.5 <= used.processor_s < 0.5 + START_S
 
 
-def test_an_orphan_that_ends_before_the_command_leaves_no_zombie() -> None:
+def test_orphan_that_exits_before_the_command_leaves_no_zombie() -> None:
     """Who kills a daemon looks whether it is gone."""
     command = "orphan=$(sh -c 'sleep 0.1 >&- & echo $!'); sleep 1; ! kill -0 $orphan 2>&-"
     assert used_by("sh", "-c", command).exit_code == 0
 
 
-def test_a_sleeping_command_costs_wall_time_only() -> None:
+def test_sleeping_command_uses_wall_time_only() -> None:
     used = used_by("sleep", "0.3")
     assert used.wall_s >= 0.3
     assert used.processor_s < 0.2
 
 
-def test_the_exit_code_of_the_command_is_kept() -> None:
+def test_exit_code_of_the_command_is_returned() -> None:
     assert used_by("false").exit_code == 1
     assert used_by("sh", "-c", "kill -9 $$").exit_code == 128 + 9
 
 
-def test_a_command_that_cannot_be_run_is_told_without_a_stack_trace(tmp_path: Path) -> None:
+def test_command_that_cannot_be_run_is_reported_without_a_stack_trace(tmp_path: Path) -> None:
     command = [sys.executable, books.__file__, "--records", str(tmp_path), "run", "unit", "--", "/no/such/program"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 127
     assert done.stderr == "ledger: /no/such/program cannot be run: No such file or directory\n"
 
 
-def test_the_ledger_leaves_room_for_what_is_planned() -> None:
+def test_ledger_leaves_room_for_planned_growth() -> None:
     """Warm suites fit the limit, and so do cold ones; planned growth is 20 minutes."""
     real = Ledger.load()
     assert real.wall_minutes(cold=False) <= real.warm_limit <= 35

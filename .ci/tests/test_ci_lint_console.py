@@ -1,4 +1,4 @@
-"""The console's linter is fetched once, pinned; what cannot run is skipped with its reason, but never in CI."""
+"""Linter of the console's JavaScript: pinned download, caching, and behaviour where it cannot run."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def count_of(fetches: Path) -> int:
     return len(fetches.read_text().splitlines())
 
 
-def test_the_linter_is_fetched_once_and_runs_with_warnings_as_errors(
+def test_linter_is_downloaded_once_and_treats_warnings_as_errors(
     fetches: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert [main(), main()] == [0, 0]
@@ -53,7 +53,7 @@ def test_findings_fail_the_check(fetches: Path, monkeypatch: pytest.MonkeyPatch)
     assert main() == 3
 
 
-def test_without_node_the_check_is_skipped_and_says_why(
+def test_check_without_node_is_skipped_with_the_reason(
     fetches: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/no/such/folder")
@@ -63,7 +63,7 @@ def test_without_node_the_check_is_skipped_and_says_why(
     )
 
 
-def test_a_failed_fetch_is_skipped_leaves_nothing_and_is_tried_again(
+def test_failed_download_is_skipped_leaves_no_files_and_is_retried(
     fetches: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAILS", "1")
@@ -76,7 +76,7 @@ def test_a_failed_fetch_is_skipped_leaves_nothing_and_is_tried_again(
 
 
 @pytest.mark.parametrize(("variable", "value"), [("PATH", "/no/such/folder"), ("FAILS", "1")])
-def test_in_ci_a_check_that_cannot_run_fails(
+def test_check_that_cannot_run_fails_in_ci(
     fetches: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -89,7 +89,9 @@ def test_in_ci_a_check_that_cannot_run_fails(
     assert capsys.readouterr().err.startswith("The console's JavaScript cannot be linted: ")
 
 
-def test_another_run_that_was_faster_is_taken(fetches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_of_a_faster_concurrent_run_is_used(
+    fetches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While this run fetches, another one puts its own result in place."""
     fetch = lint_console.fetch
 
@@ -103,7 +105,7 @@ def test_another_run_that_was_faster_is_taken(fetches: Path, tmp_path: Path, mon
     assert len(list((tmp_path / "cache/biome").iterdir())) == 1
 
 
-def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_hanging_command_is_killed_with_its_children(tmp_path: Path) -> None:
     """A pipe ends when the last process that can write to it has ended."""
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -114,7 +116,7 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
     os.close(reader)
 
 
-def test_a_cache_that_cannot_be_written_is_named(
+def test_unwritable_cache_is_named(
     fetches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -123,14 +125,14 @@ def test_a_cache_that_cannot_be_written_is_named(
     assert f"{tmp_path}/file/biome cannot be written: Not a directory\n" in capsys.readouterr().out
 
 
-def test_the_rules_are_written_for_the_version_that_is_pinned() -> None:
+def test_rules_are_written_for_the_pinned_version() -> None:
     version = json.loads((PINS_PATH / "package.json").read_text())["devDependencies"]["@biomejs/biome"]
     lock = json.loads((PINS_PATH / "package-lock.json").read_text())["packages"]
     assert lock["node_modules/@biomejs/biome"]["version"] == version
     assert f"/{version}/" in json.loads((ROOT / "biome.json").read_text())["$schema"]
 
 
-def test_the_lock_file_has_a_hash_for_each_package_and_the_usual_platforms() -> None:
+def test_lock_file_has_a_hash_per_package_and_the_usual_platforms() -> None:
     packages = json.loads((PINS_PATH / "package-lock.json").read_text())["packages"]
     fetched = {name.rpartition("/")[2]: entry for name, entry in packages.items() if name}
     assert {"cli-darwin-arm64", "cli-darwin-x64", "cli-linux-arm64", "cli-linux-x64"} <= set(fetched)

@@ -1,4 +1,4 @@
-"""Vale is compiled once, pinned; what cannot run is skipped with its reason, but never in CI."""
+"""Prose linter Vale: pinned build, caching, findings, and behaviour where it cannot run."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "builds"
 
 
-def test_the_linter_is_built_once_and_gets_the_files_in_git(builds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_linter_is_built_once_and_checks_the_files_in_git(builds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [main(["--build"]), main([])] == [0, 0]
     names = capsys.readouterr().out.splitlines()[1:]
     assert {"README.md", ".ci/lint_prose.py", "crds/broker.yaml"} <= set(names)
@@ -47,7 +47,7 @@ def test_findings_fail_the_check(builds: Path, monkeypatch: pytest.MonkeyPatch) 
     ("variable", "value", "reason"),
     [("PATH", "/usr/bin:/bin", "Go cannot be found"), ("GO", "go1.20.3", "go1.20.3 is too old")],
 )
-def test_a_check_that_cannot_run_is_skipped_and_fails_in_ci(
+def test_check_that_cannot_run_is_skipped_locally_and_fails_in_ci(
     builds: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -63,7 +63,7 @@ def test_a_check_that_cannot_run_is_skipped_and_fails_in_ci(
     assert capsys.readouterr().err.startswith(f"Prose cannot be linted: {reason}: install Go 1.")
 
 
-def test_what_go_builds_is_what_go_mod_pins() -> None:
+def test_go_builds_the_version_pinned_in_go_mod() -> None:
     assert f"tool {VALE}\n" in (PINS_PATH / "go.mod").read_text()
     assert f"{VALE.removesuffix('/cmd/vale')} v" in (PINS_PATH / "go.sum").read_text()
 

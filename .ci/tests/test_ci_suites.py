@@ -1,4 +1,4 @@
-"""A green CI run says that every test module ran and that nothing was skipped."""
+"""Detection of suites and modules that did not run, and of skipped tests."""
 
 from pathlib import Path
 
@@ -19,29 +19,29 @@ def write(folder: Path, suite: str, cases: str) -> None:
     (folder / f"{suite}.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
 
 
-def test_complete_reports_have_no_problem(reports: Path) -> None:
+def test_complete_reports_have_no_problems(reports: Path) -> None:
     assert problems(reports, [f"tests.test_{suite}" for suite in SUITES]) == []
 
 
-def test_a_missing_report_is_a_problem(reports: Path) -> None:
+def test_missing_report_is_a_problem(reports: Path) -> None:
     (reports / "kind.xml").unlink()
     assert problems(reports, []) == [f"suite kind did not run: {reports / 'kind.xml'} is missing"]
 
 
-def test_a_skipped_test_is_a_problem(reports: Path) -> None:
+def test_skipped_test_is_a_problem(reports: Path) -> None:
     write(reports, "unit", CASE.format(name="tests.test_unit", inside='<skipped message="no JDK"/>'))
     assert problems(reports, []) == ["tests.test_unit.test_one was skipped: no JDK"]
 
 
-def test_an_empty_suite_is_a_problem(reports: Path) -> None:
+def test_empty_suite_is_a_problem(reports: Path) -> None:
     write(reports, "unit", "")
     assert problems(reports, []) == ["suite unit ran no test"]
 
 
-def test_a_module_of_which_no_test_ran_is_a_problem(reports: Path) -> None:
+def test_module_without_any_test_run_is_a_problem(reports: Path) -> None:
     assert problems(reports, ["tests.test_un"]) == ["no test of tests.test_un ran"]
 
 
-def test_the_modules_of_the_checkout_are_named_as_reports_name_them() -> None:
+def test_modules_of_the_checkout_have_the_names_used_in_reports() -> None:
     found = modules()
     assert {".ci.tests.test_ci_suites", "e2e.crash.test_crash_kill", "tests.test_spark_scan"} <= found

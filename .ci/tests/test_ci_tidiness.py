@@ -1,4 +1,4 @@
-"""The limits of .ci/tidiness.py: each finds what is beyond it, and nothing else."""
+"""Limits and rules that .ci/tidiness.py enforces."""
 
 from pathlib import Path
 
@@ -9,26 +9,26 @@ WIDE = "word " * (PROSE_COLUMNS // 5) + "more"
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_a_function_may_have_70_lines(kind: str) -> None:
+def test_function_may_have_70_lines(kind: str) -> None:
     text = f"\nclass Room:\n    {kind} work(self):\n" + "        pass\n" * (FUNCTION_LINES - 1)
     assert list(of_module(text)) == []
     assert list(of_module(text + "        pass\n")) == [":3: work has 71 lines"]
 
 
-def test_a_module_may_have_500_lines() -> None:
+def test_module_may_have_500_lines() -> None:
     assert list(of_module("pass\n" * MODULE_LINES)) == []
     assert list(of_module("pass\n" * (MODULE_LINES + 1))) == [": 501 lines"]
 
 
 @pytest.mark.parametrize("line", ["_log = getLogger(__name__)", "logger: Logger = logging.getLogger(__name__)"])
-def test_a_modules_logger_has_one_name(line: str) -> None:
+def test_logger_of_a_module_must_be_named_logger(line: str) -> None:
     assert list(of_module(line)) == [":1: a module's logger is called _logger"]
     assert list(of_module("_logger = logging.getLogger(__name__)")) == []
     assert list(of_module("def main():\n    root = logging.getLogger()")) == []
 
 
 @pytest.mark.parametrize("indent", ["", "class Limits:\n    "])
-def test_a_constant_is_documented_by_a_docstring_below_it(indent: str) -> None:
+def test_constant_is_documented_by_a_docstring_below_it(indent: str) -> None:
     inner = " " * 4 * bool(indent)
     found = list(of_module(f"{indent}# Bytes.\n{inner}LIMIT = 4\n"))
     assert [sentence.partition(": ")[2] for sentence in found] == [
@@ -39,18 +39,18 @@ def test_a_constant_is_documented_by_a_docstring_below_it(indent: str) -> None:
     assert list(of_module(f"{indent}# Bytes and seconds.\n{inner}LIMIT = 4\n{inner}TIMEOUT = 5\n")) == []
 
 
-def test_prose_is_wrapped() -> None:
+def test_prose_exceeding_100_columns_is_reported() -> None:
     assert list(too_wide(WIDE[:PROSE_COLUMNS])) == []
     assert list(too_wide(f"# Title\n\n{WIDE}\n")) == [(3, len(WIDE))]
 
 
 @pytest.mark.parametrize("text", [f"```sh\n{WIDE}\n```", f"| {WIDE} |", f"[page]({'x' * PROSE_COLUMNS})"])
-def test_code_tables_and_targets_of_links_may_be_wide(text: str) -> None:
+def test_code_tables_and_link_targets_may_be_wide(text: str) -> None:
     assert list(too_wide(text)) == []
     assert list(too_wide(f"{text}\n{WIDE}")) != []
 
 
-def test_folders_have_few_modules_but_for_tests(tmp_path: Path) -> None:
+def test_number_of_modules_per_folder_is_limited_except_for_tests(tmp_path: Path) -> None:
     for folder in ("room", "tests", ".venv", "build"):
         (tmp_path / folder).mkdir()
         for number in range(FOLDER_MODULES + 1):
@@ -60,7 +60,7 @@ def test_folders_have_few_modules_but_for_tests(tmp_path: Path) -> None:
     assert list(problems(tmp_path)) == []
 
 
-def test_what_is_found_names_its_file(tmp_path: Path) -> None:
+def test_findings_name_their_file(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(WIDE)
     (tmp_path / "code.py").write_text("log = logging.getLogger()")
     assert list(problems(tmp_path)) == [

@@ -1,4 +1,4 @@
-"""Every alert of the chart fires at its fault and at no other, and names who is concerned; health fires none."""
+"""Alerts of the chart: each fires for its own fault only, and a healthy system fires none."""
 
 from __future__ import annotations
 
@@ -273,17 +273,17 @@ def minutes_of(rule: Mapping[str, Any]) -> int:
     return int(found[1]) * {"m": 1, "h": 60}[found[2]]
 
 
-def test_health_fires_nothing(promtool: Promtool, scene: Scene, tmp_path: Path) -> None:
+def test_healthy_system_fires_no_alert(promtool: Promtool, scene: Scene, tmp_path: Path) -> None:
     assert promtool.complaint(tmp_path, alert_groups(), scene.series, minutes=LONGEST_MIN, firing=[]) == ""
 
 
-def test_a_kill_that_the_broker_recovers_from_fires_nothing(promtool: Promtool, scene: Scene, tmp_path: Path) -> None:
+def test_kill_followed_by_recovery_fires_no_alert(promtool: Promtool, scene: Scene, tmp_path: Path) -> None:
     after = operated(killed)(scene).with_series("delaymq_delay_corrected_total", Values(1), reason="stale")
     assert promtool.complaint(tmp_path, alert_groups(), after.series, minutes=LONGEST_MIN, firing=[]) == ""
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
-def test_a_fault_fires_its_alert_and_no_other(promtool: Promtool, scene: Scene, tmp_path: Path, fault: Fault) -> None:
+def test_fault_fires_only_its_own_alert(promtool: Promtool, scene: Scene, tmp_path: Path, fault: Fault) -> None:
     rule = rule_of(fault.alert)
     firing = {**fault.labels, "alertname": fault.alert, **rule["labels"]}
     minutes = minutes_of(rule) + AFTER_ITS_TIME_MIN
@@ -292,7 +292,7 @@ def test_a_fault_fires_its_alert_and_no_other(promtool: Promtool, scene: Scene, 
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
-def test_an_alert_says_who_is_concerned(fault: Fault) -> None:
+def test_summary_of_an_alert_names_the_affected_object(fault: Fault) -> None:
     def told(text: str) -> str:
         return re.sub(r"{{ \$labels\.(\w+) }}", lambda found: fault.labels[found[1]], text)
 
@@ -304,5 +304,5 @@ def test_an_alert_says_who_is_concerned(fault: Fault) -> None:
     assert concerned & set(re.findall(r"[\w/-]+", told(annotations["summary"])))
 
 
-def test_every_alert_has_a_fault() -> None:
+def test_every_alert_is_tested_with_a_fault() -> None:
     assert {fault.alert for fault in FAULTS} == {rule["alert"] for rule in alert_rules()}

@@ -1,4 +1,4 @@
-"""The chart against a real API server: what is made, what the operator may do then, what outlives an uninstall."""
+"""The chart against a real API server: created objects, permissions, upgrades and uninstalls."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def older_chart(folder: Path) -> Path:
     return chart
 
 
-def test_one_command_installs_crds_operator_and_a_first_broker(release: Release, bare: ApiServer) -> None:
+def test_single_command_installs_crds_operator_and_first_broker(release: Release, bare: ApiServer) -> None:
     notes = release.install("--set", "broker.create=true", "--set", "broker.spec.size=2")
     assert crd_names(bare) >= {f"customresourcedefinition.apiextensions.k8s.io/{kind}.delaymq.io" for kind in
                               ("brokers", "topics", "delaylevelconfigs")}  # fmt: skip
@@ -129,7 +129,7 @@ def test_one_command_installs_crds_operator_and_a_first_broker(release: Release,
     assert "Spark" not in release.upgrade("--set", "rbac.analytics=false")
 
 
-def test_the_operator_is_allowed_what_it_does_in_all_namespaces(release: Release, prepared: ApiServer) -> None:
+def test_operator_has_its_permissions_in_all_namespaces(release: Release, prepared: ApiServer) -> None:
     release.install()
     account = f"{release.namespace}:delaymq-operator"
     for one in PERMISSIONS:
@@ -144,7 +144,7 @@ def test_the_operator_is_allowed_what_it_does_in_all_namespaces(release: Release
     assert not may(prepared, account, "update", "coordination.k8s.io", "leases", release.namespace, "of-another")
 
 
-def test_with_namespaces_the_operator_may_only_remove_finalizers_elsewhere(
+def test_operator_of_listed_namespaces_may_only_remove_finalizers_elsewhere(
     release: Release, prepared: ApiServer
 ) -> None:
     shop, other = prepared.new_namespace("shop"), prepared.new_namespace("other")
@@ -161,7 +161,7 @@ def test_with_namespaces_the_operator_may_only_remove_finalizers_elsewhere(
 
 
 @pytest.mark.parametrize("kind", ["ClusterRole", "Role"])
-def test_the_operator_binds_the_role_for_spark_though_it_has_not_what_that_allows(
+def test_operator_binds_the_spark_role_without_holding_its_permissions(
     release: Release, prepared: ApiServer, kind: str
 ) -> None:
     shop = prepared.new_namespace("shop")
@@ -179,7 +179,7 @@ def test_the_operator_binds_the_role_for_spark_though_it_has_not_what_that_allow
     assert not may(prepared, f"{release.namespace}:delaymq-operator", "create", "", "pods", shop)
 
 
-def test_whoever_may_change_one_namespace_only_can_install_for_it(helm: Helm, cluster: ApiServer) -> None:
+def test_admin_of_one_namespace_can_install_for_it(helm: Helm, cluster: ApiServer) -> None:
     """The role `admin` of a namespace is enough, but for analytics: their role cannot be given away without it. The
     CRDs are there, and nothing else belongs to the cluster."""
     namespace = cluster.new_namespace("tenant")
@@ -215,7 +215,7 @@ def test_whoever_may_change_one_namespace_only_can_install_for_it(helm: Helm, cl
     made.uninstall()
 
 
-def test_an_upgrade_says_when_the_crds_are_older_and_the_named_command_renews_them(
+def test_upgrade_warns_of_older_crds_and_the_documented_command_updates_them(
     release: Release, bare: ApiServer, helm: Helm, tmp_path: Path
 ) -> None:
     release.install(chart=older_chart(tmp_path))
@@ -227,14 +227,14 @@ def test_an_upgrade_says_when_the_crds_are_older_and_the_named_command_renews_th
     assert "networkPolicy" in broker_fields(bare)
 
 
-def test_the_command_also_renews_crds_that_kubectl_applied(bare: ApiServer, helm: Helm, tmp_path: Path) -> None:
+def test_documented_command_updates_crds_that_kubectl_applied(bare: ApiServer, helm: Helm, tmp_path: Path) -> None:
     crds = helm.run("show", "crds", str(older_chart(tmp_path)))
     bare.kubectl("apply", "-f", "-", stdin=crds)
     bare.kubectl(*UPGRADE, stdin=helm.run("show", "crds", str(CHART)))
     assert "networkPolicy" in broker_fields(bare)
 
 
-def test_crds_that_are_there_already_do_not_hinder_an_install(release: Release, prepared: ApiServer) -> None:
+def test_existing_crds_do_not_hinder_an_install(release: Release, prepared: ApiServer) -> None:
     assert WARNING not in release.install()
 
 
@@ -244,9 +244,7 @@ def test_missing_crds_are_named(release: Release, bare: ApiServer) -> None:
     assert "brokers.delaymq.io" in notes
 
 
-def test_an_uninstall_leaves_crds_and_brokers_and_a_new_install_finds_them(
-    release: Release, prepared: ApiServer
-) -> None:
+def test_uninstall_keeps_crds_and_brokers_and_a_new_install_adopts_them(release: Release, prepared: ApiServer) -> None:
     release.install("--set", "broker.create=true")
     before = json.loads(prepared.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json"))
     release.uninstall()
@@ -259,18 +257,18 @@ def test_an_uninstall_leaves_crds_and_brokers_and_a_new_install_finds_them(
     assert json.loads(prepared.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json")) == before
 
 
-def test_switching_the_broker_off_again_leaves_it(release: Release, prepared: ApiServer) -> None:
+def test_disabling_broker_creation_keeps_the_broker(release: Release, prepared: ApiServer) -> None:
     release.install("--set", "broker.create=true")
     release.upgrade("--set", "broker.create=false")
     assert prepared.kubectl("-n", release.namespace, "get", "dmqb", "-o", "name").strip() == "broker.delaymq.io/demo"
 
 
-def test_a_bad_spec_of_the_broker_is_refused_by_name(release: Release, prepared: ApiServer) -> None:
+def test_invalid_broker_spec_is_rejected_with_the_field_name(release: Release, prepared: ApiServer) -> None:
     with pytest.raises(HelmError, match="size"):
         release.install("--set", "broker.create=true", "--set", "broker.spec.size=99")
 
 
-def test_the_api_server_takes_every_object_as_it_is(helm: Helm, cluster: ApiServer) -> None:
+def test_api_server_accepts_every_object_under_strict_validation(helm: Helm, cluster: ApiServer) -> None:
     """Unknown and misplaced fields are errors here; the pods pass the restricted pod security standard."""
     cluster.install_crds()
     namespace = cluster.new_namespace("strict")

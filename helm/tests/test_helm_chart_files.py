@@ -1,4 +1,4 @@
-"""What the chart says about other parts of the project is so: CRDs, versions, settings, metrics, condition types."""
+"""Agreement of the chart with the project: CRDs, versions, settings, metrics and condition types."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def expressions() -> list[str]:
     return [rule["expr"] for rule in alert_rules()] + shown
 
 
-def test_the_charts_crds_are_those_of_the_project() -> None:
+def test_crds_of_the_chart_equal_those_of_the_project() -> None:
     theirs = {path.name: path.read_text() for path in (CHART / "crds").iterdir()}
     ours = {path.name: path.read_text() for path in (ROOT / "crds").glob("*.yaml")}
     assert theirs == ours, "run: cp crds/*.yaml helm/delaymq/crds/"
 
 
-def test_every_crd_begins_a_document() -> None:
+def test_every_crd_starts_with_a_document_separator() -> None:
     """`helm show crds` prints one file after the other; without this kubectl would see the last one only."""
     assert all(path.read_text().startswith("---\n") for path in (CHART / "crds").iterdir())
 
@@ -95,14 +95,14 @@ def test_chart_images_and_distributions_have_one_version() -> None:
     assert len(stated) == 1
 
 
-def test_the_chart_offers_every_setting_of_the_operator() -> None:
+def test_chart_offers_every_setting_of_the_operator() -> None:
     known = {one.name for one in fields(OperatorSettings)}
     assert known >= NOT_IN_VALUES
     offered = {re.sub(r"[A-Z]", lambda found: "_" + found[0].lower(), name) for name in settings_of_the_schema()}
     assert offered == known - NOT_IN_VALUES
 
 
-def test_the_schema_has_the_limits_of_the_operators_settings() -> None:
+def test_schema_has_the_limits_of_the_operator_settings() -> None:
     for one in fields(OperatorSettings):
         stated = settings_of_the_schema().get(re.sub(r"_([a-z])", lambda found: found[1].upper(), one.name))
         if stated is None:
@@ -130,7 +130,7 @@ def test_every_value_of_the_schema_has_a_default() -> None:
     assert {path for path in defaults if path.count(".") == 0} - {"settings"} <= wanted
 
 
-def test_every_object_of_the_schema_that_is_ours_refuses_unknown_keys() -> None:
+def test_schema_rejects_unknown_keys_in_every_object_of_the_chart() -> None:
     def open_ones(schema: dict[str, Any], path: str) -> list[str]:
         found = [path] if "properties" in schema and schema.get("additionalProperties") is not False else []
         for key, value in schema.get("properties", {}).items():
@@ -155,20 +155,20 @@ def test_every_delay_metric_of_the_broker_is_on_the_dashboard() -> None:
 
 
 @pytest.mark.parametrize("expression", expressions())
-def test_expressions_use_labels_that_there_are(expression: str) -> None:
+def test_expressions_use_existing_labels(expression: str) -> None:
     selected = re.findall(r"(\w+)(?:=~|!=|!~|=)\"", expression)
     grouped = re.findall(r"(?:by|ignoring|on) \(([^)]*)\)", expression)
     assert {*selected, *(label.strip() for labels in grouped for label in labels.split(","))} <= LABELS
     assert expression.count("(") == expression.count(")")
 
 
-def test_alerts_name_condition_types_that_there_are() -> None:
+def test_alerts_name_existing_condition_types() -> None:
     named = set(re.findall(r'\btype="(\w+)"', " ".join(expressions())))
     assert named
     assert named <= {str(kind) for kind in ConditionType}
 
 
-def test_alerts_say_what_to_do() -> None:
+def test_alerts_have_severity_summary_and_description() -> None:
     names = [rule["alert"] for rule in alert_rules()]
     assert len(names) == len(set(names))
     for rule in alert_rules():
@@ -189,7 +189,7 @@ def test_panels_of_the_dashboard_do_not_overlap() -> None:
     assert len(identities) == len(set(identities))
 
 
-def test_the_manual_names_every_value_that_it_uses() -> None:
+def test_values_set_in_the_manual_exist() -> None:
     known = set(paths_of(chart_values())) | {f"settings.{name}" for name in settings_of_the_schema()}
     for name in ("kubernetes.md", "upgrading.md"):
         text = Path(ROOT / "docs/operations" / name).read_text()
@@ -204,7 +204,7 @@ def rows_of(title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_the_manual_has_every_setting_of_the_operator() -> None:
+def test_manual_lists_every_setting_of_the_operator() -> None:
     def text_of(default: object) -> str:
         if isinstance(default, bool):
             return str(default).lower()
@@ -218,7 +218,7 @@ def test_the_manual_has_every_setting_of_the_operator() -> None:
     assert all(row[2] for row in rows_of("The operator's settings"))
 
 
-def test_the_manual_has_every_metric_of_the_operator() -> None:
+def test_manual_lists_every_metric_of_the_operator() -> None:
     named = {re.findall(r"delaymq_\w+", row[0])[0] for row in rows_of("The operator's metrics")}
     known = metrics_of_the_operator()
     buckets = {name.removesuffix("_bucket") for name in known if name.endswith("_bucket")}
@@ -226,6 +226,6 @@ def test_the_manual_has_every_metric_of_the_operator() -> None:
     assert named == known - parts | buckets
 
 
-def test_the_manual_names_every_alert() -> None:
+def test_manual_names_every_alert() -> None:
     text = (ROOT / "docs/operations/kubernetes.md").read_text()
     assert set(re.findall(r"`(DelayMQ\w+)`", text)) == {rule["alert"] for rule in alert_rules()}

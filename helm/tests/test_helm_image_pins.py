@@ -1,4 +1,4 @@
-"""The images hold what the distributions say that they need, in the versions that the tests ran with."""
+"""Pinned requirements of the images: those of the distributions, in the tested versions."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def is_in(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
 
 
-def test_the_brokers_image_has_its_extras() -> None:
+def test_broker_image_has_its_extras() -> None:
     extras = project_of("broker_image")["optional-dependencies"]
     assert wanted_of("broker") == names([*extras["server"], *extras["client"], *extras["compression"], *extras["cli"]])
 
 
-def test_the_operators_image_has_its_dependencies() -> None:
+def test_operator_image_has_its_dependencies() -> None:
     client = project_of("broker_image")["optional-dependencies"]["client"]
     assert wanted_of("operator") == names(project_of("operator")["dependencies"] + client)
 
 
-def test_the_spark_image_has_its_dependencies() -> None:
+def test_spark_image_has_its_dependencies() -> None:
     extras = project_of("spark")["optional-dependencies"]
     assert wanted_of("spark-image") == names(project_of("spark")["dependencies"] + extras["spark"] + extras["report"])
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_images_have_the_versions_that_the_tests_ran_with(image: str) -> None:
+def test_images_have_the_tested_versions(image: str) -> None:
     tested = pins_of("spark") if image == "spark-image" else pins_of("spark") | pins_of("dev")
     pinned = pins_of(image)
     assert wanted_of(image) <= set(pinned)
@@ -45,7 +45,7 @@ def test_images_have_the_versions_that_the_tests_ran_with(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_every_pin_has_a_hash_and_no_address(image: str) -> None:
+def test_every_pin_has_a_hash_and_no_url(image: str) -> None:
     text = (ROOT / f"requirements/{image}.txt").read_text()
     entries = re.split(r"\n(?=\w)", text.strip())
     assert len(entries) == sum(len(versions) for versions in pins_of(image).values())
@@ -53,7 +53,7 @@ def test_every_pin_has_a_hash_and_no_address(image: str) -> None:
     assert "://" not in text
 
 
-def test_the_build_context_has_what_the_dockerfile_copies_and_no_more() -> None:
+def test_build_context_equals_what_the_dockerfile_copies() -> None:
     lines = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     copied = [path for line in lines for path in line.split()]
     let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]

@@ -1,4 +1,4 @@
-"""Who reaches the operator's port, computed from the rendered objects."""
+"""Access to the operator's port, computed from the rendered objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def policies_of(objects: list[Object]) -> list[Object]:
     return of_kind(objects, "NetworkPolicy")
 
 
-def test_there_is_none_unless_it_is_asked_for(helm: Helm) -> None:
+def test_no_network_policy_is_created_by_default(helm: Helm) -> None:
     assert policies_of(helm.render()) == []
 
 
@@ -34,7 +34,7 @@ def test_there_is_none_unless_it_is_asked_for(helm: Helm) -> None:
         ({"metrics.service.enabled": False}, set()),
     ],
 )
-def test_only_who_reads_metrics_reaches_the_operator(helm: Helm, values: dict[str, Any], allowed: set[str]) -> None:
+def test_only_metrics_clients_reach_the_operator(helm: Helm, values: dict[str, Any], allowed: set[str]) -> None:
     objects = helm.render({"networkPolicy.enabled": True} | values)
     operator, policies = operator_of(objects), policies_of(objects)
     pods = of_kind(objects, "Pod")  # of `helm test`

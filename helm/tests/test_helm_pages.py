@@ -1,4 +1,4 @@
-"""README and the quick start for Kubernetes: Helm takes their commands and asks for the images that they build."""
+"""Commands of README.md and of the quick start for Kubernetes: accepted by Helm, with the images that they build."""
 
 import re
 import shlex
@@ -26,7 +26,7 @@ def built(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_builds_images_that_the_dockerfile_has_and_brings_them_to_the_cluster(page: Path) -> None:
+def test_page_builds_images_of_the_dockerfile_and_loads_them_into_the_cluster(page: Path) -> None:
     targets = set(re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     builds = [words for words in commands(page, "docker") if words[1] == "build"]
     assert {words[words.index("--target") + 1] for words in builds} == {"broker", "operator"} <= targets
@@ -38,7 +38,7 @@ def test_a_page_builds_images_that_the_dockerfile_has_and_brings_them_to_the_clu
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_helm_takes_the_command_of_a_page_and_asks_for_the_images_that_it_builds(page: Path, helm: Helm) -> None:
+def test_helm_accepts_the_command_of_a_page_and_renders_the_images_that_it_builds(page: Path, helm: Helm) -> None:
     [install] = [words for words in commands(page, "helm") if words[1] == "install"]
     release, chart, *options = (word for word in install[2:] if word not in OF_INSTALL)
     rendered = helm.run("template", release, str(ROOT / chart), *options, "--kube-version", KUBERNETES_VERSION)

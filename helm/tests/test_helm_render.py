@@ -1,4 +1,4 @@
-"""What Helm makes of the chart: permissions, pod security, settings, refusals."""
+"""Rendered objects of the chart: permissions, pod security, settings, and rejected values."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def pod_specs(objects: list[Object]) -> list[Object]:
     return [only(objects, "Deployment")["spec"]["template"]["spec"], only(objects, "Pod")["spec"]]
 
 
-def test_the_operator_may_do_what_it_does_and_no_more(helm: Helm) -> None:
+def test_operator_role_has_exactly_the_required_permissions(helm: Helm) -> None:
     objects = helm.render()
     assert allowed(named(objects, "ClusterRole", "delaymq-operator")["rules"]) == needed("watched", "all")
     lease = only(objects, "Role")
@@ -69,7 +69,7 @@ def test_the_operator_may_do_what_it_does_and_no_more(helm: Helm) -> None:
     assert allowed(lease["rules"]) == needed("own")
 
 
-def test_an_installation_for_namespaces_may_only_remove_finalizers_in_the_cluster(helm: Helm) -> None:
+def test_operator_of_listed_namespaces_may_only_remove_finalizers_cluster_wide(helm: Helm) -> None:
     objects = helm.render({"watchNamespaces": ["shop", "billing"]})
     lasting = only(objects, "ClusterRole")
     assert allowed(lasting["rules"]) == needed("lasting")
@@ -88,17 +88,17 @@ def test_an_installation_for_namespaces_may_only_remove_finalizers_in_the_cluste
     # The operator goes with its own namespace: the permission would be of no use.
     {"watchNamespaces": ["delaymq"]},
 ])  # fmt: skip
-def test_an_installation_can_do_without_permissions_on_the_cluster(helm: Helm, values: dict[str, Any]) -> None:
+def test_chart_can_be_rendered_without_cluster_wide_permissions(helm: Helm, values: dict[str, Any]) -> None:
     assert not CLUSTER_KINDS & {one["kind"] for one in helm.render(values)}
 
 
-def test_the_operator_gets_at_its_own_lease_only(helm: Helm) -> None:
+def test_operator_can_access_only_its_own_lease(helm: Helm) -> None:
     objects = helm.render()
     (renewing,) = [rule for rule in only(objects, "Role")["rules"] if "update" in rule["verbs"]]
     assert renewing["resourceNames"] == [operator_environment(objects)["DELAYMQ_OPERATOR_LEASE_NAME"]]
 
 
-def test_roles_for_people_are_for_the_three_kinds_and_can_be_left_out(helm: Helm) -> None:
+def test_user_roles_cover_the_three_kinds_and_can_be_disabled(helm: Helm) -> None:
     programs = ("delaymq-operator", "delaymq-analytics")
     people = [one for one in of_kind(helm.render(), "ClusterRole") if one["metadata"]["name"] not in programs]
     assert len(people) == 2
@@ -107,7 +107,7 @@ def test_roles_for_people_are_for_the_three_kinds_and_can_be_left_out(helm: Helm
 
 
 @pytest.mark.parametrize("watched", [[], ["shop"]])
-def test_the_operator_gives_away_the_role_for_spark_and_no_other(helm: Helm, watched: list[str]) -> None:
+def test_operator_may_bind_only_the_spark_role(helm: Helm, watched: list[str]) -> None:
     objects = helm.render({"watchNamespaces": watched, "fullnameOverride": "queues"})
     environment = operator_environment(objects)
     kind, name = environment["DELAYMQ_OPERATOR_ANALYTICS_ROLE_KIND"], environment["DELAYMQ_OPERATOR_ANALYTICS_ROLE"]
@@ -122,7 +122,7 @@ def test_the_operator_gives_away_the_role_for_spark_and_no_other(helm: Helm, wat
     assert name not in bound, "only a Broker with analytics needs it"
 
 
-def test_a_spark_driver_may_do_what_spark_and_the_report_do(helm: Helm) -> None:
+def test_spark_driver_has_the_permissions_for_spark_and_the_report(helm: Helm) -> None:
     """What Spark 4.3's scheduler backend calls in cluster mode, and the publishing of the result."""
     may = allowed(named(helm.render(), "ClusterRole", "delaymq-analytics")["rules"])
     pods = {("", "pods", verb) for verb in ("get", "list", "watch", "create", "patch", "delete", "deletecollection")}
@@ -135,7 +135,7 @@ def test_a_spark_driver_may_do_what_spark_and_the_report_do(helm: Helm) -> None:
 
 
 @pytest.mark.parametrize("watched", [[], ["shop"]])
-def test_analytics_can_be_left_out_with_all_that_they_need(helm: Helm, watched: list[str]) -> None:
+def test_analytics_can_be_disabled_with_all_their_permissions(helm: Helm, watched: list[str]) -> None:
     objects = helm.render({"watchNamespaces": watched, "rbac.analytics": False})
     kind = "Role" if watched else "ClusterRole"
     rules = named(objects, kind, "delaymq-operator", *watched)["rules"]
@@ -143,12 +143,12 @@ def test_analytics_can_be_left_out_with_all_that_they_need(helm: Helm, watched: 
     assert "delaymq-analytics" not in {one["metadata"]["name"] for one in of_kind(objects, kind)}
 
 
-def test_without_rbac_nothing_of_it_is_made(helm: Helm) -> None:
+def test_disabling_rbac_creates_no_rbac_objects(helm: Helm) -> None:
     kinds = {one["kind"] for one in helm.render({"rbac.create": False})}
     assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 
 
-def test_the_operator_understands_the_settings_that_the_chart_hands_over(helm: Helm) -> None:
+def test_operator_parses_the_settings_that_the_chart_passes(helm: Helm) -> None:
     values = {
         "watchNamespaces": ["shop", "billing"],
         "brokerImage": {"repository": "registry.example/broker", "tag": "7"},
@@ -166,11 +166,11 @@ def test_the_operator_understands_the_settings_that_the_chart_hands_over(helm: H
     assert read.lease
 
 
-def test_without_namespaces_the_operator_looks_after_all(helm: Helm) -> None:
+def test_operator_watches_all_namespaces_by_default(helm: Helm) -> None:
     assert read_settings([], operator_environment(helm.render())).namespaces == ()
 
 
-def test_a_digest_wins_over_a_tag(helm: Helm) -> None:
+def test_digest_takes_precedence_over_tag(helm: Helm) -> None:
     digest = "sha256:" + "a" * 64
     objects = helm.render({"image.digest": digest, "image.tag": "x", "brokerImage.digest": digest})
     assert {spec["containers"][0]["image"] for spec in pod_specs(objects)} == {f"delaymq/operator@{digest}"}
@@ -179,7 +179,7 @@ def test_a_digest_wins_over_a_tag(helm: Helm) -> None:
     assert operator_environment(objects)["DELAYMQ_OPERATOR_ANALYTICS_IMAGE"] == f"delaymq/spark@{digest}"
 
 
-def test_all_pods_keep_to_the_restricted_standard(helm: Helm) -> None:
+def test_all_pods_meet_the_restricted_standard(helm: Helm) -> None:
     for spec in pod_specs(helm.render()):
         assert spec["securityContext"]["runAsNonRoot"]
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -191,48 +191,48 @@ def test_all_pods_keep_to_the_restricted_standard(helm: Helm) -> None:
         assert {"requests", "limits"} <= set(container["resources"])
 
 
-def test_variables_of_services_are_not_taken_for_settings(helm: Helm) -> None:
+def test_service_environment_variables_are_disabled(helm: Helm) -> None:
     """A Service delaymq-operator would set DELAYMQ_OPERATOR_PORT, which the operator refuses as a misspelt setting."""
     assert only(helm.render(), "Deployment")["spec"]["template"]["spec"]["enableServiceLinks"] is False
 
 
-def test_network_policies_of_brokers_let_the_charts_pods_in(helm: Helm) -> None:
+def test_network_policies_of_brokers_admit_the_pods_of_the_chart(helm: Helm) -> None:
     labels = only(helm.render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert dict(ReconcileSettings(default_image="x").operator_labels).items() <= labels.items()
 
 
-def test_labels_of_a_user_do_not_replace_those_that_select(helm: Helm) -> None:
+def test_pod_labels_do_not_override_selector_labels(helm: Helm) -> None:
     deployment = only(helm.render({"podLabels": {"app.kubernetes.io/name": "mine", "team": "shop"}}), "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert labels["team"] == "shop"
     assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
-def test_an_uninstall_keeps_the_crds_and_the_broker(helm: Helm) -> None:
+def test_uninstall_keeps_the_crds_and_the_broker(helm: Helm) -> None:
     objects = helm.render(EVERYTHING)
     assert not of_kind(objects, "CustomResourceDefinition"), "Helm would delete them with the release"
     assert only(objects, "Broker")["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
-def test_the_spec_of_the_broker_is_handed_on(helm: Helm) -> None:
+def test_broker_spec_is_passed_on_unchanged(helm: Helm) -> None:
     spec = {"size": 2, "storage": {"size": "1Gi"}, "config": {"fileReservedTime": "48"}}
     made = only(helm.render({"broker": {"create": True, "name": "orders", "spec": spec}}), "Broker")
     assert made["metadata"]["name"] == "orders"
     assert made["spec"] == spec
 
 
-def test_the_number_of_an_alert_comes_from_the_values(helm: Helm) -> None:
+def test_lateness_threshold_of_the_alert_comes_from_the_values(helm: Helm) -> None:
     rendered = only(helm.render(EVERYTHING | {"metrics.prometheusRule.latenessSeconds": 0.25}), "PrometheusRule")
     rules = {rule["alert"]: rule["expr"] for group in rendered["spec"]["groups"] for rule in group["rules"]}
     assert rules["DelayMQDeliveryLate"].endswith("> 0.25")
 
 
-def test_the_rules_that_are_tested_are_those_that_helm_renders(helm: Helm) -> None:
+def test_tested_rules_equal_those_that_helm_renders(helm: Helm) -> None:
     rendered = only(helm.render(EVERYTHING, namespace="queues"), "PrometheusRule")
     assert rendered["spec"]["groups"] == alert_groups("queues")
 
 
-def test_brokers_are_scraped_where_they_may_be(helm: Helm) -> None:
+def test_brokers_are_scraped_in_the_watched_namespaces(helm: Helm) -> None:
     everywhere = only(helm.render(EVERYTHING), "PodMonitor")["spec"]["namespaceSelector"]
     here = only(helm.render(EVERYTHING | {"watchNamespaces": ["delaymq"]}), "PodMonitor")["spec"]["namespaceSelector"]
     assert (everywhere, here) == ({"any": True}, {"matchNames": ["delaymq"]})
@@ -258,16 +258,16 @@ def test_brokers_are_scraped_where_they_may_be(helm: Helm) -> None:
     ],
     ids=lambda value: None if isinstance(value, str) else str(next(iter(value))),
 )
-def test_what_cannot_be_meant_is_refused_with_a_sentence(helm: Helm, values: dict[str, Any], sentence: str) -> None:
+def test_invalid_values_are_rejected_with_a_sentence(helm: Helm, values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(HelmError) as caught:
         helm.render(values)
     assert sentence in str(caught.value)
 
 
-def test_an_older_kubernetes_is_refused(helm: Helm) -> None:
+def test_older_kubernetes_is_rejected(helm: Helm) -> None:
     with pytest.raises(HelmError, match=r"requires kubeVersion: >=1\.31"):
         helm.run("template", "delaymq", str(CHART), "--kube-version", "1.30.9")
 
 
-def test_lint_finds_nothing(helm: Helm) -> None:
+def test_helm_lint_reports_no_failures(helm: Helm) -> None:
     assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART))

@@ -1,4 +1,4 @@
-"""Stores that are damaged, foreign, newer or going away: named with file and byte, and the rest is analysed."""
+"""Damaged, foreign, newer and disappearing stores: skipped parts are reported, and the rest is analysed."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def garble_offsets(work: Workload) -> tuple[Path, int]:
         garble_offsets,
     ],
 )
-def test_damage_is_named_and_the_rest_analysed(
+def test_damage_is_reported_with_its_file_and_the_rest_is_analysed(
     spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str], damage: Callable[..., tuple[Path, int]]
 ) -> None:
     file, lost = damage(work)
@@ -132,7 +132,7 @@ def test_damage_is_named_and_the_rest_analysed(
     assert analyse(work, capsys, "--skipped-ok")[0] == 0
 
 
-def test_a_newer_store_that_this_version_may_read_is_read(
+def test_newer_store_format_readable_by_this_version_is_read(
     spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = work.path / "delaymq/state.json"
@@ -141,7 +141,7 @@ def test_a_newer_store_that_this_version_may_read_is_read(
     assert (code, summary["complete"], summary["totals"]["messages"]) == (0, True, MESSAGES)
 
 
-def test_a_write_under_way_at_the_logs_end_is_no_damage(
+def test_unfinished_write_at_the_log_end_is_not_damage(
     spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str]
 ) -> None:
     last = work.records[-1]
@@ -153,7 +153,7 @@ def test_a_write_under_way_at_the_logs_end_is_no_damage(
     assert [each["atEnd"] for each in summary["skipped"]] == [True]
 
 
-def test_segments_that_the_broker_deletes_after_the_positions_were_read_are_no_damage(
+def test_segments_deleted_by_the_broker_after_reading_positions_are_not_damage(
     spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change_and_plan(*arguments: Any) -> Plan:
@@ -167,7 +167,7 @@ def test_segments_that_the_broker_deletes_after_the_positions_were_read_are_no_d
     assert summary["totals"]["messages"] == sum(each.segment not in (0, 16_384) for each in work.records)
 
 
-def test_a_store_that_is_gone_when_spark_has_started_is_told_in_a_sentence(
+def test_store_that_disappears_while_spark_starts_is_reported_in_one_sentence(
     spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change_and_plan(*arguments: Any) -> Plan:

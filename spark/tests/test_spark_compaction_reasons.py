@@ -1,4 +1,4 @@
-"""Every reason of docs/analytics.md, against a store with a past whose answers are known; and the plan by segment."""
+"""Reasons of docs/analytics.md for dead and live records, and the compaction plan per segment."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def found(request: pytest.FixtureRequest, work: Workload) -> dict[int, str]:
     return reasons(plain_messages(work.path), read_positions(work.path), options, cluster=request.param)
 
 
-def test_each_record_is_dead_or_alive_for_the_reason_that_it_was_made_for(
-    found: dict[int, str], work: Workload
-) -> None:
+def test_each_record_gets_the_expected_reason(found: dict[int, str], work: Workload) -> None:
     wrong = [
         (found.get(each.physical_offset), each)
         for each in work.records
@@ -45,18 +43,18 @@ def test_each_record_is_dead_or_alive_for_the_reason_that_it_was_made_for(
     assert len(found) == len(work.records)
 
 
-def test_no_reason_goes_untested(tmp_path: Path) -> None:
+def test_every_reason_is_tested(tmp_path: Path) -> None:
     assert {record.reason for record in aged_workload(tmp_path / "store").records} == REASONS
     assert {*compaction.DEAD_REASONS, *compaction.LIVE_REASONS} == REASONS
 
 
-def test_the_page_names_each_reason() -> None:
+def test_documentation_names_each_reason() -> None:
     named = set(re.findall(r"`([a-z_]+)`", PAGE.read_text()))
     assert named >= REASONS
 
 
 @pytest.mark.parametrize("min_dead_ratio", [0.0, 0.25, 0.6, 1.0])
-def test_what_the_plan_gives_back_is_the_truth_segment_by_segment(
+def test_plan_matches_the_workload_in_each_segment(
     found: dict[int, str], work: Workload, min_dead_ratio: float
 ) -> None:
     given = [(each, found[each.physical_offset]) for each in work.records]

@@ -1,4 +1,4 @@
-"""The analysis says of every byte what the workload knows of it."""
+"""Compaction analysis of generated workloads whose reasons and sizes are known."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rows(
 
 
 @pytest.mark.parametrize("cluster", [ONE, MANY], ids=["one task", "many tasks"])
-def test_every_record_has_the_reason_that_the_workload_knows(work: Workload, cluster: Cluster) -> None:
+def test_every_record_gets_the_reason_known_to_the_workload(work: Workload, cluster: Cluster) -> None:
     found = classified(work, cluster)
     wrong = [
         (record, found.get(record.physical_offset))
@@ -64,12 +64,12 @@ def test_every_record_has_the_reason_that_the_workload_knows(work: Workload, clu
     assert len(found) == len(work.records)
 
 
-def test_the_order_in_which_tasks_end_changes_nothing(work: Workload) -> None:
+def test_completion_order_of_tasks_does_not_affect_results(work: Workload) -> None:
     messages = shuffled(plain_messages(work.path), 5)
     assert reasons(messages, positions_of(work), options_of(work), cluster=MANY) == classified(work)
 
 
-def test_the_workload_has_each_reason_so_that_each_is_tested(work: Workload) -> None:
+def test_workload_contains_each_reason(work: Workload) -> None:
     there = {record.reason for record in work.records}
     wanted = {"delivered", "transaction_settled", "topic_deleted", "consumed", "superseded", "expired", "pending",
               "half_pending", "operation_needed", "unread", "retained"}  # fmt: skip
@@ -77,7 +77,7 @@ def test_the_workload_has_each_reason_so_that_each_is_tested(work: Workload) -> 
     assert len({record.segment for record in work.records}) >= 3
 
 
-def test_sums_by_topic_segment_and_reason_are_the_truth_to_the_byte(rows: list[dict[str, Any]], work: Workload) -> None:
+def test_sums_by_topic_segment_and_reason_are_exact(rows: list[dict[str, Any]], work: Workload) -> None:
     found: Counter[tuple[object, ...]] = Counter()
     for row in rows:
         found[row["topic"], row["segment"], row["reason"]] += row["bytes"]
@@ -86,9 +86,7 @@ def test_sums_by_topic_segment_and_reason_are_the_truth_to_the_byte(rows: list[d
     assert sum(row["messages"] for row in rows) == len(work.records)
 
 
-def test_the_plan_gives_back_what_is_dead_outside_the_segment_being_written(
-    rows: list[dict[str, Any]], work: Workload
-) -> None:
+def test_plan_reclaims_dead_bytes_except_in_the_active_segment(rows: list[dict[str, Any]], work: Workload) -> None:
     names = ("segment", "dead", "reason", "messages", "bytes")
     sums = [Sum(**{name: row[name] for name in names}) for row in rows]
     plan = make_plan(sums, min_dead_ratio=0)
@@ -101,7 +99,7 @@ def test_the_plan_gives_back_what_is_dead_outside_the_segment_being_written(
     assert sum(each.pinning_bytes for each in plan.pins) == sum(r.size for r in pending)
 
 
-def test_tools_read_nothing_and_keys_replace_nothing_unless_told(tmp_path: Path) -> None:
+def test_tools_group_and_keys_are_ignored_by_default(tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     sent = [work.send("Kept", 0, "retained", keys="same") for _ in range(3)]
     work.consume("TOOLS_CONSUMER", "Kept", 0, 3)
@@ -109,7 +107,7 @@ def test_tools_read_nothing_and_keys_replace_nothing_unless_told(tmp_path: Path)
     assert list(classified(work).values()) == ["retained"] * len(sent)
 
 
-def test_a_group_that_never_read_a_queue_holds_all_of_it(tmp_path: Path) -> None:
+def test_message_is_unread_if_one_group_has_not_read_its_queue(tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     for queue_id in (0, 1):
         work.send("Read", queue_id, "consumed" if queue_id == 0 else "unread")
@@ -120,7 +118,7 @@ def test_a_group_that_never_read_a_queue_holds_all_of_it(tmp_path: Path) -> None
     assert list(classified(work).values()) == ["consumed", "unread"]
 
 
-def test_a_queue_that_no_group_of_its_topic_has_an_offset_for_is_unread(tmp_path: Path) -> None:
+def test_queue_without_an_offset_of_any_group_is_unread(tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     for queue_id in (0, 1):
         work.send("Read", queue_id, "consumed" if queue_id == 0 else "unread")
@@ -131,7 +129,7 @@ def test_a_queue_that_no_group_of_its_topic_has_an_offset_for_is_unread(tmp_path
     assert list(classified(work).values()) == [each.reason for each in work.records]
 
 
-def test_what_was_consumed_within_the_retention_can_be_read_again(tmp_path: Path) -> None:
+def test_consumed_messages_within_the_retention_are_replayable(tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     old = work.send("Read", 0, "consumed")
     work.now_ms += (RETENTION_HOURS + 1) * 3_600_000
@@ -145,7 +143,7 @@ def test_what_was_consumed_within_the_retention_can_be_read_again(tmp_path: Path
     }  # fmt: skip
 
 
-def test_an_empty_store_has_no_sums(tmp_path: Path) -> None:
+def test_empty_store_has_no_sums(tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     work.close()
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Lateness, losses, duplicates and what is pending, against workloads whose delays were chosen."""
+"""Lateness, lost, duplicate and pending messages in workloads with known delays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def work(request: pytest.FixtureRequest, tmp_path: Path) -> Workload:
 
 
 @pytest.mark.parametrize("cluster", [ONE, MANY], ids=["one task", "many tasks"])
-def test_each_fate_of_a_delayed_message_is_told_apart(work: Workload, cluster: Cluster) -> None:
+def test_each_outcome_of_a_delayed_message_is_recognised(work: Workload, cluster: Cluster) -> None:
     late: dict[int, int] = {}
     entries: list[Written] = []
     for late_ms in (0, 3, 250, 60_001):
@@ -70,7 +70,7 @@ def test_each_fate_of_a_delayed_message_is_told_apart(work: Workload, cluster: C
 
 
 @pytest.mark.parametrize("cluster", [ONE, MANY], ids=["one task", "many tasks"])
-def test_the_figures_are_those_of_the_messages(tmp_path: Path, cluster: Cluster) -> None:
+def test_aggregates_match_the_messages(tmp_path: Path, cluster: Cluster) -> None:
     work = Workload(tmp_path / "store")
     for late_ms in range(100):
         entry = work.delay(5, "Later", 0)
@@ -101,7 +101,7 @@ def test_the_figures_are_those_of_the_messages(tmp_path: Path, cluster: Cluster)
     assert aggregates.rows("offenders") == []
 
 
-def test_the_summarys_histogram_has_the_empty_buckets_between_others(tmp_path: Path) -> None:
+def test_histogram_of_the_summary_includes_empty_buckets_between_others(tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     for late_ms in (-1, 60, 1_100):
         entry = work.delay(5, "Later", 0)
@@ -115,7 +115,7 @@ def test_the_summarys_histogram_has_the_empty_buckets_between_others(tmp_path: P
     }  # fmt: skip
 
 
-def test_a_mark_that_does_not_fit_the_record_that_it_names_settles_nothing(tmp_path: Path) -> None:
+def test_mark_that_does_not_match_the_named_record_settles_nothing(tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     entry, other = work.delay(1, "Later", 0), work.delay(1, "Elsewhere", 0)
     work.now_ms = other.due_ms
@@ -127,7 +127,7 @@ def test_a_mark_that_does_not_fit_the_record_that_it_names_settles_nothing(tmp_p
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
-def test_a_store_of_the_real_broker_has_six_delivered_and_six_pending(tmp_path: Path, name: str) -> None:
+def test_store_of_the_real_broker_has_six_delivered_and_six_pending_messages(tmp_path: Path, name: str) -> None:
     with tarfile.open(GOLDEN / f"store-{name}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     positions = Positions(path="", delay_offsets={1: 6})

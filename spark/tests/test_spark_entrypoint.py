@@ -1,4 +1,4 @@
-"""What a container of the Spark image becomes, by what Spark says in arguments and environment."""
+"""Commands that the entry point of the Spark image runs, by arguments and environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXECUTOR = {
 }
 
 
-def test_a_driver_is_submitted_in_its_own_container_at_the_pods_address() -> None:
+def test_driver_is_submitted_in_its_own_container_and_binds_to_the_pod_address() -> None:
     given = ["--properties-file", "/p", "--class", "C", "local:///x.py", "--out", "a b"]
     words = entrypoint.command(["driver", *given], DRIVER)
     assert words[0] == "/opt/spark/bin/spark-submit"
@@ -35,7 +35,7 @@ def test_a_driver_is_submitted_in_its_own_container_at_the_pods_address() -> Non
     assert words[-9:] == ["--deploy-mode", "client", *given]
 
 
-def test_an_executor_gets_its_java_options_in_their_order_and_whole() -> None:
+def test_executor_gets_its_java_options_unsplit_and_in_numeric_order() -> None:
     options = {f"SPARK_JAVA_OPT_{number}": f"-Done=a b {number}" for number in (10, 2, 0)}
     words = entrypoint.command(["executor"], EXECUTOR | options | {"SPARK_JAVA_OPT_X": "-no"})
     assert words[:5] == ["java", "-Done=a b 0", "-Done=a b 2", "-Done=a b 10", "-Xmx512m"]
@@ -43,7 +43,7 @@ def test_an_executor_gets_its_java_options_in_their_order_and_whole() -> None:
     assert words[words.index("--podName") + 1] == "some-exec-3"
 
 
-def test_places_of_classes_that_users_name_come_after_the_settings() -> None:
+def test_extra_class_path_of_users_follows_spark_jars() -> None:
     more = {"SPARK_CONF_DIR": "/conf", "SPARK_CLASSPATH": "/first/*", "SPARK_EXTRA_CLASSPATH": "/last/*"}
     words = entrypoint.command(["executor"], EXECUTOR | more)
     assert words[words.index("-cp") + 1] == "/conf:/first/*:/opt/spark/jars/*:/last/*"
@@ -52,18 +52,18 @@ def test_places_of_classes_that_users_name_come_after_the_settings() -> None:
 
 
 @pytest.mark.parametrize("missing", sorted(EXECUTOR))
-def test_what_spark_did_not_say_is_named(missing: str) -> None:
+def test_missing_variable_is_named(missing: str) -> None:
     with pytest.raises(entrypoint.MissingError, match=missing):
         entrypoint.command(["executor"], {name: value for name, value in EXECUTOR.items() if name != missing})
 
 
-def test_any_other_command_is_run_as_it_is_and_none_gives_help() -> None:
+def test_other_commands_run_unchanged_and_no_command_prints_help() -> None:
     given = ["delaymq-spark", "report", "--store", "/s"]
     assert entrypoint.command(given, {}) == given
     assert entrypoint.command([], {}) == ["delaymq-spark", "--help"]
 
 
-def test_signals_reach_the_program_because_the_process_becomes_it() -> None:
+def test_signals_reach_the_program_because_it_replaces_the_process() -> None:
     script = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(60)"
     command = [sys.executable, entrypoint.__file__, sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -73,7 +73,7 @@ def test_signals_reach_the_program_because_the_process_becomes_it() -> None:
         assert process.wait(timeout=30) == -signal.SIGTERM
 
 
-def test_what_cannot_be_run_is_told_in_a_line(tmp_path: Path) -> None:
+def test_command_that_cannot_run_is_reported_in_one_line(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     for given, said in (["executor"], "SPARK_HOME is not set"), ([str(tmp_path / "none")], "cannot be run: No such"):
         command = [sys.executable, entrypoint.__file__, *given]

@@ -1,4 +1,4 @@
-"""How the command ends: published or not, stopped, interrupted, without Java, on a full disk, with a JVM that dies."""
+"""Exit codes and messages of the command: publishing, signals, missing Java, a full disk, a failed JVM."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def published(server: FakeApiServer) -> dict[str, Any]:
     return found
 
 
-def test_a_report_is_published_with_the_figures_of_the_store_and_written_nowhere(
+def test_report_is_published_with_the_figures_of_the_store_and_not_written_to_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = aged_workload(tmp_path / "store", seed=5)
@@ -75,7 +75,7 @@ def test_a_report_is_published_with_the_figures_of_the_store_and_written_nowhere
     assert (status["duplicates"], status["asOfMs"]) == (1, work.now_ms)
 
 
-def test_what_is_no_store_is_published_as_an_error_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_store_is_published_as_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeApiServer(tmp_path) as server:
         arguments = ["report", "--store", str(tmp_path / "none"), "--publish", TARGET]
         assert cli.run(arguments, cluster=lambda: server.address) == 2
@@ -85,7 +85,7 @@ def test_what_is_no_store_is_published_as_an_error_too(tmp_path: Path, capsys: p
     assert status["error"] in capsys.readouterr().err
 
 
-def test_wrong_arguments_and_no_pod_end_before_anything_is_published(
+def test_invalid_arguments_and_missing_pod_fail_before_publishing(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def no_pod() -> ApiServer:
@@ -99,7 +99,7 @@ def test_wrong_arguments_and_no_pod_end_before_anything_is_published(
     assert "configmap/NAMESPACE/NAME" in told
 
 
-def test_results_that_cannot_be_published_are_a_failure(
+def test_failure_to_publish_results_fails_the_run(
     spark: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FakeApiServer(tmp_path, [(403, {}, '{"message": "forbidden"}')]) as server:
@@ -125,7 +125,7 @@ def test_results_that_cannot_be_published_are_a_failure(
         (PermissionError(13, "Permission denied", "/out"), 3, "/out: permission denied"),
     ],
 )
-def test_whatever_ends_a_run_is_a_sentence_a_code_and_published(
+def test_each_failure_yields_a_sentence_an_exit_code_and_a_published_error(
     spark: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str], error: BaseException, code: int, told: str,
 ) -> None:  # fmt: skip
@@ -141,7 +141,7 @@ def test_whatever_ends_a_run_is_a_sentence_a_code_and_published(
     assert told in published(server)["error"]
 
 
-def test_a_mistake_of_the_programs_own_keeps_its_trace_and_is_published(
+def test_bug_keeps_its_stack_trace_and_is_published(
     spark: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -153,11 +153,11 @@ def test_a_mistake_of_the_programs_own_keeps_its_trace_and_is_published(
     assert "a bug in delaymq-spark" in published(server)["error"]
 
 
-def test_errors_of_others_are_not_taken_for_sparks() -> None:
+def test_unrelated_errors_are_not_attributed_to_spark() -> None:
     assert problems.sentence_of(ValueError("x")) is None
 
 
-def test_a_sigterm_whose_exception_was_lost_ends_the_run_before_its_next_step(
+def test_sigterm_with_a_lost_exception_stops_the_run_before_its_next_step(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = False
@@ -206,7 +206,7 @@ def test_sigterm_outside_the_analysis_exits_as_stopped(
     assert "stopped by SIGTERM" in capsys.readouterr().err
 
 
-def test_a_sigterm_within_a_finaliser_is_raised_outside_and_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sigterm_within_a_finaliser_is_raised_outside_and_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     class Finalised:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGTERM)
@@ -232,7 +232,7 @@ def command(store: Path, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def test_without_java_one_sentence_says_so(store: Path, tmp_path: Path) -> None:
+def test_missing_java_is_reported_in_one_sentence(store: Path, tmp_path: Path) -> None:
     process = command(store, PATH="/usr/bin/none", JAVA_HOME=str(tmp_path))
     _, told = process.communicate(timeout=120)
     assert process.returncode == 3
@@ -240,7 +240,7 @@ def test_without_java_one_sentence_says_so(store: Path, tmp_path: Path) -> None:
     assert "Traceback" not in told
 
 
-def test_sigterm_in_the_middle_of_spark_ends_it_soon_with_a_sentence(store: Path) -> None:
+def test_sigterm_while_spark_works_ends_the_run_with_a_sentence(store: Path) -> None:
     process = command(store)
     assert process.stderr is not None
     for line in process.stderr:

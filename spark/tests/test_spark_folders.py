@@ -1,4 +1,4 @@
-"""Folders as users name them, and results that would lie in a store: refused before anything is written."""
+"""Folder names given by users, and rejection of output folders inside a store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Path:
         ("file:///a%20b%2525%C3%A4", "/a b%25ä"),
     ],
 )
-def test_a_path_stays_as_it_is_and_a_file_uri_is_decoded(text: str, path: str) -> None:
+def test_path_is_unchanged_and_file_uri_is_decoded(text: str, path: str) -> None:
     assert folder_of(text, "another") == path
     assert check_store_path(text) == path
 
@@ -53,7 +53,7 @@ def test_a_path_stays_as_it_is_and_a_file_uri_is_decoded(text: str, path: str) -
         ("/a\0b", "is not a folder name"),
     ],
 )
-def test_what_names_no_folder_is_refused_with_what_to_give(text: str, said: str) -> None:
+def test_invalid_folder_is_rejected_with_a_suggestion(text: str, said: str) -> None:
     with pytest.raises(FolderError) as caught:
         folder_of(text, "another")
     assert said in str(caught.value)
@@ -62,7 +62,7 @@ def test_what_names_no_folder_is_refused_with_what_to_give(text: str, said: str)
         check_store_path(text)
 
 
-def test_a_folder_for_results_is_absolute_and_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_folder_is_absolute_with_links_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real" / "deep").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real" / "deep")
     monkeypatch.chdir(tmp_path)
@@ -84,7 +84,7 @@ def test_a_folder_for_results_is_absolute_and_without_links(tmp_path: Path, monk
         (os.fsdecode(b"\xff"), "is not UTF-8"),
     ],
 )
-def test_a_folder_that_spark_cannot_write_to_and_read_is_refused(tmp_path: Path, name: str, said: str) -> None:
+def test_output_folder_that_spark_cannot_use_is_rejected(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "file").write_text("")
     with pytest.raises(FolderError) as caught:
@@ -92,12 +92,12 @@ def test_a_folder_that_spark_cannot_write_to_and_read_is_refused(tmp_path: Path,
     assert said in str(caught.value)
 
 
-def test_results_beside_a_store_are_in_none(store: Path, tmp_path: Path) -> None:
+def test_results_next_to_a_store_are_not_inside_it(store: Path, tmp_path: Path) -> None:
     assert store_around(tmp_path / "report", str(store)) is None
     assert store_around(tmp_path / "storefront", str(store)) is None
 
 
-def test_a_folder_of_a_store_that_lies_elsewhere_is_in_the_store(store: Path, tmp_path: Path) -> None:
+def test_linked_folder_of_a_store_counts_as_inside_the_store(store: Path, tmp_path: Path) -> None:
     (tmp_path / "disk2").mkdir()
     (store / "consumequeue").symlink_to(tmp_path / "disk2")
     assert store_around(tmp_path / "disk2" / "report", str(store)) == str(store)
@@ -109,7 +109,7 @@ def test_a_folder_of_a_store_that_lies_elsewhere_is_in_the_store(store: Path, tm
     ["{}", "{}/report", "file://{}/report", "file:{}/report", "file://localhost{}/deep/../report", "{}/../store/report",
      "file://{}/../other/../%73tore", "{}/../link/report", "../store/report", "commitlog/report"],
 )  # fmt: skip
-def test_results_in_the_store_are_refused_however_the_folder_is_written(
+def test_output_inside_the_store_is_rejected_in_every_notation(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: str
 ) -> None:
     (tmp_path / "link").symlink_to(store)
@@ -123,7 +123,7 @@ def test_results_in_the_store_are_refused_however_the_folder_is_written(
 
 
 @pytest.mark.parametrize("out", ["s3a://bucket/report", "hdfs://names/report", "http://host/report", "S3A:report"])
-def test_results_elsewhere_are_refused_before_work_begins(
+def test_output_with_an_unsupported_scheme_is_rejected_before_work_starts(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

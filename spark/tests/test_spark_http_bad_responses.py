@@ -1,4 +1,4 @@
-"""What a reader of a broker's HTTP makes of answers that lie, trickle, or end in the middle for good."""
+"""HTTP client of the analytics against false, slow and truncated responses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def expected(broker: FakeBroker, position: int, count: int) -> bytes:
     return Path(broker.reader.path, "commitlog", "0" * 20).read_bytes()[position : position + count]
 
 
-def test_a_kept_connection_that_falls_silent_is_made_anew(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_kept_connection_is_replaced(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_patience, "RESPONSE_TIMEOUT_S", 0.3)
     over = threading.Event()
 
@@ -65,7 +65,7 @@ def test_a_kept_connection_that_falls_silent_is_made_anew(broker: FakeBroker, mo
         client.close()
 
 
-def test_bytes_that_trickle_are_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slowly_sent_bytes_end_in_a_timeout(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_patience, "RESPONSE_TIMEOUT_S", 0.3)
     over = threading.Event()
 
@@ -93,7 +93,7 @@ def test_bytes_that_trickle_are_given_up(broker: FakeBroker, monkeypatch: pytest
     assert len(broker.requests) < 5
 
 
-def test_one_byte_with_each_try_is_no_progress(broker: FakeBroker) -> None:
+def test_one_byte_per_attempt_does_not_count_as_progress(broker: FakeBroker) -> None:
     def one_byte(handler: Handler) -> None:
         send_range(handler, missing=999 - len(broker.requests))
 
@@ -105,7 +105,7 @@ def test_one_byte_with_each_try_is_no_progress(broker: FakeBroker) -> None:
     assert len(broker.requests) < 100
 
 
-def test_what_is_left_of_an_answer_in_chunks_is_not_taken_for_the_next_one(broker: FakeBroker) -> None:
+def test_end_of_a_chunked_response_is_not_read_as_the_next_response(broker: FakeBroker) -> None:
     def chunked(handler: Handler) -> None:
         data = expected(broker, 0, 1_000)
         handler.send_response(206)
@@ -131,7 +131,7 @@ def test_what_is_left_of_an_answer_in_chunks_is_not_taken_for_the_next_one(broke
         lambda told: told | {"endOffset": 1 << 70, "segments": [told["segments"][0] | {"bytes": 1 << 70}]},
     ],
 )
-def test_segments_that_cannot_be_those_of_a_log_are_refused(broker: FakeBroker, change: object) -> None:
+def test_inconsistent_segments_are_rejected(broker: FakeBroker, change: object) -> None:
     told = broker.about()
     broker.first = lambda handler: send_json(handler, change(told))  # type: ignore[operator]
     with pytest.raises(StorePathError, match="is not a broker's"):
@@ -139,7 +139,7 @@ def test_segments_that_cannot_be_those_of_a_log_are_refused(broker: FakeBroker, 
 
 
 @pytest.mark.parametrize("number", ["1e999", str(1 << 70), "-Infinity"])
-def test_numbers_that_no_store_can_have_are_told(broker: FakeBroker, tmp_path: Path, number: str) -> None:
+def test_numbers_out_of_range_are_rejected(broker: FakeBroker, tmp_path: Path, number: str) -> None:
     positions = Positions(
         format_version=1, as_of_ms=0, store_id="one", in_use=True, start_offset=0, end_offset=broker.end,
         log_end_offset=broker.end, delay_offsets={"1": 4_711}, consumer_offsets={}, deleted_topics={}, queues=[],
@@ -163,7 +163,7 @@ def test_numbers_that_no_store_can_have_are_told(broker: FakeBroker, tmp_path: P
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64])
-def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
+def test_invalid_host_name_is_reported(host: str) -> None:
     with pytest.raises(StorePathError, match=r"the host name is invalid: give http://HOST:PORT"):
         describe_store(f"http://{host}:80")
 
@@ -177,7 +177,7 @@ def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
         ("http://broker", ("broker", 80)),
     ],
 )
-def test_without_a_port_the_schemes_is_asked(
+def test_missing_port_defaults_to_that_of_the_scheme(
     address: str, asked: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_client, "_FIRST_PAUSE_S", 10_000)

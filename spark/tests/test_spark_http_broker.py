@@ -1,4 +1,4 @@
-"""A running broker's store over HTTP: the rows of the folder, while it is written to, deleted from, killed, started."""
+"""A running broker's store over HTTP: rows equal those of the folder despite writes, deletions and restarts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read(broker: RunningBroker, **options: str) -> tuple[list[str], list[Skipped
     return [row["keys"] for row in source_rows(broker.url, told=told, split_bytes=300_000, **options)], told
 
 
-def test_the_rows_are_those_of_the_folder(broker: RunningBroker) -> None:
+def test_rows_over_http_equal_those_of_the_folder(broker: RunningBroker) -> None:
     told: list[Skipped] = []
     over_http = source_rows(broker.url, told=told, split_bytes=300_000)
     assert told == []
@@ -63,7 +63,7 @@ def test_the_rows_are_those_of_the_folder(broker: RunningBroker) -> None:
     assert (found.start, found.end) == (0, plan(str(broker.store), 1 << 27).end)
 
 
-def test_the_real_brokers_store_has_its_rows_and_positions(tmp_path: Path) -> None:
+def test_store_of_the_real_broker_has_the_same_rows_and_positions_over_http(tmp_path: Path) -> None:
     golden = unpack_golden("clean", tmp_path)
     positions = read_positions(golden)
     with running_broker(golden) as broker:
@@ -85,7 +85,7 @@ def test_the_real_brokers_store_has_its_rows_and_positions(tmp_path: Path) -> No
     assert found.path == broker.url
 
 
-def test_a_broker_describes_its_store(broker: RunningBroker) -> None:
+def test_broker_describes_its_store(broker: RunningBroker) -> None:
     found = describe_store(f"{broker.url}/")
     assert found is not None
     assert found.broker_name == "broker-a"
@@ -95,7 +95,7 @@ def test_a_broker_describes_its_store(broker: RunningBroker) -> None:
     assert describe_store(str(broker.store)) is None
 
 
-def test_a_log_that_is_written_to_is_read_to_an_end_that_it_had(broker: RunningBroker) -> None:
+def test_growing_log_is_read_to_a_consistent_end(broker: RunningBroker) -> None:
     sender = threading.Thread(target=send, args=(broker, COUNT, 1_500))
     sender.start()
     lengths = []
@@ -111,14 +111,14 @@ def test_a_log_that_is_written_to_is_read_to_an_end_that_it_had(broker: RunningB
     assert read(broker) == ([f"k{number}" for number in range(COUNT + 1_500)], [])
 
 
-def test_delayed_messages_and_their_levels_are_in_the_positions(broker: RunningBroker) -> None:
+def test_delayed_messages_and_their_levels_appear_in_the_positions(broker: RunningBroker) -> None:
     send(broker, COUNT, 3, delay="1h")
     assert read_positions(broker.url).delay_offsets == {17: 0}
     rows = source_rows(broker.url, topics="SCHEDULE_TOPIC_XXXX")
     assert [(row["kind"], row["delay_level"]) for row in rows] == [("delayed", 17)] * 3
 
 
-def test_a_segment_that_is_deleted_under_the_read_is_told_and_the_rest_is_read(broker: RunningBroker) -> None:
+def test_segment_deleted_during_the_read_is_reported_and_the_rest_is_read(broker: RunningBroker) -> None:
     options = parse_options({"path": broker.url, "columns": "keys"})
     told: list[Skipped] = []
     keys: list[str] = []
@@ -140,7 +140,7 @@ def test_a_segment_that_is_deleted_under_the_read_is_told_and_the_rest_is_read(b
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 2.0])
-def test_a_broker_that_is_killed_and_started_under_the_read_costs_no_row(broker: RunningBroker, pause_s: float) -> None:
+def test_broker_killed_and_restarted_during_the_read_loses_no_row(broker: RunningBroker, pause_s: float) -> None:
     options = parse_options({"path": broker.url, "columns": "keys"})
     told: list[Skipped] = []
     keys: list[str] = []
@@ -156,7 +156,7 @@ def test_a_broker_that_is_killed_and_started_under_the_read_costs_no_row(broker:
     assert keys == EVERYTHING
 
 
-def test_a_broker_that_does_not_come_back_is_told(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_that_stays_down_is_reported(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     options = parse_options({"path": broker.url, "columns": "keys"})
     first, *others = plan(options.path, 1 << 27).parts
     assert sum(batch.num_rows for batch in batches(first, options)) > 400
@@ -168,7 +168,7 @@ def test_a_broker_that_does_not_come_back_is_told(broker: RunningBroker, monkeyp
     assert "Connection refused" in told[0].reason
 
 
-def test_a_brokers_token_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_of_the_broker_is_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
     write_store(tmp_path / "store", 10)
     with running_broker(tmp_path / "store", DELAYMQ_HTTP_TOKEN="hush") as broker:
@@ -186,7 +186,7 @@ def load(spark: SparkSession, broker: RunningBroker, **options: str) -> DataFram
     return spark.read.format("rocketmq_store").options(path=broker.url, **options).load()
 
 
-def test_spark_reads_a_broker_and_shows_its_token_nowhere(
+def test_spark_reads_a_broker_and_does_not_reveal_its_token(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
@@ -207,7 +207,7 @@ def test_spark_reads_a_broker_and_shows_its_token_nowhere(
     assert "hush" not in frame._jdf.queryExecution().toString()
 
 
-def test_a_stream_follows_a_running_broker(spark: SparkSession, broker: RunningBroker, tmp_path: Path) -> None:
+def test_stream_follows_a_running_broker(spark: SparkSession, broker: RunningBroker, tmp_path: Path) -> None:
     register(spark)
 
     def run() -> list[str]:

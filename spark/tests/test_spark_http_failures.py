@@ -1,4 +1,4 @@
-"""What a reader of a broker's HTTP makes of what is no answer: tried again for a while, or told in a sentence."""
+"""HTTP client of the analytics against failing servers: retries, and errors in one sentence."""
 
 from __future__ import annotations
 
@@ -103,20 +103,20 @@ EVERYTHING = [f"k{number}" for number in range(COUNT)]
         [reset, partial(send_range, missing=100), fail(503), reset],
     ],
 )
-def test_what_may_be_over_in_a_moment_is_tried_again(broker: FakeBroker, script: list[object]) -> None:
+def test_transient_failures_are_retried(broker: FakeBroker, script: list[object]) -> None:
     broker.script = list(script)  # type: ignore[arg-type]
     assert keys_of(broker) == (EVERYTHING, [])
     assert broker.script == []
 
 
-def test_bytes_that_came_before_the_connection_broke_are_not_asked_for_again(broker: FakeBroker) -> None:
+def test_bytes_received_before_a_connection_broke_are_not_requested_again(broker: FakeBroker) -> None:
     broker.script = [partial(send_range, missing=300_000)]
     assert keys_of(broker) == (EVERYTHING, [])
     ranges = [headers["Range"] for path, headers in broker.requests if path.endswith(f"{0:020d}")]
     assert ranges == ["bytes=0-1048575", f"bytes={1_048_576 - 300_000}-1048575"]
 
 
-def test_a_pause_that_is_asked_for_is_made(broker: FakeBroker, clock: Clock) -> None:
+def test_retry_after_header_is_respected(broker: FakeBroker, clock: Clock) -> None:
     broker.script = [fail(503, "busy", "others read", Retry_After="20")]
     assert keys_of(broker) == (EVERYTHING, [])
     assert [15 <= pause_s <= 25 for pause_s in clock.pauses_s] == [True]
@@ -137,9 +137,7 @@ def test_a_pause_that_is_asked_for_is_made(broker: FakeBroker, clock: Clock) -> 
         (lambda handler: handler.wfile.write(b"220 ready\r\n"), "does not speak HTTP"),
     ],
 )
-def test_a_segment_that_cannot_be_had_is_told_and_the_rest_is_read(
-    broker: FakeBroker, answer: object, reason: str
-) -> None:
+def test_unreadable_segment_is_reported_and_the_rest_is_read(broker: FakeBroker, answer: object, reason: str) -> None:
     normal = Handler.do_GET
 
     def refuses_the_second(handler: Handler) -> None:
@@ -162,7 +160,7 @@ def test_a_segment_that_cannot_be_had_is_told_and_the_rest_is_read(
     assert {"k0", EVERYTHING[-1]} <= set(keys)
 
 
-def test_a_log_that_became_shorter_is_told(broker: FakeBroker) -> None:
+def test_truncated_log_is_reported(broker: FakeBroker) -> None:
     broker.script = [send_range, send_range, fail(416, "range_not_satisfiable", "no")]
     keys, told = keys_of(broker)
     assert [each.reason for each in told] == ["the file was truncated while it was read"]
@@ -191,7 +189,7 @@ def html(handler: Handler) -> None:
         (lambda handler: send(handler, 200, b"{}", Content_Length="50"), "ended 48 bytes early"),
     ],
 )
-def test_what_is_no_broker_or_refuses_is_told_in_a_sentence(broker: FakeBroker, answer: object, said: str) -> None:
+def test_invalid_or_rejecting_server_is_reported_in_one_sentence(broker: FakeBroker, answer: object, said: str) -> None:
     def once(handler: Handler) -> None:
         answer(handler)  # type: ignore[operator]
         handler.close_connection = True
@@ -204,20 +202,20 @@ def test_what_is_no_broker_or_refuses_is_told_in_a_sentence(broker: FakeBroker, 
 
 
 @pytest.mark.parametrize("ask", [lambda broker: read_positions(broker.url), keys_of])
-def test_a_server_that_is_none_fails_the_whole_read(broker: FakeBroker, ask: object) -> None:
+def test_server_that_is_not_a_broker_fails_the_whole_read(broker: FakeBroker, ask: object) -> None:
     broker.first = html
     with pytest.raises(StorePathError, match="is not JSON: give the HTTP address of a DelayMQ broker"):
         ask(broker)  # type: ignore[operator]
 
 
-def test_a_port_on_which_nobody_listens_is_told(broker: FakeBroker) -> None:
+def test_closed_port_is_reported(broker: FakeBroker) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         with pytest.raises(StorePathError, match=r"Connection refused.*is that its HTTP port"):
             describe_store(f"http://127.0.0.1:{free.getsockname()[1]}")
 
 
-def test_a_server_that_never_answers_is_given_up(broker: FakeBroker, short_patience: None) -> None:
+def test_server_that_never_responds_times_out(broker: FakeBroker, short_patience: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(StorePathError, match="timed out"):
         describe_store(f"http://127.0.0.1:{silent.getsockname()[1]}")
 
@@ -232,7 +230,7 @@ def begins(handler: Handler) -> None:
 
 
 @pytest.mark.parametrize("answer", [lambda handler: handler.rfile.read(1), begins])
-def test_a_server_that_falls_silent_is_given_up_when_the_patience_of_the_question_ends(
+def test_server_that_falls_silent_times_out_when_the_patience_of_the_request_ends(
     broker: FakeBroker, short_patience: None, answer: Answer
 ) -> None:
     broker.first = answer
@@ -240,9 +238,7 @@ def test_a_server_that_falls_silent_is_given_up_when_the_patience_of_the_questio
         describe_store(broker.url)
 
 
-def test_a_kept_connection_that_falls_silent_is_given_up_too(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kept_connection_that_falls_silent_times_out(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     client = broker_client.BrokerClient(broker.url, None, 100)
     assert b"brokerName" in client.get("/api/v1/store")
 
@@ -257,7 +253,7 @@ def test_a_kept_connection_that_falls_silent_is_given_up_too(
         client.get("/api/v1/store")
 
 
-def test_all_addresses_of_a_name_share_one_patience(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_addresses_of_a_host_name_share_one_patience(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [address] * 3)
     waits: list[float] = []
@@ -273,7 +269,7 @@ def test_all_addresses_of_a_name_share_one_patience(clock: Clock, monkeypatch: p
     assert max(waits) <= remote.FIRST_PATIENCE_S / 3
 
 
-def test_a_large_answer_may_take_longer_than_the_patience_while_it_comes(clock: Clock) -> None:
+def test_large_response_may_exceed_the_patience_while_it_makes_progress(clock: Clock) -> None:
     patience = Patience(10)
     patience.begin_try()
     for _ in range(5):
@@ -287,7 +283,7 @@ def test_a_large_answer_may_take_longer_than_the_patience_while_it_comes(clock: 
         patience.wait_s()
 
 
-def test_a_server_that_trickles_is_given_up(broker: FakeBroker, short_patience: None) -> None:
+def test_server_that_trickles_bytes_times_out(broker: FakeBroker, short_patience: None) -> None:
     given_up = threading.Event()
 
     def trickle(handler: Handler) -> None:
@@ -305,14 +301,14 @@ def test_a_server_that_trickles_is_given_up(broker: FakeBroker, short_patience: 
         given_up.set()
 
 
-def test_an_answer_without_end_is_given_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_response_is_rejected(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_client, "MAX_RESPONSE_BYTES", 1_000)
     broker.first = lambda handler: send(handler, 200, b" " * 100_000)
     with pytest.raises(StorePathError, match="the response exceeds 1000 bytes"):
         describe_store(broker.url)
 
 
-def test_http_where_https_is_meant_and_the_other_way_round(broker: FakeBroker) -> None:
+def test_https_request_to_an_http_port_is_reported(broker: FakeBroker) -> None:
     with pytest.raises(StorePathError, match=r"the TLS handshake failed .*: give http:// if"):
         describe_store(broker.url.replace("http:", "https:"))
 
@@ -330,7 +326,7 @@ def test_http_where_https_is_meant_and_the_other_way_round(broker: FakeBroker) -
         ("https:host", "is not a broker's address"),
     ],
 )
-def test_an_address_that_cannot_be_one_is_told_without_what_may_be_secret(path: str, said: str) -> None:
+def test_invalid_address_is_reported_without_its_secrets(path: str, said: str) -> None:
     with pytest.raises(StorePathError) as caught:
         describe_store(path)
     assert said in str(caught.value)
@@ -346,11 +342,11 @@ def test_an_address_that_cannot_be_one_is_told_without_what_may_be_secret(path: 
         ("file:///a/b/", "/a/b"),
     ],
 )
-def test_an_address_has_one_form(given: str, normal: str) -> None:
+def test_address_is_normalised(given: str, normal: str) -> None:
     assert check_store_path(given) == normal
 
 
-def test_a_token_is_sent_and_never_shown(
+def test_token_is_sent_and_never_shown(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -368,13 +364,13 @@ def test_a_token_is_sent_and_never_shown(
 
 
 @pytest.mark.parametrize("token", ["a b", "a\nb", "ä", "x" * 5_000])
-def test_a_token_that_no_header_may_have_is_told_and_not_shown(broker: FakeBroker, token: str) -> None:
+def test_invalid_token_is_rejected_and_not_shown(broker: FakeBroker, token: str) -> None:
     with pytest.raises(StorePathError, match="the option `token` is not a valid token") as caught:
         keys_of(broker, token=token)
     assert token not in str(caught.value)
 
 
-def test_executors_without_the_token_fail_rather_than_skip_everything(broker: FakeBroker) -> None:
+def test_executors_without_the_token_fail_instead_of_skipping_everything(broker: FakeBroker) -> None:
     broker.script = [fail(401, "unauthorized", "send it")]
     with pytest.raises(StorePathError, match="for the driver and all executors"):
         keys_of(broker)

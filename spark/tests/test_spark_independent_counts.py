@@ -1,4 +1,4 @@
-"""The same figures by others: `delaymq store inspect`, and what the real broker answered while it wrote its stores."""
+"""Comparison with `delaymq store inspect` and with the responses of the real broker to its producers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def counts_of_inspect(counted: Inspection) -> Counter[tuple[str, str]]:
     return found
 
 
-def test_messages_by_topic_kind_and_segment_are_those_of_inspect(spark: SparkSession, store: Path) -> None:
+def test_messages_by_topic_kind_and_segment_equal_those_of_inspect(spark: SparkSession, store: Path) -> None:
     counted = inspect(store)
     rows = (
         messages(spark, store, "topic", "kind", "segment", "size")
@@ -81,7 +81,7 @@ def test_messages_by_topic_kind_and_segment_are_those_of_inspect(spark: SparkSes
     assert bytes_of == {each.first_offset: each.record_bytes for each in counted.segments if each.records}
 
 
-def test_the_summaries_totals_are_those_of_inspect(
+def test_totals_of_the_summary_equal_those_of_inspect(
     spark: SparkSession, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counted = inspect(store)
@@ -94,7 +94,7 @@ def test_the_summaries_totals_are_those_of_inspect(
     assert (summary["complete"], summary["skippedBytes"]) == (True, 0)
 
 
-def test_a_store_of_the_real_broker_has_what_its_description_says(
+def test_store_of_the_real_broker_matches_its_description(
     spark: SparkSession, golden: tuple[Path, list[dict[str, Any]]]
 ) -> None:
     store, _ = golden
@@ -115,7 +115,7 @@ def test_a_store_of_the_real_broker_has_what_its_description_says(
     assert {queue: end for queue, end in ends.items() if queue in queues} == queues
 
 
-def test_what_the_real_broker_confirmed_is_there_at_the_place_that_it_said(
+def test_each_message_confirmed_by_the_real_broker_is_at_the_confirmed_offset(
     spark: SparkSession, golden: tuple[Path, list[dict[str, Any]]]
 ) -> None:
     store, sent = golden

@@ -1,4 +1,4 @@
-"""The command from arguments to files: against the workload's truth, `store inspect`, damage and wrong usage."""
+"""The command from arguments to files: known workloads, `store inspect`, damage and invalid usage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reported(spark: SparkSession, work: Workload, tmp_path_factory: pytest.TempP
     code = run(
         ["report", "--store", str(work.path), "--out", str(out), "--as-of", str(work.now_ms), "--keyed-topics", "State"]
     )
-    assert files_of(work.path) == before, "a store is which is read-only"
+    assert files_of(work.path) == before, "a store is read-only"
     return code, out
 
 
@@ -44,7 +44,7 @@ def summary_of(out: Path) -> dict[str, Any]:
     return found
 
 
-def test_the_summary_has_the_truth_to_the_byte(work: Workload, reported: tuple[int, Path]) -> None:
+def test_summary_is_exact_to_the_byte(work: Workload, reported: tuple[int, Path]) -> None:
     code, out = reported
     assert code == 0
     summary = summary_of(out)
@@ -63,7 +63,7 @@ def test_the_summary_has_the_truth_to_the_byte(work: Workload, reported: tuple[i
     assert planned
 
 
-def test_delays_of_the_summary_are_those_of_the_workload(work: Workload, reported: tuple[int, Path]) -> None:
+def test_delays_of_the_summary_match_the_workload(work: Workload, reported: tuple[int, Path]) -> None:
     delay = summary_of(reported[1])["delay"]
     entries = [record for record in work.records if record.due_ms]
     fates = Counter(record.reason for record in entries)
@@ -73,7 +73,7 @@ def test_delays_of_the_summary_are_those_of_the_workload(work: Workload, reporte
     assert delay["overdue"] == sum(e.reason == "pending" and e.due_ms <= work.now_ms for e in entries)
 
 
-def test_the_parquet_files_add_up_to_the_store(spark: SparkSession, work: Workload, reported: tuple[int, Path]) -> None:
+def test_parquet_files_add_up_to_the_store(spark: SparkSession, work: Workload, reported: tuple[int, Path]) -> None:
     out = reported[1]
     for name in ("compaction", "traffic"):
         sums = spark.read.parquet(str(out / f"{name}.parquet")).selectExpr("sum(messages)", "sum(bytes)").collect()[0]
@@ -82,7 +82,7 @@ def test_the_parquet_files_add_up_to_the_store(spark: SparkSession, work: Worklo
     assert delayed.count() == sum(record.due_ms > 0 for record in work.records)
 
 
-def test_the_report_needs_nothing_but_itself(reported: tuple[int, Path]) -> None:
+def test_report_has_no_external_resources(reported: tuple[int, Path]) -> None:
     page = (reported[1] / "report.html").read_text()
     assert page.count("<svg") >= 8
     assert re.findall(r'(?:src|href)="(?!#)[^"]*"', page) == []
@@ -91,7 +91,7 @@ def test_the_report_needs_nothing_but_itself(reported: tuple[int, Path]) -> None
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
-def test_totals_of_a_store_of_the_real_broker_are_those_of_inspect(
+def test_totals_of_a_store_of_the_real_broker_equal_those_of_inspect(
     spark: SparkSession, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "store"
@@ -111,7 +111,7 @@ def test_totals_of_a_store_of_the_real_broker_are_those_of_inspect(
     assert (golden["delivered"], golden["pending"]) == (6, 6)
 
 
-def test_a_damaged_part_is_named_and_the_rest_analysed(
+def test_damaged_part_is_reported_and_the_rest_is_analysed(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work = Workload(tmp_path / "store")
@@ -135,7 +135,7 @@ def test_a_damaged_part_is_named_and_the_rest_analysed(
     assert "&lt;b&gt;$" in page
 
 
-def test_an_empty_store_has_a_report_too_and_a_second_one_replaces_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_store_has_a_report_and_a_second_run_replaces_it(spark: SparkSession, tmp_path: Path) -> None:
     Workload(tmp_path / "store").close()
     out = tmp_path / "out"
     for _ in range(2):
@@ -157,7 +157,7 @@ def test_an_empty_store_has_a_report_too_and_a_second_one_replaces_it(spark: Spa
         (["delay", "--store", "{}", "--min-dead-ratio", "2"], "--min-dead-ratio"),
     ],
 )
-def test_wrong_usage_is_told_in_a_sentence_before_spark_starts(
+def test_invalid_usage_is_reported_in_one_sentence_before_spark_starts(
     tmp_path: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "commitlog").mkdir()

@@ -1,4 +1,4 @@
-"""Older runs next to a run's own are deleted, the newest stay, and nothing else is touched."""
+"""Deletion of older runs: the newest runs and all unrelated files are kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_the_newest_runs_of_a_group_stay(tmp_path: Path) -> None:
+def test_newest_runs_of_a_group_are_kept(tmp_path: Path) -> None:
     for number in (3, 1, 4, 2):
         run_of(tmp_path, f"orders-analytics-0-{number}", number)
     # A clock that went back: the run that has just ended is the newest nevertheless.
@@ -39,7 +39,7 @@ def test_the_newest_runs_of_a_group_stay(tmp_path: Path) -> None:
     assert names(tmp_path) == {"orders-analytics-0-d1f"}
 
 
-def test_what_is_no_run_of_the_group_is_left(tmp_path: Path) -> None:
+def test_unrelated_files_are_kept(tmp_path: Path) -> None:
     others = {"orders-analytics-1-1", "orders-analytics-0-analytics-0-1", "orders-analytics-0", "my-notes", "-1"}
     for name in others:
         run_of(tmp_path, name, 1)
@@ -62,12 +62,12 @@ def test_what_is_no_run_of_the_group_is_left(tmp_path: Path) -> None:
         (["--keep-runs", "3", "--out", "results"], "requires --out with a name"),
     ],
 )
-def test_wrong_numbers_of_runs_are_told_in_a_sentence(more: list[str], told: str) -> None:
+def test_invalid_keep_runs_is_reported_in_one_sentence(more: list[str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         parse(["traffic", "--store", "/s", *more], 0)
 
 
-def test_a_directory_that_cannot_be_removed_does_not_fail_the_run(
+def test_directory_that_cannot_be_removed_does_not_fail_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The pages on analytics: `delaymq-spark` accepts their commands, and their programs run twice in succession."""
+"""Commands and programs in README.md and docs/analytics.md."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ def blocks(page: str, language: str) -> str:
 
 @pytest.mark.core
 @pytest.mark.parametrize("page", ["README.md", PAGE])
-def test_commands_of_a_page_are_taken(page: str) -> None:
+def test_commands_of_a_page_are_accepted(page: str) -> None:
     split = [
         shlex.split(line, comments=True)
         for line in blocks(page, "sh").splitlines()
@@ -33,7 +33,7 @@ def test_commands_of_a_page_are_taken(page: str) -> None:
         assert parse(words, 0).job in words
 
 
-def test_the_programs_of_the_page_run_twice_in_a_row(spark: SparkSession, tmp_path: Path) -> None:
+def test_programs_of_the_page_run_twice_in_succession(spark: SparkSession, tmp_path: Path) -> None:
     store = tmp_path / "store"
     write_store(store, COUNT)
     with fake_broker(store) as broker:

@@ -1,4 +1,4 @@
-"""The plan never drops the copy that proves a delivery while the delayed record stays."""
+"""Compaction plans keep the copy that proves a delivery while they keep the delayed record."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def store_with_a_pinned_origin(path: Path) -> Workload:
 
 
 @pytest.mark.parametrize("cluster", [ONE, MANY], ids=["one task", "many tasks"])
-def test_a_copy_stays_as_long_as_its_origin(tmp_path: Path, cluster: Cluster) -> None:
+def test_copy_is_kept_while_its_origin_is_kept(tmp_path: Path, cluster: Cluster) -> None:
     work = store_with_a_pinned_origin(tmp_path / "store")
     copy = next(each for each in work.records if each.topic == "Later")
     options = CompactionOptions(as_of_ms=work.now_ms)
@@ -80,7 +80,7 @@ def planned(found: Aggregates) -> tuple[PlannedSegment, ...]:
     return make_plan(given, proofs=proofs).segments
 
 
-def test_what_stays_for_one_copy_may_make_others_stay() -> None:
+def test_segment_kept_for_a_copy_may_require_keeping_further_copies() -> None:
     given = [
         *sums(0, dead=1, live=99), *sums(1, dead=30, live=70), *sums(2, dead=100, live=0), *sums(3, dead=10, live=0),
     ]  # fmt: skip
@@ -94,7 +94,7 @@ def test_what_stays_for_one_copy_may_make_others_stay() -> None:
     }  # fmt: skip
 
 
-def test_a_segment_comes_after_those_that_hold_the_origins_of_its_copies() -> None:
+def test_segment_follows_those_that_hold_the_origins_of_its_copies() -> None:
     given = [
         *sums(0, dead=50, live=50),
         *sums(1, dead=90, live=10),

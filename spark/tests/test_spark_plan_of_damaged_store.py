@@ -1,4 +1,4 @@
-"""What a plan advises for a store that was not read whole, and names that no terminal and no summary can hold."""
+"""Compaction plans for damaged stores, and safe output of arbitrary names and times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MONTH_MS = 30 * 86_400_000
 TWO_DAYS_MS = 2 * 86_400_000
 
 
-def test_a_segment_that_was_not_read_whole_is_neither_dropped_nor_rewritten(
+def test_partly_read_segment_is_neither_dropped_nor_rewritten(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work = Workload(tmp_path / "store")
@@ -44,7 +44,7 @@ def test_a_segment_that_was_not_read_whole_is_neither_dropped_nor_rewritten(
     assert found["reclaimableBytes"] == sum(reclaimed.values()) > 0
 
 
-def test_a_stray_file_whose_name_is_in_no_encoding_can_stand_in_a_summary(tmp_path: Path) -> None:
+def test_file_name_in_no_encoding_can_be_written_to_a_summary(tmp_path: Path) -> None:
     folder = tmp_path / "commitlog"
     folder.mkdir()
     (Path(os.fsdecode(os.fsencode(folder) + b"/\xff\xfe"))).write_bytes(b"x")
@@ -52,7 +52,7 @@ def test_a_stray_file_whose_name_is_in_no_encoding_can_stand_in_a_summary(tmp_pa
     assert json.dumps(stray.file, ensure_ascii=False).encode().decode().endswith('/\ufffd\ufffd"')
 
 
-def test_names_from_outside_move_no_cursor() -> None:
+def test_control_characters_in_names_do_not_reach_the_terminal() -> None:
     summary = full_summary()
     summary["store"] = "http://b\x1b[2J"
     summary["traffic"]["topTopics"][0]["topic"] = "T\x1b]0;owned\x07\nexit code 0"
@@ -71,7 +71,7 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.mark.usefixtures("zone")
-def test_a_clock_of_a_producer_that_is_far_off_can_be_shown_in_any_zone() -> None:
+def test_extreme_producer_timestamps_can_be_shown_in_any_time_zone() -> None:
     import numpy as np
 
     first, last = -62_135_596_800_000, 253_402_300_799_999
@@ -84,7 +84,7 @@ def test_a_clock_of_a_producer_that_is_far_off_can_be_shown_in_any_zone() -> Non
     assert shown == 3
 
 
-def test_what_settles_a_record_that_was_skipped_is_needed(
+def test_records_that_settle_skipped_records_are_live(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work = Workload(tmp_path / "store")

@@ -1,4 +1,4 @@
-"""Files next to the log: the real broker's tables, damaged ones, and the ranges of queues."""
+"""Files next to the log: tables of the real broker, damaged tables, queue ranges, deleted topics, lag."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def golden(tmp_path: Path) -> Path:
     return unpack_golden("clean", tmp_path)
 
 
-def test_a_table_is_read_with_and_without_quotes_around_its_numbers() -> None:
+def test_table_is_read_with_and_without_quotes_around_its_numbers() -> None:
     assert parse_table(b'{"offsetTable":{1:6, 3:3}}') == parse_table(b'{"offsetTable":{"1":6,"3":3}}')
     assert parse_table(b'{"a{1:2@g":{0:5},"\\"{2:3":{"0":1}}') == {"a{1:2@g": {"0": 5}, '"{2:3': {"0": 1}}
 
 
-def test_the_real_brokers_positions_are_read(golden: Path) -> None:
+def test_positions_of_the_real_broker_are_read(golden: Path) -> None:
     found = read_positions(golden)
     assert found.delay_offsets == {1: 6, 3: 3}
     assert found.consumer_offsets["GoldenNormal", "golden_consumer"] == {0: 10, 1: 11, 2: 10, 3: 10}
@@ -40,7 +40,7 @@ def test_the_real_brokers_positions_are_read(golden: Path) -> None:
     assert found.skipped == ()
 
 
-def test_the_ranges_of_queues_are_what_their_entries_say(golden: Path) -> None:
+def test_queue_ranges_match_the_entries(golden: Path) -> None:
     reader = StoreReader(golden)
     ranges = {key: (each.min_number, each.max_number) for key, each in read_positions(golden).queues.items()}
     assert ranges == {
@@ -50,7 +50,7 @@ def test_the_ranges_of_queues_are_what_their_entries_say(golden: Path) -> None:
     }
 
 
-def test_entries_of_deleted_segments_are_below_a_queues_range(golden: Path) -> None:
+def test_entries_of_deleted_segments_are_below_the_range_of_their_queue(golden: Path) -> None:
     (golden / "commitlog" / f"{0:020d}").unlink()
     reader = StoreReader(golden)
     for queue, found in read_positions(golden).queues.items():
@@ -59,7 +59,7 @@ def test_entries_of_deleted_segments_are_below_a_queues_range(golden: Path) -> N
         assert found.min_number == (live[0] if live else found.max_number)
 
 
-def test_a_damaged_table_is_read_from_its_backup_and_told(golden: Path) -> None:
+def test_damaged_table_is_replaced_by_its_backup_and_reported(golden: Path) -> None:
     table = golden / "config" / "delayOffset.json"
     shutil.copy(table, f"{table}.bak")
     table.write_bytes(b'{"offsetTable":{1:')
@@ -68,7 +68,7 @@ def test_a_damaged_table_is_read_from_its_backup_and_told(golden: Path) -> None:
     assert [each.file for each in found.skipped] == [str(table)]
 
 
-def test_a_folder_that_is_no_store_says_so(tmp_path: Path) -> None:
+def test_folder_without_a_store_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StorePathError, match="is not a store: it has no folder commitlog"):
         read_positions(tmp_path)
 
@@ -91,7 +91,7 @@ def reasons_of(store: Path) -> dict[int, str]:
     return reasons(plain_messages(store), read_positions(store), CompactionOptions(as_of_ms=0))
 
 
-def test_every_topic_of_a_real_brokers_store_is_known(golden: Path) -> None:
+def test_all_topics_in_a_store_of_the_real_broker_are_known(golden: Path) -> None:
     assert "topic_deleted" not in reasons_of(golden).values()
     found = read_positions(golden)
     assert found.known_topics is not None
@@ -99,7 +99,7 @@ def test_every_topic_of_a_real_brokers_store_is_known(golden: Path) -> None:
     assert found.known_to == max(each.physical_offset + each.size for each in StoreReader(golden).records())
 
 
-def test_records_of_a_topic_that_the_real_broker_deleted_are_dead(golden: Path) -> None:
+def test_records_of_a_topic_deleted_by_the_real_broker_are_dead(golden: Path) -> None:
     offsets = records_of(golden, "GoldenNormal")
     assert offsets
     delete_as_rocketmq_does(golden, "GoldenNormal")
@@ -108,7 +108,7 @@ def test_records_of_a_topic_that_the_real_broker_deleted_are_dead(golden: Path) 
 
 
 @pytest.mark.parametrize("missing", ["queues stay", "configuration stays", "no table", "damaged table", "empty table"])
-def test_a_topic_that_may_be_there_is_not_taken_for_deleted(golden: Path, missing: str) -> None:
+def test_topic_that_may_exist_is_not_considered_deleted(golden: Path, missing: str) -> None:
     delete_as_rocketmq_does(golden, "GoldenNormal")
     table = golden / "config" / "topics.json"
     table.with_name("topics.json.bak").unlink(missing_ok=True)
@@ -127,7 +127,7 @@ def test_a_topic_that_may_be_there_is_not_taken_for_deleted(golden: Path, missin
     assert any(each.file == str(table) for each in read_positions(golden).skipped) == (missing == "damaged table")
 
 
-def test_a_topic_made_after_its_table_was_read_is_not_taken_for_deleted(golden: Path) -> None:
+def test_topic_created_after_its_table_was_read_is_not_considered_deleted(golden: Path) -> None:
     offsets = records_of(golden, "GoldenNormal")
     delete_as_rocketmq_does(golden, "GoldenNormal")
     positions = replace(read_positions(golden), known_to=offsets[-1])
@@ -136,7 +136,7 @@ def test_a_topic_made_after_its_table_was_read_is_not_taken_for_deleted(golden: 
     assert found[offsets[-1]] == "consumed"
 
 
-def test_a_store_of_ours_that_is_in_use_tells_deletions_only_by_its_own_table(tmp_path: Path) -> None:
+def test_delaymq_store_in_use_yields_no_list_of_known_topics(tmp_path: Path) -> None:
     work = Workload(tmp_path / "store")
     work.send("Orders", 0, "retained")
     work.close()
@@ -147,7 +147,7 @@ def test_a_store_of_ours_that_is_in_use_tells_deletions_only_by_its_own_table(tm
     assert read_positions(work.path).known_topics is None
 
 
-def test_the_lag_of_groups_counts_what_is_in_the_log_and_queues_without_an_offset() -> None:
+def test_group_lag_covers_the_log_and_queues_without_an_offset() -> None:
     positions = Positions(
         path="",
         consumer_offsets={

@@ -1,4 +1,4 @@
-"""Results into a ConfigMap: the exact request, the waiting, the errors."""
+"""Publishing of results in a ConfigMap: requests, retries, limits and errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def unpacked(text: str) -> str:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_the_patch_is_a_merge_patch_of_the_named_config_map_with_the_pods_token(tmp_path: Path, host: str) -> None:
+def test_request_is_a_merge_patch_of_the_named_config_map_with_the_token_of_the_pod(tmp_path: Path, host: str) -> None:
     with FakeApiServer(tmp_path, host=host) as server:
         publish(server.address, TARGET, '{"messages": 3}', pack('{"a":"ä"}', "<h1>page</h1>"))
     (request,) = server.requests
@@ -50,20 +50,20 @@ def test_the_patch_is_a_merge_patch_of_the_named_config_map_with_the_pods_token(
     assert unpacked(request.patch["binaryData"]["report.html.gz"]) == "<h1>page</h1>"
 
 
-def test_a_failure_takes_away_what_an_earlier_run_left(tmp_path: Path) -> None:
+def test_failure_removes_the_results_of_an_earlier_run(tmp_path: Path) -> None:
     with FakeApiServer(tmp_path) as server:
         publish(server.address, TARGET, '{"error": "no"}', None)
     assert server.requests[0].patch["binaryData"] == {"summary.json.gz": None, "report.html.gz": None}
 
 
-def test_a_config_map_that_comes_later_and_a_busy_server_are_waited_for(tmp_path: Path) -> None:
+def test_late_config_map_and_busy_server_are_retried(tmp_path: Path) -> None:
     answers = [(404, {}, NOT_FOUND), (429, {"Retry-After": "0"}, ""), (503, {}, "no"), (200, {}, "{}")]
     with FakeApiServer(tmp_path, answers) as server:
         publish(server.address, TARGET, "{}", None, pause_seconds=0.01)
     assert len(server.requests) == 4
 
 
-def test_waiting_ends_with_a_sentence(tmp_path: Path) -> None:
+def test_exhausted_patience_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with FakeApiServer(tmp_path, [(404, {}, NOT_FOUND)]) as server, pytest.raises(PublishError) as told:
         publish(server.address, TARGET, "{}", None, patience_seconds=0.05, pause_seconds=0.01)
     assert str(TARGET) in str(told.value)
@@ -71,14 +71,14 @@ def test_waiting_ends_with_a_sentence(tmp_path: Path) -> None:
     assert TOKEN not in str(told.value)
 
 
-def test_a_refusal_is_told_at_once_with_what_is_missing(tmp_path: Path) -> None:
+def test_denied_request_is_reported_immediately_with_the_missing_permission(tmp_path: Path) -> None:
     forbidden = json.dumps({"message": "configmaps is forbidden"})
     with FakeApiServer(tmp_path, [(403, {}, forbidden)]) as server, pytest.raises(PublishError, match="verb patch"):
         publish(server.address, TARGET, "{}", None)
     assert len(server.requests) == 1
 
 
-def test_a_server_whose_certificate_is_not_the_clusters_gets_no_token(tmp_path: Path) -> None:
+def test_server_with_an_untrusted_certificate_gets_no_token(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     with FakeApiServer(tmp_path) as server, FakeApiServer(other) as stranger:
@@ -88,7 +88,7 @@ def test_a_server_whose_certificate_is_not_the_clusters_gets_no_token(tmp_path: 
         assert server.requests == []
 
 
-def test_a_server_that_is_not_there_is_waited_for_and_then_named(tmp_path: Path) -> None:
+def test_unreachable_server_is_retried_and_then_named(tmp_path: Path) -> None:
     with FakeApiServer(tmp_path), socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
         closed.close()
@@ -99,7 +99,7 @@ def test_a_server_that_is_not_there_is_waited_for_and_then_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize("token", ["", "two\nlines", "a b"])
-def test_a_token_that_cannot_be_sent_is_not_shown(tmp_path: Path, token: str) -> None:
+def test_malformed_token_is_not_shown(tmp_path: Path, token: str) -> None:
     with FakeApiServer(tmp_path) as server:
         (tmp_path / "token").write_text(token)
         with pytest.raises(PublishError, match="bearer token is malformed") as told:
@@ -112,7 +112,7 @@ def noise(count: int) -> str:
     return random.Random(1).randbytes(count // 2).hex()
 
 
-def test_what_does_not_fit_is_left_out_the_report_first_and_that_is_said() -> None:
+def test_results_that_do_not_fit_are_omitted_report_first_with_a_notice() -> None:
     small = pack("{}", "<p>")
     assert small.omitted is None
     no_report = pack("{}", noise(2_000_000))
@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_left_out_the_report_first_and_that_is_said() -> No
     assert "summary alone" in str(nothing.omitted)
 
 
-def test_the_largest_request_stays_below_the_limit(tmp_path: Path) -> None:
+def test_largest_request_stays_below_the_limit(tmp_path: Path) -> None:
     count = 1_250_000
     while (packed := pack("{}", noise(count))).omitted is not None:
         count -= 10_000
@@ -138,16 +138,16 @@ def test_the_largest_request_stays_below_the_limit(tmp_path: Path) -> None:
     "text", ["", "shop/x", "secret/shop/x", "configmap/shop", "configmap/Shop/x", "configmap/shop/../../secrets/x",
              "configmap/shop/x?y", "configmap/shop/x\n"],
 )  # fmt: skip
-def test_a_target_is_a_config_map_and_nothing_else(text: str) -> None:
+def test_target_other_than_a_config_map_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="configmap/NAMESPACE/NAME"):
         parse_target(text)
 
 
-def test_a_target_has_a_namespace_and_a_name() -> None:
+def test_target_consists_of_namespace_and_name() -> None:
     assert parse_target(f"configmap/{TARGET.namespace}/{TARGET.name}") == TARGET
 
 
-def test_outside_of_a_pod_publishing_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_publishing_outside_a_pod_is_rejected_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="only in a pod"):
         in_cluster({}, tmp_path)
     inside = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}

@@ -1,4 +1,4 @@
-"""A job over a running broker finds what it finds in the folder, and takes levels and retention from the broker."""
+"""Analysis of a running broker: the same results as from the folder, with the broker's levels and retention."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def compaction(store: str, capsys: pytest.CaptureFixture[str], *more: str) -> di
     return found
 
 
-def test_a_running_broker_is_analysed_as_its_folder_is_with_its_own_retention(
+def test_running_broker_yields_the_results_of_its_folder_with_its_own_retention(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
@@ -43,7 +43,7 @@ def test_a_running_broker_is_analysed_as_its_folder_is_with_its_own_retention(
         assert _without_files(over_http[section]) == _without_files(in_folder[section])
 
 
-def test_levels_come_from_the_broker_unless_they_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levels_and_retention_default_to_those_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DELAYMQ_HTTP_TOKEN", raising=False)
     write_store(tmp_path / "store", 3)
     with running_broker(tmp_path / "store", DELAYMQ_MESSAGE_DELAY_LEVEL=LEVELS) as broker:
@@ -56,7 +56,7 @@ def test_levels_come_from_the_broker_unless_they_are_given(tmp_path: Path, monke
         assert (given.delay_levels, given.retention_hours) == ("1s", 5)
 
 
-def test_a_broker_that_is_not_there_is_told_in_a_sentence(
+def test_unreachable_broker_is_reported_in_one_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("delaymq_spark.store.remote.FIRST_PATIENCE_S", 0.2)

@@ -1,4 +1,4 @@
-"""The report page: whatever a summary holds, the page shows it, is small and loads nothing."""
+"""The HTML report: completeness, size, escaping, and no external resources."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def drawn(summary: dict[str, object]) -> tuple[str, str]:
     return page, checked.text
 
 
-def test_a_store_with_everything_has_each_picture() -> None:
+def test_full_store_has_every_figure() -> None:
     page, text = drawn(full_summary())
     assert page.count("<svg") == 9
     assert "None" not in text
@@ -65,20 +65,20 @@ def test_a_store_with_everything_has_each_picture() -> None:
 
 
 @pytest.mark.parametrize(("segments", "hours", "topics"), [(1, 1, 1), (41, 2, 2), (1_000, 744, 20)])
-def test_small_and_large_stores_fit_their_pictures(segments: int, hours: int, topics: int) -> None:
+def test_small_and_large_stores_fit_the_figures(segments: int, hours: int, topics: int) -> None:
     page, text = drawn(full_summary(segments=segments, hours=hours, topics=topics, names=("T" * 100,)))
     assert len(gzip.compress(page.encode())) < 600_000
     assert ("segments more" in text) == (segments > 25)
 
 
-def test_an_empty_store_says_that_it_is() -> None:
+def test_empty_store_is_reported_as_empty() -> None:
     page, text = drawn(empty_summary())
     assert "<svg" not in page
     assert "The store is empty." in text
     assert "This store contains no delayed messages." in text
 
 
-def test_what_can_be_replayed_and_who_lags_is_on_the_page_and_in_the_terminal() -> None:
+def test_replayable_bytes_and_lagging_groups_appear_on_the_page_and_in_the_terminal() -> None:
     summary = full_summary(segments=4, topics=2)
     summary["compaction"] |= {"deadBytes": 4096, "settledBytes": 3072, "replayableBytes": 1024}
     text = Checked(report._compaction(summary["compaction"], {})).text
@@ -91,7 +91,7 @@ def test_what_can_be_replayed_and_who_lags_is_on_the_page_and_in_the_terminal() 
     assert "  group g-Orders-1 lags by 1,234 messages in Orders-1" in told
 
 
-def test_one_message_is_not_counted_as_several() -> None:
+def test_counts_of_one_use_the_singular() -> None:
     summary = full_summary()
     summary["totals"].update(messages=1, topics=1, segments=1)
     summary["compaction"]["pins"] = summary["compaction"]["pins"][:1]
@@ -101,7 +101,7 @@ def test_one_message_is_not_counted_as_several() -> None:
     assert "in or behind 1 segment with pending messages" in text
 
 
-def test_a_bar_of_the_rate_covers_its_hour() -> None:
+def test_each_bar_of_the_rate_covers_its_hour() -> None:
     figure = plots._rate(full_summary(hours=3)["traffic"])
     assert figure is not None
     bars = figure.axes[0].patches
@@ -115,7 +115,7 @@ def test_a_bar_of_the_rate_covers_its_hour() -> None:
         assert abs(points[number] - begin - timedelta(minutes=30)) < timedelta(seconds=1)
 
 
-def test_a_store_without_delays_has_no_empty_pictures_of_them() -> None:
+def test_store_without_delays_has_no_figures_of_delays() -> None:
     summary = full_summary()
     summary["delay"] = empty_summary()["delay"]
     _, text = drawn(summary)
@@ -123,7 +123,7 @@ def test_a_store_without_delays_has_no_empty_pictures_of_them() -> None:
     assert "Promises" not in text
 
 
-def test_names_from_outside_are_no_markup_no_formulas_and_may_have_any_letters() -> None:
+def test_names_are_shown_literally_and_never_as_markup_or_formulas() -> None:
     names = ("<script>alert(1)</script>", "$\\frac{a}", "主题", "a\x00b\u202e", "&lt;", "'\"")
     page, text = drawn(full_summary(names=names))
     assert "<script" not in page
@@ -133,7 +133,7 @@ def test_names_from_outside_are_no_markup_no_formulas_and_may_have_any_letters()
     assert "主题-2" in text
 
 
-def test_the_page_follows_the_readers_light_and_the_windows_width_and_loads_nothing() -> None:
+def test_page_adapts_to_colour_scheme_and_width_and_loads_nothing() -> None:
     page, _ = drawn(full_summary())
     assert "prefers-color-scheme:dark" in page
     assert "width=device-width" in page
@@ -142,7 +142,7 @@ def test_the_page_follows_the_readers_light_and_the_windows_width_and_loads_noth
     assert re.findall(r"url\((?!#)", page) == []
 
 
-def test_what_was_skipped_stands_above_everything_else() -> None:
+def test_skipped_parts_are_listed_first() -> None:
     summary = full_summary()
     summary |= {"complete": False, "skippedCount": 1}
     summary["delay"]["lossesCertain"] = False
@@ -161,7 +161,7 @@ def test_what_was_skipped_stands_above_everything_else() -> None:
     assert "lost at most" in text
 
 
-def test_the_first_sentences_say_what_matters() -> None:
+def test_headline_states_compaction_lateness_and_losses() -> None:
     summary = full_summary()
     summary["delay"] |= {"lost": 0, "early": 0, "duplicates": 0, "lossesCertain": True}
     told = " ".join(headline(summary))

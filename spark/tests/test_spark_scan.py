@@ -1,4 +1,4 @@
-"""The data source's rows and skipped parts are those of the broker's own reader, whatever the log contains."""
+"""Rows and skipped parts of the data source compared with the broker's own reader."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("split_bytes", [1 << 27, 4096])
-def test_a_store_of_the_real_broker_has_the_readers_rows(golden: Path, split_bytes: int) -> None:
+def test_rows_of_a_store_of_the_real_broker_equal_those_of_the_reader(golden: Path, split_bytes: int) -> None:
     assert assert_same_as_reader(golden, split_bytes) == 107
 
 
-def test_a_segment_is_split_only_where_a_queue_names_the_record(golden: Path) -> None:
+def test_segment_is_split_only_at_records_named_by_a_queue(golden: Path) -> None:
     many = plan(str(golden), 4096)
     assert len(many.parts) > 4
     assert [part.end for part in many.parts[:-1]] == [part.start for part in many.parts[1:]]
@@ -141,7 +141,7 @@ def test_a_segment_is_split_only_where_a_queue_names_the_record(golden: Path) ->
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(parts=st.lists(messages(), max_size=60), base=st.sampled_from([0, SEGMENT_BYTES * 3]))
-def test_any_records_give_the_readers_rows(
+def test_rows_of_arbitrary_records_equal_those_of_the_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[dict[str, Any]], base: int
 ) -> None:
     # Small stripes and windows, so that a log of a test has many.
@@ -155,7 +155,7 @@ def test_any_records_give_the_readers_rows(
 @given(seed=st.integers(0, 1 << 32), manner=st.sampled_from(["zeros", "noise", "flip", "cut", "page"]))
 @example(seed=43739, manner="cut")
 @example(seed=2509225, manner="cut")  # the last file has three bytes, the one before ends within a record
-def test_any_damage_gives_the_readers_rows_and_the_same_skipped_parts(
+def test_rows_and_skipped_parts_of_damaged_logs_equal_those_of_the_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, manner: str
 ) -> None:
     monkeypatch.setattr(frames, "STRIPE_BYTES", 512)
@@ -197,9 +197,7 @@ def _message(body: bytes = b"body", **changes: object) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_body_full_of_records_in_their_right_places_gives_one_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_body_that_contains_valid_records_gives_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "STRIPE_BYTES", 256)
     outer, body = _message(b""), bytearray()
     first_body_byte = 88
@@ -213,23 +211,23 @@ def test_a_body_full_of_records_in_their_right_places_gives_one_row(
     assert len(plan(str(tmp_path), 4096).parts) == 1
 
 
-def test_a_record_larger_than_a_window_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_larger_than_a_window_gives_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walk, "WINDOW_BYTES", 1024)
     write_log(tmp_path, [_message(), _message(bytes(30_000)), _message(), _message(bytes(50_000)), _message()])
     assert assert_same_as_reader(tmp_path) == 5
 
 
-def test_a_time_that_no_column_can_hold_is_null(tmp_path: Path) -> None:
+def test_time_out_of_range_is_null(tmp_path: Path) -> None:
     write_log(tmp_path, [_message(born_timestamp_ms=(1 << 63) - 1), _message(born_timestamp_ms=-(1 << 63))])
     assert [row["born_time"] for row in source_rows(tmp_path)] == [None, None]
 
 
-def test_bytes_that_are_no_text_become_replacement_characters(tmp_path: Path) -> None:
+def test_invalid_utf8_becomes_replacement_characters(tmp_path: Path) -> None:
     write_log(tmp_path, [_message(properties=b"KEYS\x01\xff\xfe\x02TAGS\x01\xc3\xa4"), _message()])
     assert [(row["keys"], row["tags"]) for row in source_rows(tmp_path)] == [("\ufffd\ufffd", "ä"), ("k", None)]
 
 
-def test_a_body_that_was_changed_is_a_row_whose_checksum_does_not_match(tmp_path: Path) -> None:
+def test_altered_body_gives_a_row_with_a_checksum_mismatch(tmp_path: Path) -> None:
     (file,) = write_log(tmp_path, [_message(), _message(b"change me"), _message()])
     data = file.read_bytes()
     file.write_bytes(data.replace(b"change me", b"changed ?"))
@@ -237,7 +235,7 @@ def test_a_body_that_was_changed_is_a_row_whose_checksum_does_not_match(tmp_path
     assert [row["crc_ok"] for row in source_rows(tmp_path, verify="false")] == [None, None, None]
 
 
-def test_skipped_names_file_byte_length_and_reason(tmp_path: Path) -> None:
+def test_skipped_parts_have_file_position_length_and_reason(tmp_path: Path) -> None:
     files = write_log(tmp_path, [_message(bytes(3000)) for _ in range(60)])
     data = bytearray(files[0].read_bytes())
     data[9000:9050] = b"\xee" * 50
@@ -263,7 +261,7 @@ def test_skipped_names_file_byte_length_and_reason(tmp_path: Path) -> None:
     assert str(told[2]).startswith(f"{files[0]}, byte {2 * size} (offset {2 * size}): {size} bytes skipped: size -1")
 
 
-def test_a_record_of_rocketmq_5_is_told_and_the_rest_read(tmp_path: Path) -> None:
+def test_record_of_rocketmq_5_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     (file,) = write_log(tmp_path, [_message(), _message(), _message()])
     data = bytearray(file.read_bytes())
     size = int.from_bytes(data[:4], "big")
@@ -275,7 +273,7 @@ def test_a_record_of_rocketmq_5_is_told_and_the_rest_read(tmp_path: Path) -> Non
     assert told.reason.endswith("(a record of RocketMQ 5)")
 
 
-def test_a_file_that_is_deleted_or_cut_after_planning_is_told(tmp_path: Path) -> None:
+def test_file_deleted_or_truncated_after_planning_is_reported(tmp_path: Path) -> None:
     from delaymq_spark.source.options import parse_options
     from delaymq_spark.source.read import batches
 
@@ -294,7 +292,7 @@ def test_a_file_that_is_deleted_or_cut_after_planning_is_told(tmp_path: Path) ->
     ]
 
 
-def test_what_is_appended_after_planning_is_not_read(tmp_path: Path) -> None:
+def test_records_appended_after_planning_are_not_read(tmp_path: Path) -> None:
     from delaymq_spark.source.options import parse_options
     from delaymq_spark.source.read import batches
 
@@ -305,7 +303,7 @@ def test_what_is_appended_after_planning_is_not_read(tmp_path: Path) -> None:
     assert sum(batch.num_rows for part in found.parts for batch in batches(part, options)) == 20
 
 
-def test_an_empty_log_has_no_rows(tmp_path: Path) -> None:
+def test_empty_log_has_no_rows(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     assert source_rows(tmp_path) == []
     (tmp_path / "commitlog" / ("0" * 20)).write_bytes(bytes(SEGMENT_BYTES))

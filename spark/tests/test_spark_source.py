@@ -1,4 +1,4 @@
-"""`rocketmq_store` in a real Spark: totals, columns, options, filters, and a stream behind a growing log."""
+"""`rocketmq_store` in Spark: totals, columns, options, filters, and a stream that follows a growing log."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def load(spark: SparkSession, path: Path | str, **options: str) -> DataFrame:
     return spark.read.format("rocketmq_store").options(path=str(path), **options).load()
 
 
-def test_every_row_of_a_store_of_the_real_broker_is_the_readers(spark: SparkSession, golden: Path) -> None:
+def test_rows_of_a_store_of_the_real_broker_equal_those_of_the_reader(spark: SparkSession, golden: Path) -> None:
     frame = load(spark, golden, columns="*", verify="true", splitBytes="4096")
     assert frame.columns == list(COLUMNS)
     assert frame.rdd.getNumPartitions() > 4
@@ -71,14 +71,14 @@ def test_every_row_of_a_store_of_the_real_broker_is_the_readers(spark: SparkSess
     assert [tuple(row) for row in in_ms.collect()] == [(row["store_time"], row["due_time"]) for row in expected]
 
 
-def test_totals_by_topic_are_those_of_delaymq_store_inspect(spark: SparkSession, golden: Path) -> None:
+def test_totals_by_topic_equal_those_of_delaymq_store_inspect(spark: SparkSession, golden: Path) -> None:
     counted = load(spark, golden, columns="topic").groupBy("topic").count()
     assert {row[0]: row[1] for row in counted.collect()} == {
         topic: sum(kinds.values()) for topic, kinds in inspect(golden).topics.items()
     }
 
 
-def test_bodies_and_properties_are_read_only_when_asked_for(spark: SparkSession, golden: Path) -> None:
+def test_bodies_and_properties_are_read_only_on_request(spark: SparkSession, golden: Path) -> None:
     assert load(spark, golden).columns == list(DEFAULT_COLUMNS)
     assert load(spark, golden, columns="body,topic").columns == ["body", "topic"]
     frame = spark.read.format("rocketmq_store").schema("size int, topic string").option("path", str(golden)).load()
@@ -86,7 +86,7 @@ def test_bodies_and_properties_are_read_only_when_asked_for(spark: SparkSession,
     assert total == sum(record.size for record in StoreReader(golden).records())
 
 
-def test_topics_and_store_times_narrow_what_is_read(spark: SparkSession, golden: Path) -> None:
+def test_topics_and_store_times_limit_the_rows(spark: SparkSession, golden: Path) -> None:
     times = sorted(record.store_timestamp_ms for record in StoreReader(golden).records())
     begin, end = times[20], times[80]
     frame = load(spark, golden, **{"from": str(begin), "until": str(end)})
@@ -95,7 +95,7 @@ def test_topics_and_store_times_narrow_what_is_read(spark: SparkSession, golden:
     assert {row["kind"]: row["count"] for row in of_topics.collect()} == {"delayed": 12 + 3, "delivered": 6}
 
 
-def test_pushed_filters_give_the_rows_that_spark_would_have_kept(spark: SparkSession, golden: Path) -> None:
+def test_pushed_down_filters_select_the_same_rows_as_spark(spark: SparkSession, golden: Path) -> None:
     frame = load(spark, golden)
     [[middle]] = frame.agg(F.percentile_approx("store_time", 0.5)).collect()
     conditions = [
@@ -131,7 +131,7 @@ def test_pushed_filters_give_the_rows_that_spark_would_have_kept(spark: SparkSes
         ({"delayLevels": "1s 5x"}, "delayLevels: level 2"),
     ],
 )
-def test_an_option_that_cannot_be_used_says_what_it_may_be(
+def test_invalid_option_is_rejected_with_a_suggestion(
     spark: SparkSession, golden: Path, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(Exception, match=r".*") as caught:
@@ -139,7 +139,7 @@ def test_an_option_that_cannot_be_used_says_what_it_may_be(
     assert said in str(caught.value)
 
 
-def test_a_store_that_our_broker_has_open_is_read_to_its_last_record(spark: SparkSession, own: MessageStore) -> None:
+def test_store_open_in_the_broker_is_read_to_its_last_record(spark: SparkSession, own: MessageStore) -> None:
     send(own, 0, 500)
     assert load(spark, own.path, splitBytes="16k").agg(F.countDistinct("physical_offset"), F.count("*")).first() == (
         500, 500,
@@ -147,12 +147,12 @@ def test_a_store_that_our_broker_has_open_is_read_to_its_last_record(spark: Spar
     own.close()
 
 
-def test_an_empty_store_has_no_rows(spark: SparkSession, own: MessageStore) -> None:
+def test_empty_store_has_no_rows(spark: SparkSession, own: MessageStore) -> None:
     assert load(spark, own.path).count() == 0
     own.close()
 
 
-def test_a_stream_follows_a_growing_log_without_loss_or_repetition(
+def test_stream_follows_a_growing_log_without_losses_or_duplicates(
     spark: SparkSession, own: MessageStore, tmp_path: Path
 ) -> None:
     send(own, 0, 200)
@@ -167,7 +167,7 @@ def test_a_stream_follows_a_growing_log_without_loss_or_repetition(
     own.close()
 
 
-def test_the_format_is_known_without_registration(golden: Path) -> None:
+def test_format_is_available_without_registration(golden: Path) -> None:
     program = (
         "from pyspark.sql import SparkSession\n"
         "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"

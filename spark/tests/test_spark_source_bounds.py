@@ -1,4 +1,4 @@
-"""A task's memory depends on no store: batches are bounded by bytes and by rows; and what is skipped gives rows."""
+"""Memory bounds of tasks, rows for skipped parts, and lazily created columns."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ MANY_PROPERTIES = b"\x02".join(b"%d\x01v" % number for number in range(5000))[:3
     ],
     ids=["tiny", "one large property", "many properties", "large bodies"],
 )
-def test_memory_does_not_grow_with_the_part(
+def test_memory_does_not_grow_with_the_partition(
     tmp_path: Path, topic: bytes, body: bytes, properties: bytes, most_mib: int
 ) -> None:
     small, large = tmp_path / "small", tmp_path / "large"
@@ -90,7 +90,7 @@ def test_memory_does_not_grow_with_the_part(
     assert of_large < most_mib * MIB
 
 
-def test_a_large_record_does_not_keep_its_window_large(tmp_path: Path) -> None:
+def test_large_record_does_not_keep_its_window_large(tmp_path: Path) -> None:
     records = iter([(b"Orders", bytes(40 * MIB), b""), *repeat((b"Orders", b"b" * 1000, b""), 30_000)])
     write_segment(tmp_path, records, 60 * MIB)
     (part,) = plan(str(tmp_path), 1 << 30).parts
@@ -102,7 +102,7 @@ def test_a_large_record_does_not_keep_its_window_large(tmp_path: Path) -> None:
     assert held[-1] < 20 * MIB
 
 
-def test_skipped_parts_are_rows_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_skipped_parts_become_rows_on_request(tmp_path: Path) -> None:
     file = write_segment(tmp_path, repeat((b"Orders", b"b" * 500, b"KEYS\x01k")), 60_000)
     (tmp_path / "commitlog" / "notes.txt").write_text("mine")
     data = bytearray(file.read_bytes())
@@ -121,7 +121,7 @@ def test_skipped_parts_are_rows_when_they_are_asked_for(tmp_path: Path) -> None:
     assert {row["size"] for row in messages} == {size}
 
 
-def test_the_half_message_that_an_op_record_names_is_a_column(tmp_path: Path) -> None:
+def test_half_message_offset_of_an_op_record_is_a_column(tmp_path: Path) -> None:
     op = OP_HALF_TOPIC.encode()
     bodies = [b"17", b"", b"9" * 18, b"9" * 19, b"-1", b"\xff1", "٣".encode(), b"1 ", b"007"]
     records = [(b"Orders", b"5", b""), *((op, body, b"TAGS\x01d") for body in bodies), (b"Orders", b"6", b"")]
@@ -130,7 +130,7 @@ def test_the_half_message_that_an_op_record_names_is_a_column(tmp_path: Path) ->
     assert batch["half_offset"].to_pylist() == [None, 17, None, 10**18 - 1, *[None] * 5, 7, None]
 
 
-def test_a_column_is_made_only_when_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_column_is_created_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from delaymq_spark.source import columns as scan_columns
 
     write_segment(tmp_path, repeat((b"Orders", b"b" * 500, b"KEYS\x01k")), 60_000)

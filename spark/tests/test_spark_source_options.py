@@ -1,4 +1,4 @@
-"""The options of `rocketmq_store`, without Spark: sizes, columns, and what is said of one that cannot be used."""
+"""Options of `rocketmq_store` without Spark: sizes, columns, and messages for invalid values."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def parsed(**options: str) -> SourceOptions:
         (" 128m ", 1 << 27), ("2GB", 2 << 30),
     ],
 )  # fmt: skip
-def test_all_sizes_are_written_in_the_same_ways(text: str, expected: int) -> None:
+def test_all_sizes_accept_the_same_notations(text: str, expected: int) -> None:
     found = parsed(splitBytes=text, maxBytesPerTrigger=text)
     assert (found.split_bytes, found.max_trigger_bytes) == (expected, expected)
 
 
 @pytest.mark.parametrize("name", ["splitBytes", "maxBytesPerTrigger"])
 @pytest.mark.parametrize("text", ["lots", "4095", "3k", "1t", "-5m", "1.5g", "9" * 16, "0"])
-def test_a_size_that_cannot_be_meant_says_what_it_may_be(name: str, text: str) -> None:
+def test_invalid_size_is_rejected_with_examples(name: str, text: str) -> None:
     with pytest.raises(OptionError) as caught:
         parsed(**{name: text})
     assert str(caught.value) == f"{name} is {text!r}: use at least 4096 bytes, such as 134217728 or 128m"
 
 
-def test_without_sizes_parts_have_the_usual_one_and_batches_no_bound() -> None:
+def test_sizes_default_to_the_usual_partition_and_unbounded_batches() -> None:
     for found in (parsed(), parsed(maxBytesPerTrigger=" ")):
         assert (found.split_bytes, found.max_trigger_bytes) == (DEFAULT_SPLIT_BYTES, None)
 
@@ -54,7 +54,7 @@ def test_without_sizes_parts_have_the_usual_one_and_batches_no_bound() -> None:
         ("skipped,*", (*COLUMNS, SKIPPED)),
     ],
 )
-def test_skipped_is_a_column_when_it_is_named_and_stands_last(text: str, expected: tuple[str, ...]) -> None:
+def test_skipped_is_the_last_column_when_requested(text: str, expected: tuple[str, ...]) -> None:
     assert parsed(columns=text).columns == expected
     source = RocketMqStoreSource({"path": "/var/lib/store", "columns": text})
     assert tuple(source.schema().fieldNames()) == expected
@@ -68,12 +68,12 @@ def test_skipped_is_a_column_when_it_is_named_and_stands_last(text: str, expecte
         ({"maxBytePerTriger": "1m"}, "unknown option 'maxBytePerTriger': did you mean maxBytesPerTrigger?"),
     ],
 )
-def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(options: dict[str, str], said: str) -> None:
+def test_misspelt_name_is_rejected_with_the_closest_match(options: dict[str, str], said: str) -> None:
     with pytest.raises(OptionError) as caught:
         parsed(**options)
     assert str(caught.value) == said
 
 
-def test_a_streams_reader_has_its_limit_by_any_spelling_of_the_option(tmp_path: Path) -> None:
+def test_stream_reader_accepts_its_limit_in_any_case(tmp_path: Path) -> None:
     source = RocketMqStoreSource({"path": str(tmp_path), "MAXBYTESPERTRIGGER": "1m"})
     assert source.streamReader(source.schema()).options.max_trigger_bytes == 1 << 20

@@ -1,4 +1,4 @@
-"""Stores as tables of Spark's catalog, and several stores in one read."""
+"""Stores as tables of Spark's catalogue, and several stores in one read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def statement(**options: str) -> dict[str, str]:
         ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
     ],
 )
-def test_a_table_keeps_its_options_in_the_schema(location: str, path: str) -> None:
+def test_table_stores_its_options_in_the_schema(location: str, path: str) -> None:
     created = RocketMqStoreSource(statement(path=location, splitbytes="16k", columns="topic,size"))
     kept = created.schema()
     assert kept.fieldNames() == ["topic", "size"]
@@ -66,7 +66,7 @@ def test_a_table_keeps_its_options_in_the_schema(location: str, path: str) -> No
         ({}, "the option `path` is missing"),
     ],
 )
-def test_a_table_that_could_not_be_read_is_not_created(options: dict[str, str], said: str) -> None:
+def test_unreadable_table_is_not_created(options: dict[str, str], said: str) -> None:
     with pytest.raises((OptionError, StorePathError)) as caught:
         RocketMqStoreSource(statement(**options)).schema()
     assert said in str(caught.value)
@@ -74,7 +74,7 @@ def test_a_table_that_could_not_be_read_is_not_created(options: dict[str, str], 
 
 
 @core
-def test_a_table_with_columns_of_the_users_says_where_they_belong() -> None:
+def test_table_with_a_column_list_is_rejected_with_the_alternative() -> None:
     with pytest.raises(StorePathError, match=r"without a list of columns.*OPTIONS \(columns"):
         RocketMqStoreSource({}).reader(spark_schema(("topic",)))
 
@@ -92,20 +92,20 @@ def test_a_table_with_columns_of_the_users_says_where_they_belong() -> None:
         ('["/a", "s3://b"]', "the scheme s3 is not supported"),
     ],
 )
-def test_several_paths_that_cannot_be_used_are_told(paths: str, said: str) -> None:
+def test_invalid_list_of_paths_is_reported(paths: str, said: str) -> None:
     with pytest.raises((OptionError, StorePathError)) as caught:
         parse_options({"paths": paths})
     assert said in str(caught.value)
 
 
 @core
-def test_a_stream_of_several_stores_is_refused() -> None:
+def test_stream_of_several_stores_is_rejected() -> None:
     source = RocketMqStoreSource({"paths": '["/a", "/b"]'})
     with pytest.raises(OptionError, match="a stream reads one store, but 2 were given: start one stream per store"):
         source.streamReader(source.schema())
 
 
-def test_spark_creates_tables_reads_them_and_leaves_the_store_when_they_are_dropped(
+def test_spark_creates_and_reads_tables_and_keeps_the_store_when_they_are_dropped(
     spark: SparkSession, store: Path
 ) -> None:
     register(spark)
@@ -129,7 +129,7 @@ def test_spark_creates_tables_reads_them_and_leaves_the_store_when_they_are_drop
     assert spark.read.format("rocketmq_store").load(str(store)).count() == COUNT
 
 
-def test_registering_gives_spark_the_interpreter_that_has_this_package(
+def test_registration_sets_the_python_interpreter_that_has_this_package(
     spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
@@ -173,7 +173,7 @@ class Session:
         (Context("spark://host:7077"), None, "python3"),
     ],
 )
-def test_the_interpreter_is_chosen_on_this_machine_only_and_only_where_none_is_stated(
+def test_interpreter_is_set_only_locally_and_only_if_none_is_configured(
     monkeypatch: pytest.MonkeyPatch, context: Context, variable: str | None, expected: str
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)

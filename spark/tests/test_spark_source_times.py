@@ -1,4 +1,4 @@
-"""Reads by store time leave out segments that hold none of it, and no others."""
+"""Reads by store time: segments outside the range are omitted."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def bound(kind: type[GreaterThanOrEqual | LessThan], at_ms: int) -> Filter:
 @pytest.mark.parametrize("where", ["folder", "broker"])
 @pytest.mark.parametrize("first", [0, 90, 399])
 @pytest.mark.parametrize("count", [1, 60, 400])
-def test_all_rows_of_the_time_and_few_segments_are_read(store: Path, where: str, first: int, count: int) -> None:
+def test_all_rows_of_the_time_range_and_few_segments_are_read(store: Path, where: str, first: int, count: int) -> None:
     times = times_of(store)
     wanted = times[first : first + count]
     with fake_broker(store) as broker:
@@ -87,7 +87,7 @@ def test_all_rows_of_the_time_and_few_segments_are_read(store: Path, where: str,
     assert where == "folder" or len(asked) >= len(segments)
 
 
-def test_filters_that_spark_hands_over_leave_out_segments_too(store: Path) -> None:
+def test_pushed_down_time_filters_exclude_segments(store: Path) -> None:
     times = times_of(store)
     source = RocketMqStoreSource({"path": str(store), "columns": "store_time", "pushdown": "true"})
     found, segments = read_times(source, bound(GreaterThanOrEqual, times[150]), bound(LessThan, times[170]))
@@ -95,7 +95,7 @@ def test_filters_that_spark_hands_over_leave_out_segments_too(store: Path) -> No
     assert len(segments) < len(StoreReader(store).segments()) - 1
 
 
-def test_what_is_damaged_behind_the_time_is_not_taken_for_the_logs_end(store: Path, tmp_path: Path) -> None:
+def test_damage_behind_the_time_range_does_not_count_as_the_log_end(store: Path, tmp_path: Path) -> None:
     """The last segment that is read ends with damage, and the ones behind it are omitted."""
     copy = shutil.copytree(store, tmp_path / "copy")
     segments = sorted((copy / "commitlog").iterdir())
@@ -137,7 +137,7 @@ def out(*times: int | None, from_ms: int | None = None, until_ms: int | None = N
 M = CLOCK_MARGIN_MS
 
 
-def test_an_hour_is_left_for_clocks_at_both_ends() -> None:
+def test_margin_of_one_hour_applies_to_both_ends() -> None:
     assert out(0, 10, 20, from_ms=10 + M) == []
     assert out(0, 10, 20, from_ms=11 + M) == [0]
     assert out(0, 10, 20, from_ms=10**15) == [0, 1]
@@ -146,19 +146,19 @@ def test_an_hour_is_left_for_clocks_at_both_ends() -> None:
     assert out(M, M + 10, M + 20, until_ms=0) == [0, 1, 2]
 
 
-def test_a_clock_that_was_put_back_leaves_segments_in() -> None:
+def test_segments_are_kept_when_a_clock_was_set_back() -> None:
     day = 24 * M
     # The second segment begins a day late: the clock was wrong at its beginning, and right at its end.
     assert out(0, day + 5 * M, 6 * M, from_ms=day) == []
     assert out(0, day + 5 * M, 6 * M, until_ms=7 * M) == []
 
 
-def test_a_segment_without_a_sound_first_record_is_read() -> None:
+def test_segment_without_a_valid_first_record_is_read() -> None:
     assert out(0, None, 10**9, from_ms=10**12) == []
     assert out(10**12, None, 10**12, until_ms=0) == [0, 2]
 
 
-def test_without_times_no_segment_is_looked_at(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_without_a_time_range_opens_no_segment_for_its_times(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_range, "open_segment", None)
     assert len(plan(str(store), 1 << 27).parts) == len(StoreReader(store).segments())
 
@@ -181,9 +181,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return gave_up
 
 
-def test_a_broker_that_falls_silent_is_waited_for_once_and_nothing_is_left_out(
-    store: Path, impatient: list[int]
-) -> None:
+def test_silent_broker_is_waited_for_once_and_no_segment_is_excluded(store: Path, impatient: list[int]) -> None:
     with fake_broker(store) as broker:
         broker.script = [reset] * 100
         parts = plan(broker.url, 1 << 27, from_ms=times_of(store)[-1]).parts

@@ -1,4 +1,4 @@
-"""status.json: each figure from where the summary has it, null for all of them when the run failed, and small."""
+"""status.json: figures from the summary, null figures for failed runs, and bounded size."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ EXPECTED = {
 }  # fmt: skip
 
 
-def test_each_figure_comes_from_its_place_in_the_summary() -> None:
+def test_each_figure_comes_from_its_field_in_the_summary() -> None:
     assert status.of_summary(SUMMARY, 12, "too large") == EXPECTED
 
 
-def test_a_failure_has_the_same_members_and_no_figures() -> None:
+def test_failure_has_the_same_fields_without_figures() -> None:
     failed = status.of_failure(
         "no store", as_of_ms=5, completed_at_ms=12, duration_ms=7, store_id=None, broker_name="orders-0"
     )
@@ -39,7 +39,7 @@ def test_a_failure_has_the_same_members_and_no_figures() -> None:
     assert (failed["complete"], failed["error"]) == (False, "no store")
 
 
-def test_whatever_an_error_says_the_text_stays_small_and_printable() -> None:
+def test_status_stays_small_and_printable_for_any_error() -> None:
     for character in ("x", "\x00", "😀", "字", '"', "\n"):
         name = character * 10_000
         failed = status.of_failure(

@@ -1,4 +1,4 @@
-"""A stream behind a log that grows, is cut, or loses its beginning: every message that stays comes once."""
+"""Streams that follow a log which grows, is truncated, or loses its beginning: no message is read twice."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def follow(reader: StoreStreamReader, at: dict[str, int]) -> tuple[list[list[int
     return found, at
 
 
-def test_a_batch_has_about_as_many_bytes_as_the_option_allows(broker: Broker) -> None:
+def test_batch_size_is_close_to_max_bytes_per_trigger(broker: Broker) -> None:
     broker.send(600)
     reader = reader_of(broker, maxBytesPerTrigger="32k")
     batches, at = follow(reader, reader.initialOffset())
@@ -107,14 +107,14 @@ def test_a_batch_has_about_as_many_bytes_as_the_option_allows(broker: Broker) ->
     assert len(more) > 2
 
 
-def test_a_record_larger_than_the_option_is_a_batch_all_the_same(broker: Broker) -> None:
+def test_record_larger_than_max_bytes_per_trigger_is_read_in_one_batch(broker: Broker) -> None:
     broker.send(30)
     reader = reader_of(broker, maxBytesPerTrigger="4096")
     batches, _ = follow(reader, reader.initialOffset())
     assert [offset for batch in batches for offset in batch] == broker.offsets
 
 
-def test_a_reader_that_starts_at_a_checkpoint_goes_on_where_it_stood(broker: Broker) -> None:
+def test_reader_resumes_at_its_checkpoint(broker: Broker) -> None:
     broker.send(100)
     first = reader_of(broker, maxBytesPerTrigger="16k")
     _, at = follow(first, first.initialOffset())
@@ -125,7 +125,7 @@ def test_a_reader_that_starts_at_a_checkpoint_goes_on_where_it_stood(broker: Bro
     assert max(batch[-1] - batch[0] for batch in batches) < 26 << 10, "the first batch has a limit too"
 
 
-def test_a_limit_larger_than_a_segment_takes_several_of_them(broker: Broker) -> None:
+def test_limit_larger_than_a_segment_spans_several_segments(broker: Broker) -> None:
     broker.send(600)
     reader = reader_of(broker, maxBytesPerTrigger="150k")
     batches, _ = follow(reader, reader.initialOffset())
@@ -135,7 +135,7 @@ def test_a_limit_larger_than_a_segment_takes_several_of_them(broker: Broker) -> 
     assert max(sizes) < 170 << 10
 
 
-def test_spark_may_ask_for_everything_whatever_the_option_says(broker: Broker) -> None:
+def test_read_all_available_ignores_the_limit(broker: Broker) -> None:
     broker.send(300)
     reader = reader_of(broker, maxBytesPerTrigger="16k")
     start = reader.initialOffset()
@@ -144,7 +144,7 @@ def test_spark_may_ask_for_everything_whatever_the_option_says(broker: Broker) -
     assert reader.reportLatestOffset() == end
 
 
-def test_available_now_ends_where_the_log_ended_at_the_start(broker: Broker) -> None:
+def test_available_now_ends_at_the_log_end_of_its_start(broker: Broker) -> None:
     broker.send(300)
     reader = reader_of(broker, maxBytesPerTrigger="32k")
     reader.prepareForTriggerAvailableNow()
@@ -158,7 +158,7 @@ def test_available_now_ends_where_the_log_ended_at_the_start(broker: Broker) -> 
     assert follow(again, at)[0] == [broker.offsets[300:]]
 
 
-def test_a_log_over_http_is_taken_in_batches_too(broker: Broker) -> None:
+def test_log_over_http_is_read_in_batches(broker: Broker) -> None:
     broker.send(600)
     broker.store.close()
     with fake_broker(broker.path) as server:
@@ -171,7 +171,7 @@ def test_a_log_over_http_is_taken_in_batches_too(broker: Broker) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("kept", [40, 140, 299])
-def test_a_log_that_a_crash_cut_does_not_hold_the_stream_up(
+def test_log_truncated_by_a_crash_does_not_block_the_stream(
     broker: Broker, caplog: pytest.LogCaptureFixture, kept: int, restarted: bool
 ) -> None:
     broker.send(300)
@@ -189,7 +189,7 @@ def test_a_log_that_a_crash_cut_does_not_hold_the_stream_up(
     assert [offset for batch in batches for offset in batch] == broker.offsets[kept:]
 
 
-def test_what_was_deleted_before_it_was_read_is_told(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_data_deleted_before_it_was_read_is_reported(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     broker.send(300)
     reader = reader_of(broker, columns="physical_offset,skipped", failOnDataLoss="false")
     start = reader.initialOffset()
@@ -233,7 +233,7 @@ def make_unreadable(broker: Broker) -> None:
         (lambda broker: broker.lose_power(100), "bytes skipped: the log was truncated before it was read"),
     ],
 )
-def test_what_cannot_be_read_fails_the_stream_unless_that_is_allowed(
+def test_unreadable_data_fails_the_stream_unless_losses_are_allowed(
     broker: Broker, happens: Callable[[Broker], None], said: str
 ) -> None:
     broker.send(300)
@@ -250,7 +250,7 @@ def test_what_cannot_be_read_fails_the_stream_unless_that_is_allowed(
     assert set(kept) < set(broker.offsets) | {*range(end["offset"])}
 
 
-def test_a_log_that_was_cut_behind_the_stream_fails_it(broker: Broker) -> None:
+def test_log_truncated_below_the_stream_position_fails_the_stream(broker: Broker) -> None:
     broker.send(300)
     reader = reader_of(broker)
     _, at = follow(reader, reader.initialOffset())
@@ -260,7 +260,7 @@ def test_a_log_that_was_cut_behind_the_stream_fails_it(broker: Broker) -> None:
             each.latestOffset(at, each.getDefaultReadLimit())
 
 
-def test_a_beginning_that_is_gone_fails_the_stream(broker: Broker) -> None:
+def test_missing_starting_offset_fails_the_stream(broker: Broker) -> None:
     broker.send(300)
     remove_first(broker)
     assert reader_of(broker).initialOffset() == {"offset": SEGMENT_BYTES}
@@ -270,7 +270,7 @@ def test_a_beginning_that_is_gone_fails_the_stream(broker: Broker) -> None:
     assert lax.initialOffset() == {"offset": SEGMENT_BYTES}
 
 
-def test_a_file_that_is_no_segment_is_no_loss(broker: Broker) -> None:
+def test_file_that_is_not_a_segment_is_not_a_loss(broker: Broker) -> None:
     broker.send(300)
     (broker.path / "commitlog" / "notes.txt").write_bytes(bytes(1 << 20))
     reader = reader_of(broker)
@@ -278,7 +278,7 @@ def test_a_file_that_is_no_segment_is_no_loss(broker: Broker) -> None:
     assert [offset for batch in batches for offset in batch] == broker.offsets
 
 
-def test_a_time_limits_what_a_stream_reads_and_is_no_loss(broker: Broker) -> None:
+def test_time_range_limits_the_stream_and_is_not_a_loss(broker: Broker) -> None:
     broker.send(300)
     reader = reader_of(broker, until="1")
     batches, at = follow(reader, reader.initialOffset())
@@ -286,7 +286,7 @@ def test_a_time_limits_what_a_stream_reads_and_is_no_loss(broker: Broker) -> Non
     assert at["offset"] > broker.offsets[-1]
 
 
-def test_spark_stops_and_goes_on_with_a_limit_and_each_message_comes_once(
+def test_spark_stops_and_resumes_with_a_limit_and_reads_each_message_once(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     register(spark)

@@ -1,4 +1,4 @@
-"""Sums of parts are the sums of all; percentiles are as exact as docs/analytics.md says, and bounded."""
+"""Sums of partial results, exactness and size of percentiles, and partitioning of rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_percentiles_of_few_values_are_exact(count: int) -> None:
     assert figures(spread(values)) == expected
 
 
-def test_percentiles_of_many_parts_with_many_values_are_off_by_one_rank_in_ten_thousand() -> None:
+def test_percentiles_of_many_values_deviate_by_at_most_one_rank_in_ten_thousand() -> None:
     chance = np.random.default_rng(3)
     parts = [(chance.lognormal(6, 3, 60_000) * 7).astype(np.int64) for _ in range(5)]
     kept = [thinned(spread(part, name), KEYS, "lateness_ms", "delivered") for part in parts for name in ("a", None)]
@@ -55,7 +55,7 @@ def test_percentiles_of_many_parts_with_many_values_are_off_by_one_rank_in_ten_t
             assert rank - high <= len(values) / 10_000
 
 
-def test_thinning_keeps_the_number_of_values_and_the_greatest() -> None:
+def test_thinning_preserves_the_count_and_the_maximum() -> None:
     values = np.arange(100_000) ** 2
     both = pa.concat_tables([spread(values, "a"), spread(np.array([7, 7, 9]), "b")])
     found = thinned(both, KEYS, "lateness_ms", "delivered").to_pylist()
@@ -64,11 +64,11 @@ def test_thinning_keeps_the_number_of_values_and_the_greatest() -> None:
     assert [(row["lateness_ms"], row["delivered"]) for row in found if row["name"] == "b"] == [(7, 2), (9, 1)]
 
 
-def test_quantiles_of_nothing_are_none() -> None:
+def test_quantiles_of_no_values_are_none() -> None:
     assert quantiles(np.zeros(0, np.int64), np.zeros(0, np.int64), (50,)) == [None]
 
 
-def test_each_row_goes_to_one_partition_and_equal_ones_to_the_same() -> None:
+def test_each_row_goes_to_one_partition_and_equal_rows_to_the_same() -> None:
     texts = ["a", None, "b", "", "a", "ü", None, "b"]
     rows = pa.table({"text": pa.array(texts), "at": pa.array([0] * len(texts), TIME)})
     found: dict[str | None, list[int]] = {}

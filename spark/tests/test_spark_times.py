@@ -1,4 +1,4 @@
-"""Times of options and arguments are read alike, and without Spark."""
+"""Times in options and in arguments, parsed alike and without loading Spark."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ UNREADABLE = ["tomorrow", "1000000000000000000", "-5", "٣", "2026-13-01", "08:0
 
 
 @pytest.mark.parametrize(("text", "expected"), READABLE)
-def test_a_time_is_the_same_in_an_option_and_in_an_argument(text: str, expected: int) -> None:
+def test_time_has_the_same_meaning_in_options_and_arguments(text: str, expected: int) -> None:
     assert parse_time_ms(text) == expected
     assert parse_options({"path": "/store", "from": f" {text} "}).from_ms == expected
     assert parse(["delay", "--store", "/store", "--as-of", text], 5).as_of_ms == expected
 
 
 @pytest.mark.parametrize("text", UNREADABLE)
-def test_what_is_no_time_is_answered_with_one_that_is(text: str) -> None:
+def test_invalid_time_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_time_ms(text)
     with pytest.raises(OptionError, match=r"from is '.*': use a time such as 2026-01-31T08:00:00 \(UTC unless"):
@@ -41,12 +41,12 @@ def test_what_is_no_time_is_answered_with_one_that_is(text: str) -> None:
         parse(["delay", "--store", "/store", f"--as-of={text}"], 5)
 
 
-def test_without_a_time_a_run_is_as_of_now_and_a_read_of_all() -> None:
+def test_time_defaults_to_now_for_runs_and_to_no_limit_for_reads() -> None:
     assert parse(["delay", "--store", "/store"], 5).as_of_ms == 5
     assert parse_options({"path": "/store", "from": " ", "until": ""}).from_ms is None
 
 
-def test_arguments_are_read_before_spark_is_loaded() -> None:
+def test_arguments_are_parsed_without_loading_spark() -> None:
     program = "import sys, delaymq_spark.command.arguments; print('pyspark' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert found.stdout.strip() == "False"

@@ -1,4 +1,4 @@
-"""What came in, against stores whose messages were counted while they were written."""
+"""Traffic figures of workloads with known messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from delaymq_spark_testing.workload import HOUR_MS, Workload
 
 
 @pytest.mark.parametrize("cluster", [ONE, MANY], ids=["one task", "many tasks"])
-def test_rates_sizes_keys_skew_and_failures_are_those_that_were_written(tmp_path: Path, cluster: Cluster) -> None:
+def test_rates_sizes_keys_skew_and_failures_match_the_workload(tmp_path: Path, cluster: Cluster) -> None:
     work = Workload(tmp_path / "store")
     for _ in range(9):
         work.send("Skewed", 0, "retained", b"", keys="hot")

@@ -1,4 +1,4 @@
-"""Archives that never change are not read again before each task; others are."""
+"""Archives that never change are not read again before each task, but others are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def as_it_was() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("name", "is_found"), [("spark-core.jar", False), ("pyspark.zip", False), ("mine.zip", True)])
-def test_a_module_that_is_added_to_an_archive_is_found_unless_it_is_sparks_own(
+def test_module_added_to_an_archive_is_found_except_in_archives_of_spark(
     as_it_was: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_found: bool
 ) -> None:
     archive = tmp_path / name
