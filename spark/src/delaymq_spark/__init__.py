@@ -21,7 +21,7 @@ __all__ = ["Positions", "Skipped", "StorePathError", "read_positions", "register
 
 
 def __getattr__(name: str) -> Any:
-    # The command line says what is wrong with its arguments before it takes seconds to load Spark.
+    # Lazy imports: the command line validates its arguments before it loads Spark, which takes seconds.
     if name in ("Positions", "read_positions"):
         from delaymq_spark.store import positions
 

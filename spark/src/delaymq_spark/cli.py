@@ -130,12 +130,12 @@ def _analyse(arguments: Arguments, started: _Started, is_stopping: Callable[[], 
 
     try:
         options = _options(arguments, started)
-        # Spark takes seconds to load: problems of the store are reported before.
+        # Spark takes seconds to load, so problems of the store are reported first.
         from delaymq_spark.jobs.pipeline import run_job, steps_of
         from delaymq_spark.jobs.running import Progress, context, has_plots
 
         if options.page and not has_plots():
-            raise _FailedError("the report needs matplotlib: pip install 'delaymq-spark[report]'", EXIT_USAGE)
+            raise _FailedError("the report requires matplotlib: run pip install 'delaymq-spark[report]'", EXIT_USAGE)
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
         with context(options) as spark:
@@ -159,7 +159,10 @@ def _analyse(arguments: Arguments, started: _Started, is_stopping: Callable[[], 
 
 
 def _options(arguments: Arguments, started: _Started) -> JobOptions:
-    """Return the options that the arguments omit, from the broker or by default. StorePathError, _FailedError."""
+    """Return the options of the job; those that the arguments omit come from the broker or are defaults.
+
+    StorePathError, _FailedError.
+    """
     store = check_store_path(arguments.store)
     described = describe_store(store)
     levels, retention_hours = DEFAULT_LEVELS, DEFAULT_RETENTION_HOURS
@@ -183,7 +186,7 @@ def _options(arguments: Arguments, started: _Started) -> JobOptions:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        text = "PySpark 4.2 or later is not installed: pip install --upgrade 'delaymq-spark[spark]'"
+        text = "PySpark 4.2 or later is not installed: run pip install --upgrade 'delaymq-spark[spark]'"
         raise _FailedError(text, EXIT_USAGE) from error
 
     return JobOptions(
@@ -260,7 +263,7 @@ def _sigterm_event() -> Iterator[threading.Event]:
 
     def dropped(unraisable: sys.UnraisableHookArgs) -> None:
         if unraisable.exc_type is _Stopped:
-            # What is raised here would be dropped as well.
+            # An exception raised here would be dropped as well.
             signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
         else:
             shown(unraisable)

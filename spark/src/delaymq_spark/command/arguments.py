@@ -108,7 +108,7 @@ def _parser() -> _Parser:
         if name == "report":
             out = f"{DEFAULT_OUT}; none with --publish"
             job.add_argument(
-                "--publish", metavar="TARGET", help=("publish results to configmap/NAMESPACE/NAME (in a pod only)")
+                "--publish", metavar="TARGET", help="publish results to configmap/NAMESPACE/NAME (in a pod only)"
             )
         job.add_argument("--out", metavar="DIR", help=f"directory for results (default: {out})")
         kept = "with --out DIR/NAME-WORD: delete all but the newest N directories DIR/NAME-* (default: keep all)"
@@ -116,15 +116,30 @@ def _parser() -> _Parser:
         job.add_argument("--json", action="store_true", help="print the summary as one JSON object")
         job.add_argument("--skipped-ok", action="store_true", help="exit with status 0, not 1, if parts were skipped")
         job.add_argument("--as-of", metavar="TIME", help="reference time: ISO time or ms since 1970 (default: now)")
-        job.add_argument("--retention-hours", type=float, metavar="H", help=f"fileReservedTime (default: {_RETENTION})")
         job.add_argument(
-            "--keyed-topics", default="", metavar="T,T", help=("topics where newer KEYS supersede older; *: all")
+            "--retention-hours", type=float, metavar="H", help=f"retention in hours (default: {_RETENTION})"
         )
         job.add_argument(
-            "--min-dead-ratio", type=float, default=0.25, metavar="R", help=("dead share at which to rewrite a segment")
+            "--keyed-topics",
+            default="",
+            metavar="T,T",
+            help="topics where a newer message replaces those with the same KEYS (*: all)",
         )
-        job.add_argument("--promise-p99-ms", type=int, default=100, metavar="MS", help="promised lateness of 99 %%")
-        job.add_argument("--levels", metavar="TABLE", help=f"messageDelayLevel (default: {_LEVELS})")
+        job.add_argument(
+            "--min-dead-ratio",
+            type=float,
+            default=0.25,
+            metavar="R",
+            help="least dead share of a segment to rewrite (default: 0.25)",
+        )
+        job.add_argument(
+            "--promise-p99-ms",
+            type=int,
+            default=100,
+            metavar="MS",
+            help="promised lateness of 99 %% of messages (default: 100)",
+        )
+        job.add_argument("--levels", metavar="TABLE", help=f"delay level table (default: {_LEVELS})")
         job.add_argument("--master", metavar="URL", help="Spark master (default: this machine, all processors)")
         job.add_argument("--memory", default="2g", metavar="SIZE", help="memory of Spark on this machine (default: 2g)")
     return parser

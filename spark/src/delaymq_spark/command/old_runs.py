@@ -1,7 +1,7 @@
 """Removal of older runs' results, which would otherwise fill the volume of scheduled runs.
 
-A run writes to a directory whose name ends with a hyphen and a word of its own. Directories next to it whose names
-differ only in that word are runs of the same kind.
+A run writes to a directory whose name ends with a hyphen and a unique word. Directories next to it whose names differ
+only in that word are runs of the same kind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def prefix_of(out: Path) -> str | None:
 
 
 def remove_old_runs(out: Path, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` runs of the kind of `out`, which is the newest, and return the removed ones.
+    """Remove all but the newest `keep` runs of the same kind as `out`, which is the newest; return the removed ones.
     OSError.
     """
     prefix = prefix_of(out)

@@ -9,8 +9,8 @@ _KNOWN = (
     (("JAVA_GATEWAY_EXITED", "Java gateway", "JAVA_HOME is not set"),
      "Spark did not start: install Java 17 or 21 (java on the PATH, or JAVA_HOME)"),
     (("No space left on device", "Disk quota exceeded"),
-     "the disk is full: free space in the directory of --out and in Spark's local directory (spark.local.dir, else "
-     "/tmp)"),
+     "the disk is full: free space in the directory of --out and in Spark's local directory (spark.local.dir, by "
+     "default /tmp)"),
     (("OutOfMemoryError", "MemoryError"), "Spark ran out of memory: raise the limit, for example with --memory 4g"),
     (("Answer from Java side is empty", "Error while sending or receiving", "Connection reset by peer",
       "SparkContext was shut down", "stopped SparkContext", "while trying to connect to the Java server"),
@@ -36,9 +36,9 @@ def sentence_of(error: Exception) -> str | None:
             return f"{error.filename}: permission denied"
         return f"{error.filename or 'a file'}: {error.strerror or error}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # A traceback of a Python worker ends with what happened.
+    # The last line of a Python worker's traceback names the error.
     python = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
     if python and "StorePathError: " in python[-1]:
-        # Ours, a sentence already: what was wrong with the store came up in a task.
+        # A task found a problem of the store: the message is already a sentence.
         return python[-1].partition("StorePathError: ")[2][:_MAX_TEXT]
     return f"Spark failed: {(python or lines or [type(error).__name__])[-1 if python else 0][:_MAX_TEXT]}"

@@ -124,7 +124,7 @@ def publish(
     PublishError.
     """
     binary = {SUMMARY: None, REPORT: None} if packed is None else packed.binary
-    # The JSON text is escaped once more inside of JSON: it is measured as it is sent.
+    # The status is JSON within JSON, so its quotes are escaped again: the size limit of `pack` allows for that.
     body = json.dumps({"data": {STATUS: status_text}, "binaryData": binary}).encode()
     until = time.monotonic() + patience_seconds
     while True:
@@ -137,9 +137,7 @@ def publish(
 
 
 def _attempt(server: ApiServer, target: ConfigMapName, body: bytes, pause: float) -> tuple[str | None, float]:
-    """Try to publish; return the obstacle (None: there is none) and the time to wait. PublishError if it is
-    permanent.
-    """
+    """Try to publish; return the obstacle (None on success) and the time to wait. PublishError if it is permanent."""
     token, context = _credentials(server.account)
     connection = http.client.HTTPSConnection(server.host, server.port, timeout=_REQUEST_SECONDS, context=context)
     try:

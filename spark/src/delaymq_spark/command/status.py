@@ -79,6 +79,6 @@ def _head(
 def _short(text: str | None, limit: int) -> str | None:
     if text is None:
         return None
-    # Each character at or below U+FFFF: what lies beyond takes two escapes in JSON.
+    # Only characters up to U+FFFF: others take two escapes in JSON.
     clean = "".join(c if c.isprintable() and c <= "\uffff" else "�" for c in text)
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"

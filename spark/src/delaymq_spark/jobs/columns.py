@@ -72,7 +72,7 @@ def integers(values: pa.ChunkedArray, null: int = 0) -> Integers:
 
 
 def is_filler(rows: pa.Table) -> Mask:
-    """Return a mask of records that fill a damaged place."""
+    """Return a mask of fillers, which recovery wrote over damage."""
     filler: Mask = (integers(rows["sys_flag"]) & TRANSACTION_MASK) == TRANSACTION_ROLLBACK
     return filler
 

@@ -70,7 +70,7 @@ KEYED: Final = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionOptions:
-    """Settings of what counts as dead in addition to the evidence in the log."""
+    """Settings that determine which records are dead, in addition to the evidence in the log."""
 
     as_of_ms: int
     """Reference time of expiry."""
@@ -99,7 +99,7 @@ class Consumption:
 
     @staticmethod
     def of(positions: Positions) -> Consumption:
-        """Return the readers of a store."""
+        """Return the consumption according to a store's positions."""
         return Consumption(
             read_to=group_progress.read_by_all(positions),
             deleted_at=dict(positions.deleted_topics),
@@ -174,7 +174,7 @@ def _bounds(rows: pa.Table, consumption: Consumption) -> tuple[Integers, Integer
     for at, pair in enumerate(pairs.tolist()):
         of_topic = consumption.read_to.get(str(topics[pair >> 32]))
         if of_topic is not None:
-            # A number of 32 bits, with its sign.
+            # Restores the sign of a number of 32 bits.
             queue_id = (pair & 0xFFFF_FFFF ^ 0x8000_0000) - 0x8000_0000
             read_to[at] = max(of_topic.get(queue_id, 0), 0)
     deleted = np.array([consumption.deleted_below(str(topic)) for topic in topics], np.int64)
@@ -205,7 +205,7 @@ def of_keyed(rows: pa.Table) -> pa.Table:
     newest = np.zeros(numbers.max(initial=-1) + 1, np.int64)
     np.maximum.at(newest, numbers, offset)
     superseded = REASONS.index("superseded")
-    # What is deleted or consumed is that first.
+    # Reasons are checked in order: a deleted or consumed record keeps that reason.
     takes = (offset < newest[numbers]) & (reason > superseded)
     return breakdown(rows, np.where(takes, superseded, reason), mask_of(rows["replayable"]))
 
@@ -249,7 +249,7 @@ def of_naming(
     most = np.iinfo(np.int64).max
     oldest = np.array([oldest_delayed.get(queue, most) for queue in queues.tolist()], np.int64)
     is_op = mask_of(pc.equal(named["topic"], OP_HALF_TOPIC))
-    # No half message at all: nothing is left that an op record could settle.
+    # Without half messages, no op record can settle anything.
     gone = np.ones(len(offset), np.bool_) if oldest_half is None else is_named & (offset < oldest_half)
     done = mask_of(named["settled"]) | (gone & complete)
     needed = (is_named & (offset >= oldest)) | (not complete)

@@ -50,7 +50,7 @@ WORST_FIRST: Final = (("rank", "ascending"), ("lateness_ms", "ascending"), ("phy
 
 
 def rows_of(settled: pa.Table) -> pa.Table:
-    """One row per delayed record of `settlements.settle`.
+    """Return one row per delayed record of `settlements.settle`.
 
     Columns: level, topic (the real one), queue_id (of the schedule topic), queue_offset, physical_offset, segment,
     size, store_time, due_time, copy_time, copy_offset, copies, outcome, lateness_ms (null unless delivered), hour (of
@@ -100,7 +100,7 @@ def _grouped(delayed: pa.Table, group: str, values: dict[str, pa.Array]) -> pa.T
 
 
 def lateness(sums: pa.Table, spread: pa.Table) -> pa.Table:
-    """The figures of each group, from all of its FATES and POINTS.
+    """Return the figures of each group, from all of its FATES and POINTS.
 
     Columns: by, name, number, messages, the outcomes, duplicates, early, p50_ms, p90_ms, p99_ms, max_ms, mean_ms.
     """
@@ -112,7 +112,7 @@ def lateness(sums: pa.Table, spread: pa.Table) -> pa.Table:
     found = sums.select([*_GROUP, "messages", *OUTCOMES, "duplicates", "early"])
     for at, percent in enumerate(PERCENTS):
         found = found.append_column(f"p{percent}_ms", pa.array([each[at] for each in shares], pa.int64()))
-    # Not by `delivered`: a record without a readable due time has no lateness.
+    # Not divided by `delivered`: a record without a readable due time has no lateness.
     timed = pa.array([int(counts.sum()) or None for _, counts in spreads], pa.float64())
     mean = pc.divide(sums["sum_ms"].cast(pa.float64()), timed)
     return found.append_column("max_ms", sums["max_ms"]).append_column("mean_ms", mean)

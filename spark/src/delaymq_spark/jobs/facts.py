@@ -40,7 +40,7 @@ class SkippedParts:
         """Add a skipped part."""
         self.named.append(each)
         if len(self.named) > 2 * MAX_SKIPPED:
-            # A store that goes wrong everywhere.
+            # Bounds the memory for a store with damage everywhere.
             self.named = list(self.first)
         if not each.at_end:
             self.count += 1

@@ -30,11 +30,11 @@ from delaymq_spark.store.segments import Skipped
 SECTIONS: Final = {"compaction": ("compaction",), "delay": ("delay",), "traffic": ("traffic",),
                    "report": ("compaction", "delay", "traffic")}  # fmt: skip
 """Sections of each job's summary."""
-# Of the log for one task of the second stage. With records of 180 bytes that all have keys it takes some 250 MiB.
+# Bytes of the log per task of the second stage. If all records have 180 bytes and keys, a task takes about 250 MiB.
 _SETTLE_BYTES: Final = 64 << 20
 _MAX_SETTLE_TASKS: Final = 2_000
 _SETTLED_BY_ADDED: Final = 8
-"""Sums are far smaller still."""
+"""Tasks of the second stage per task of the third: sums are far smaller than records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def run_job(spark: SparkContext, options: JobOptions, progress: Progress) -> Res
     began = time.monotonic()
     sections = SECTIONS[options.job]
     with progress.step("reading the log", spark):
-        # Before the log, so that no position is ahead of what is seen of it.
+        # Read before the log, so that no position is ahead of it.
         positions = read_positions(options.store)
         found = plan(options.store, options.split_bytes)
         task_options = _task_options(options, found, Consumption.of(positions))
@@ -118,7 +118,7 @@ class Stages:
             task_options.settle_tasks, int
         )
         settled = taken.mapPartitionsWithIndex(partial(_settle, task_options))
-        # Computed once: Spark keeps what it shuffled for the job after the first.
+        # Computed once: the second job reuses the data that Spark shuffled for the first.
         self._sums = settled.partitionBy(task_options.add_tasks + 1, int)
 
     def facts(self) -> Facts:

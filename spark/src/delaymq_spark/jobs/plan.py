@@ -155,7 +155,7 @@ def make_plan(
             for segment in sorted(by_segment)
         ]  # fmt: skip
         staying = {each.segment for each in planned if not each.is_step}
-        # Each round more segments stay, or none does.
+        # Each iteration keeps more segments than the previous one, or is the last.
         found: dict[int, int] = {}
         for proof in elsewhere:
             if proof.origin_segment in staying:
@@ -181,7 +181,7 @@ def _after_origins(steps: list[PlannedSegment], origins: Mapping[int, set[int]])
     for at, others in waits_for.items():
         for other in others:
             followers.setdefault(other, []).append(at)
-    # Origins are older than their copies, so there is always a step that waits for none.
+    # Origins are older than their copies, so at least one step does not wait for others.
     ready = [at for at, others in waits_for.items() if not others]
     ordered = []
     while ready:

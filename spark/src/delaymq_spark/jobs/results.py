@@ -115,7 +115,7 @@ def write_part(out: Path, name: str, number: int, rows: pa.Table) -> None:
     """Write one part of a Parquet file atomically. OSError."""
     folder = out / f"{name}.parquet"
     folder.mkdir(parents=True, exist_ok=True)
-    # Of its own, should Spark run the same task twice at a time.
+    # The process id keeps names unique if Spark runs the same task twice concurrently.
     part = folder / f".{part_name(number)}.{os.getpid()}"
     pq.write_table(rows, part)
     os.replace(part, folder / part_name(number))

@@ -55,9 +55,9 @@ def open_context(options: JobOptions) -> SparkContext:
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if options.master is not None or not submitted:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        # Else Spark listens on, and warns of, whatever address the machine's name has.
+        # Otherwise Spark listens on the address of the machine's host name, and logs a warning about it.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # Of the JVM that only puts together the command line of the other.
+        # Options of the launcher JVM, which only assembles the command line of the driver's JVM.
         os.environ.setdefault("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
         conf.setMaster(options.master or "local[*]").setAll(
             [
@@ -82,7 +82,7 @@ def context(options: JobOptions) -> Iterator[SparkContext]:
         yield spark
     finally:
         if not given:
-            # A JVM that is gone cannot be stopped: what happened before is what is to be told.
+            # A JVM that has exited cannot be stopped: the earlier error is the one to report.
             with suppress(Py4JError, OSError):
                 spark.stop()
 

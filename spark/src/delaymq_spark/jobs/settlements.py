@@ -78,8 +78,8 @@ def claims_of(rows: pa.Table, removable: Mask) -> pa.Table:
 
 
 def settle(origins: pa.Table, claims: pa.Table, delay_offsets: Mapping[int, int]) -> Settled:
-    """Pair the claims of a partition with its origins. `delay_offsets`: level → offset that all before are settled."""
-    # By offset, so that "the n-th" means the same in every run.
+    """Pair the claims of a partition with its origins. `delay_offsets`: level → offset below which all are settled."""
+    # Sorted by offset, so that "the n-th" means the same in every run.
     origins = origins.sort_by("physical_offset").combine_chunks()
     offsets = integers(origins["physical_offset"])
     marked = _marked(origins, claims)
@@ -151,7 +151,7 @@ def _unmarked(origins: pa.Table, copies: pa.Table) -> pa.Table:
     numbers = equal["equal"].combine_chunks().dictionary_encode().indices
     kinds = pc.fill_null(numbers, -1).to_numpy().astype(np.int64)
     of_origin, of_copy = kinds[: origins.num_rows], kinds[origins.num_rows :]
-    # Stable, so in order of the log within a kind: both are sorted by offset before.
+    # A stable sort: within a kind, origins stay in the order of the log.
     by_kind = np.argsort(of_origin, kind="stable")
     sorted_kinds = of_origin[by_kind]
     starts = np.searchsorted(sorted_kinds, of_copy, side="left")
@@ -164,7 +164,7 @@ def _unmarked(origins: pa.Table, copies: pa.Table) -> pa.Table:
     rows = rows[np.lexsort((copy_offset[rows], of_copy[rows]))]
     kind = of_copy[rows]
     nth = np.arange(len(rows)) - np.searchsorted(kind, kind, side="left")
-    # More copies than origins: the broker handed the last one over again.
+    # If there are more copies than origins, the broker delivered the last one again.
     paired = by_kind[starts[rows] + np.minimum(nth, counts[rows] - 1)]
     return _found(copies.take(pa.array(rows)), paired)
 
@@ -191,7 +191,7 @@ def _with_outcome(origins: pa.Table, found: pa.Table, delay_offsets: Mapping[int
     np.minimum.at(copy_time, of_copies, integers(found["store_time"], most)[is_copy])
     np.minimum.at(copy_offset, of_copies, integers(found["physical_offset"])[is_copy])
     below = _below_position(origins, delay_offsets)
-    # RocketMQ drops what goes to the half topic without a trace, and means to.
+    # RocketMQ intentionally drops delayed messages for the half topic, without a trace.
     dropped = (elsewhere > 0) | (below & mask_of(pc.equal(origins["real_topic"], HALF_TOPIC)))
     outcome = np.select([copies > 0, dropped, below], [0, 1, 3], 2)
     times = pa.array(copy_time, pa.int64(), mask=copy_time == most).cast(TIME)

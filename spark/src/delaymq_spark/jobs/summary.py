@@ -164,7 +164,7 @@ def _is_replayable(each: Sum) -> bool:
 
 
 def _late(rows: Sequence[Mapping[str, Any]], **keys: str) -> list[dict[str, Any]]:
-    """Rows of `delay.lateness`; of their group's columns only `keys`, renamed."""
+    """Return rows of `delay.lateness`; of the columns that name the group, only `keys` are kept, renamed."""
     names = {**keys, **{name: name for name in (*_FATES, *_LATENESS)}}
     return _rows([{shown: row[name] for shown, name in names.items()} for row in rows])
 

@@ -54,7 +54,7 @@ class Sums:
 
 
 def by(rows: pa.Table, keys: Sequence[str], **values: tuple[str, str]) -> pa.Table:
-    """`by(rows, ["topic"], messages=("messages", "sum"))`: grouped, with the columns named as wanted."""
+    """Group rows by `keys` and aggregate columns: `by(rows, ["topic"], messages=("messages", "sum"))`."""
     summed = rows.group_by(list(keys), use_threads=False).aggregate(list(values.values()))
     columns = [summed[key] for key in keys] + [summed[f"{column}_{how}"] for column, how in values.values()]
     return pa.table(columns, names=[*keys, *values])
@@ -66,7 +66,7 @@ def first(rows: pa.Table, limit: int, *order: tuple[str, str]) -> pa.Table:
 
 
 def rank_of(percent: int, count: int) -> int:
-    """Return the rank, from 1, of the value among `count` sorted ones that `percent` of them do not exceed."""
+    """Return the rank, from 1, of a percentile among `count` sorted values (nearest-rank method)."""
     return max(1, -(-percent * count // 100))
 
 
@@ -81,9 +81,9 @@ def quantiles(values: np.ndarray, counts: np.ndarray, percents: Sequence[int]) -
 
 
 def thinned(points: pa.Table, keys: Sequence[str], value: str, count: str, limit: int = MAX_POINTS) -> pa.Table:
-    """The distributions of `keys` with at most about `limit` values each; those with fewer stay exact.
+    """Return the distributions of `keys`, thinned to about `limit` values each; smaller ones stay exact.
 
-    Neighbouring values become the greatest of them, so the rank of what stays is exact.
+    Neighbouring values are merged into the greatest of them, so the ranks of the remaining values are exact.
     """
     if points.num_rows <= limit:
         return points

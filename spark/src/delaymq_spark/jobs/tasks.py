@@ -1,12 +1,12 @@
 """The three stages of a job as functions over tables, independent of Spark.
 
-1. `classify`: a part of the log is scanned once. Sums of what its records say by themselves; and the records that
-   belong together with others (delayed records and their copies, halves and their ends, equal keys).
-2. `settle`: what belongs together meets in a partition, and becomes sums too.
-3. `aggregate`: all sums of some topics, added. What is left is small: the driver makes the summary of it.
+1. `classify` scans a part of the log once. It yields sums of records that can be judged alone, and the records that
+   depend on others (delayed records and their copies, half messages and their ends, equal keys).
+2. `settle` gets all related records in one partition, and turns them into sums, too.
+3. `aggregate` adds all sums of some topics. The result is small, and the driver derives the summary from it.
 
 Stages pass items on to the next stage: the number of its partition and the content, a name and a packed table. `Facts`
-go to a separate partition after the others of the third stage. It is computed first, since the others need it.
+go to a separate partition of the third stage, after all others. It is computed first, since the others need it.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _SumBuffer:
             if self.rows > self.limit:
                 self.tables = [self.of.add(self.tables)]
                 self.rows = self.tables[0].num_rows
-                # Where little can be added up, not again for each further table.
+                # If the rows have few keys in common, do not add up again for each further table.
                 self.limit = max(_MAX_SUM_ROWS, 2 * self.rows)
 
     def taken(self) -> pa.Table:
@@ -121,7 +121,7 @@ def classify(
         if "traffic" in task_options.sections:
             buffers["traffic"].add(traffic.rates(rows))
             buffers["sizes"].add(traffic.sizes(rows))
-            # Most keys come once: to hold them back would gain nothing.
+            # Most keys occur once, so buffering them would save nothing.
             yield from _items("hot_keys", traffic.keys(rows), task_options)
         yield from _of_records(rows, task_options, buffers, facts)
         for name, each in buffers.items():
@@ -179,7 +179,7 @@ def _classified(
         )
     buffers["compaction"].add(compaction.breakdown(where(plain, ~keyed), reason[~keyed], replayable[~keyed]))
     removable = np.zeros(rows.num_rows, np.bool_)
-    # Whether a later record supersedes one is not known here.
+    # It is not yet known which keyed records a later one supersedes.
     removable[is_plain] = (reason < len(compaction.DEAD_REASONS)) | keyed
     return removable
 
@@ -209,7 +209,7 @@ def settle(items: Iterable[tuple[str, Any]], task_options: TaskOptions, number: 
     for name, each in buffers.items():
         sums = each.taken()
         if name == "hot_keys":
-            # All messages with the same keys met here.
+            # All messages with the same keys are in this partition.
             sums = traffic.hot_keys(sums, MAX_ROWS)
         for place, some in scattered(sums, _place(name, sums, task_options.add_tasks), task_options.add_tasks):
             yield place, (name, pack(some))

@@ -57,7 +57,7 @@ def sizes(rows: pa.Table) -> pa.Table:
     """Return bodies by size in powers of two: `from_bytes` (0, 1, 2, 4 …), messages, bytes (of bodies)."""
     rows = where(rows, ~is_filler(rows) & ~is_topic(rows, OP_HALF_TOPIC, MARKS_TOPIC))
     body_bytes = integers(rows["body_bytes"])
-    # The exponent: what frexp calls one more.
+    # The exponent; frexp returns it plus one.
     powers = np.left_shift(1, np.maximum(np.frexp(body_bytes.astype(np.float64))[1].astype(np.int64) - 1, 0))
     buckets = np.where(body_bytes == 0, 0, np.minimum(powers, LARGEST_BUCKET))
     ones = np.ones(len(buckets), np.int64)
@@ -81,9 +81,9 @@ def hot_keys(found: pa.Table, limit: int) -> pa.Table:
 
 
 def topics(traffic: pa.Table) -> pa.Table:
-    """By topic: messages, bytes, body_bytes, queues, skew, fullest_queue, first and last hour and peaks of an hour.
+    """Return by topic: messages, bytes, body_bytes, queues, skew, fullest_queue, first and last hour, hourly peaks.
 
-    `skew`: messages of the fullest queue by those of the mean one; 1 when all have the same.
+    `skew`: messages of the fullest queue divided by the mean of all queues; 1 if all have the same number.
     """
     hours = by(traffic, ["topic", "hour"], m=("messages", "sum"), b=("bytes", "sum"))
     by_hour = by(

@@ -8,7 +8,7 @@ from delaymq_spark.planning.parts import Planner
 from delaymq_spark.store.segments import StorePath, list_segments
 
 _LOOK_BACK_BYTES: Final = 8 << 20
-"""How far before the end that is known a look for a new end begins: a crash may have cut the log there."""
+"""Approximate distance before the known end at which the search for a new end starts: a crash may truncate the log."""
 
 
 def find_log_end(path: StorePath, look_from: int | None = None) -> tuple[int, int | None]:
@@ -27,12 +27,12 @@ def find_log_end(path: StorePath, look_from: int | None = None) -> tuple[int, in
         if found is not None:
             parts, end = found
             return end, parts[-1].start
-    # Nothing stands any more where records stood.
+    # The records at that place no longer exist.
     return (listing.start, None) if look_from is None else find_log_end(path)
 
 
 def find_batch_end(path: StorePath, start: int, about_bytes: int, end: int) -> int:
-    """Return the end of a record about `about_bytes` after `start`, another record's end; at most `end`.
+    """Return the end of a record about `about_bytes` after `start` (the end of another record), at most `end`.
 
     Never returns `start` while `end` is greater: a batch contains at least one record. StorePathError.
     """

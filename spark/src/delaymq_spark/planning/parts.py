@@ -32,10 +32,10 @@ from delaymq_spark.store.segments import (
     read_bytes,
 )
 
-# How far behind the wished place a part may begin.
+# Maximum distance between the wished start of a part and its actual start.
 _SEARCH_BYTES: Final = 8 << 20
 _PIECE_BYTES: Final = 1 << 20
-# Records that are tried; a log without queues is not to be searched through.
+# Maximum number of records to try, so that a log without consume queues is not searched completely.
 _MAX_TRIES: Final = 64
 _Found = TypeVar("_Found")
 _logger = logging.getLogger(__name__)
@@ -91,13 +91,13 @@ def plan(
     out = excluded_segments(wanted[: count + 1], times, from_ms, until_ms)
     segments = [info for info in wanted[:count] if info.base not in out]
     first = listing.start
-    # The log does not end before a segment that holds records.
+    # The log does not end before a segment that contains records.
     closed = max(out, default=-1)
     if listing.end is None and count < len(wanted) and times.of(wanted[count]) is not None:
         closed = max(closed, wanted[count].base)
     log_end = max(first, start or 0, closed, listing.end or 0)
     last_parts: list[Part] = []
-    # The files at the end may hold nothing yet: they are allocated ahead.
+    # The files at the end may still be empty: they are allocated in advance.
     while listing.end is None and segments and segments[-1].base > closed and not last_parts:
         info = segments.pop()
         last_parts, log_end = planner.last_segment(info, max(info.base, start or 0)) or ([], log_end)
@@ -108,7 +108,7 @@ def plan(
     if end is not None:
         parts = [Part(part.segment, part.start, min(part.end, end)) for part in parts if part.start < end]
         log_end = min(log_end, end)
-    # Behind the log's end nothing is missing.
+    # Gaps after the end of the log do not matter.
     gaps = [gap for gap in listing.gaps if max(first, start or 0) <= gap.offset < log_end]
     return Plan(tuple(parts), first, log_end, (*planner.skipped, *gaps))
 
@@ -147,8 +147,8 @@ class Planner:
             self._unreadable(info, error)
             return None
         except OSError as error:
-            # It is one part then; a broker that restarts may be back when that is read. One that did not answer is not
-            # waited for once more with each segment.
+            # The segment is then one part: a broker that restarts may be available again when it is read. A broker that
+            # did not respond is not queried again for each segment.
             self._may_ask = not isinstance(error, NoAnswerError)
             _logger.warning("%s is not split: %s", info.path, error.strerror)
             return []
@@ -164,7 +164,7 @@ class Planner:
         known.
         """
         if isinstance(info, RemoteSegment):
-            # A broker names one about every split_bytes.
+            # A broker returns one about every split_bytes.
             found = [each for each in self._remote_starts(info) or () if start < each < info.end]
             before = [each for each in found if each <= wished]
             return before[-1] if before else next(iter(found), None)
@@ -182,7 +182,7 @@ class Planner:
             reason = "the log does not end with a complete record"
             self.skipped.append(Skipped(info.path, end - info.base, end, torn, reason, at_end=True))
         if starts[-1] == info.base and not holds_records:
-            return None  # a file that was cut to a few bytes is no end of a log
+            return None  # the end of the log cannot be in a file that was truncated to a few bytes
         return (_parts(info, starts, end), end) if end > begin else None
 
     def _starts(self, file: SegmentFile, info: SegmentInfo, begin: int) -> list[int]:
@@ -226,7 +226,7 @@ class Planner:
             record = decode_record(memoryview(read_bytes(file, position, size)))
         except RecordError:
             return False
-        # A topic becomes a part of a path here.
+        # The topic becomes part of a path.
         if topic_problem(record.topic) is not None or record.queue_id < 0 or record.queue_offset < 0:
             return False
         folder = f"{self._path}/consumequeue/{record.topic}/{record.queue_id}"

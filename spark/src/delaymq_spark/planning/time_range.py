@@ -41,8 +41,8 @@ class FirstTimes:
             finally:
                 file.close()
         except NoAnswerError as error:
-            # One segment after the other would wait as long; what is not known is read.
-            _logger.warning("segments are not chosen by time: %s", error.strerror)
+            # Each further segment would wait as long. Segments whose time is unknown are read.
+            _logger.warning("segments cannot be excluded by time, so all are read: %s", error.strerror)
             self._may_ask = False
             return None
         except OSError:

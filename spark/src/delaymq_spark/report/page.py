@@ -84,7 +84,7 @@ def _skipped(summary: dict[str, Any]) -> str:
         for each in summary["skipped"]
         if not each["atEnd"]
     ]
-    table = _table(("file", "byte", "skipped", "why"), rows)
+    table = _table(("file", "byte", "skipped", "reason"), rows)
     title = "Parts of the store were skipped and are excluded from all figures"
     return f"<div class='card warn'><h3>{title}</h3>{table}</div><p></p>"
 
@@ -121,7 +121,7 @@ def _tiles(summary: dict[str, Any]) -> str:
             "",
         ),
         (size(compaction["liveBytes"]), f"live, {share(compaction['liveBytes'], totals['bytes'])}", ""),
-        (size(compaction["reclaimableBytes"]), f"reclaimable for {size(compaction['copiedBytes'])} copied", ""),
+        (size(compaction["reclaimableBytes"]), f"reclaimable by copying {size(compaction['copiedBytes'])}", ""),
         (duration(delay["worstLatenessMs"]), f"worst lateness, p99 {duration(delay['lateness']['p99Ms'])}", ""),
         (number(delay["pending"]), coming, _bad(delay["overdue"])),
         (number(delay["lost"]), lost, _bad(delay["lost"])),
@@ -146,7 +146,7 @@ def _compaction(section: dict[str, Any], drawn: dict[str, str]) -> str:
          moment(each["lastDue"]))
         for each in section["plan"][:SHOWN_SEGMENTS]
     ]  # fmt: skip
-    head = ("order", "segment", "action", "bytes", "given back", "replayable", "copied", "pending", "last due")
+    head = ("order", "segment", "action", "bytes", "reclaimed", "replayable", "copied", "pending", "last due")
     more = section["planSegments"] - len(rows)
     note = f"<p>… and {counted(more, 'segment')} more, in summary.json</p>" if more > 0 else ""
     pinned = (
@@ -185,7 +185,7 @@ def _compaction(section: dict[str, Any], drawn: dict[str, str]) -> str:
     return _section(
         "Dead data and reclaimable space",
         _card("Segments", drawn.get("segments"), wide=True),
-        _card("Why", drawn.get("reasons")),
+        _card("Reasons", drawn.get("reasons")),
         _text("Dead bytes", _table(("", "bytes", "share"), dead)),
         _text("Topics with most dead bytes", _table(("topic", "messages", "bytes", "dead", "share"), topics)),
         _text(
@@ -220,7 +220,7 @@ def _delay(section: dict[str, Any], drawn: dict[str, str]) -> str:
          moment(each["dueTime"]), duration(each["latenessMs"]), number(each["copies"]))
         for each in section["offenders"]
     ]  # fmt: skip
-    heads = ("what", "level", "topic", "entry", "due", "late", "copies")
+    heads = ("violation", "level", "topic", "queue offset", "due", "late by", "copies")
     return _section(
         title,
         _text("Promises", _table(("promise", "found", ""), promises)),
@@ -228,7 +228,7 @@ def _delay(section: dict[str, Any], drawn: dict[str, str]) -> str:
         _card("By level", drawn.get("levels")),
         _card("By hour", drawn.get("hours")),
         _card("Pending messages by due time", drawn.get("pending")),
-        _text("Topics by lateness", _table(("topic", "messages", "to come", "p50", "p99", "max"), topics)),
+        _text("Topics by lateness", _table(("topic", "messages", "pending", "p50", "p99", "max"), topics)),
         _text("Messages that violate a guarantee", _table(heads, broken), wide=True) if broken else "",
     )
 

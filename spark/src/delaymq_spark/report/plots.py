@@ -21,9 +21,9 @@ MAX_BARS = 60
 """Maximum number of segments in a plot; more are merged to keep bars distinguishable."""
 _HOUR = timedelta(hours=1)
 _DEAD_COLOURS = ("#7d8597", "#9a8c98", "#b5838d", "#6d6875", "#a3b18a", "#588157", "#84a59d", "#e5989b", "#bfb1c1")
-_STYLE: dict[Any, Any] = {  # matplotlib types each key of its own
-    "svg.fonttype": "none",  # Text stays text: small, sharp, and in the page's font.
-    "text.parse_math": False,  # Names from outside are no formulas.
+_STYLE: dict[Any, Any] = {  # matplotlib's type lists every key
+    "svg.fonttype": "none",  # Keeps text as text: small, sharp, and in the page's font.
+    "text.parse_math": False,  # External names are not formulas.
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,
@@ -33,7 +33,7 @@ _STYLE: dict[Any, Any] = {  # matplotlib types each key of its own
     "axes.grid": True,
     "grid.color": "#eceef1",
     "axes.axisbelow": True,
-    "savefig.transparent": True,  # The page's own ground, light or dark, shows through.
+    "savefig.transparent": True,  # Shows the page's background, light or dark.
 }
 
 
@@ -54,7 +54,7 @@ def plots(summary: dict[str, Any]) -> dict[str, str]:
     for name, (section, make) in makers.items():
         if section in summary:
             with mpl.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
-                # Letters that matplotlib's own font lacks: the page's font has them.
+                # The page's font has the characters that matplotlib's font lacks.
                 warnings.filterwarnings("ignore", message="Glyph .* missing from font")
                 figure = make(summary[section])
                 if figure is not None:
@@ -82,7 +82,7 @@ def name_of(text: object, limit: int = 34) -> str:
 
 def _bytes_axis(axis: Any) -> None:
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: size(value)))
-    # Steps that are round in powers of two.
+    # Steps that are powers of two.
     low, high = axis.get_view_interval()
     axis.set_major_locator(ticker.MultipleLocator(2 ** max(math.ceil(math.log2(max(high - low, 1) / 5)), 0)))
 
@@ -109,7 +109,7 @@ def _segments(compaction: dict[str, Any]) -> Figure | None:
         if together == 1 and len(groups) <= 40:
             text = {"active": "being\nwritten", "keep": ""}.get(group[0]["action"], f"{order}")
             axes.annotate(text, (at, bottom[at]), (0, 2), textcoords="offset points", ha="center", fontsize=7)
-    note = f" ({together} a bar)" if together > 1 else "; number: order in the plan"
+    note = f" ({together} per bar)" if together > 1 else "; number: order in the plan"
     axes.set_xlabel(f"segments, oldest first{note}")
     axes.set_xticks([])
     axes.grid(axis="x", visible=False)
@@ -189,7 +189,7 @@ def _late_hours(delay: dict[str, Any]) -> Figure | None:
 
 def _lateness_axis(axes: Axes, least_ms: float) -> None:
     axes.set_yscale("symlog", linthresh=10)
-    # Room above the worst: a mark at the edge would be cut in half.
+    # Leaves space above the maximum: a marker at the edge would be clipped.
     axes.set_ylim(top=max(axes.get_ylim()[1], 10) * 2)
     if least_ms >= 0:
         axes.set_ylim(bottom=-0.5)

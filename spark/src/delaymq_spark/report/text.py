@@ -89,7 +89,7 @@ def headline(summary: dict[str, Any]) -> list[str]:
         else f"All of {size(totals['bytes'])} is live."
     ]
     if compaction["reclaimableBytes"]:
-        copied = f" for {size(compaction['copiedBytes'])} copied" if compaction["copiedBytes"] else ", copying nothing"
+        copied = f" by copying {size(compaction['copiedBytes'])}" if compaction["copiedBytes"] else " without copying"
         found[-1] = f"{found[-1][:-1]}; compaction would reclaim {size(compaction['reclaimableBytes'])}{copied}."
     if delay["delivered"]:
         p99, worst = duration(delay["lateness"]["p99Ms"]), duration(delay["worstLatenessMs"])

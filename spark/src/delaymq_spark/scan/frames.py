@@ -1,7 +1,7 @@
 """Positions of records in a part of the log, found many at a time.
 
 Records form a chain: each size leads to the next record. Following it alone would take one step of Python per
-message. Therefore, a window of the log is divided into stripes; in each, a place that looks like a record is searched
+message. Therefore, a window of the log is divided into stripes; each is searched for a place that looks like a record
 (magic, and the record's own physical offset), and the chains from all of these places are followed in parallel, one
 numpy step for all. A chain that arrives exactly where the next one started proves the next one correct, beginning
 with the first chain, whose start is known. If one arrives elsewhere (a body looked like a record), it continues from
@@ -166,7 +166,7 @@ def _chain(window: Window, start: int) -> Positions:
         found.append(positions[: np.searchsorted(positions, lanes[first_wrong + 1])])
         start = int(ends[first_wrong])
         if start <= lanes[first_wrong + 1]:
-            # It ended before the next one began: there the window's chain is broken.
+            # It ended before the next one started: the window's chain is broken there.
             return np.concatenate(found)
     found.append(_one_by_one(window, start))
     return np.concatenate(found)
@@ -248,7 +248,7 @@ def _checked(window: Window, position: Positions) -> Frames:
         store_time_at = position + (BORN_HOST_AT + IPV4_HOST_BYTES)
         body_at = store_time_at + (STORE_TIMESTAMP_BYTES + IPV4_HOST_BYTES + AFTER_STORE_HOST_BYTES)
     end = position + size
-    # Places that a wrong length leads to are brought back inside; the record is not sound then anyway.
+    # Positions derived from a wrong length are clamped; such a record is invalid anyway.
     last = window.used_bytes - 2
     body_bytes = window.i4[np.minimum(body_at - BODY_LENGTH_BYTES, last - 2)].astype(np.int64)
     topic_at = body_at + body_bytes + 1
@@ -282,9 +282,9 @@ def _first_torn(window: Window, frames: Frames) -> int | None:
 
 
 def gather(data: bytearray | pa.Buffer, at: Positions, count: Integers) -> pa.BinaryArray:
-    """`count[n]` bytes from byte `at[n]` on, for each n; places are in ascending order and do not overlap.
+    """Return `count[n]` bytes from byte `at[n]` on, for each n; positions are ascending and do not overlap.
 
-    The data is taken as an array of the wanted pieces and those between them, without a copy; Arrow copies the wanted.
+    The data is viewed, without a copy, as an array of wanted and other pieces; Arrow copies the wanted ones.
     """
     if not len(at):
         return pa.array([], pa.binary())

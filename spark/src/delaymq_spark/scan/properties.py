@@ -17,13 +17,13 @@ _MARK: Final = (
     "^(?P<kind>delivered|carried|cancelled|rescheduled|dropped):(?P<queue>[0-9]{1,4}):0*(?P<offset>[0-9]{1,18})"
     ":[0-9]{1,20}$"
 )
-"""As delaymq.message.marks has it, for offsets that fit 64 bits."""
+"""The pattern of delaymq.message.marks, limited to offsets that fit 64 bits."""
 _MAX_NAME_BITS: Final = 48
-"""Names of one window up to which sets of them fit the bits of a number, also summed over all pairs of a record."""
+"""Maximum number of names of a window for which sums of their bits, over all pairs of a record, fit 64 bits."""
 
 
 class Properties:
-    """Name and value of every pair of `count` records, as places in one run of bytes."""
+    """Name and value of every pair of `count` records, as positions in one array of bytes."""
 
     def __init__(self, raw: pa.BinaryArray) -> None:
         self.count = len(raw)
@@ -43,12 +43,12 @@ class Properties:
         ends = nexts - (data[nexts - 1] == _PAIR_END)
         middles = np.flatnonzero(data == _NAME_END)
         if len(middles) != len(starts) or np.any(middles < starts) or np.any(middles >= ends):
-            # A pair without a value, or a value with the separator in it: the first one counts.
+            # A pair without a value, or a value that contains the separator: the first separator counts.
             found = np.searchsorted(middles, starts)
             middles = np.append(middles, total)[found]
         first_pair = np.searchsorted(starts, offsets[:-1])
         pairs_of_record = np.diff(np.append(first_pair, len(starts)))
-        # Of a record without properties the place is the next one's.
+        # A record without properties has the position of the next one.
         pairs_of_record[offsets[1:] == offsets[:-1]] = 0
         record = np.repeat(np.arange(self.count), pairs_of_record)
         kept = (middles > starts) & (middles < ends - 1)

@@ -34,7 +34,7 @@ class Walk:
     to_log_end: bool = False
     """Whether `end` is only an upper bound: missing records after the last one are not reported."""
     reached: int = -1
-    """Result: end of the last record, or the end if a blank record closes the segment."""
+    """Result: end of the last record, or `end` if a blank record closes the segment."""
     torn_bytes: int = 0
     """Result, with `to_log_end`: bytes from there to the last non-zero byte of the segment."""
 
@@ -48,7 +48,7 @@ class Walk:
         last_ms = 0
         while position < end:
             wanted = min(window_bytes, end - position)
-            # A record larger than a window had one of its own.
+            # A record larger than a window had a separate window.
             if len(data) < wanted or len(data) > max(wanted, WINDOW_BYTES):
                 data = bytearray(wanted)
             count = self.file.read_into(position, memoryview(data)[:wanted])
@@ -116,7 +116,7 @@ def next_sound(file: SegmentFile, position: int, end: int, not_before_ms: int) -
     at = position + 1
     while (at := file.next_data(at)) < end:
         piece = read_bytes(file, at, min(_PIECE_BYTES, end - at + 3))
-        # Most of what is searched was never written, and comparing is faster than searching.
+        # Most of the bytes were never written, and comparing is faster than searching.
         is_written = piece != _ZEROS[: len(piece)]
         if is_written:
             written_end = min(at + len(piece.rstrip(b"\0")), end)

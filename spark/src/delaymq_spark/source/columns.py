@@ -117,7 +117,7 @@ class Rows:
         return kinds
 
     def int_after_store_host(self, skip: int) -> npt.NDArray[np.int64]:
-        """Return the positions of the fields after the store host, `skip` bytes after the store host."""
+        """Return the positions of the field `skip` bytes after the store host."""
         return self.frames.store_time_at + STORE_TIMESTAMP_BYTES + self.store_host_bytes + skip
 
     # -- properties ----------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Rows:
 
     @cached_property
     def real_topic(self) -> pa.StringArray:
-        """Return the destination topic of pending records; RocketMQ's broker also have it."""
+        """Topic for which a delayed or half message is intended; copies made by RocketMQ's broker also have it."""
         return self.properties.values(REAL_TOPIC)
 
     @cached_property
@@ -161,7 +161,7 @@ class Rows:
 
     @cached_property
     def due_ms(self) -> tuple[npt.NDArray[np.int64], Mask]:
-        """Return the due times of delayed records, and a mask of records that have one."""
+        """Due times of delayed records, and a mask of records that have one."""
         level = self.delay_level.fill_null(0).to_numpy().astype(np.int64)
         has = (self.topic_kinds == _DELAYED) & (level > 0)
         delays = np.array((0, *self.levels.delays_ms), np.int64)

@@ -40,13 +40,13 @@ FORMAT: Final = "rocketmq_store"
 def register(spark: SparkSession) -> None:
     """Register the format in a session; unnecessary if `pyspark_rocketmq_store` is on the driver's Python path.
 
-    With a machine, master, Spark starts its Python processes with the current interpreter, unless PYSPARK_PYTHON or
+    With a local master, Spark starts its Python processes with the current interpreter, unless PYSPARK_PYTHON or
     spark.pyspark.python is set: `python3` on the PATH may lack this package.
     """
     context = spark.sparkContext
     stated = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     if not stated and sys.executable and (context.master or "").partition("[")[0] in ("local", "local-cluster"):
-        # Each function registered from now on carries this with it.
+        # Functions registered from now on use this interpreter.
         context.pythonExec = sys.executable
     spark.dataSource.register(RocketMqStoreSource)
 

@@ -20,7 +20,7 @@ DEFAULT_SPLIT_BYTES: Final = 128 << 20
 MIN_SPLIT_BYTES: Final = 1 << 12
 """Smaller parts take longer to start than to read."""
 MIN_TRIGGER_BYTES: Final = 1 << 12
-"""A smaller limit would make a batch of every few messages."""
+"""With a smaller limit, each batch would have only a few messages."""
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)\Z", re.ASCII)
 _KNOWN: Final = (

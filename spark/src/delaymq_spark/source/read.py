@@ -20,7 +20,7 @@ from delaymq_spark.source.schema import SKIPPED, arrow_schema
 from delaymq_spark.store.segments import Skipped, open_segment
 
 MAX_BATCH_ROWS: Final = 16_384
-"""Limit of a batch, besides that of a window in bytes: about 10 MiB of Arrow arrays with all columns."""
+"""Limit of a batch, in addition to the size of a window: about 10 MiB of Arrow arrays with all columns."""
 _logger = logging.getLogger(__name__)
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructField, StructType
 from delaymq_spark.store.address import StorePathError, check_store_path, is_address
 
 _METADATA: Final = "rocketmq_store.options"
-# Spark's names for parts of the statement; they are absent without a catalog.
+# Spark's names for parts of the statement; they are absent without a catalogue.
 _OF_TABLES: Final = ("provider", "owner")
 _STATED: Final = "option."
 
@@ -46,7 +46,7 @@ def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def with_table_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the schema to store in the catalog, with the options as metadata."""
+    """Return the schema to store in the catalogue, with the options as metadata."""
     first, *others = schema.fields
     metadata = {**first.metadata, _METADATA: json.dumps(dict(options))}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])

@@ -59,7 +59,7 @@ class BrokerClient:
     """One connection to a broker; not for concurrent use by threads."""
 
     def __init__(self, url: str, token: Token | None, patience_s: float) -> None:
-        """`patience_s`: longest time of a request without progress (PROGRESS_BYTES), all tries together."""
+        """`patience_s`: longest time of a request without progress (PROGRESS_BYTES), over all tries."""
         self.url = url
         self._has_token = token is not None
         self._patience = Patience(patience_s)

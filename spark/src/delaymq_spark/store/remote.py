@@ -25,13 +25,13 @@ KNOWN_FORMAT_VERSION: Final = 1
 MAX_OFFSET: Final = (1 << 63) - 1
 STORE_PATH: Final = "/api/v1/store"
 FIRST_PATIENCE_S: Final = 10.0
-"""Of the first request: a wrong port should be reported soon."""
+"""Patience of the first request: a wrong port should be reported soon."""
 METADATA_PATIENCE_S: Final = 45.0
-"""Of the driver's requests; a broker restarts in seconds."""
+"""Patience of the driver's requests: a broker restarts within seconds."""
 READ_PATIENCE_S: Final = 120.0
-"""Of a read, which outlives a broker whose pod moves to another node."""
+"""Patience of a read: long enough for a broker whose pod moves to another node."""
 _AHEAD_BYTES: Final = 1 << 18
-"""Bytes fetched for a request of a few, as the search for a record behind damage makes them."""
+"""Bytes fetched at least: the search for a record after damage requests only a few at a time."""
 _T = TypeVar("_T")
 
 
@@ -45,13 +45,13 @@ class RemoteSegment(SegmentInfo):
 
 
 def describe_store(path: str) -> Store | None:
-    """Return what the broker at `path` states; None for a folder. StorePathError, soon, when no broker responds."""
+    """Return what the broker at `path` states; None for a folder. StorePathError, soon, if no broker responds."""
     checked = check_store_path(path)
     return fetch_store(checked, FIRST_PATIENCE_S) if is_address(checked) else None
 
 
 def fetch_store(path: StorePath, patience_s: float = METADATA_PATIENCE_S) -> Store:
-    """Return what the broker's store holds now, with segments that a log can have. StorePathError."""
+    """Return the current description of the broker's store, with validated segments. StorePathError."""
     data = _get(path, STORE_PATH, patience_s)
     version = _decoded(str(path), data, Versioned).format_version
     if version > KNOWN_FORMAT_VERSION:

@@ -105,7 +105,7 @@ def _list_folder(path: str) -> Listing:
             unreadable.append((SegmentInfo(int(name), file, _size_of(file)), f"cannot be read: {error.strerror}"))
             continue
         found.append(SegmentInfo(int(name), file, facts.st_size))
-    # All files of a log have the same size; a folder in place of a file does not tell it.
+    # All files of a log have the same size, but a folder in place of a file does not have it.
     whole_bytes = max((info.file_bytes for info in found), default=0)
     for info, reason in unreadable:
         skipped.append(Skipped(info.path, 0, info.base, whole_bytes or info.file_bytes, reason))
