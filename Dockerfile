@@ -4,16 +4,16 @@
 #   docker build --target operator -t delaymq/operator:0.1.0 .
 #   docker build --target spark    -t delaymq/spark:0.1.0 .
 #
-# Both base images need Python 3.11 on the PATH as python3.11; BUILD_IMAGE also pip and venv. Nothing but the package
-# registry that pip is configured for (in BUILD_IMAGE, or by PIP_INDEX_URL) is asked, and for `spark` Debian's, unless
-# BASE_IMAGE has Java 17. BuildKit is not needed.
+# Both base images need Python 3.11 on the PATH as python3.11; BUILD_IMAGE also needs pip and venv. The build accesses only
+# the package registry that pip is configured for (in BUILD_IMAGE, or by PIP_INDEX_URL) and, for `spark`, Debian's package
+# archive unless BASE_IMAGE has Java 17. BuildKit is not required.
 #
-# BASE_IMAGE must have an interpreter built with profile-guided optimization, as Debian's and python:3.11-slim are; the build
-# fails otherwise. `--build-arg ALLOW_UNOPTIMIZED_PYTHON=1` allows any other.
+# The interpreter of BASE_IMAGE must have been built with profile-guided optimization, like those of Debian and
+# python:3.11-slim; otherwise the build fails. `--build-arg ALLOW_UNOPTIMIZED_PYTHON=1` allows any other interpreter.
 
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 ARG BUILD_IMAGE=python:3.11-slim-bookworm
-# The time that all files get: two builds of one commit hold the same files.
+# The modification time of all files: two builds of one commit contain identical files.
 ARG SOURCE_DATE_EPOCH=1767225600
 
 
@@ -26,9 +26,9 @@ WORKDIR /src
 COPY requirements/build.txt requirements/
 RUN python3.11 -m venv /build && /build/bin/pip install -q --require-hashes -r requirements/build.txt
 
-# What runs is a folder of modules and a launcher, not a virtual environment: it fits any place that Python may have in
-# BASE_IMAGE. Bytecode is never compared with its source ("unchecked-hash"): the start reads half the files, and the root
-# file system is read-only anyway.
+# An image contains a folder of modules and a launcher instead of a virtual environment, so that it works with any location
+# of Python in BASE_IMAGE. Bytecode is never compared with its source ("unchecked-hash"): a start reads half as many files,
+# and the root file system is read-only anyway.
 RUN mkdir -p /opt/delaymq/bin /opt/delaymq/lib \
     && printf '%s\n' '#!/bin/sh' 'set -e' \
         'cd /opt/delaymq && rm -rf lib/bin lib/share' \
@@ -40,14 +40,14 @@ RUN mkdir -p /opt/delaymq/bin /opt/delaymq/lib \
     && chmod 755 /build/bin/seal /build/bin/launcher
 
 
-# The libraries of each image, in stages and layers of their own: they are the same whatever changes in our code.
+# The libraries of each image, in separate stages and layers, which stay the same when DelayMQ's own code changes.
 FROM build AS broker-libraries
 ARG SOURCE_DATE_EPOCH
 COPY requirements/broker.txt requirements/
 RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requirements/broker.txt && /build/bin/seal
 
 
-# The kubernetes library's second client, for asyncio, is half of it, and nothing imports it.
+# Half of the kubernetes library is a second client for asyncio, which nothing imports.
 FROM build AS operator-libraries
 ARG SOURCE_DATE_EPOCH
 COPY requirements/operator.txt requirements/
@@ -55,7 +55,7 @@ RUN /build/bin/pip install -q --require-hashes --target /opt/delaymq/lib -r requ
     && rm -rf /opt/delaymq/lib/kubernetes/aio && /build/bin/seal
 
 
-# PySpark comes as source only.
+# PySpark is distributed as source only.
 FROM build AS spark-libraries
 ARG SOURCE_DATE_EPOCH
 COPY requirements/spark-image.txt requirements/
@@ -67,7 +67,7 @@ RUN /build/bin/pip install -q --require-hashes --no-binary pyspark --no-build-is
     && chmod 755 /opt/spark/bin/* && /build/bin/seal && find /opt/spark -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 
 
-# The broker's package, which the operator and the analytics use too.
+# The broker's package, which the operator and the analytics also use.
 FROM build AS package
 COPY broker_image/pyproject.toml broker_image/README.md broker_image/LICENSE broker_image/NOTICE broker_image/
 COPY broker_image/src broker_image/src
@@ -99,14 +99,15 @@ RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./spark \
     && /build/bin/launcher delaymq-spark delaymq_spark.cli && /build/bin/seal
 
 
-# What all images share: a user, bytecode of the standard library where the base image comes without, and nothing that
-# installs software.
+# The common base of all images: a user, bytecode of the standard library (which the base image may lack), and no programs
+# that install software.
 FROM ${BASE_IMAGE} AS runtime
 ARG SOURCE_DATE_EPOCH
 ARG ALLOW_UNOPTIMIZED_PYTHON=0
-# Checks the interpreter and is removed again.
+# Checks the interpreter; the next step removes it.
 COPY broker_image/src/delaymq/interpreter.py /tmp/interpreter.py
-# What this step touches, and Docker before it, is found by its time: a clock tick is too coarse for less than seconds.
+# Files that this step or Docker has just changed are found by their modification time, whose resolution (a clock tick)
+# requires a margin of seconds.
 RUN set -e; touch -d '10 seconds ago' /tmp/began; \
     [ "$ALLOW_UNOPTIMIZED_PYTHON" = 1 ] || python3.11 -I -B /tmp/interpreter.py --require-optimized || { \
         echo 'Choose another BASE_IMAGE, or allow this one with --build-arg ALLOW_UNOPTIMIZED_PYTHON=1.' >&2; exit 1; \
@@ -134,7 +135,7 @@ STOPSIGNAL SIGTERM
 FROM runtime AS broker
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="DelayMQ broker and NameServer" \
-      org.opencontainers.image.description="A message broker for messages that must arrive later, speaking the Apache RocketMQ 4.9 protocol" \
+      org.opencontainers.image.description="A message broker specialised in delayed messages, compatible with Apache RocketMQ 4.9" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}"
 COPY --from=broker-libraries /opt/delaymq/lib /opt/delaymq/lib
@@ -165,14 +166,14 @@ LABEL org.opencontainers.image.title="DelayMQ analytics" \
       org.opencontainers.image.description="Apache Spark that reads the stores of DelayMQ and RocketMQ brokers, as driver and executor on Kubernetes" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}"
-# The folder is where Java's package links its manual pages; small images lack it.
+# Debian's Java package links its manual pages in /usr/share/man/man1, which slim images lack.
 RUN command -v java > /dev/null || { mkdir -p /usr/share/man/man1 && apt-get update -q \
         && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends openjdk-17-jre-headless && apt-get clean \
         && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log; }
 COPY --from=spark-libraries /opt/spark /opt/spark
 COPY --from=spark-libraries /opt/delaymq/lib /opt/delaymq/lib
 COPY --from=build-spark /opt/delaymq /opt/delaymq
-# Without PYTHONSAFEPATH the folder of a script, and so each module in it, would go before the libraries.
+# Without PYTHONSAFEPATH, the modules in a script's folder would take precedence over the libraries.
 ENV SPARK_HOME=/opt/spark PYSPARK_PYTHON=python3.11 PYSPARK_DRIVER_PYTHON=python3.11 PYTHONSAFEPATH=1 MPLCONFIGDIR=/tmp/matplotlib
 WORKDIR /var/lib/delaymq
 USER 10001:10001

@@ -2,21 +2,21 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-# Reports of the suites, by which .ci/run tells a suite that ran from one that did not.
+# Reports of the suites; .ci/run fails if one is missing.
 REPORTS := build/reports
 SETUP := $(VENV)/.done
 DEV := $(VENV)/.done-dev
 SPARK_BIN := .venv-spark/bin
 SPARK := .venv-spark/.done
-# Processes of a suite: one for each processor, half as many again where tests mostly wait for servers. Each of them has
-# brokers and a JVM, so many processors do not mean many of them.
+# Processes of a suite: one for each processor, and half as many again where tests mostly wait for servers. Each process
+# starts brokers and a JVM, so their number is limited on large machines.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 6 ? n : 6)))
 WAITING_WORKERS ?= $(shell echo $$(( ($(WORKERS) * 3 + 1) / 2 )))
 
 .DEFAULT_GOAL := help
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 PIP_INSTALL := pip install --disable-pip-version-check
-# A suite under the ledger, which prints and records its wall and processor time: $(call suite,NAME) COMMAND
+# Runs a suite under the ledger, which prints and records its wall and processor time: $(call suite,NAME) COMMAND
 suite = @mkdir -p $(REPORTS) && $(PYTHON) .ci/ledger.py run $(1) --
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 # Tests of one file share brokers, browsers and class paths, so they stay together.
@@ -25,7 +25,7 @@ PYTEST_E2E := $(BIN)/python -m pytest -n $(WAITING_WORKERS) --dist loadfile
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{sub(/:.*/, "", $$1); printf "  make %-16s %s\n", $$1, $$2}'
 
-setup: $(SETUP) ## make .venv with what running needs, from pins
+setup: $(SETUP) ## create .venv with the pinned packages that DelayMQ needs at run time
 	@echo "Ready: $(BIN)/delaymq standalone"
 
 $(SETUP): requirements/run.txt broker_image/pyproject.toml
@@ -34,14 +34,14 @@ $(SETUP): requirements/run.txt broker_image/pyproject.toml
 	$(BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -e broker_image
 	@touch $@
 
-setup-dev: $(DEV) ## add the operator and the tools for tests and checks
+setup-dev: $(DEV) ## add the operator and the tools for tests and checks to .venv
 
 $(DEV): $(SETUP) requirements/dev.txt operator/pyproject.toml
 	$(BIN)/$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
 	$(BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -e operator
 	@touch $@
 
-setup-spark: $(SPARK) ## make .venv-spark with PySpark and the analytics, from pins (half a gigabyte)
+setup-spark: $(SPARK) ## create .venv-spark with PySpark and the analytics, from pinned packages (half a gigabyte)
 
 $(SPARK): requirements/spark.txt broker_image/pyproject.toml spark/pyproject.toml
 	$(PYTHON) -m venv .venv-spark
@@ -49,10 +49,10 @@ $(SPARK): requirements/spark.txt broker_image/pyproject.toml spark/pyproject.tom
 	$(SPARK_BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -e broker_image -e spark
 	@touch $@
 
-demo: $(SETUP) ## start a broker, send delayed messages, kill it in between, see them arrive once and on time
+demo: $(SETUP) ## start a broker, send delayed messages, kill and restart it, and show that each arrives once and on time
 	$(BIN)/delaymq demo
 
-run: $(SETUP) ## run a standalone broker from this tree with its store in build/run; options: make run ARGS="--http-port 8081"
+run: $(SETUP) ## run a standalone broker from this tree, with its store in build/run; options: make run ARGS="--http-port 8081"
 	@mkdir -p build
 	$(BIN)/delaymq standalone --store-path build/run $(ARGS)
 
@@ -60,11 +60,11 @@ format: $(DEV) ## sort imports and format all Python code
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-check: $(DEV) ## static checks: ruff (rules and format), mypy, import contracts, limits of size, Biome (the console's JavaScript; needs Node), Vale (prose; needs Go)
+check: $(DEV) ## static checks: ruff (rules and format), mypy, import contracts, size limits, Biome (the console's JavaScript; needs Node), Vale (prose; needs Go)
 	$(call suite,prose-linter) env PYTHONPATH=e2e $(BIN)/python .ci/lint_prose.py --build
 	$(call suite,check) $(MAKE) --no-print-directory check-all $(if $(wildcard $(SPARK)),check-spark)
 
-# The same commands as in .pre-commit-config.yaml; a test compares them.
+# The same commands as in .pre-commit-config.yaml (verified by a test).
 check-all: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -74,34 +74,34 @@ check-all: $(DEV)
 	$(BIN)/python .ci/tidiness.py
 	env PYTHONPATH=e2e $(BIN)/python .ci/lint_prose.py
 
-# Two parts: `make test` runs the first of each suite, `make test-rest` the second.
-test: test-unit test-spark-core test-compat-core ## the tests to run while developing: units, the core of the analytics and of RocketMQ's Java client
+# The suites of the analytics and with RocketMQ's client consist of a core (`make test`) and a rest (`make test-rest`).
+test: test-unit test-spark-core test-compat-core ## tests to run while developing: unit tests, the core of the analytics, the core of the suite with RocketMQ's Java client
 ifndef ALL
-	@echo "Left out: real API servers and kind clusters, the rest of the analytics, of RocketMQ's client and tools, kill -9, soaks, the browser."
-	@echo "Run 'make test-rest' for these, 'make test-all' for everything, 'make test-long' for what is too long for every change."
+	@echo "Not run: real API servers and kind clusters, the other tests of the analytics and with RocketMQ's client and tools, kill -9, soaks, the browser."
+	@echo "Run 'make test-rest' for these, 'make test-all' for all of them, or 'make test-long' for tests that take too long for every change."
 endif
 
-# Two suites at a time, in this order: the longest first, so that both processors have work to the end.
-# A cluster's programs are built before: beside a suite the build would have half of the processors, and kind waits for it.
+# Two suites at a time, in this order: the longest first, so that both processors are busy to the end. The prerequisites
+# of clusters are built first: next to a suite, the build would get half of the processors, and the kind tests need it.
 REST := test-spark-rest test-compat-rest test-api test-crash
 in_pairs = @echo "Running two suites at a time; each shows its output when it ends." && \
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target --assume-old=cluster ALL=1 e2e $(1)
 
-test-all: cluster ## everything but test-long
+test-all: cluster ## all tests except test-long
 	$(call in_pairs,test-unit $(REST) test)
 
-test-rest: cluster ## what test-all adds to test
+test-rest: cluster ## the tests of test-all that test does not run
 	$(call in_pairs,$(REST))
 
-test-unit: $(DEV) ## the tests that need nothing but Python
+test-unit: $(DEV) ## the tests that require only Python
 	$(call suite,unit) $(PYTEST) -m "not kubernetes" --junitxml=$(REPORTS)/unit.xml
 
-test-api: $(DEV) cluster ## operator and chart against real API servers
+test-api: $(DEV) cluster ## tests of the operator and the chart against real API servers
 	$(call suite,api) $(PYTEST) -m kubernetes operator/tests helm/tests --junitxml=$(REPORTS)/api.xml
 
-test-spark: test-spark-core test-spark-rest ## the analytics, on a local Spark (needs Java 17)
+test-spark: test-spark-core test-spark-rest ## tests of the analytics on a local Spark (needs Java 17)
 
-check-spark: $(DEV) $(SPARK) ## mypy for the analytics and their tests; part of check where .venv-spark is
+check-spark: $(DEV) $(SPARK) ## mypy for the analytics and their tests; part of check if .venv-spark exists
 	$(BIN)/mypy --config-file spark/pyproject.toml --python-executable $(SPARK_BIN)/python $(addprefix spark/,src testing tests bench image)
 
 test-spark-core: check-spark
@@ -110,7 +110,7 @@ test-spark-core: check-spark
 test-spark-rest: $(SPARK)
 	$(call suite,spark) $(SPARK_BIN)/python -m pytest -c spark/pyproject.toml spark/tests -n $(WORKERS) --dist loadfile -m "not core" --junitxml=$(REPORTS)/spark.xml
 
-test-compat: test-compat-core test-compat-rest test-crash ## RocketMQ's own client, tools and broker with ours; processes killed; the console in a browser (needs a JDK, Maven, Chromium)
+test-compat: test-compat-core test-compat-rest test-crash ## DelayMQ with RocketMQ's own client, tools and broker; killed processes; the console in a browser (needs a JDK, Maven, Chromium)
 
 test-compat-core: $(DEV)
 	$(call suite,compat-core) $(PYTEST_E2E) e2e/compat -m core --junitxml=$(REPORTS)/compat-core.xml
@@ -118,68 +118,68 @@ test-compat-core: $(DEV)
 test-compat-rest: $(DEV)
 	$(call suite,compat) $(PYTEST_E2E) e2e/compat e2e/console -m "not core" --junitxml=$(REPORTS)/compat.xml
 
-test-crash: $(DEV) ## kill -9 at many instants; short soaks
+test-crash: $(DEV) ## tests with kill -9 at many points in time; short soaks
 	$(call suite,crash) $(PYTEST_E2E) --dist worksteal e2e/crash e2e/soak --junitxml=$(REPORTS)/crash.xml
 
-cluster: $(DEV) ## build once, outside the checkout, what real clusters need here (nothing where Docker and a registry are)
+cluster: $(DEV) ## build the prerequisites of the kind clusters, once and outside the checkout (nothing if Docker and a registry are available)
 	$(call suite,cluster) env PYTHONPATH=e2e $(BIN)/python -m cluster build
 
-e2e: $(DEV) cluster ## brokers on real kind clusters: pods killed, nodes lost, rolled, grown, scaled; cleans up behind itself
+e2e: $(DEV) cluster ## brokers on real kind clusters: killed pods, lost nodes, rollouts, larger volumes, more groups; cleans up afterwards
 	$(call suite,kind) $(BIN)/python -m pytest e2e/kind --durations=15 --junitxml=$(REPORTS)/kind.xml
 
-# What test-all leaves out, in parts that run alone and take at most an hour each on two processors.
+# The tests that test-all does not run, in parts that can run alone and take at most an hour each on two processors.
 LONG_PARTS := fuzz crash real soak kind
-test-long: $(LONG_PARTS:%=test-long-%) ## what takes too long for every change; each part alone: make test-long-fuzz, -crash, -real, -soak, -kind
+test-long: $(LONG_PARTS:%=test-long-%) ## tests that take too long for every change; single parts: make test-long-fuzz, -crash, -real, -soak, -kind
 
 FUZZED := $(wildcard broker_image/tests/*/test_*fuzz*.py broker_image/tests/*/*/test_*fuzz*.py broker_image/tests/store/test_store_crash_*.py broker_image/tests/store/test_store_damage_*.py) broker_image/tests/message/test_message_record.py
 FUZZED += $(wildcard operator/tests/reconcile/test_operator_*_crashes.py)
-test-long-fuzz: $(DEV) ## 10,000,000 hostile inputs (900,000 for each decoder, fewer for whole brokers), 20,000 simulated power losses, 10,000 damaged logs, each death of the operator
+test-long-fuzz: $(DEV) ## 10,000,000 hostile inputs (900,000 for each decoder, fewer for whole brokers), 20,000 simulated power losses, 10,000 damaged logs, a crash of the operator at every call
 	$(call suite,long-fuzz) env DELAYMQ_FUZZ_INPUTS=900000 DELAYMQ_CRASH_STATES=20000 DELAYMQ_DAMAGES=10000 DELAYMQ_DEATHS_SHARE=1 $(PYTEST) $(FUZZED) --timeout=3000 --junitxml=$(REPORTS)/long-fuzz.xml
 
-test-long-crash: $(DEV) ## kill -9 at 20 instants of each load; five kills in one run; the real broker as control
+test-long-crash: $(DEV) ## kill -9 at 20 points of each load; five kills in one run; the real broker as a control
 	$(call suite,long-crash) $(PYTEST_E2E) --dist worksteal e2e/crash --long -m long --junitxml=$(REPORTS)/long-crash.xml
 
-test-long-real: $(DEV) ## the compatibility suite against the real broker, and its slow cases against ours
+test-long-real: $(DEV) ## the compatibility suite against RocketMQ's broker, and its slow cases against DelayMQ
 	$(call suite,long-compat) $(PYTEST_E2E) e2e/compat e2e/console --long -m long -k "not soak" --junitxml=$(REPORTS)/long-compat.xml
 	$(call suite,long-real) $(PYTEST_E2E) e2e/compat --against real --junitxml=$(REPORTS)/long-real.xml
 
 test-long-soak: $(DEV) ## soaks of the broker and of the asyncio client
 	$(call suite,long-soak) $(PYTEST_E2E) e2e/soak e2e/compat/test_compat_python_soak.py --long -m long --junitxml=$(REPORTS)/long-soak.xml
 
-test-long-kind: cluster ## slow scenarios on kind clusters; what the operator costs at rest
+test-long-kind: cluster ## slow scenarios on kind clusters; the cost of an idle operator
 	$(call suite,long-kind) $(BIN)/python -m pytest e2e/kind --long -m long --junitxml=$(REPORTS)/long-kind.xml
 
-bench: $(DEV) ## ours and the real RocketMQ broker side by side, as ratios (about 40 minutes; see bench/README.md)
+bench: $(DEV) ## compare DelayMQ with RocketMQ's broker, as ratios (about 40 minutes; see bench/README.md)
 	PYTHONPATH=e2e:broker_image/testing $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
 
-bench-hostile: $(DEV) ## an honest client beside a hostile one: errors, p50 and p99, memory, descriptors (about 20 minutes, two processors)
+bench-hostile: $(DEV) ## effect of hostile clients on an honest one: errors, p50 and p99, memory, descriptors (about 20 minutes, two processors)
 	PYTHONPATH=e2e:broker_image/testing $(BIN)/python -m harness.isolated -- $(BIN)/python bench/hostile.py
 
-bench-spark: .venv-spark/.done ## how fast Spark reads a store, and in how much memory (needs Java 17 and 8 GB of disk)
+bench-spark: .venv-spark/.done ## speed and memory of reading a store with Spark (needs Java 17 and 8 GB of disk)
 	$(SPARK_BIN)/python spark/bench/run.py
 
-docs: $(DEV) ## write the tables in docs/ that are made of the code
+docs: $(DEV) ## regenerate the pages in docs/ that are derived from the code
 	$(BIN)/python -m delaymq.config.page docs/operations/configuration.md
 	$(BIN)/python -m delaymq.cli.docs_page docs/operations/commands.md
 	$(BIN)/python docs/tools/modules_page.py
 
-screenshots: $(DEV) ## make the pictures of the console in docs/images anew (needs Chromium)
+screenshots: $(DEV) ## regenerate the screenshots of the console in docs/images (needs Chromium)
 	PYTHONPATH=e2e $(BIN)/python e2e/console/screenshots.py
 
-pictures-cli: $(DEV) ## make the pictures of the command line in docs/images anew, from a broker that runs
+pictures-cli: $(DEV) ## regenerate the pictures of the command line in docs/images, with a temporary broker
 	$(BIN)/python docs/tools/make_cli_pictures.py
 
 wheels: $(DEV) ## build the three distributions into build/wheels
 	$(BIN)/pip wheel --disable-pip-version-check --no-build-isolation --no-deps -w build/wheels ./broker_image ./operator ./spark
 
-pins: ## write the pins in requirements/ anew from the .in files (needs uv); images get the versions that the tests ran with
+pins: ## regenerate the pins in requirements/ from the .in files (needs uv); images get the versions that are tested
 	$(PIN) -o requirements/dev.txt requirements/dev.in
 	$(PIN) -c requirements/dev.txt -o requirements/spark.txt requirements/spark.in
 	for image in run broker operator; do $(PIN) -c requirements/dev.txt -o requirements/$$image.txt requirements/$$image.in || exit 1; done
 	$(PIN) -c requirements/spark.txt -o requirements/spark-image.txt requirements/spark-image.in
 	$(PIN) -c requirements/dev.txt -c requirements/spark.txt -o requirements/build.txt requirements/build.in
 
-clean: ## remove what the targets made, but for the caches outside the checkout
+clean: ## remove everything that the targets created, except the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
 
 .PHONY: help setup setup-dev setup-spark demo run format check check-all check-spark test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest

@@ -1,12 +1,12 @@
-"""The ledger of the test suites: what each one costs, and whether it still fits.
+"""The ledger of the test suites: the cost of each suite, compared with its limit.
 
 ``ledger.py run SUITE -- COMMAND`` runs a command as a suite and records its wall and processor time. Processor time
 counts all descendants, daemons and containers included: the command runs below a subreaper (prctl(2)) that waits for
 every process that the command leaves behind. ``ledger.py report`` prints the table and, with ``--enforce``, fails when
 a suite used more than ``tolerance`` times the processor time in its line of ledger.toml, or when a line has no run.
 
-Machines differ in speed, and one machine differs between hours. Before and after each suite a fixed amount of work is
-timed; on a machine on which it takes longer than when the ledger was written, the lines grow by the same factor.
+Machines differ in speed, and the speed of one machine varies over time. A fixed amount of work is timed before and
+after each suite; if it takes longer than when the ledger was written, the limits grow by the same factor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEDGER_PATH = Path(__file__).with_name("ledger.toml")
 RECORDS_PATH = Path(__file__).resolve().parent.parent / "build" / "ledger"
 
 PR_SET_CHILD_SUBREAPER = 36
-# Processes that a command leaves behind exit within seconds; a daemon that does not must not block forever.
+# Processes that a command leaves behind exit within seconds; a daemon that keeps running must not block forever.
 REAP_TIMEOUT_S = 60.0
 REFERENCE_ROUNDS = 3
 REFERENCE_KEYS = 200_000
@@ -56,9 +56,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Line:
-    """A suite in ledger.toml, in minutes. A ``cold`` one (a build) costs that only when caches are empty.
+    """A suite in ledger.toml, in minutes. A ``cold`` suite (a build) counts only when caches are empty.
 
-    Those ``in_pairs`` run two at a time, in the file's order, after the others.
+    Suites ``in_pairs`` run two at a time, in the file's order, after the others.
     """
 
     processor: float
@@ -69,7 +69,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What ledger.toml says."""
+    """Contents of ledger.toml."""
 
     tolerance: float
     reference_s: float
@@ -80,7 +80,7 @@ class Ledger:
 
     @classmethod
     def load(cls, path: Path = LEDGER_PATH) -> Ledger:
-        """Reads the file. Raises KeyError, TypeError or tomllib.TOMLDecodeError when it is malformed."""
+        """Read the file. Raises KeyError, TypeError or tomllib.TOMLDecodeError if it is malformed."""
         text = tomllib.loads(path.read_text())
         return cls(
             tolerance=text["tolerance"],
@@ -92,7 +92,7 @@ class Ledger:
         )
 
     def wall_minutes(self, *, cold: bool) -> float:
-        """When the last suite ends, by the lines' wall minutes."""
+        """Return the wall minutes of a whole run, by the lines of the suites."""
         alone, ends = 0.0, [0.0, 0.0]
         for line in self.lines.values():
             if line.in_pairs:
@@ -102,13 +102,13 @@ class Ledger:
         return alone + max(ends)
 
     def allowed_s(self, record: Record) -> float:
-        """Processor seconds that the suite may use on a machine as slow as this one."""
+        """Return the processor seconds that the suite may use on a machine as slow as this one."""
         slowness = max(1.0, record.reference_s / self.reference_s)
         return self.lines[record.suite].processor * 60 * self.tolerance * slowness
 
 
 def problems(ledger: Ledger, records: Sequence[Record]) -> list[str]:
-    """What does not fit, a sentence each."""
+    """Return a sentence for each suite that exceeds its limit, has no line, or did not run."""
     found = []
     for record in records:
         if record.suite not in ledger.lines:
@@ -146,7 +146,7 @@ def table(ledger: Ledger, records: Sequence[Record]) -> str:
 
 
 def _covered_s(records: Sequence[Record]) -> float:
-    """Seconds in which any suite ran: some run concurrently."""
+    """Return the seconds in which at least one suite ran: some run concurrently."""
     covered_s, until_s = 0.0, 0.0
     for each in sorted(records, key=lambda record: record.began_s):
         end_s = each.began_s + each.wall_s
@@ -156,7 +156,7 @@ def _covered_s(records: Sequence[Record]) -> float:
 
 
 class Usage(NamedTuple):
-    """What a command used, with everything that it started; times in seconds."""
+    """Time used by a command and all its descendants, in seconds."""
 
     wall_s: float
     processor_s: float
@@ -165,10 +165,10 @@ class Usage(NamedTuple):
 
 
 def used_by(command: Sequence[str]) -> Usage:
-    """Runs the command to its end. Raises OSError when it cannot be run. The caller must have no other children."""
+    """Run the command to its end. Raises OSError if it cannot be run. The caller must have no other children."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     began, used_before_s = time.monotonic(), _descendants_s()
-    # Ctrl-C reaches the command by the terminal's process group; this process stays to record what was used.
+    # Ctrl-C reaches the command through the terminal's process group; this process survives to record the usage.
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
@@ -184,7 +184,7 @@ def used_by(command: Sequence[str]) -> Usage:
 
 
 def _wait(command_pid: int) -> int:
-    """The command's wait status. Orphans are reaped meanwhile: a zombie would look alive to who killed it."""
+    """Return the command's wait status; reap orphans meanwhile, since a zombie would look alive to its killer."""
     while True:
         pid, status = os.wait()
         if pid == command_pid:
@@ -192,7 +192,7 @@ def _wait(command_pid: int) -> int:
 
 
 def _wait_for_orphans() -> None:
-    """The time of a process counts once it was waited for."""
+    """Wait for processes left behind: the kernel counts the time of a process only after a wait."""
     deadline = time.monotonic() + REAP_TIMEOUT_S
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < deadline:
@@ -201,9 +201,9 @@ def _wait_for_orphans() -> None:
 
 
 def reference_seconds() -> float:
-    """Processor seconds of a fixed amount of Python work over more memory than a processor's cache holds.
+    """Return the processor seconds of a fixed amount of Python work on more memory than fits in a processor's cache.
 
-    The least of a few rounds: other processes lengthen some of them.
+    The result is the minimum of a few rounds, since other processes lengthen some of them.
     """
     return min(_reference_round() for _ in range(REFERENCE_ROUNDS))
 
@@ -226,9 +226,9 @@ def _descendants_s() -> float:
 
 
 def _ticks() -> tuple[int, int]:
-    """Of all processors since the machine's start: ticks that its host gave to others, and all."""
+    """Return the ticks of all processors since boot: those that the host gave to other guests, and the total."""
     numbers = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-    # The eighth is steal; the two behind it are counted in the first two already.
+    # The eighth number is steal time; the two after it are already included in the first two.
     return numbers[7], sum(numbers[:8])
 
 
@@ -280,17 +280,17 @@ def _reset(arguments: argparse.Namespace) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="What the test suites cost.")
+    parser = argparse.ArgumentParser(description="Measure and report the cost of the test suites.")
     parser.add_argument("--records", type=Path, default=RECORDS_PATH, help=f"folder of the records ({RECORDS_PATH})")
     commands: Any = parser.add_subparsers(dest="verb", required=True)
-    running = commands.add_parser("run", help="run a command as a suite and record what it used")
+    running = commands.add_parser("run", help="run a command as a suite and record its wall and processor time")
     running.add_argument("suite")
     running.add_argument("command", nargs=argparse.REMAINDER)
     running.set_defaults(do=_run)
-    reporting = commands.add_parser("report", help="print what the recorded suites used")
-    reporting.add_argument("--enforce", action="store_true", help="fail when a suite is over its line, or missing")
+    reporting = commands.add_parser("report", help="print the table of the recorded suites")
+    reporting.add_argument("--enforce", action="store_true", help="fail if a suite exceeds its limit or is missing")
     reporting.set_defaults(do=_report)
-    commands.add_parser("reset", help="forget former runs").set_defaults(do=_reset)
+    commands.add_parser("reset", help="delete the records of earlier runs").set_defaults(do=_reset)
     arguments = parser.parse_args(words)
     code: int = arguments.do(arguments)
     return code

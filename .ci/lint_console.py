@@ -1,6 +1,6 @@
-"""Lints the console's JavaScript with Biome, by the rules of biome.json.
+"""Lint the console's JavaScript with Biome and the rules of biome.json.
 
-npm fetches Biome as pinned by biome/package-lock.json.
+npm fetches Biome in the version pinned by biome/package-lock.json.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from linters import ROOT, UnavailableError, cached, fetch_with, report, run
 PINS_PATH = Path(__file__).resolve().with_name("biome")
 PINS = ("package.json", "package-lock.json")
 PROGRAM = "node_modules/.bin/biome"
-# Fetching takes a second, linting half of one: these bound a hang, not the work.
+# Fetching takes a second and linting half a second: these limits only detect hangs.
 FETCH_TIMEOUT_S = 120.0
 LINT_TIMEOUT_S = 60.0
 FETCH = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=30000")

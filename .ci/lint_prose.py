@@ -1,6 +1,6 @@
-"""Lints prose with Vale, by the rules of .vale.ini: pages, and the comments, docstrings and messages in Python code.
+"""Lint prose with Vale and the rules of .vale.ini: pages, and the comments, docstrings and messages in Python code.
 
-Go compiles Vale from modules whose checksums are in vale/go.sum. ``--build`` does only that.
+Go compiles Vale from modules whose checksums are in vale/go.sum. With ``--build``, Vale is only compiled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VALE = "github.com/vale-cli/vale/v3/cmd/vale"
 PROSE = ("*.md", "*.txt", "*.py", "*.yaml", "*.tpl")
 """Patterns of the files in Git that are linted."""
 NOT_PROSE = (":!requirements", ":!*/golden/*.txt", ":!.ci/vale", ":!e2e/cluster/addons")
-# Compiling takes two minutes of processor time, linting ten seconds: these bound a hang, not the work.
+# Compiling takes two minutes of processor time and linting ten seconds: these limits only detect hangs.
 BUILD_TIMEOUT_S = 1200.0
 LINT_TIMEOUT_S = 300.0
 
@@ -33,7 +33,7 @@ def program() -> Path:
 
 
 def build(folder: Path) -> None:
-    """Compile Vale into ``folder``; what Go caches for that is deleted afterwards (a gigabyte)."""
+    """Compile Vale into ``folder``; Go's caches for it (a gigabyte) are deleted afterwards."""
     needed = re.search(r"^go (\d+)\.(\d+)", (PINS_PATH / "go.mod").read_text(), re.MULTILINE)
     assert needed is not None
     if reason := why_no_go((int(needed[1]), int(needed[2]))):

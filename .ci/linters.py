@@ -1,6 +1,6 @@
-"""Linters that come from other package registries than Python's: fetched once, pinned, into the cache.
+"""Linters from other registries than Python's: pinned, and fetched into the cache once.
 
-A linter that cannot run on a machine is skipped with a line that says why; with ``CI=true`` the check fails instead.
+A linter that cannot run on a machine is skipped, with a line that states the reason; with ``CI=true`` the check fails.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def run(command: Sequence[str | Path], folder: Path, timeout_s: float, **environ
 
     After ``timeout_s``, kill its process group and raise UnavailableError.
     """
-    # A file, not a pipe: what a killed command's children hold open delays nobody.
+    # A file instead of a pipe: children of a killed command that keep it open delay nothing.
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             command,

@@ -1,4 +1,4 @@
-"""Fail when a suite or a test module did not run, or a test was skipped: a green run means that everything ran."""
+"""Check that every suite and every test module ran, and that no test was skipped. The exit code is 1 otherwise."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ LONG_ONLY = frozenset({"e2e.kind.test_kind_idle"})
 
 
 def modules(root: Path = ROOT) -> set[str]:
-    """The test modules of the checkout, as reports name them."""
+    """Return the test modules of the checkout, as named in reports."""
     paths = (path for folder in TEST_FOLDERS for path in (root / folder).rglob("test_*.py"))
     names = {".".join(path.relative_to(root).with_suffix("").parts) for path in paths}
-    # The analytics have a configuration of their own, and so a root of their own.
+    # The analytics have a separate pytest configuration, and therefore a separate root.
     return {name.removeprefix("spark.") for name in names}
 
 
 def problems(reports: Path, wanted: Iterable[str]) -> list[str]:
-    """What is missing, a sentence each."""
+    """Return a sentence for each missing suite or module and each skipped test."""
     found, ran = [], set()
     for suite in SUITES:
         path = reports / f"{suite}.xml"
@@ -39,7 +39,7 @@ def problems(reports: Path, wanted: Iterable[str]) -> list[str]:
         if not cases:
             found.append(f"suite {suite} ran no test")
         print(f"{suite}: {len(cases)} tests")
-    # A class in a module adds its name to the module's.
+    # For tests in a class, the report appends the class to the name of the module.
     found += [
         f"no test of {module} ran"
         for module in sorted(set(wanted) - LONG_ONLY)

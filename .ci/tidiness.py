@@ -1,4 +1,4 @@
-"""Limits that keep the tree readable, held by `make check`: lines of functions and modules, columns of prose."""
+"""Checks of size and form, part of `make check`: lines of functions and modules, modules of a folder, prose columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER_MODULES = 20
 PROSE_COLUMNS = 100
 NOT_OURS = frozenset({"__pycache__", "build", "node_modules", "results"})
 TESTS = frozenset({"tests", "e2e"})
-"""Below these, folders may have any number of modules: a test module is found by its name, not by its room."""
+"""Folders below these may have any number of modules: a test module is found by its name, not by its folder."""
 
 _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 _DIRECTIVES = ("# fmt:", "# ruff:", "# type:")
@@ -27,39 +27,46 @@ _FENCE = re.compile(r"\s*(```|~~~)")
 
 
 def problems(root: Path = ROOT) -> Iterator[str]:
-    """What is beyond a limit, a sentence each."""
+    """Yield a line for each violation, with its file."""
     modules: Counter[Path] = Counter()
     for path in sorted(_files(root)):
         name = path.relative_to(root)
         if path.suffix == ".md":
-            yield from (f"{name}:{line}: prose of {wide} columns" for line, wide in too_wide(path.read_text()))
+            yield from (
+                f"{name}:{line}: prose of {wide} columns: wrap it (limit: {PROSE_COLUMNS})"
+                for line, wide in too_wide(path.read_text())
+            )
         elif path.suffix == ".py":
             modules[name.parent] += not TESTS & set(name.parts)
             yield from (f"{name}{problem}" for problem in of_module(path.read_text()))
-    yield from (f"{folder}: {count} modules" for folder, count in modules.items() if count > FOLDER_MODULES)
+    yield from (
+        f"{folder}: {count} modules: split it (limit: {FOLDER_MODULES})"
+        for folder, count in modules.items()
+        if count > FOLDER_MODULES
+    )
 
 
 def of_module(text: str) -> Iterator[str]:
-    """What is beyond a limit in one module: its place and a few words each."""
+    """Yield each violation in one module, with its line number."""
     lines = len(text.splitlines())
     if lines > MODULE_LINES:
-        yield f": {lines} lines"
+        yield f": {lines} lines: split the module (limit: {MODULE_LINES})"
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > FUNCTION_LINES:
-                yield f":{node.lineno}: {node.name} has {length} lines"
+                yield f":{node.lineno}: {node.name} has {length} lines: split it (limit: {FUNCTION_LINES})"
     for statement in tree.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and _is_logger(statement.value):
             target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
             if not isinstance(target, ast.Name) or target.id != "_logger":
-                yield f":{statement.lineno}: a module's logger is called _logger"
+                yield f":{statement.lineno}: rename the module's logger to _logger"
     yield from _undocumented(tree, text.splitlines())
 
 
 def _undocumented(tree: ast.Module, lines: list[str]) -> Iterator[str]:
-    """Constants with a comment above them: a docstring below documents one constant, a comment above a group."""
+    """Yield constants with a comment above them: a docstring below documents one constant, a comment above a group."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef):
             continue
@@ -75,7 +82,7 @@ def _undocumented(tree: ast.Module, lines: list[str]) -> Iterator[str]:
 
 
 def too_wide(text: str) -> Iterator[tuple[int, int]]:
-    """Lines of prose that are too wide, with their columns; code, tables and targets of links do not count."""
+    """Yield lines of prose that are too wide, with their columns; code, tables and link targets do not count."""
     in_code = False
     for number, line in enumerate(text.splitlines(), 1):
         if _FENCE.match(line):

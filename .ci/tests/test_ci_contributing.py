@@ -6,13 +6,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 MADE = ("build/",)
-"""Folders that targets make."""
+"""Folders that make targets create."""
 
 
 def test_every_named_path_exists() -> None:
     quoted = re.findall(r"`([\w.-]+(?:/[\w.*-]*)+)`", PAGE)
     shown = re.findall(r"(?<= )((?:broker_image|e2e|operator|spark)/[\w./-]+)", PAGE)
-    # Below src/ folders are named as the page on the architecture names them.
+    # Folders below src/ are named relative to their package, as in the page on the architecture.
     named = {path for path in quoted + shown if (ROOT / path.split("/")[0]).exists() and not path.startswith(MADE)}
     assert len(named) > 30
     assert sorted(path for path in named if not (ROOT / path).exists()) == []

@@ -68,7 +68,7 @@ def test_no_project_url_is_stated(wheel: Wheel) -> None:
 
 
 def test_readme_is_readable_without_the_repository(wheel: Wheel) -> None:
-    """A package index shows it: relative links lead nowhere there."""
+    """A package index displays it, and relative links are broken there."""
     assert wheel.metadata["Description-Content-Type"] == "text/markdown"
     assert wheel.readme.startswith(f"# {wheel.metadata['Name']}\n")
     links = re.findall(r"\]\(([^)\s]+)\)", wheel.readme)

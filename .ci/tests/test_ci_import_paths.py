@@ -24,7 +24,7 @@ def test_editors_search_the_folders_that_pytest_searches() -> None:
 
 
 def test_mypy_checks_all_code_except_examples_and_analytics() -> None:
-    """The analytics have an environment and a run of their own, `make check-spark`."""
+    """The analytics have a separate environment and run, `make check-spark`."""
     checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
     listed = subprocess.run(
         ["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60

@@ -19,7 +19,7 @@ LEDGER = Ledger(
 )
 BURN = "import time\nwhile time.process_time() < {seconds}: pass"
 START_S = 1.0
-"""What a process burns is counted to a clock tick; starting Python takes some 20 ms of its own."""
+"""Tolerance: processor time is counted in clock ticks, and the start of Python takes about 20 ms."""
 
 
 def record(
@@ -70,7 +70,7 @@ def test_overlapping_minutes_of_suites_count_once() -> None:
 
 
 def test_next_suite_in_pairs_starts_when_one_ends() -> None:
-    """From 0 to 7 and from 0 to 3; then from 3 to 5; then from 5 to 9."""
+    """The suites run from 0 to 7, from 0 to 3, from 3 to 5, and from 5 to 9."""
     walls = {"first": 7, "second": 3, "third": 2, "fourth": 4}
     paired = {name: Line(9, wall, in_pairs=True) for name, wall in walls.items()}
     assert replace(LEDGER, lines={**LEDGER.lines, **paired}).wall_minutes(cold=False) == 6 + 9
@@ -78,7 +78,7 @@ def test_next_suite_in_pairs_starts_when_one_ends() -> None:
 
 
 def used_by(*command: str) -> Usage:
-    """In a process without other children."""
+    """Return the usage, measured in a process without other children."""
     program = "import sys, ledger; print(*ledger.used_by(sys.argv[1:]))"
     folder = Path(books.__file__).parent
     done = subprocess.run(
@@ -89,7 +89,7 @@ def used_by(*command: str) -> Usage:
 
 
 def test_processor_time_of_a_process_that_outlives_the_command_is_counted() -> None:
-    """As a daemon does: started by the command, reparented when the command ends."""
+    """The process is started like a daemon, and gets a new parent when the command ends."""
     orphan = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {BURN.format(seconds=0.5)!r}])"
     used = used_by(sys.executable, "-c", orphan)
     assert used.exit_code == 0
@@ -97,7 +97,7 @@ def test_processor_time_of_a_process_that_outlives_the_command_is_counted() -> N
 
 
 def test_orphan_that_exits_before_the_command_leaves_no_zombie() -> None:
-    """Who kills a daemon looks whether it is gone."""
+    """A program that kills a daemon checks whether it still exists."""
     command = "orphan=$(sh -c 'sleep 0.1 >&- & echo $!'); sleep 1; ! kill -0 $orphan 2>&-"
     assert used_by("sh", "-c", command).exit_code == 0
 

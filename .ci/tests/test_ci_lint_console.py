@@ -17,12 +17,12 @@ mkdir -p node_modules/.bin
 printf '#!/bin/sh\\necho "biome $*"; exit ${FINDINGS:-0}\\n' > node_modules/.bin/biome
 chmod 755 node_modules/.bin/biome
 """
-"""What npm does, without a network: the linter that it "installs" reports its arguments and its folder."""
+"""Replacement for npm without network access: the linter that it "installs" reports its arguments."""
 
 
 @pytest.fixture
 def fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with a line for each run of npm; node and npm are the only programs besides the system's."""
+    """File with a line for each run of npm; node and npm are the only programs besides those of the system."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, text in (("npm", NPM), ("node", "#!/bin/sh\n")):

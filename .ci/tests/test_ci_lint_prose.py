@@ -14,12 +14,12 @@ while [ "$1" != -o ]; do shift; done
 printf '#!/bin/sh\\nshift 2; printf "%%s\\\\n" "$@"; exit ${FINDINGS:-0}\\n' > "$2"
 chmod 755 "$2"
 """
-"""What Go does, without compiling: the linter that it "builds" lists the files that it is given."""
+"""Replacement for Go that compiles nothing: the linter that it "builds" lists the files that it gets."""
 
 
 @pytest.fixture
 def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with a line for each build; Go is the only program besides the system's."""
+    """File with a line for each build; Go is the only program besides those of the system."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/go").write_text(GO)
     (tmp_path / "bin/go").chmod(0o755)
@@ -76,7 +76,7 @@ def test_go_builds_the_version_pinned_in_go_mod() -> None:
 def test_phrases_are_found_in_pages_docstrings_comments_and_messages(
     tmp_path: Path, name: str, form: str, text: str
 ) -> None:
-    """With the real linter, where it is there."""
+    """Uses the real linter if it is available."""
     try:
         vale = lint_prose.program()
     except UnavailableError as error:

@@ -12,17 +12,17 @@ WIDE = "word " * (PROSE_COLUMNS // 5) + "more"
 def test_function_may_have_70_lines(kind: str) -> None:
     text = f"\nclass Room:\n    {kind} work(self):\n" + "        pass\n" * (FUNCTION_LINES - 1)
     assert list(of_module(text)) == []
-    assert list(of_module(text + "        pass\n")) == [":3: work has 71 lines"]
+    assert list(of_module(text + "        pass\n")) == [":3: work has 71 lines: split it (limit: 70)"]
 
 
 def test_module_may_have_500_lines() -> None:
     assert list(of_module("pass\n" * MODULE_LINES)) == []
-    assert list(of_module("pass\n" * (MODULE_LINES + 1))) == [": 501 lines"]
+    assert list(of_module("pass\n" * (MODULE_LINES + 1))) == [": 501 lines: split the module (limit: 500)"]
 
 
 @pytest.mark.parametrize("line", ["_log = getLogger(__name__)", "logger: Logger = logging.getLogger(__name__)"])
 def test_logger_of_a_module_must_be_named_logger(line: str) -> None:
-    assert list(of_module(line)) == [":1: a module's logger is called _logger"]
+    assert list(of_module(line)) == [":1: rename the module's logger to _logger"]
     assert list(of_module("_logger = logging.getLogger(__name__)")) == []
     assert list(of_module("def main():\n    root = logging.getLogger()")) == []
 
@@ -55,7 +55,7 @@ def test_number_of_modules_per_folder_is_limited_except_for_tests(tmp_path: Path
         (tmp_path / folder).mkdir()
         for number in range(FOLDER_MODULES + 1):
             (tmp_path / folder / f"m{number}.py").touch()
-    assert list(problems(tmp_path)) == ["room: 21 modules"]
+    assert list(problems(tmp_path)) == ["room: 21 modules: split it (limit: 20)"]
     (tmp_path / "room/m0.py").unlink()
     assert list(problems(tmp_path)) == []
 
@@ -64,6 +64,6 @@ def test_findings_name_their_file(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(WIDE)
     (tmp_path / "code.py").write_text("log = logging.getLogger()")
     assert list(problems(tmp_path)) == [
-        "code.py:1: a module's logger is called _logger",
-        f"page.md:1: prose of {len(WIDE)} columns",
+        "code.py:1: rename the module's logger to _logger",
+        f"page.md:1: prose of {len(WIDE)} columns: wrap it (limit: {PROSE_COLUMNS})",
     ]
