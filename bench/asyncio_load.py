@@ -36,10 +36,10 @@ AT_MOST_S = 120.0
 SETTLE_S = 1.0
 """Time until queues are assigned and pulls are held."""
 PAUSE_AFTER_FAILURE_S = 0.02
-_STAMP = struct.Struct(">qqq")  # the run · when it was sent, ns · number in the run
+_STAMP = struct.Struct(">qqq")  # number of the run, send time in ns, number in the run
 
 CONSUMER = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, batch=32)
-"""The Java consumer's listener gets as many at a time."""
+"""The listener of the Java consumer receives the same number of messages at a time."""
 
 Options = dict[str, str]
 Result = dict[str, object]
@@ -114,7 +114,7 @@ class Load:
                     continue
                 of_run, sent, number = _STAMP.unpack_from(message.body)
                 if of_run != run:
-                    continue  # what the topic held before
+                    continue  # from an earlier run
                 if number >= skipped:
                     durations_ns.append(now - sent)
                 received += 1

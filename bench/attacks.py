@@ -1,8 +1,8 @@
-"""What a hostile peer costs the others: the latency of one polite sender while others misbehave, printed.
+"""Latency of one well-behaved sender while other clients misbehave.
 
 ``PYTHONPATH=broker_image/testing python bench/attacks.py [--seconds 5] [--only NAME]`` starts a broker on free ports.
-Each attack runs in a process of its own, so that it takes nothing of the sender's; on a machine with few processors
-they still share those. The tests of the server and the transport assert what must hold; this only measures.
+Each attack runs in a separate process, so that it does not slow down the sender's; on a machine with few processors,
+they still compete. This program only measures: the tests of the server and the transport verify the limits.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def pulls_unread(port: int) -> None:
 
 
 def reads_a_byte(port: int) -> None:
-    """Connections read their answers byte by byte, slowly."""
+    """Connections read their responses slowly, byte by byte."""
     route = encode_command(request_command(RequestCode.GET_ALL_TOPIC_CONFIG))
     keep = [dial(port) for _ in range(CONNECTIONS)]
     for each in keep:
@@ -95,7 +95,7 @@ def reads_a_byte(port: int) -> None:
 
 
 def writes_a_byte(port: int) -> None:
-    """Connections write a request byte by byte, slowly."""
+    """Connections write a request slowly, byte by byte."""
     frame = encode_command(send_command("Slow", b"s" * 1000))
     keep = [dial(port) for _ in range(CONNECTIONS)]
     for at in range(len(frame)):
@@ -106,7 +106,7 @@ def writes_a_byte(port: int) -> None:
 
 
 def tiny_requests(port: int) -> None:
-    """Connections flood with the smallest requests, and read the answers."""
+    """Connections flood the broker with the smallest requests, and read the responses."""
     flood = encode_command(request_command(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})) * 500
     keep = [dial(port) for _ in range(20)]
     for each in keep:
@@ -120,7 +120,7 @@ def tiny_requests(port: int) -> None:
 
 
 def sends(port: int) -> None:
-    """Connections flood with messages, and read the answers."""
+    """Connections flood the broker with messages, and read the responses."""
     flood = encode_command(send_command("Flood", b"f" * 100)) * 200
     keep = [dial(port) for _ in range(20)]
     for each in keep:
@@ -151,7 +151,7 @@ def opens_and_closes(port: int) -> None:
 
 
 def nothing(port: int) -> None:
-    """Nobody misbehaves: what the others are compared with."""
+    """Baseline without an attack."""
     signal.pause()
 
 
@@ -162,9 +162,9 @@ ATTACKS: tuple[Attack, ...] = (
 
 
 async def polite(port: int, seconds: float, begin: Callable[[], None]) -> tuple[list[float], int]:
-    """Latencies in ms of a sender that sends one message after the other, and how many sends failed.
+    """Send messages one at a time; return the latencies in ms, and the number of failed sends.
 
-    It is connected, and known, before `begin` lets the others loose.
+    The sender has connected and sent a message before `begin` starts the attack.
     """
     connection = await connect(HOST, port)
     await connection.request(send_command(TOPIC, b"p" * 100), 10_000)
@@ -188,7 +188,7 @@ async def polite(port: int, seconds: float, begin: Callable[[], None]) -> tuple[
 
 @contextlib.contextmanager
 def broker(folder: Path) -> Iterator[tuple[int, int, int]]:
-    """A broker; its port, HTTP port and process id."""
+    """Run a broker; yield its port, HTTP port and process id."""
     ports = []
     for _ in range(3):
         with socket.create_server((HOST, 0)) as free:

@@ -2,8 +2,8 @@
 
     PYTHONPATH=e2e .venv/bin/python bench/fan_out.py [consumers]
 
-Each consumer is a connection with a heartbeat and a pull that waits in a queue of its own. The broker is a process of
-its own, the consumers share this one, so rates are those of both; memory and processor time are the broker's.
+Each consumer is a connection with a heartbeat and a held pull on a separate queue. The broker is a separate process,
+and all consumers share this one. Rates therefore depend on both; memory and processor time are those of the broker.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class FanOut:
         async with self._connections(1) as (producer,):
             await self._make_topic(producer)
             async with self._timed("connecting"), self._connections(self._count) as consumers:
-                async with self._timed("heartbeats of one group, all concurrently"):
+                async with self._timed("concurrent heartbeats of one group"):
                     await asyncio.gather(*(each.heartbeat(GROUP) for each in consumers))
                 told = sum(len(each.told) for each in consumers)
-                print(f"{'':44}{told:10,} notifications of members about changes of the group")
+                print(f"{'':44}{told:10,} notifications to members about changes of the group")
                 await self._hold("held pulls", consumers, GROUP)
                 async with self._timed("a message for each of them"):
                     await self._send_each(producer, consumers)
                 await self._hold("held pulls with an expression", consumers, GROUP, sql=True)
-                async with self._timed("messages that none of them wants"):
+                async with self._timed("messages that match no pull"):
                     await self._send_each(producer, consumers, wakes=False)
-                async with self._timed("a message that each of them wants"):
+                async with self._timed("a matching message for each of them"):
                     await self._send_each(producer, consumers, kind="wanted")
                 for each in consumers:
                     each.pull(f"group_{each.number}", 0, self._offsets[0])
@@ -92,7 +92,7 @@ class FanOut:
                 await self._storm()
 
     async def _storm(self) -> None:
-        back = "all come back: connect, heartbeat, pull"
+        back = "reconnection of all: heartbeat, pull"
         async with self._timed(back), self._connections(self._count) as consumers:
             await asyncio.gather(*(each.heartbeat(GROUP) for each in consumers))
             for each in consumers:
@@ -133,7 +133,7 @@ class FanOut:
                 each.pull(group, each.number, self._offsets[each.number], sql=sql)
             await self._settle(consumers)
         grown = (proc.memory_mib(self._pid, "RssAnon") - before) * 1024 / len(consumers)
-        print(f"{'':44}{grown:10.2f} KiB more for each of them")
+        print(f"{'':44}{grown:10.2f} KiB more per consumer")
 
     async def _settle(self, consumers: list[Consumer]) -> None:
         """Wait until the broker has processed all requests: it responds in order on each connection."""
@@ -167,7 +167,10 @@ class FanOut:
         seconds, processor_s = time.monotonic() - began, proc.processor_s(self._pid) - used
         memory = proc.memory_mib(self._pid, "RssAnon")
         each_us = processor_s / self._count * 1e6
-        print(f"{what:44}{seconds:8.2f} s  {each_us:8.0f} µs of processor each  {memory:7.1f} MiB RssAnon", flush=True)
+        print(
+            f"{what:44}{seconds:8.2f} s  {each_us:8.0f} µs of processor time each  {memory:7.1f} MiB RssAnon",
+            flush=True,
+        )
 
 
 def main(words: list[str]) -> int:

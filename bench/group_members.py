@@ -1,9 +1,10 @@
-"""What a thousand members of one group cost the broker.
+"""Cost of a thousand members of one group for the broker.
 
     PYTHONPATH=broker_image/testing .venv/bin/python bench/group_members.py [MEMBERS] [QUEUES]
 
-All join, query each other whenever they are notified of a change, as clients do, and leave; with virtual time and no
-sockets, so that only the broker's own work is measured. Prints times in ms of one thread, counts, and memory.
+All members join, query the member list whenever they are notified of a change, as clients do, and leave. Time is
+virtual and there are no sockets, so that only the broker's own work is measured. Prints times in ms of one thread,
+counts, and memory.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from delaymq_testing.broker.harness import FakeSession, Harness
 
 GROUP, TOPIC = "readers", "Orders"
 JOINS_PER_TICK = 40
-"""Two hundred a second: a deployment that is rolled out."""
+"""Two hundred per second, as in the rollout of a deployment."""
 
 
 class FanOut:
-    """The members, and how long the broker's turns take."""
+    """The members, and the durations of the broker's work for them."""
 
     def __init__(self, harness: Harness, members: int) -> None:
         self.harness = harness
@@ -36,7 +37,7 @@ class FanOut:
         self.tell_s: list[float] = []
 
     def heartbeat(self, number: int) -> float:
-        """Seconds that one took."""
+        """Send a heartbeat; return its duration in seconds."""
         subscription = SubscriptionData(TOPIC, "*", sub_version=1)
         data = HeartbeatData(
             f"10.0.0.2@{number}", consumer_data_set=[ConsumerData(GROUP, subscription_data_set=[subscription])]
@@ -47,7 +48,7 @@ class FanOut:
         return time.perf_counter() - began
 
     def tick(self) -> None:
-        """The job that tells members, and their questions."""
+        """Run the job that notifies members, and the queries that follow."""
         began = time.perf_counter()
         self.harness.broker.clients.notify_members(MEMBERS_NOTIFIED_PER_SLICE)
         self.tell_s.append(time.perf_counter() - began)
@@ -62,7 +63,7 @@ class FanOut:
                 self.ask_s += time.perf_counter() - began
 
     def settle(self) -> None:
-        """Until nobody has to be told any more."""
+        """Run ticks until there are no more notifications."""
         told = -1
         while told != self.told:
             told = self.told
@@ -70,11 +71,11 @@ class FanOut:
             self.tick()
 
     def report(self, what: str, turns_s: list[float]) -> None:
-        """One line."""
+        """Print one line."""
         ask_ms = self.ask_s * 1000 / max(self.asked, 1)
         print(
-            f"{what}: {sum(turns_s) * 1000:.0f} ms in all, {max(turns_s) * 1000:.2f} ms at most; told {self.told}"
-            f" times, {max(self.tell_s) * 1000:.1f} ms a turn at most; asked {self.asked} times, {ask_ms:.3f} ms each"
+            f"{what}: {sum(turns_s) * 1000:.0f} ms in total, {max(turns_s) * 1000:.2f} ms at most; {self.told}"
+            f" notifications, {max(self.tell_s) * 1000:.1f} ms at most per tick; {self.asked} queries, {ask_ms:.3f} ms each"
         )
         self.told = self.asked = 0
         self.ask_s = 0.0
@@ -82,7 +83,7 @@ class FanOut:
 
 
 def main(members: int, queues: int) -> None:
-    """Runs it."""
+    """Run the measurements and print the figures."""
     with tempfile.TemporaryDirectory() as folder:
         harness = Harness(Path(folder), default_topic_queue_nums=8)
         fan_out = FanOut(harness, members)
@@ -95,7 +96,7 @@ def main(members: int, queues: int) -> None:
         fan_out.report(f"{members} join", turns)
         turns = [fan_out.heartbeat(number) for number in range(members)]
         fan_out.tick()
-        fan_out.report("each lives on", turns)
+        fan_out.report(f"{members} repeat their heartbeat", turns)
         wanted = [MessageQueue("broker-a", queue_id, TOPIC) for queue_id in range(queues)]
         body = LockRequest(client_id="10.0.0.2@1", consumer_group=GROUP, mq_set=wanted).encode()
         began = time.perf_counter()
@@ -118,7 +119,7 @@ def main(members: int, queues: int) -> None:
             fresh.heartbeat(number)
         kept, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        print(f"memory: {kept / members / 1024:.1f} KiB a member, without its connection")
+        print(f"memory: {kept / members / 1024:.1f} KiB per member, without its connection")
         harness.broker.close()
 
 

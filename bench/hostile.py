@@ -1,8 +1,8 @@
 """Effect of a hostile client on an honest one: `python bench/hostile.py [--seconds 60] [--only NAME …]`.
 
-A broker with access control has one processor to itself. On the other one are the hostile client, with an account of
-its own, and the honest one (hostile_honest.py), which has priority: during each attack it runs for a time at full
-speed. After each the broker is restarted over the same store. Prints a table and writes it to bench/results/.
+A broker with access control has one processor to itself. The hostile client, with an ordinary account, and the honest
+client (hostile_honest.py) share the other processor; the honest client, which works at a fixed rate, has the higher
+priority. After each attack, the broker is restarted on the same store. Prints a table and writes it to bench/results/.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Broker:
             if self._process.poll() is not None:
                 break
             time.sleep(0.05)
-        raise RuntimeError(f"the broker does not start: {(self.folder / 'log').read_text()[-2_000:]}")
+        raise RuntimeError(f"the broker did not become ready: {(self.folder / 'log').read_text()[-2_000:]}")
 
     def _watch(self) -> None:
         pid = self._process.pid
@@ -158,7 +158,7 @@ class Honest:
         self._process.stdout.readline()
 
     def work(self) -> dict[str, Any]:
-        """Let it work and return its report."""
+        """Let the client work, and return its report."""
         output, _ = self._process.communicate("go\n")
         report: dict[str, Any] = json.loads(output) if output else {"errors": {"the honest client ended": 1}}
         return report
@@ -172,11 +172,11 @@ def attack(name: str, world: World, processor: int, seconds: float, connections:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One attack concurrent with the honest client, followed by a restart."""
+    """Run one attack concurrently with the honest client, followed by a restart; return the measurements."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         with broker(folder, options) as one:
-            # Its topic and group are there before.
+            # Creates the topic and the group of the honest client.
             Honest(one.ports, 2, options).work()
             client = Honest(one.ports, options.seconds, options)
             told = multiprocessing.get_context("fork").Queue()
@@ -234,9 +234,11 @@ HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--rate", type=int, default=1_000, help="sends and pulls per second of the honest client, each")
-    parser.add_argument("--host", default=HOST, help="the address that all use, added to the namespace's loopback")
-    parser.add_argument("--connections", type=int, default=20, help="of the hostile client")
+    parser.add_argument("--rate", type=int, default=1_000, help="sends, and pulls, per second of the honest client")
+    parser.add_argument(
+        "--host", default=HOST, help="address of all programs, added to the loopback interface of the namespace"
+    )
+    parser.add_argument("--connections", type=int, default=20, help="connections of the hostile client")
     parser.add_argument("--only", nargs="*", choices=list(ATTACKS), default=list(ATTACKS))
     parser.add_argument("--broker-processor", type=int, default=0)
     parser.add_argument("--client-processor", type=int, default=1)

@@ -20,12 +20,12 @@ from pathlib import Path
 from delaymq_testing.hostile.frames import Fields, batch_entry, framed, frames_of, json_header, signed
 
 HOST = "198.51.100.1"
-"""Of documentation (RFC 5737), and not of loopback: requests of administrators from this machine itself are trusted."""
+"""A documentation address (RFC 5737): a loopback address would make administrators' requests trusted."""
 ORDINARY = ("hostile-key", "hostile-secret")
 ADMINISTRATOR = ("administrator-key", "administrator-secret")
 SYSTEM_BUSY = 2
 RECORD_HEAD_BYTES = 88
-"""Before the body, where both hosts have IPv4 addresses."""
+"""Size of a record before its body, if both hosts have IPv4 addresses."""
 LARGEST_BODY = 4 * 1024 * 1024
 
 
@@ -106,13 +106,13 @@ def offsets(world: World) -> Frames:
 
 
 def _forged_head(size: int, place: int) -> bytes:
-    """What a record of `size` bytes at this offset of the log begins with; its end is made of zeros."""
+    """Return the first bytes of a record of `size` bytes at this offset of the log; the rest of it is zeros."""
     layout, host = ">iIIiiqqiq8sq8siqi", bytes(8)
     return struct.pack(layout, size, 0xDAA320A7, 0, 0, 0, 0, place, 0, 0, host, 0, host, 0, 0, size - 91)
 
 
 def forged_records(world: World) -> Frames:
-    """2: offsets into a body that holds the head of a huge record."""
+    """2: offsets into a body that contains the header of a huge record."""
 
     def stored(body: bytes) -> int:
         return int(world.ask(world.send("Orders", body))[1]["msgId"][16:], 16)
@@ -135,9 +135,9 @@ def forged_records(world: World) -> Frames:
 
 
 def replayed_signatures(world: World) -> Frames:
-    """3: an administrator's captured requests under other codes, cut into other fields.
+    """3: captured requests of an administrator with other request codes, and their text divided into other fields.
 
-    Each topic is one that an attacker may have made; a dashboard asks for the statistics (202) of all topics.
+    An attacker may have created topics with these names; a dashboard queries the statistics (202) of all topics.
     """
     group = json.dumps({"groupName": "made"}).encode()
     frames = [framed(json_header(50, signed(*ADMINISTRATOR, [], group), 1), group)]
@@ -159,7 +159,7 @@ def replayed_signatures(world: World) -> Frames:
 
 
 def stolen_names(world: World) -> Frames:
-    """4: registers as the honest client's broker, at an address of its own; the frames go to the NameServer."""
+    """4: registrations of the honest client's broker at the attacker's addresses, sent to the NameServer."""
     version = {"counter": 2**40, "timestamp": 1}
     topics = {"Honest": {"topicName": "Honest", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}}
     wrapper = {"dataVersion": version, "topicConfigTable": topics}
@@ -190,7 +190,7 @@ def denied_dead_letters(world: World) -> Frames:
 
 
 def held_pulls(world: World) -> Frames:
-    """7: held pulls without end, and occasionally a message for all of them."""
+    """7: an endless number of held pulls, and occasionally a message for all of them."""
     world.ask(world.send("Orders", b"x"))
     waiting = world.pull("Orders", "readers", wait_ms=60_000)
     waking = world.send("Orders", b"x")
@@ -206,24 +206,24 @@ def batches(world: World) -> Frames:
 
 
 def settings(world: World) -> Frames:
-    """9: an administrator's changes of what may be set in the file only."""
+    """9: an administrator's changes of settings that only the configuration file may set."""
     texts = (b"namesrvAddr=203.0.113.1:9876\n", b"brokerIP1=203.0.113.1\n", b"brokerName=other\n")
     yield from itertools.cycle([world.frame(25, [], text, key=ADMINISTRATOR) for text in texts])
 
 
 def retry_topics(world: World) -> Frames:
-    """10: messages that say that they are another topic's."""
+    """10: messages whose properties claim that they belong to another topic."""
     yield from itertools.cycle([world.send("Orders", b"x", "RETRY_TOPIC\x01Honest")])
 
 
 def topics(world: World) -> Frames:
-    """11: a message to a topic that nobody knows, each time."""
+    """11: messages, each to a new topic."""
     for number in itertools.count():
         yield world.send(f"Made{number}", b"x", d="16")
 
 
 def revoked(world: World) -> Frames:
-    """12: an account whose pulls wait is taken out of the rules, and put in again."""
+    """12: removal and restoration, in the rule file, of an account with held pulls."""
     text = world.rules.read_text()
     account = "- {accessKey: revoked-key, secretKey: revoked-secret, defaultTopicPerm: SUB, defaultGroupPerm: SUB}\n"
     world.ask(world.send("Orders", b"x"))
@@ -237,7 +237,7 @@ def revoked(world: World) -> Frames:
 
 
 def collisions(world: World) -> Frames:
-    """13: keys with one hash and queries for them, and pulls with an SQL92 expression of their own each."""
+    """13: keys with the same hash and queries for them, and pulls with an individual SQL92 expression each."""
     words = ["".join(pair) for pair in itertools.product(("Aa", "BB"), repeat=12)]
     found = {"topic": "Orders", "key": words[0], "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(2**62)}
     query = world.frame(12, [*found.items()])
@@ -250,7 +250,7 @@ def collisions(world: World) -> Frames:
 
 
 def statistics(world: World) -> Frames:
-    """Figures of all queues of a topic that every broker has, and of all groups: large answers for small requests."""
+    """Queries for all queues of a topic that every broker has, and for all groups: small requests, large responses."""
     of_topic = world.frame(202, [("topic", "BenchmarkTest")])
     of_group = world.frame(208, [("consumerGroup", "honest"), ("topic", "BenchmarkTest")])
     yield from itertools.cycle([of_topic, of_group, world.frame(317, [("isOrder", "false")])])
@@ -274,4 +274,4 @@ ATTACKS: dict[str, Attack] = {
     "13-collisions": collisions,
     "statistics": statistics,
 }
-"""Finding 14 is the operator's, and has no client."""
+"""Attacks by name. Number 14 concerns the operator and involves no client."""

@@ -1,8 +1,8 @@
-"""The honest client during an attack: sends and pulls at a fixed rate, and checks what it reads.
+"""The honest client during an attack: it sends and pulls at a fixed rate, and verifies the messages that it reads.
 
 `python bench/hostile_honest.py HOST PORT NAMESRV_PORT SECONDS RATE` connects, prints `ready`, waits for a line, works,
-and prints a line of JSON. A latency is measured from the time at which a request was due, so that a stalled broker is
-not measured by fewer requests.
+and prints a line of JSON. Latency is measured from the time at which a request was due, so that it includes the
+requests that a stalled broker delays.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Honest:
         self._signer = Signer("honest-secret")
         self._tasks: set[asyncio.Task[None]] = set()
         self.first = 0
-        """Messages that existed before."""
+        """Number of messages that existed before."""
         self.sent = self.stored = self.read = 0
         self._bodies: dict[int, bytes] = {}
         """Acknowledged bodies, by queue offset."""
@@ -60,7 +60,7 @@ class Honest:
         began = time.perf_counter()
         for number in range(int(seconds * rate)):
             due = began + number / rate
-            # Without a rest the answers of a late client would wait for its requests.
+            # Without a pause, the responses to a late client would wait for its requests.
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             self._start(self._send(due))
             self._start(self._pull(due))
@@ -100,7 +100,7 @@ class Honest:
             self.stored = max(self.stored, offset + 1)
 
     async def _pull(self, due: float) -> None:
-        # What is there and was not read; when all was, the last one once more.
+        # The next unread message, or the last one again if all have been read.
         offset = self.read if self.read < self.stored else max(self.stored - 1, 0)
         if offset >= self.stored:
             return
@@ -113,7 +113,7 @@ class Honest:
                 self._error("pull: another message than was sent")
 
     async def _look(self, number: int) -> None:
-        """The route is the broker's, and the group's progress can be kept."""
+        """Check that the route names the broker, and that the group's offsets can be committed."""
         fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": str(self.read)}
         answers = []
         for connection, command in (

@@ -1,4 +1,4 @@
-"""Runs an attack: keeps the hostile client's connections busy with its frames."""
+"""Execution of an attack: keeps the hostile client's connections busy with its frames."""
 
 from __future__ import annotations
 

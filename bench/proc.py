@@ -10,7 +10,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def _stat_fields(pid: int) -> list[str]:
-    # The second field is the program's name in parentheses and may hold anything, so count from its end.
+    # The second field, the program's name in parentheses, may contain any character: fields are counted from its end.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

@@ -46,7 +46,7 @@ class Line:
 
 def head(labels: Sequence[str]) -> list[str]:
     """Return the columns of a table of these contenders."""
-    ratios = [cell for label in labels if label != REAL for cell in (f"{label}/{REAL}", "over the pairs")]
+    ratios = [cell for label in labels if label != REAL for cell in (f"{label}/{REAL}", "range")]
     return ["measurement", "unit", *labels, *ratios, "better", "target"]
 
 
@@ -85,7 +85,7 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def write(self, folder: Path, arguments: list[str]) -> Path:
-        """Write NAME.json and NAME.md; the path of the latter."""
+        """Write NAME.json and NAME.md; return the path of the latter."""
         folder.mkdir(parents=True, exist_ok=True)
         name = time.strftime("%Y%m%d-%H%M%S")
         content = {

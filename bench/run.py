@@ -1,4 +1,4 @@
-"""DelayMQ and RocketMQ's broker side by side; README.md documents the measurements and how to run them."""
+"""Compare DelayMQ with RocketMQ's broker. bench/README.md documents the measurements and how to run them."""
 
 from __future__ import annotations
 
@@ -21,34 +21,36 @@ from subjects import contenders
 
 RESULTS_PATH = Path(__file__).resolve().parent / "results"
 MAX_PYTHONS = 4
-"""Each one more makes a run longer by half."""
+"""Each additional interpreter makes a run longer by half."""
 
 
 def _arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run.py", description=__doc__)
-    parser.add_argument("--rows", default="all", help=f"groups by comma, of: {', '.join(rows.GROUPS)}")
-    parser.add_argument("--pairs", type=int, default=3, help="how often ours and the real one take turns (3)")
-    parser.add_argument("--sizes", default="1024", help="bytes of a body, by comma (1024)")
-    parser.add_argument("--against", choices=("both", "ours", "real"), default="both", help="only one of the brokers")
+    parser.add_argument("--rows", default="all", help=f"row groups, separated by commas: {', '.join(rows.GROUPS)}")
+    parser.add_argument("--pairs", type=int, default=3, help="number of pairs of measurements (3)")
+    parser.add_argument("--sizes", default="1024", help="body sizes in bytes, separated by commas (1024)")
+    parser.add_argument("--against", choices=("both", "ours", "real"), default="both", help="measure only one broker")
     parser.add_argument(
         "--python",
         metavar="PATH",
         action="append",
-        help="interpreter that runs our broker and client, with delaymq installed (the one that runs the bench); given"
-        " again, ours takes part once more, on that one",
+        help="interpreter, with delaymq installed, that runs DelayMQ's broker and client (default: this interpreter);"
+        " if repeated, DelayMQ is measured with each interpreter",
     )
-    parser.add_argument("--quick", action="store_true", help="one pair, short runs: a look, not a measurement")
-    parser.add_argument("--sequential", action="store_true", help="do not run the two brokers' rows in alternation")
+    parser.add_argument(
+        "--quick", action="store_true", help="one pair and short runs, to check that the benchmark works"
+    )
+    parser.add_argument("--sequential", action="store_true", help="alternate broker by broker instead of row by row")
     parsed = parser.parse_args(words)
     groups = rows.GROUPS if parsed.rows == "all" else tuple(parsed.rows.split(","))
     unknown = sorted(set(groups) - set(rows.GROUPS))
     if unknown:
-        parser.error(f"no such rows: {', '.join(unknown)}; there are {', '.join(rows.GROUPS)}")
+        parser.error(f"--rows: unknown groups: {', '.join(unknown)}: use {', '.join(rows.GROUPS)}")
     if parsed.pairs < 1:
-        parser.error("--pairs: at least 1")
+        parser.error(f"--pairs is {parsed.pairs}: use at least 1")
     parsed.python = parsed.python or [sys.executable]
     if len(parsed.python) > MAX_PYTHONS:
-        parser.error(f"--python: at most {MAX_PYTHONS} times")
+        parser.error(f"--python was given {len(parsed.python)} times: use it at most {MAX_PYTHONS} times")
     try:
         parsed.options = Options(
             groups=frozenset(groups),
@@ -56,7 +58,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
             quick=parsed.quick,
         )
     except ValueError:
-        parser.error(f"--sizes: numbers by comma, not {parsed.sizes}")
+        parser.error(f"--sizes is {parsed.sizes}: use numbers separated by commas")
     return parsed
 
 
@@ -106,10 +108,12 @@ class Runner:
 
 
 def main(words: list[str]) -> int:
-    """Exit code 0: all measured; 1: something failed (the rest is reported); 2: cannot run."""
+    """Return 0 if all rows were measured, 1 if some failed (the others are reported), 2 if the benchmark cannot run."""
     arguments = _arguments(words)
     if not isolation.is_isolated():
-        print("run under `python -m harness.isolated -- …` (make bench does): the real broker binds all interfaces")
+        print(
+            "run it with `make bench` or under `python -m harness.isolated -- …`: RocketMQ's broker binds all interfaces"
+        )
         return 2
     pairs = 1 if arguments.quick else arguments.pairs
     options: Options = arguments.options

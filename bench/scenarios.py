@@ -171,7 +171,7 @@ def encrypted(options: Options, contender: Contender, load: LoadProgram) -> Iter
         load = stack.enter_context(LoadProgram(folder, jvm_options=(*JVM_OPTIONS, *CLIENT_OPTIONS)))
         subject = stack.enter_context(Subject(contender, load, tls=ServerKeys.make(folder / "keys")))
         subject.start()
-        # Before its encryption is compiled, the real one takes seconds for a send on a busy machine.
+        # Until its encryption code is compiled, RocketMQ's broker needs seconds for a send on a busy machine.
         send = {**SEND_OPTIONS["sync64"], "timeout_ms": 30_000}
         subject.send("Warm", seconds=options.scaled(10, 2), size=options.sizes[0], **send)
         yield []
@@ -184,9 +184,9 @@ def encrypted(options: Options, contender: Contender, load: LoadProgram) -> Iter
 
 
 def filtered(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
-    """A topic of which consumers want one message in ten, by its tag or by an expression over its properties.
+    """Measure filtered pulls: one message in ten matches, by its tag or by an expression over its properties.
 
-    One group after the other reads all of it; the rate is that of the median group.
+    Each group reads the whole topic, one group at a time; the rate is that of the median group.
     """
     count, groups = options.count(600_000, 60_000), options.count(7, 3)
     with Subject(contender, load, enablePropertyFilter="true") as subject:
@@ -213,7 +213,7 @@ def filtered(options: Options, contender: Contender, load: LoadProgram) -> Itera
 
 
 def transactions(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
-    """Half messages that are committed immediately; measured until the last committed message is in its topic."""
+    """Measure transactions that are committed immediately, until the last committed message is in its topic."""
     with Subject(contender, load) as subject:
         subject.start()
         for threads in TRANSACTION_THREADS:
@@ -234,7 +234,7 @@ def _transact(options: Options, subject: Subject, topic: str, threads: int, seco
     result = subject.send(topic, mode="transaction", threads=threads, seconds=seconds, size=1024)
     count = int(result["acknowledged"])
     if not topic.startswith("Warm"):
-        # The commit is one-way: the producer does not know when it was done.
+        # The commit is a one-way request: the producer gets no response.
         subject.wait_until_held(topic, count, limit_s=30)
     return count, float(result["elapsed_s"])
 
@@ -285,13 +285,13 @@ def recovery(options: Options, contender: Contender, load: LoadProgram) -> Itera
             log_bytes = log_end(subject.cluster.store_path)
             seconds = subject.start_to_first_send_s("Million", limit_s=300)
             if subject.wait_until_held("Million", stored + 2, limit_s=300):
-                # It took sends before its queues were complete; readers had to wait until now.
+                # The broker accepted sends before its consume queues were complete; consumers had to wait until now.
                 seconds = (time.time() * 1000 - proc.started_ms(subject.pid)) / 1000
             yield [Sample(rows.REBUILD, seconds / (log_bytes / GIB))]
 
 
 def clients(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
-    """DelayMQ's asyncio client (``ours``) and RocketMQ's Java client (``real``), each on a separate DelayMQ broker."""
+    """Compare DelayMQ's asyncio client (``ours``) with RocketMQ's (``real``), each on a separate DelayMQ broker."""
     with ExitStack() as stack:
         if contender.kind == "ours":
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="delaymq-bench-client-")))

@@ -26,7 +26,7 @@ SETTINGS: Mapping[str, str] = {
     "brokerFastFailureEnable": "true",
 }
 """RocketMQ's own defaults, not the harness's small files; both brokers get the same."""
-# RocketMQ's start script requests 8 GiB, pre-touched; a quarter is plenty here and not touched before use.
+# RocketMQ's start script requests a pre-touched heap of 8 GiB; a quarter of it suffices here, and is not pre-touched.
 REAL_JVM_OPTIONS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=4g")
 SEND_TIMEOUT_MS = 3000
 FIRST_SEND_TIMEOUT_MS = 1000
@@ -98,7 +98,7 @@ class Subject:
         self.cluster.start()
 
     def start_to_first_send_s(self, topic: str, *, limit_s: float = 120.0) -> float:
-        """Start the broker while a producer tries to send; seconds from the process's birth to the acknowledgement."""
+        """Start the broker while a producer tries to send; return the seconds from its start to the acknowledgement."""
         first = self.load.start(
             "first-send", namesrv=self.cluster.namesrv_address, topic=topic,
             timeout_ms=FIRST_SEND_TIMEOUT_MS, at_most_seconds=limit_s,
@@ -116,14 +116,14 @@ class Subject:
         result = self.call("send", topic=topic, **{"timeout_ms": SEND_TIMEOUT_MS, **options})
         if result["failed"] * 100 > result["acknowledged"]:
             raise HarnessError(
-                f"{self.kind}: {result['failed']} sends failed, {result['acknowledged']} did not: {result['errors']}"
+                f"{self.kind}: {result['failed']} sends failed, {result['acknowledged']} succeeded: {result['errors']}"
             )
         return result
 
     def wait_until_held(self, topic: str, count: int, *, limit_s: float) -> int:
-        """Wait until the topic's queues hold ``count`` messages; how many answers told of fewer."""
+        """Wait until the topic's queues hold ``count`` messages; return the number of polls that found fewer."""
         deadline = time.monotonic() + limit_s
-        last: object = "no answer"
+        last: object = "no response"
         fewer = 0
         while time.monotonic() < deadline:
             try:
@@ -133,7 +133,7 @@ class Subject:
                 last = held
                 fewer += 1
             except LoadError as e:
-                last = e  # no route yet, or a connection of before the restart
+                last = e  # no route yet, or a connection from before the restart
             time.sleep(POLL_S)
         raise HarnessError(f"{self.kind}: {topic} did not hold {count} messages within {limit_s:g} s; last: {last}")
 

@@ -30,7 +30,7 @@ class ServerKeys:
         return cls(write_properties(folder / "tls.properties", keys))
 
     def settings(self) -> dict[str, str]:
-        """The TLS files of a DelayMQ broker. TLS is enforced, so no plaintext send can be measured."""
+        """Return the TLS settings of a DelayMQ broker. TLS is enforced, so no plaintext send can be measured."""
         return {"tls.server.mode": "enforcing", "tls.config.file": str(self.path)}
 
     def jvm_options(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Create a large store as a broker would leave it, with the broker's own writing code: input of the other programs.
+"""Create a large store like that of a broker, with the broker's own code, as input of the other programs.
 
     python spark/bench/make_store.py --dir FOLDER [--bytes 5g]
 
@@ -37,16 +37,16 @@ _HOST: Final = bytes((10, 0, 0, 7, 0, 0, 42, 159))
 _PRODUCER: Final = bytes((10, 0, 0, 21, 0, 0, 180, 12))
 _START_MS: Final = 1_790_000_000_000
 _PER_MS: Final = 20
-# A marker of unfinished stores, so that only these are ever removed.
+# Marker file of unfinished stores: only stores with this file are removed.
 _UNFINISHED: Final = "bench-unfinished"
 _BODIES: Final = 256
-# Messages between two writes of entries to their files, each with a progress report.
+# Number of messages between two writes of the consume queues, each with a progress report.
 _STEP: Final = 50_000
 _UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def parse_bytes(text: str) -> int:
-    """`5g`, `300m` or plain bytes. ValueError."""
+    """Parse `5g`, `300m` or a number of bytes. ValueError."""
     number, unit = (text[:-1], text[-1].lower()) if text[-1:].lower() in _UNITS else (text, "")
     return int(number) * _UNITS.get(unit, 1)
 
@@ -62,7 +62,7 @@ class Generator:
         self._bodies = [chance.randbytes(body_bytes) for _ in range(_BODIES)]
         self._waiting: list[tuple[int, int, Dispatched, NewRecord]] = []
         self.delivered_up_to: dict[int, int] = {}
-        # No index: nothing here reads it, and a start makes a new one.
+        # No index: these programs do not read it, and a broker would rebuild it at startup.
         options = StoreOptions(
             commit_log_file_bytes=segment_bytes, index_enable=False,
             disk_max_used_ratio=0.999, disk_clean_ratio=0.999, disk_write_refused_ratio=0.999,
@@ -70,7 +70,7 @@ class Generator:
         self.store = MessageStore.open(path, options, now_ms=lambda: self.now_ms, levels=LEVELS)
 
     def step(self) -> None:
-        """One message, and the copies that are due."""
+        """Append one message, and the copies that are due."""
         self.count += 1
         if self.count % _PER_MS == 0:
             self.now_ms += 1
@@ -115,7 +115,7 @@ class Generator:
 
 
 def make_store(path: Path, log_bytes: int, *, body_bytes: int = 1024, segment_bytes: int = 1 << 30) -> int:
-    """A store with a log of about this size at `path`; how many messages were sent. FileExistsError."""
+    """Create a store with a log of about this size at `path`; return the number of messages sent. FileExistsError."""
     if (path / _UNFINISHED).exists():
         shutil.rmtree(path)
     path.mkdir(parents=True)
@@ -142,11 +142,13 @@ def make_store(path: Path, log_bytes: int, *, body_bytes: int = 1024, segment_by
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program; its exit code."""
+    """Run the program and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dir", type=Path, default=CACHE / "store", help=f"where (default: {CACHE}/store)")
+    parser.add_argument(
+        "--dir", type=Path, default=CACHE / "store", help=f"folder of the store (default: {CACHE}/store)"
+    )
     parser.add_argument("--bytes", default="5g", help="size of the log, such as 300m (default: 5g)")
-    parser.add_argument("--body-bytes", type=int, default=1024)
+    parser.add_argument("--body-bytes", type=int, default=1024, help="size of a body (default: 1024)")
     arguments = parser.parse_args(argv)
     try:
         count = make_store(arguments.dir, parse_bytes(arguments.bytes), body_bytes=arguments.body_bytes)

@@ -1,8 +1,8 @@
-"""One measurement in a process of its own, so that none warms another or fills its memory; JSON on the last line.
+"""One measurement in a separate process, so that measurements do not affect each other; prints JSON on the last line.
 
     python spark/bench/measure.py KIND STORE CORES
 
-KIND: `cat`, `plain`, `scan:COLUMNS`, `spark:COLUMNS`, `report`. run.py starts it, pinned to as many processors.
+KIND: `cat`, `plain`, `scan:COLUMNS`, `spark:COLUMNS`, `report`. run.py starts it, pinned to CORES processors.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REPETITIONS: Final = 3
-# In one JVM; the first ones compile.
+# Number of runs in one JVM; the first ones include compilation.
 SPARK_RUNS: Final = 4
 JVM_MEMORY: Final = "1g"
 
 
 @dataclass(kw_only=True)
 class Measured:
-    """The best of the repetitions: processor seconds are those of all processes, user and system."""
+    """Best of the repetitions; processor seconds are the user and system time of all processes."""
 
     rows: int
     log_bytes: int
@@ -51,7 +51,7 @@ class Measured:
 
 
 def repeated(run: Callable[[], tuple[int, int]]) -> Measured:
-    """The best by processor time of this process and its children."""
+    """Return the best run, by processor time of this process and its children."""
     found = []
     for _ in range(REPETITIONS):
         before, began = _own_seconds(), time.perf_counter()
@@ -69,14 +69,14 @@ def _own_seconds() -> float:
 
 
 def cat(store: str) -> tuple[int, int]:
-    """The log's files by `cat`: what reading costs at least."""
+    """Read the log's files with `cat`: the minimum cost of reading."""
     files = sorted((Path(store) / "commitlog").iterdir())
     subprocess.run(["cat", *map(str, files)], stdout=subprocess.DEVNULL, check=True)
     return 0, sum(file.stat().st_size for file in files)
 
 
 def plain(store: str) -> tuple[int, int]:
-    """Count and sum of sizes by topic with the broker's own reader, an object for each message."""
+    """Compute count and sum of sizes by topic with the broker's own reader, which makes an object for each message."""
     totals: dict[str, list[int]] = {}
     for record in StoreReader(store).records(check_crc=False):
         total = totals.setdefault(record.topic, [0, 0])
@@ -86,7 +86,7 @@ def plain(store: str) -> tuple[int, int]:
 
 
 def scan(store: str, columns: str) -> tuple[int, int]:
-    """All batches of the data source, made and dropped, without Spark."""
+    """Create and discard all batches of the data source, without Spark."""
     options = parse_options({"path": store, "columns": columns})
     parts = plan(options.path, options.split_bytes).parts
     rows = sum(batch.num_rows for part in parts for batch in batches(part, options))
@@ -94,7 +94,7 @@ def scan(store: str, columns: str) -> tuple[int, int]:
 
 
 def spark(store: str, columns: str, cores: int) -> Measured:
-    """Count and sums by topic in a local Spark of `cores` cores, once the JVM has compiled the query."""
+    """Compute count and sums by topic in a local Spark with `cores` cores, after the JVM has compiled the query."""
     from pyspark.sql import functions as F  # noqa: N812
 
     watch, session = Watch(), _session(cores)
@@ -114,7 +114,7 @@ def spark(store: str, columns: str, cores: int) -> Measured:
 
 
 def report(store: str, cores: int) -> Measured:
-    """The whole `delaymq-spark report`, start of the JVM included."""
+    """Run all of `delaymq-spark report`, including the start of the JVM."""
     watch, began = Watch(), time.perf_counter()
     program = Path(sys.executable).with_name("delaymq-spark")
     with tempfile.TemporaryDirectory(prefix="delaymq-bench-") as out:
@@ -156,7 +156,7 @@ def _session(cores: int) -> SparkSession:
 
 
 def main() -> None:
-    """Measure what the arguments say."""
+    """Run the measurement that the arguments select."""
     kind, store, cores = sys.argv[1], sys.argv[2], int(sys.argv[3])
     name, _, columns = kind.partition(":")
     if name == "spark":

@@ -1,4 +1,4 @@
-"""Processor time and memory of a process and all that it started, from /proc (Linux)."""
+"""Processor time and memory of a process and all its descendants, from /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _EVERY_S: Final = 0.1
 _COMPILERS: Final = ("C1 CompilerThre", "C2 CompilerThre")
-"""Threads of the JVM whose work is the JVM's warming up, not the query's."""
+"""Threads of the JVM whose work is part of its warm-up, not of the query."""
 
 
 @dataclass(slots=True)
@@ -20,11 +20,11 @@ class Usage:
 
     jvm_s: float = 0.0
     compiler_s: float = 0.0
-    """Of that the JVM's compilers: they come to an end."""
+    """The part used by the JVM's compilers, which finish eventually."""
     python_s: float = 0.0
 
     def since(self, earlier: Usage) -> Usage:
-        """What came after."""
+        """Return the usage since `earlier`."""
         return Usage(self.jvm_s - earlier.jvm_s, self.compiler_s - earlier.compiler_s, self.python_s - earlier.python_s)
 
 
@@ -54,13 +54,13 @@ class Watch:
         return total
 
     def peaks(self) -> tuple[int, int]:
-        """MiB of the JVM, and of the largest Python process that Spark started."""
+        """Return the peak memory, in MiB, of the JVM and of the largest Python process that Spark started."""
         jvm = max((mib for process, mib in self.peak_mib.items() if self.is_jvm.get(process)), default=0)
         python = max((mib for process, mib in self.peak_mib.items() if not self.is_jvm.get(process)), default=0)
         return jvm, python
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._ended.set()
         self._thread.join()
 

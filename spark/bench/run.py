@@ -1,4 +1,4 @@
-"""How fast, and in how much memory, Spark reads a store: a table and JSON.
+"""Measure the speed and memory of reading a store with Spark; print a table and write JSON.
 
     python spark/bench/run.py [--dir FOLDER] [--sizes 1g,5g] [--json FILE] [--only WORDS] [--keep]
 
@@ -28,7 +28,7 @@ TOTALS: Final = "topic,size"
 PROPERTIES: Final = "topic,size,properties"
 BODY: Final = "topic,size,body"
 _TIMEOUT_S: Final = 1800
-"""A measurement that takes longer hangs."""
+"""A measurement that takes longer is considered to hang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ ROWS: Final = (
 
 
 def measure(row: Row, store: Path) -> dict[str, Any]:
-    """One row on one store. RuntimeError with what the measurement said when it failed."""
+    """Measure one row on one store. RuntimeError with the output of a failed measurement."""
     available = sorted(os.sched_getaffinity(0))
     if len(available) < row.cores:
-        raise RuntimeError(f"{row.name} needs {row.cores} processors, {len(available)} are there")
-    # The last ones: interrupts tend to go to the first.
+        raise RuntimeError(f"{row.name} requires {row.cores} processors, but only {len(available)} are available")
+    # The last processors: interrupts are usually handled by the first.
     pinned = set(available[-row.cores :])
     command = [sys.executable, str(Path(__file__).with_name("measure.py")), row.kind, str(store), str(row.cores)]
     done = subprocess.run(
@@ -75,7 +75,7 @@ def measure(row: Row, store: Path) -> dict[str, Any]:
 
 
 def line(found: dict[str, Any]) -> str:
-    """A row as text."""
+    """Return a row as text."""
     core_s, wall_s = found["processor_s"], found["wall_s"]
     rows = f"{found['rows'] / core_s:>13,.0f} {found['rows'] / wall_s:>13,.0f}" if found["rows"] else f"{'':>27}"
     speed = f"{found['log_bytes'] / core_s / 1e6:>9,.0f} {found['log_bytes'] / wall_s / 1e6:>9,.0f}"
@@ -91,17 +91,17 @@ HEADER: Final = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program; its exit code."""
+    """Run the program and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dir", type=Path, default=CACHE, help=f"where the stores are (default: {CACHE})")
-    parser.add_argument("--sizes", default="1g,5g", help="the stores' sizes (default: 1g,5g)")
-    parser.add_argument("--json", type=Path, help="also write all figures there")
-    parser.add_argument("--only", default="", help="only rows whose name has this text")
-    parser.add_argument("--keep", action="store_true", help="leave the stores that this run made")
+    parser.add_argument("--dir", type=Path, default=CACHE, help=f"folder of the stores (default: {CACHE})")
+    parser.add_argument("--sizes", default="1g,5g", help="sizes of the stores (default: 1g,5g)")
+    parser.add_argument("--json", type=Path, help="file to which all figures are written as well")
+    parser.add_argument("--only", default="", help="measure only rows whose name contains this text")
+    parser.add_argument("--keep", action="store_true", help="keep the stores that this run creates")
     arguments = parser.parse_args(argv)
     rows = [row for row in ROWS if arguments.only in row.name]
     if not rows:
-        parser.error(f"no row has {arguments.only!r} in its name: there are {', '.join(row.name for row in ROWS)}")
+        parser.error(f"no row contains {arguments.only!r}: use part of one of: {'; '.join(row.name for row in ROWS)}")
     found, made = [], []
     try:
         print(HEADER, flush=True)

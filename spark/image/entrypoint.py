@@ -1,8 +1,8 @@
 #!/usr/bin/env python3.11
-"""What a container of the Spark image runs: Spark's driver or executor on Kubernetes, or the command that is given.
+"""Entry point of the Spark image: starts Spark's driver or executor on Kubernetes, or the given command.
 
-Spark starts its containers with the arguments `driver …` or `executor` and passes the rest in the environment. This
-process becomes that program, so that signals reach it. Only the standard library is required.
+Spark starts its containers with the arguments `driver …` or `executor` and passes all other data in the environment.
+The program replaces this process, so that it receives signals. Only the standard library is required.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 EXECUTOR_CLASS = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
-# option of the executor → the variable in which Spark says its value
+# Option of the executor → variable in which Spark passes its value.
 EXECUTOR_OPTIONS = {
     "--driver-url": "SPARK_DRIVER_URL",
     "--executor-id": "SPARK_EXECUTOR_ID",
@@ -32,7 +32,7 @@ class MissingError(Exception):
 
 
 def command(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The command line to become. Raises MissingError."""
+    """Return the command line to execute. Raises MissingError."""
     if not arguments:
         return ["delaymq-spark", "--help"]
     if arguments[0] == "driver":
@@ -71,12 +71,14 @@ def _executor(environment: Mapping[str, str]) -> list[str]:
 def _needed(environment: Mapping[str, str], name: str) -> str:
     value = environment.get(name)
     if not value:
-        raise MissingError(f"{name} is not set: `driver` and `executor` are for Spark on Kubernetes, which sets it")
+        raise MissingError(
+            f"{name} is not set: only Spark on Kubernetes, which sets it, can use the arguments `driver` and `executor`"
+        )
     return value
 
 
 def main() -> int:
-    """Does not return unless the program cannot be started."""
+    """Replace this process with the program; return only if it cannot be started."""
     try:
         words = command(sys.argv[1:], os.environ)
         os.execvp(words[0], words)
