@@ -112,7 +112,7 @@ def main(words: list[str]) -> int:
     arguments = _arguments(words)
     if not isolation.is_isolated():
         print(
-            "run it with `make bench` or under `python -m harness.isolated -- …`: RocketMQ's broker binds all interfaces"
+            "RocketMQ's broker binds all interfaces: use `make bench`, or run under `python -m harness.isolated -- …`"
         )
         return 2
     pairs = 1 if arguments.quick else arguments.pairs

@@ -16,7 +16,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def helm() -> Helm:
-    """The command, as the e2e tests' cluster brings it."""
+    """The command `helm` of the e2e tests' clusters."""
     found = find_program("helm")
     if found is None:
         sentence = f"Helm is not built (in {artifacts_path()}): run `make cluster` once"

@@ -22,7 +22,7 @@ from harness.errors import HarnessError
 LATENESS_S = chart_values()["metrics"]["prometheusRule"]["latenessSeconds"]
 AFTER_ITS_TIME_MIN = 5
 LONGEST_MIN = 100
-"""Longer than any alert waits."""
+"""Longer than the `for` of any alert."""
 DEMO = {"namespace": NAMESPACE, "broker": "demo"}
 SEEN = {**DEMO, "broker_namespace": NAMESPACE}
 GROWS = Values(0.0, 1.0)
@@ -31,12 +31,12 @@ STALE = Correction(level=1, from_offset=90, to_offset=100, reason="stale")
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of the healthy scene, and the alert that must fire."""
+    """A change to the healthy scene, and the alert that must fire."""
 
     alert: str
     happens: Callable[[Scene], Scene]
     labels: Mapping[str, str] = field(default_factory=lambda: BROKER)
-    """The alert's rule without its name and severity."""
+    """Labels of the alert without its name and severity."""
     case: str = ""
 
     @property
@@ -45,12 +45,12 @@ class Fault:
 
 
 def measured(name: str, values: Values | float, **labels: str) -> Callable[[Scene], Scene]:
-    """Series of the broker or the operator have other values."""
+    """Return a change of series of the broker or the operator."""
     return lambda scene: scene.with_series(name, values if isinstance(values, Values) else Values(values), **labels)
 
 
 def late(scene: Scene) -> Scene:
-    """Every message is handed over later than the chart's limit."""
+    """Every message is delivered later than the chart's limit."""
 
     def growth(labels: Mapping[str, str]) -> Values:
         return Values(0.0, 1.0 if float(labels["le"]) > LATENESS_S else 0.0)
@@ -61,7 +61,7 @@ def late(scene: Scene) -> Scene:
 def operated(
     change: Callable[[FakeWorld], None], *others: Mapping[str, Any], scraped: bool = True
 ) -> Callable[[Scene], Scene]:
-    """The operator sees what became of a settled Broker; a broker that does not run is not scraped."""
+    """Return a change of a settled Broker that the operator observes; a broker that does not run is not scraped."""
 
     def happens(scene: Scene) -> Scene:
         world = settled_broker()
@@ -95,7 +95,7 @@ def crashed(world: FakeWorld) -> None:
 
 
 def missing(world: FakeWorld) -> None:
-    """Whatever keeps the StatefulSet from making it."""
+    """The StatefulSet cannot create the pod, for whatever reason."""
     world.kube.tick = lambda: None
     world.kube.objects.pop(("Pod", NAMESPACE, POD["pod"]))
     world.idle(5)
@@ -240,11 +240,11 @@ FAULTS = (
 
 @pytest.fixture(scope="session")
 def promtool() -> Promtool:
-    """The command; where it cannot be had the tests are skipped, and in CI they fail."""
+    """The command promtool. If it is unavailable, the tests are skipped, and fail in CI."""
     try:
         return Promtool(find_promtool())
     except HarnessError as error:
-        sentence = f"promtool cannot be had, install Prometheus: {error}"
+        sentence = f"promtool is not available: install Prometheus ({error})"
         if os.environ.get("CI", "").lower() in ("1", "true"):
             pytest.fail(sentence, pytrace=False)
         pytest.skip(sentence)
@@ -257,7 +257,7 @@ def healthy_scene() -> Scene:
 
 @pytest.fixture
 def scene() -> Scene:
-    """Broker and operator in good health."""
+    """A healthy broker and a healthy operator."""
     return healthy_scene()
 
 
@@ -267,7 +267,7 @@ def rule_of(alert: str) -> dict[str, Any]:
 
 
 def minutes_of(rule: Mapping[str, Any]) -> int:
-    """How long it waits."""
+    """Return the `for` of an alert in minutes."""
     found = re.fullmatch(r"(\d+)(m|h)", rule.get("for", "0m"))
     assert found is not None
     return int(found[1]) * {"m": 1, "h": 60}[found[2]]

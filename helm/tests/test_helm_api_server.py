@@ -25,16 +25,16 @@ UPGRADE = ("apply", "--server-side", "--force-conflicts", "-f", "-")
 
 @pytest.fixture(scope="module")
 def cluster(kubernetes_programs: Programs) -> Iterator[ApiServer]:
-    """An API server of this module's own, since its CRDs come and go."""
+    """A separate API server for this module, which creates and deletes its CRDs."""
     with ApiServer(kubernetes_programs) as server:
         yield server
 
 
 @pytest.fixture
 def bare(cluster: ApiServer) -> ApiServer:
-    """Without CRDs, as a cluster is in which nobody installed DelayMQ."""
+    """The API server without CRDs, like a cluster in which DelayMQ was never installed."""
     if crd_names(cluster):
-        # A CRD goes after its last object, for which the API server looks every 5 s: there should be none.
+        # A CRD is deleted after its last object, for which the API server looks every 5 s: delete all objects first.
         cluster.kubectl("delete", "dmqb,dmqt,dmql", "--all", "-A", "--ignore-not-found", "--timeout=30s", check=False)
     cluster.kubectl("delete", "crd", "--all", "--wait=false")
     end_s = time.monotonic() + CRDS_GONE_TIMEOUT_S
@@ -46,13 +46,13 @@ def bare(cluster: ApiServer) -> ApiServer:
 
 @pytest.fixture
 def prepared(cluster: ApiServer) -> ApiServer:
-    """With the project's CRDs."""
+    """The API server with the project's CRDs."""
     cluster.install_crds()
     return cluster
 
 
 class Release:
-    """A release in a namespace of its own; what is done to it returns Helm's words, notes included."""
+    """A release in a separate namespace; its methods return Helm's output, including the notes."""
 
     def __init__(self, helm: Helm, server: ApiServer, name: str = "delaymq", *, namespace: str = "") -> None:
         self._helm = helm
@@ -82,13 +82,13 @@ def crd_names(server: ApiServer) -> set[str]:
 
 
 def broker_fields(server: ApiServer) -> set[str]:
-    """What a Broker's spec may have, as the cluster sees it."""
+    """Return the fields of a Broker's spec according to the CRD in the cluster."""
     crd = json.loads(server.kubectl("get", "crd", "brokers.delaymq.io", "-o", "json"))
     return set(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
 
 
 def may(server: ApiServer, account: str, verb: str, group: str, resource: str, namespace: str, name: str = "") -> bool:
-    """Whether the API server would let a service account do it; an empty namespace asks for all of them."""
+    """Return whether a service account has a permission; an empty namespace stands for all namespaces."""
     resource, _, subresource = resource.partition("/")
     attributes = {
         "verb": verb, "group": group, "resource": resource, "subresource": subresource, "namespace": namespace,
@@ -106,7 +106,7 @@ def may(server: ApiServer, account: str, verb: str, group: str, resource: str, n
 
 
 def older_chart(folder: Path) -> Path:
-    """The chart as it may have been: its Broker had no `networkPolicy`."""
+    """Return an older chart, whose Broker had no `networkPolicy`."""
     chart = folder / "delaymq"
     shutil.copytree(CHART, chart)
     path = chart / "crds/broker.yaml"
@@ -180,11 +180,13 @@ def test_operator_binds_the_spark_role_without_holding_its_permissions(
 
 
 def test_admin_of_one_namespace_can_install_for_it(helm: Helm, cluster: ApiServer) -> None:
-    """The role `admin` of a namespace is enough, but for analytics: their role cannot be given away without it. The
-    CRDs are there, and nothing else belongs to the cluster."""
+    """The role `admin` of a namespace suffices, except for analytics: it does not permit binding their role.
+
+    The CRDs exist already, and no other object is cluster-scoped.
+    """
     namespace = cluster.new_namespace("tenant")
     cluster.install_crds()
-    # Who gives permissions needs them; over the three kinds that is what aggregateToUserRoles gives to admins.
+    # Granting permissions requires holding them; aggregateToUserRoles grants admins those for the three kinds.
     rules = [
         {"apiGroups": [one.group], "resources": [one.resource], "verbs": ["*"]}
         for one in PERMISSIONS
@@ -269,7 +271,7 @@ def test_invalid_broker_spec_is_rejected_with_the_field_name(release: Release, p
 
 
 def test_api_server_accepts_every_object_under_strict_validation(helm: Helm, cluster: ApiServer) -> None:
-    """Unknown and misplaced fields are errors here; the pods pass the restricted pod security standard."""
+    """Unknown and misplaced fields are errors; the pods meet the restricted pod security standard."""
     cluster.install_crds()
     namespace = cluster.new_namespace("strict")
     labels = {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "v1.29"}

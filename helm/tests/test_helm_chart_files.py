@@ -25,17 +25,17 @@ NOT_IN_VALUES = {
     "namespaces", "default_image", "analytics_image", "analytics_role", "analytics_role_kind", "namespace", "pod_name",
     "http_host", "http_port", "lease", "lease_name", "lease_namespace", "kubeconfig", "kube_context",
 }  # fmt: skip
-"""What the Deployment sets itself, and what only serves an operator outside a cluster."""
+"""Settings that the Deployment sets itself, or that only an operator outside a cluster needs."""
 LABELS = {
     "namespace", "pod", "le", "kind", "type", "status", "level", "topic", "group", "reason", "what", "which", "holder",
     "mode", "version", "result", "verb", "broker", "broker_namespace", "broker_pod",
 }  # fmt: skip
-"""Prometheus adds the first ones; the others are labels of the metrics themselves."""
+"""The first labels are added by Prometheus; the others belong to the metrics."""
 
 
 @cache
 def metrics_of_the_broker() -> set[str]:
-    """As a running one tells them."""
+    """Return the names that a running broker exposes."""
     families: list[Metric] = []
 
     async def scenario() -> None:
@@ -55,7 +55,7 @@ def metrics_of_the_operator() -> set[str]:
 
 
 def series(made: list[tuple[str, str]]) -> set[str]:
-    """Names as Prometheus stores them."""
+    """Return the names of series as Prometheus stores them."""
     assert made
     found = set()
     for maker, name in made:
@@ -84,7 +84,7 @@ def test_crds_of_the_chart_equal_those_of_the_project() -> None:
 
 
 def test_every_crd_starts_with_a_document_separator() -> None:
-    """`helm show crds` prints one file after the other; without this kubectl would see the last one only."""
+    """`helm show crds` concatenates the files; without the separator, kubectl would apply only the last one."""
     assert all(path.read_text().startswith("---\n") for path in (CHART / "crds").iterdir())
 
 
@@ -198,7 +198,7 @@ def test_values_set_in_the_manual_exist() -> None:
 
 
 def rows_of(title: str) -> list[list[str]]:
-    """The cells of the manual's table below `## title`."""
+    """Return the cells of the manual's table below `## title`."""
     section = (ROOT / "docs/operations/kubernetes.md").read_text().split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
     lines = [line for line in section.splitlines() if line.startswith("|")][2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

@@ -11,13 +11,13 @@ IMAGES = ["broker", "operator", "spark-image", "build"]
 
 
 def names(requirements: list[str]) -> set[str]:
-    """`aiohttp>=3.11` → `aiohttp`; this project's own distributions are omitted."""
+    """Return the names in requirements (`aiohttp` for `aiohttp>=3.11`), without those of this project."""
     found = {re.split(r"[\[<>=~! ]", requirement)[0] for requirement in requirements}
     return found - {"delaymq"}
 
 
 def is_in(path: str, folder: str) -> bool:
-    """Whether it is that file, or in that folder."""
+    """Return whether `path` is that file, or in that folder."""
     return path == folder or path.startswith(f"{folder}/")
 
 

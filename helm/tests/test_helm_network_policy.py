@@ -37,7 +37,7 @@ def test_no_network_policy_is_created_by_default(helm: Helm) -> None:
 def test_only_metrics_clients_reach_the_operator(helm: Helm, values: dict[str, Any], allowed: set[str]) -> None:
     objects = helm.render({"networkPolicy.enabled": True} | values)
     operator, policies = operator_of(objects), policies_of(objects)
-    pods = of_kind(objects, "Pod")  # of `helm test`
+    pods = of_kind(objects, "Pod")  # the pod of `helm test`
     tests = [Peer(name="test", namespace="delaymq", labels=pod["metadata"]["labels"]) for pod in pods]
     assert len(policies) == 1
     peers = [*tests, PROMETHEUS, NEIGHBOUR, Peer(name="far", namespace="far", labels=operator.labels)]

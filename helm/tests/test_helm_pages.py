@@ -11,17 +11,17 @@ PAGES = [ROOT / "README.md", ROOT / "docs/quickstart-kubernetes.md"]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 IMAGE = re.compile(r"[\w./-]*delaymq/(?:broker|operator):[\w.]+")
 OF_INSTALL = {"--create-namespace"}
-"""Only an installation has them."""
+"""Options that only `helm install` has."""
 
 
 def commands(page: Path, program: str) -> list[list[str]]:
-    """The page's commands of one program, as a shell splits them."""
+    """Return the page's commands of one program, as a shell splits them."""
     lines = "".join(BLOCK.findall(page.read_text())).replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))[:1] == [program]]
 
 
 def built(page: Path) -> set[str]:
-    """The images that the page builds."""
+    """Return the images that the page builds."""
     return {words[words.index("-t") + 1] for words in commands(page, "docker") if words[1] == "build"}
 
 

@@ -19,11 +19,11 @@ EVERYTHING = {
     "metrics.dashboard.enabled": True,
 }
 CLUSTER_KINDS = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
-"""Objects that belong to no namespace, of all that the chart can make."""
+"""Cluster-scoped kinds that the chart can create."""
 
 
 def allowed(rules: Iterable[Object]) -> set[tuple[str, str, str]]:
-    """(group, resource, verb) of rules."""
+    """Return (group, resource, verb) for each permission of the rules."""
     return {
         (group, resource, verb)
         for rule in rules
@@ -34,7 +34,7 @@ def allowed(rules: Iterable[Object]) -> set[tuple[str, str, str]]:
 
 
 def needed(*scopes: str, analytics: bool = True) -> set[tuple[str, str, str]]:
-    """The same of the operator's own table, with or without what is for analytics only."""
+    """Return the same for the operator's own table, with or without permissions that only analytics require."""
     table = [one for one in PERMISSIONS if one.scope in scopes and (analytics or not one.analytics)]
     return {(one.group, one.resource, verb) for one in table for verb in one.verbs}
 
@@ -85,7 +85,7 @@ def test_operator_of_listed_namespaces_may_only_remove_finalizers_cluster_wide(h
 
 @pytest.mark.parametrize("values", [
     {"watchNamespaces": ["shop"], "rbac.finalizers": False},
-    # The operator goes with its own namespace: the permission would be of no use.
+    # The operator is deleted with its own namespace, so the permission would be useless.
     {"watchNamespaces": ["delaymq"]},
 ])  # fmt: skip
 def test_chart_can_be_rendered_without_cluster_wide_permissions(helm: Helm, values: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ def test_operator_may_bind_only_the_spark_role(helm: Helm, watched: list[str]) -
 
 
 def test_spark_driver_has_the_permissions_for_spark_and_the_report(helm: Helm) -> None:
-    """What Spark 4.3's scheduler backend calls in cluster mode, and the publishing of the result."""
+    """The calls of Spark 4.3's scheduler backend in cluster mode, and those that publish the result."""
     may = allowed(named(helm.render(), "ClusterRole", "delaymq-analytics")["rules"])
     pods = {("", "pods", verb) for verb in ("get", "list", "watch", "create", "patch", "delete", "deletecollection")}
     assert may == pods | {
@@ -192,7 +192,7 @@ def test_all_pods_meet_the_restricted_standard(helm: Helm) -> None:
 
 
 def test_service_environment_variables_are_disabled(helm: Helm) -> None:
-    """A Service delaymq-operator would set DELAYMQ_OPERATOR_PORT, which the operator refuses as a misspelt setting."""
+    """A Service delaymq-operator would set DELAYMQ_OPERATOR_PORT, which the operator rejects as a misspelt setting."""
     assert only(helm.render(), "Deployment")["spec"]["template"]["spec"]["enableServiceLinks"] is False
 
 
@@ -253,7 +253,7 @@ def test_brokers_are_scraped_in_the_watched_namespaces(helm: Helm) -> None:
         ({"broker": {"create": True}, "watchNamespaces": ["shop"]}, "not among watchNamespaces: add it there"),
         (
             {"metrics": {"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}},
-            "metrics.serviceMonitor.enabled needs metrics.service.enabled",
+            "metrics.serviceMonitor.enabled requires metrics.service.enabled",
         ),
     ],
     ids=lambda value: None if isinstance(value, str) else str(next(iter(value))),

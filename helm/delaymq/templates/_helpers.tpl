@@ -16,7 +16,7 @@
 {{ include "delaymq.fullname" . }}-analytics
 {{- end -}}
 
-{{/* Who may write to listed namespaces only cannot make a ClusterRole. */}}
+{{/* A user with permissions only in the listed namespaces cannot create a ClusterRole. */}}
 {{- define "delaymq.analyticsRoleKind" -}}
 {{ ternary "Role" "ClusterRole" (not (empty .Values.watchNamespaces)) }}
 {{- end -}}
@@ -29,7 +29,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The name is fixed: the network policies of brokers let the operator in by it. */}}
+{{/* The name is fixed: the network policies of brokers admit the operator by it. */}}
 {{- define "delaymq.selectorLabels" -}}
 app.kubernetes.io/name: delaymq-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -42,7 +42,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* image: dict with repository, tag, digest; the tag's default is appVersion. */}}
+{{/* image: dict with repository, tag and digest; the tag defaults to appVersion. */}}
 {{- define "delaymq.image" -}}
 {{- if .image.digest -}}
 {{ .image.repository }}@{{ .image.digest }}

@@ -1,4 +1,4 @@
-{{/* What the operator may do where it watches. A test compares this with the operator's own table of the calls it makes. */}}
+{{/* Permissions of the operator in watched namespaces. A test compares them with the operator's own table of its calls. */}}
 {{- define "delaymq.watchedRules" -}}
 - apiGroups: [delaymq.io]
   resources: [brokers]
@@ -27,7 +27,7 @@
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [list, watch, patch, delete]
-# Secrets are never listed: the operator reads those that it made, and those that Brokers name.
+# Secrets are never listed: the operator reads those that it created, and those that Brokers name.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, create, patch]
@@ -44,7 +44,7 @@
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]
   verbs: [get, create, patch, delete]
-# That role and no other is given away: to the service account of a Broker's Spark drivers.
+# The operator may bind only this role, to the service account of a Broker's Spark drivers.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [{{ include "delaymq.analyticsRoleKind" . | lower }}s]
   resourceNames: [{{ include "delaymq.analyticsRole" . }}]
@@ -62,19 +62,19 @@ namespace would hang in Terminating. */}}
 - apiGroups: [delaymq.io]
   resources: [topics, delaylevelconfigs]
   verbs: [get, list, patch]
-# Whether there is still a Broker for which something has to be done.
+# To find out whether a Broker still requires work before the finalizer is removed.
 - apiGroups: [delaymq.io]
   resources: [brokers]
   verbs: [get, list]
 {{- end -}}
 
-{{/* Whether these rules are of use: in its own namespace the operator goes too. */}}
+{{/* Whether these rules are needed: if the operator's own namespace is deleted, the operator is deleted, too. */}}
 {{- define "delaymq.finalizersElsewhere" -}}
 {{- if and .Values.rbac.finalizers .Values.watchNamespaces (without .Values.watchNamespaces .Release.Namespace) }}true{{ end -}}
 {{- end -}}
 
-{{/* What a Spark driver does in the namespace of its Broker: its executors, their configuration and scratch volumes, and the
-ConfigMap into which it writes its result. */}}
+{{/* Permissions of a Spark driver in the namespace of its Broker: for its executors, their configuration and scratch volumes,
+and the ConfigMap in which it publishes its result. */}}
 {{- define "delaymq.analyticsRules" -}}
 - apiGroups: [""]
   resources: [pods]
@@ -90,13 +90,13 @@ ConfigMap into which it writes its result. */}}
   verbs: [list, create, deletecollection]
 {{- end -}}
 
-{{/* In the operator's own namespace: the Lease of the active replica. */}}
+{{/* Permissions in the operator's own namespace: the Lease of the active replica. */}}
 {{- define "delaymq.ownRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [{{ include "delaymq.operatorName" . }}]
   verbs: [get, update]
-# A name cannot be demanded of what is yet to be made.
+# RBAC cannot restrict the creation of objects by name.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create]

@@ -1,1 +1,1 @@
-"""What tests of the chart share."""
+"""Shared helpers of the chart's tests."""

@@ -1,7 +1,7 @@
-"""What Prometheus sees of one healthy Broker `default/demo` and its operator, and of faults on top of that.
+"""Series in Prometheus of a healthy Broker `default/demo` and its operator, and changes of them by faults.
 
-The series are those of a real broker, which sends, delays and hands over messages, and of the operator's own metrics
-over the Broker `demo` of its reconciler's tests.
+The series are those of a real broker that stores and delivers messages, and the operator's metrics for the Broker
+`demo` of the reconciler's tests.
 """
 
 from __future__ import annotations
@@ -34,28 +34,30 @@ OPERATOR = {
     "namespace": OPERATOR_NAMESPACE, "pod": "delaymq-operator-0", "job": "delaymq-operator",
     "service": "delaymq-operator", "instance": "10.1.0.8:8080", "container": "operator", "endpoint": "http",
 }  # fmt: skip
-"""Labels that its ServiceMonitor gives to the operator's."""
+"""Labels that the chart's ServiceMonitor gives to the operator's series."""
 LATENESS = ("delaymq_delay_lateness_seconds_bucket", "delaymq_topic_delay_lateness_seconds_bucket")
 MACHINES: Mapping[str, Values] = {
     "delaymq_event_loop_lag_seconds": Values(0.002),
     "delaymq_disk_size_bytes": Values(10e9),
     "delaymq_disk_free_bytes": Values(6e9),
 }
-"""What tells of the machine that runs the tests: it may be loaded, and its disk full."""
+"""Values that replace those of the machine that runs the tests, which may be loaded or have a full disk."""
 
 Seen = dict[Series, Values]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """All series there are, and the names of those that there can be."""
+    """All existing series, and the names of all possible ones."""
 
     series: Seen
     families: frozenset[str]
 
     def with_series(self, name: str, values: Values | Callable[[Labels], Values], **labels: str) -> Scene:
-        """All series of this name with these labels have these values; one of a known family is made if there is
-        none."""
+        """Return a scene in which all series with this name and these labels have these values.
+
+        If there is none, one is created; its name must be known.
+        """
         assert name in self.families, f"nothing exposes {name}"
         chosen = [each for each in self.series if each[0] == name and labels.items() <= dict(each[1]).items()]
         if not chosen:
@@ -65,20 +67,20 @@ class Scene:
         return replace(self, series=self.series | changed)
 
     def without(self, target: Labels) -> Scene:
-        """Nothing of a target is scraped."""
+        """Return a scene in which a target is not scraped."""
         return replace(
             self, series={each: values for each, values in self.series.items() if not target.items() <= set(each[1])}
         )
 
     def with_operator(self, world: FakeWorld, *others: Mapping[str, object]) -> Scene:
-        """The operator manages this world."""
+        """Return a scene in which the operator manages this world."""
         text = operator_metrics(world, *others)
         brokers = self.without(OPERATOR)
         return Scene(brokers.series | scraped(text, OPERATOR, at_s=0.0), brokers.families | families_of(text))
 
 
 def healthy() -> Scene:
-    """A broker under load, and an operator that is content with it."""
+    """Return the scene of a broker under load, and an operator that observes no problem."""
     before, after = broker_metrics()
     now_s = time.time()
     seen = scraped(before, BROKER, at_s=now_s)
@@ -90,16 +92,16 @@ def healthy() -> Scene:
         series[each] = MACHINES.get(each[0], replace(values, growth=growth))
     for each in series:
         if each[0] in LATENESS:
-            # Each hand-over is on time, however late this machine is.
+            # Each delivery is on time, even if this machine was slow.
             whole = dict(each[1]) | {"le": "+Inf"}
             series[each] = series[each[0], frozenset(whole.items())]
     scene = Scene(series, frozenset(families_of(after))).with_operator(settled_broker())
-    # Something is always due in an hour.
+    # A message is always due in an hour.
     return scene.with_series("delaymq_delay_next_due_timestamp_seconds", Values(3_600.0, 60.0))
 
 
 def broker_metrics() -> tuple[str, str]:
-    """/metrics of a broker before and after the same work."""
+    """Return /metrics of a broker after some work, and after the same work again."""
     texts: list[str] = []
 
     async def scenario() -> None:
@@ -112,7 +114,7 @@ def broker_metrics() -> tuple[str, str]:
 
 
 async def work(name_server: str, read: Callable[[], Coroutine[Any, Any, str]], texts: list[str]) -> None:
-    """Twice: sends messages, with and without a delay, and reads the metrics when those that are due were consumed."""
+    """Send messages with and without a delay, and read the metrics when all due ones have been consumed; twice."""
     consumed: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def handle(message: ReceivedMessage) -> None:
@@ -139,7 +141,7 @@ async def scrape(port: int | None) -> str:
 
 
 def settled_broker(**spec: object) -> FakeWorld:
-    """A Broker that is as its spec says."""
+    """Return a Broker whose spec is in force."""
     world = FakeWorld()
     world.create(**spec)
     world.run()
@@ -147,7 +149,7 @@ def settled_broker(**spec: object) -> FakeWorld:
 
 
 class Active:
-    """An operator that has nothing to do."""
+    """An idle operator."""
 
     active = True
     served: Mapping[str, bool] = {"*": True}
@@ -157,7 +159,7 @@ class Active:
 
 
 def operator_metrics(world: FakeWorld, *others: Mapping[str, object]) -> str:
-    """/metrics of an operator that sees a world and `others` in addition."""
+    """Return /metrics of an operator that observes a world and the additional objects `others`."""
     cache = WatchCache(lambda kind, before, after: None)
     for (kind, _, _), body in world.kube.objects.items():
         cache.put(kind, body)

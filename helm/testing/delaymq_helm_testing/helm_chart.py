@@ -1,4 +1,4 @@
-"""The chart, and Helm to render it."""
+"""The chart's files, and Helm to render it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "helm/delaymq"
 TIMEOUT_S = 120.0
 KUBERNETES_VERSION = "1.34.0"
-"""What `helm template` takes the cluster for; the oldest that the chart accepts is in Chart.yaml."""
+"""Version that `helm template` assumes for the cluster; Chart.yaml states the oldest that the chart accepts."""
 
 Object = dict[str, Any]
 
 
 class HelmError(Exception):
-    """Helm refused; the text is what it printed."""
+    """Helm failed; the message is its output."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Helm:
     program: Path
 
     def run(self, *arguments: str) -> str:
-        """What it printed. HelmError when it fails."""
+        """Run Helm and return its output. HelmError if it fails."""
         done = subprocess.run(
             [str(self.program), *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
@@ -41,7 +41,7 @@ class Helm:
         return done.stdout
 
     def render(self, values: Mapping[str, Any] | None = None, *, namespace: str = "delaymq") -> list[Object]:
-        """The objects of a release `delaymq` with these values over the chart's own."""
+        """Return the objects of a release `delaymq` with these values in addition to the chart's defaults."""
         arguments = ["template", "delaymq", str(CHART), "-n", namespace, "--kube-version", KUBERNETES_VERSION]
         for key, value in (values or {}).items():
             arguments += ["--set-json", f"{key}={json.dumps(value)}"]
@@ -49,28 +49,28 @@ class Helm:
 
 
 def of_kind(objects: list[Object], kind: str) -> list[Object]:
-    """Those of one kind."""
+    """Return the objects of one kind."""
     return [found for found in objects if found["kind"] == kind]
 
 
 def only(objects: list[Object], kind: str) -> Object:
-    """The one of this kind."""
+    """Return the only object of this kind."""
     (found,) = of_kind(objects, kind)
     return found
 
 
 def chart_values() -> Object:
-    """values.yaml."""
+    """Return the contents of values.yaml."""
     return _mapping(yaml.safe_load((CHART / "values.yaml").read_text()))
 
 
 def chart_metadata() -> Object:
-    """Chart.yaml."""
+    """Return the contents of Chart.yaml."""
     return _mapping(yaml.safe_load((CHART / "Chart.yaml").read_text()))
 
 
 def alert_groups(namespace: str = "delaymq") -> list[Object]:
-    """The groups of a PrometheusRule with the chart's own values, as a release in this namespace has them."""
+    """Return the groups of the PrometheusRule of a release in this namespace with the chart's default values."""
     text = (CHART / "alerts/alerts.yaml").read_text()
     text = text.replace("LATENESS_SECONDS", str(chart_values()["metrics"]["prometheusRule"]["latenessSeconds"]))
     groups = yaml.safe_load(text.replace("OPERATOR_NAMESPACE", namespace))
@@ -79,18 +79,17 @@ def alert_groups(namespace: str = "delaymq") -> list[Object]:
 
 
 def alert_rules() -> list[Object]:
-    """The alerts, from all groups."""
+    """Return the alerts of all groups."""
     return [rule for group in alert_groups() for rule in group["rules"]]
 
 
 def project_of(distribution: str) -> Object:
-    """The table `project` of a distribution's pyproject.toml."""
+    """Return the table `project` of a distribution's pyproject.toml."""
     return _mapping(tomllib.loads((ROOT / distribution / "pyproject.toml").read_text())["project"])
 
 
 def pins_of(name: str) -> dict[str, list[str]]:
-    """requirements/NAME.txt: versions by name of the distribution, with the Python that each is for where there are
-    several."""
+    """Return the versions in requirements/NAME.txt by distribution, with their Python version if there are several."""
     lines = (ROOT / f"requirements/{name}.txt").read_text().splitlines()
     found: dict[str, list[str]] = {}
     for line in lines:
@@ -101,13 +100,13 @@ def pins_of(name: str) -> dict[str, list[str]]:
 
 
 def wanted_of(name: str) -> set[str]:
-    """requirements/NAME.in: names of distributions."""
+    """Return the names of the distributions in requirements/NAME.in."""
     lines = (ROOT / f"requirements/{name}.in").read_text().splitlines()
     return {line.strip() for line in lines if line.strip() and not line.startswith("#")}
 
 
 def paths_of(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted paths of all mappings' keys in a tree."""
+    """Yield the dotted paths of all keys in a tree of mappings."""
     for key, value in tree.items():
         yield f"{prefix}{key}"
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Prometheus' own tool for tests of rules, and series as Prometheus would store what it scrapes."""
+"""promtool, which tests Prometheus rules, and series as Prometheus would store them after a scrape."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FIRING = 'ALERTS{alertstate="firing"}'
 
 Labels = Mapping[str, str]
 Series = tuple[str, frozenset[tuple[str, str]]]
-"""A metric's name and its labels."""
+"""Name and labels of a metric."""
 
 
 def find_promtool() -> Path:
-    """promtool of this machine, or of Debian's package, unpacked into the cache. HarnessError when there is none."""
+    """Return promtool from the PATH, or from Debian's package, unpacked into the cache. HarnessError without either."""
     installed = shutil.which("promtool")
     if installed is not None:
         return Path(installed)
@@ -34,7 +34,7 @@ def find_promtool() -> Path:
 
 @dataclass(frozen=True)
 class Values:
-    """Of one series: where it begins and by how much it grows each minute."""
+    """Values of one series: the first one, and the growth per minute."""
 
     first: float
     growth: float = 0.0
@@ -45,7 +45,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Promtool:
-    """The command."""
+    """The command promtool."""
 
     program: Path
 
@@ -81,15 +81,15 @@ class Promtool:
 
 
 def series_text(series: Series) -> str:
-    """As PromQL writes it."""
+    """Return the series in PromQL notation."""
     name, labels = series
     return f"{name}{{{', '.join(f'{key}={json.dumps(value)}' for key, value in sorted(labels))}}}"
 
 
 def scraped(text: str, target: Labels, *, at_s: float) -> dict[Series, Values]:
-    """An exposition as Prometheus stores it: a label that the target has too becomes `exported_…`.
+    """Return an exposition as Prometheus stores it: a label that the target has as well becomes `exported_…`.
 
-    promtool's clock begins at 0, so points in time count from the scrape.
+    promtool's clock starts at 0, so timestamps are relative to the scrape.
     """
     found = {}
     for family in text_string_to_metric_families(text):
@@ -101,7 +101,7 @@ def scraped(text: str, target: Labels, *, at_s: float) -> dict[Series, Values]:
 
 
 def families_of(text: str) -> set[str]:
-    """Names of series that an exposition has, or would have if something had been counted."""
+    """Return the names of series in an exposition, including those that appear with the first count."""
     found = set()
     for family in text_string_to_metric_families(text):
         found |= {family.name, f"{family.name}_total"} | {sample.name for sample in family.samples}
