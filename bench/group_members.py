@@ -75,7 +75,7 @@ class FanOut:
         ask_ms = self.ask_s * 1000 / max(self.asked, 1)
         print(
             f"{what}: {sum(turns_s) * 1000:.0f} ms in total, {max(turns_s) * 1000:.2f} ms at most; {self.told}"
-            f" notifications, at most {max(self.tell_s) * 1000:.1f} ms a tick; {self.asked} queries, {ask_ms:.3f} ms each"
+            f" notifications, up to {max(self.tell_s) * 1000:.1f} ms a tick; {self.asked} queries, {ask_ms:.3f} ms each"
         )
         self.told = self.asked = 0
         self.ask_s = 0.0

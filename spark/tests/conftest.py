@@ -16,16 +16,16 @@ JAVA_VERSION = 17
 
 
 def why_no_java() -> str | None:
-    """A sentence when no Java is here that Spark runs on."""
+    """Return why Spark cannot run for lack of a suitable Java, or None."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
     advice = f"install Java {JAVA_VERSION} (on Debian: apt-get install openjdk-{JAVA_VERSION}-jre-headless)"
     if java is None or not os.access(java, os.X_OK):
-        return f"Spark needs Java, and there is none: {advice}"
+        return f"Spark requires Java, which was not found: {advice}"
     said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
     version = re.search(r'version "(\d+)', said)
     if version is None or int(version[1]) < JAVA_VERSION:
-        return f"Spark needs Java {JAVA_VERSION} or newer, and {java} is not: {advice}"
+        return f"Spark requires Java {JAVA_VERSION} or newer, but {java} is older: {advice}"
     return None
 
 
@@ -46,7 +46,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.driver.memory", "1g")
-        # Small data: most of the time would go into compiling plans that run once.
+        # With small data, most of the time would be spent on compiling plans that run once.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")

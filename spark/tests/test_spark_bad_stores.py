@@ -33,7 +33,7 @@ def segment_of(work: Workload, number: int) -> Path:
 
 
 def analyse(work: Workload, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, Any], str]:
-    """Exit code, summary and standard error."""
+    """Return exit code, summary and standard error."""
     arguments = ["traffic", "--store", str(work.path), "--as-of", str(work.now_ms), "--json", *more]
     code = run(arguments)
     told = capsys.readouterr()
@@ -41,7 +41,7 @@ def analyse(work: Workload, capsys: pytest.CaptureFixture[str], *more: str) -> t
 
 
 def truncate(work: Workload) -> tuple[Path, int]:
-    """A whole file's second half is gone."""
+    """Remove the second half of a complete file."""
     file = segment_of(work, 1)
     os.truncate(file, 8_000)
     inside = [each for each in work.records if each.segment == int(file.name)]
@@ -49,7 +49,7 @@ def truncate(work: Workload) -> tuple[Path, int]:
 
 
 def tear(work: Workload) -> tuple[Path, int]:
-    """Ones over three records in the middle of a file."""
+    """Overwrite three records in the middle of a file."""
     victims = [each for each in work.records if each.segment == int(segment_of(work, 1).name)][5:8]
     with open(segment_of(work, 1), "r+b") as log:
         log.seek(victims[0].physical_offset - victims[0].segment)
@@ -58,7 +58,7 @@ def tear(work: Workload) -> tuple[Path, int]:
 
 
 def put_directory_in_its_place(work: Workload) -> tuple[Path, int]:
-    """Unreadable for every user."""
+    """Replace a file by a directory, which no user can read as a file."""
     file = segment_of(work, 1)
     file.unlink()
     file.mkdir()
@@ -66,35 +66,35 @@ def put_directory_in_its_place(work: Workload) -> tuple[Path, int]:
 
 
 def delete(work: Workload) -> tuple[Path, int]:
-    """A file in the middle is missing."""
+    """Delete a file in the middle."""
     file = segment_of(work, 1)
     file.unlink()
     return file, sum(each.segment == int(file.name) for each in work.records)
 
 
 def put_foreign_file_beside(work: Workload) -> tuple[Path, int]:
-    """A user kept notes."""
+    """Add a user's own file to the folder of the log."""
     file = work.path / "commitlog/notes.txt"
     file.write_text("not a segment")
     return file, 0
 
 
 def claim_newer_format(work: Workload) -> tuple[Path, int]:
-    """As a later version would write it."""
+    """Write the format version of a later release."""
     file = work.path / "delaymq/state.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "formatVersion": 2, "minimumReader": 2}))
     return file, 0
 
 
 def leave_a_restore_half_done(work: Workload) -> tuple[Path, int]:
-    """As `delaymq store restore` leaves it when it is killed."""
+    """Leave the store in the state of a killed `delaymq store restore`."""
     file = work.path / "delaymq/state.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "unfinished": "an unfinished restore"}))
     return file, 0
 
 
 def garble_offsets(work: Workload) -> tuple[Path, int]:
-    """A table in the log's folder, without a backup."""
+    """Damage a table that has no backup."""
     file = work.path / "config/consumerOffset.json"
     file.with_name("consumerOffset.json.bak").unlink(missing_ok=True)
     file.write_text("{offsetTable")

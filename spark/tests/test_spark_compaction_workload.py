@@ -46,7 +46,7 @@ def work(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def rows(
     request: pytest.FixtureRequest, work: Workload, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Any]]:
-    """What compaction.parquet has."""
+    """Rows of compaction.parquet."""
     out = tmp_path_factory.mktemp("out")
     run_stages(plain_messages(work.path), positions_of(work), options_of(work), cluster=request.param, out=out)
     return table(out, "compaction")

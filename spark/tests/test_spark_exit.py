@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def published(server: FakeApiServer) -> dict[str, Any]:
-    """The last status.json."""
+    """Return the last status.json."""
     found: dict[str, Any] = json.loads(server.requests[-1].patch["data"]["status.json"])
     return found
 
@@ -224,7 +224,7 @@ def test_sigterm_within_a_finaliser_is_raised_outside_and_not_printed(capsys: py
 
 
 def command(store: Path, **environment: str) -> subprocess.Popen[str]:
-    """The command as its own process."""
+    """Start the command as a separate process."""
     arguments = [sys.executable, "-m", "delaymq_spark.cli", "traffic", "--store", str(store), "--memory", "512m"]
     given = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "JAVA"))}
     return subprocess.Popen(

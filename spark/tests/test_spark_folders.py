@@ -66,7 +66,7 @@ def test_output_folder_is_absolute_with_links_resolved(tmp_path: Path, monkeypat
     (tmp_path / "real" / "deep").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real" / "deep")
     monkeypatch.chdir(tmp_path)
-    # Spark would drop `link/..` without a look at what link is.
+    # Spark would remove `link/..` without resolving the link.
     assert output_folder("link/../report") == tmp_path / "real" / "report"
     assert output_folder(f"file://{tmp_path}/a%20b") == tmp_path / "a b"
     assert output_folder("./a:b") == tmp_path / "a:b"

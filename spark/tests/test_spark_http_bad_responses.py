@@ -76,7 +76,7 @@ def test_slowly_sent_bytes_end_in_a_timeout(broker: FakeBroker, monkeypatch: pyt
         handler.send_header("Content-Length", str(int(last) + 1 - int(first)))
         handler.end_headers()
         handler.close_connection = True
-        # It comes to an end of itself, though late: what is tested may fail, but not hang.
+        # The response ends eventually, so that a defect fails the test instead of hanging it.
         for _ in range(200):
             handler.wfile.write(b"x")
             if over.wait(0.05):

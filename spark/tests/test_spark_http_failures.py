@@ -46,7 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Clock:
-    """Time that only pauses make pass: a slow machine costs no patience."""
+    """Time that only pauses advance, so that a slow machine does not exhaust the patience."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -70,7 +70,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is waited for in real time."""
+    """A short patience, in real time."""
     monkeypatch.setattr(broker_client, "time", time)
     monkeypatch.setattr(store_patience, "time", time)
     monkeypatch.setattr(store_patience, "RESPONSE_TIMEOUT_S", 10_000)
@@ -221,7 +221,7 @@ def test_server_that_never_responds_times_out(broker: FakeBroker, short_patience
 
 
 def begins(handler: Handler) -> None:
-    """The beginning of an answer, and no more of it while the connection is open."""
+    """Send the beginning of a response, and nothing more while the connection is open."""
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
     handler.end_headers()

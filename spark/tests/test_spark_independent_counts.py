@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 pytestmark = pytest.mark.core
 
-# broker_image/tests/golden/README.md
+# Documented in broker_image/tests/golden/README.md.
 GOLDEN_RECORDS, GOLDEN_LOG_END, GOLDEN_BLANK = 107, 31_699, 1_843
 GOLDEN_LEVELS = {1: 6, 5: 2, 18: 4}
 MAKERS: dict[str, Callable[[Path], Path]] = {
@@ -51,7 +51,7 @@ def messages(spark: SparkSession, store: Path, *columns: str) -> DataFrame:
 
 
 def counts_of_inspect(counted: Inspection) -> Counter[tuple[str, str]]:
-    """Records by topic and the data source's kind."""
+    """Return the number of records by topic and by the data source's kind."""
     ours = {"delivered copy": "delivered", "dead letter": "dead_letter", "mark": "system", "filler": "system"}
     found: Counter[tuple[str, str]] = Counter()
     for topic, kinds in counted.topics.items():
@@ -105,7 +105,7 @@ def test_store_of_the_real_broker_matches_its_description(
     assert max(row.physical_offset + row["size"] for row in rows) == GOLDEN_LOG_END
     delayed = [row for row in rows if row.kind == "delayed"]
     levels = Counter(row.delay_level for row in delayed)
-    # The broker's own scheduler sends rejected messages back through levels 3 and up: those are no producer's.
+    # Rejected messages also pass through the schedule topic, in levels 3 and above; producers did not send those.
     assert {level: levels[level] for level in GOLDEN_LEVELS} == GOLDEN_LEVELS
     assert all(row.queue_id == row.delay_level - 1 for row in delayed)
     ends: Counter[tuple[str, int]] = Counter()
@@ -130,7 +130,7 @@ def test_each_message_confirmed_by_the_real_broker_is_at_the_confirmed_offset(
         ):
             row = at[int(place[-16:], 16)]
             assert row.unique_key == message_id
-            # Of a delayed message the broker confirms the queue that it was sent to, and the place that it waits at.
+            # For a delayed message, the broker confirms the real topic's queue, and the delayed record's offset.
             queue_id = row.real_queue_id if row.kind == "delayed" else row.queue_id
             assert (queue_id, row.queue_offset) == (line["queueId"], line["queueOffset"] + number)
             confirmed[row.topic] += 1

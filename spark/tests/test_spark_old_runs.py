@@ -14,7 +14,7 @@ pytestmark = pytest.mark.core
 
 
 def run_of(folder: Path, name: str, written_s: int, *, file: str = "summary.json") -> Path:
-    """The results of a run, written at a time."""
+    """Write the results of a run with a modification time."""
     run = folder / name
     (run / "traffic.parquet").mkdir(parents=True)
     (run / "traffic.parquet" / "part-00000.parquet").write_bytes(b"x")
@@ -30,7 +30,7 @@ def names(folder: Path) -> set[str]:
 def test_newest_runs_of_a_group_are_kept(tmp_path: Path) -> None:
     for number in (3, 1, 4, 2):
         run_of(tmp_path, f"orders-analytics-0-{number}", number)
-    # A clock that went back: the run that has just ended is the newest nevertheless.
+    # Even if the clock was set back, the run that has just ended is the newest.
     out = run_of(tmp_path, "orders-analytics-0-d1f", 0)
     removed = remove_old_runs(out, 3)
     assert [path.name for path in removed] == ["orders-analytics-0-2", "orders-analytics-0-1"]

@@ -16,7 +16,7 @@ COUNT = 40
 
 
 def blocks(page: str, language: str) -> str:
-    """The page's blocks of a language, in order."""
+    """Return the page's code blocks in a language, in order."""
     return "".join(re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE))
 
 

@@ -27,7 +27,7 @@ def sums(segment: int, *, dead: int, live: int) -> list[Sum]:
 
 
 def store_with_a_pinned_origin(path: Path) -> Workload:
-    """A delayed record that was delivered stays in a live segment; its copy is in a dead one."""
+    """Write a store in which a delivered record is in a live segment, and its copy in a dead one."""
     work = Workload(path)
     origin = work.delay(1, "Later", 0)
     while work.records[-1].physical_offset < 14_000:

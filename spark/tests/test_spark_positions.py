@@ -74,12 +74,12 @@ def test_folder_without_a_store_is_reported(tmp_path: Path) -> None:
 
 
 def records_of(store: Path, topic: str) -> list[int]:
-    """Physical offsets."""
+    """Return the physical offsets of a topic's records."""
     return [each.physical_offset for each in StoreReader(store).records() if each.topic == topic]
 
 
 def delete_as_rocketmq_does(store: Path, topic: str) -> None:
-    """The topic's configuration goes, and its queues; its records stay."""
+    """Delete the topic's configuration and queues, but not its records."""
     table = store / "config" / "topics.json"
     content = parse_table(table.read_bytes())
     del content["topicConfigTable"][topic]

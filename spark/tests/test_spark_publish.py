@@ -108,7 +108,7 @@ def test_malformed_token_is_not_shown(tmp_path: Path, token: str) -> None:
 
 
 def noise(count: int) -> str:
-    """Text that gzip makes about three quarters of."""
+    """Return random text, which gzip compresses only moderately."""
     return random.Random(1).randbytes(count // 2).hex()
 
 

@@ -14,7 +14,7 @@ from delaymq_spark_testing.running_broker import running_broker, write_store
 from pyspark.sql import SparkSession
 
 COUNT = 900
-# Of the first message, see write_store.
+# Store time of the first message, see write_store.
 FIRST_STORED_MS = 1_700_000_000_000
 TWO_HOURS_MS = 7_200_000
 LEVELS = "3s 9s"
@@ -67,7 +67,7 @@ def test_unreachable_broker_is_reported_in_one_sentence(
 
 
 def _without_files(section: Any) -> Any:
-    """A broker says how much of its last segment can be read, the folder how large the file is."""
+    """Remove `fileBytes`: for the last segment, a broker states the readable size, and the folder the file size."""
     if isinstance(section, dict):
         return {name: _without_files(value) for name, value in section.items() if name != "fileBytes"}
     return [_without_files(each) for each in section] if isinstance(section, list) else section

@@ -22,7 +22,7 @@ VOID = {"meta", "path", "use", "rect", "line", "br"}
 
 
 class Checked(HTMLParser):
-    """Whether each tag is closed where it should be."""
+    """Parsed page, with its text and the tags that are not closed correctly."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Checked(HTMLParser):
 
 
 def drawn(summary: dict[str, object]) -> tuple[str, str]:
-    """The page and its text."""
+    """Return the page and its text."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         page = render(summary)

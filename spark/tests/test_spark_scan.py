@@ -75,7 +75,7 @@ def messages(draw: st.DrawFn) -> dict[str, object]:
 
 
 def write_log(path: Path, parts: list[dict[str, Any]], base: int = 0) -> list[Path]:
-    """A log of these messages in files of SEGMENT_BYTES; the files."""
+    """Write a log of these messages in files of SEGMENT_BYTES; return the files."""
     folder = path / "commitlog"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -110,7 +110,7 @@ def assert_same_as_reader(path: Path, split_bytes: int = 1 << 27) -> int:
     for row, wanted in zip(rows, expected, strict=True):
         assert row == wanted
     damage, (end, torn) = reader_damage(path)
-    # Where a file was cut the reader names the file that should begin there.
+    # Where a file was truncated, the reader names the file that should start there.
     expected_places = sorted((int(Path(file).name) + position, lost) for file, position, lost in damage)
     assert sorted((each.offset, each.lost_bytes) for each in told if not each.at_end) == expected_places
     assert all(each.offset == int(Path(each.file).name) + each.position for each in told)
@@ -144,7 +144,7 @@ def test_segment_is_split_only_at_records_named_by_a_queue(golden: Path) -> None
 def test_rows_of_arbitrary_records_equal_those_of_the_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[dict[str, Any]], base: int
 ) -> None:
-    # Small stripes and windows, so that a log of a test has many.
+    # Small stripes and windows, so that even a small log has many.
     monkeypatch.setattr(frames, "STRIPE_BYTES", 512)
     monkeypatch.setattr(walk, "WINDOW_BYTES", 8192)
     write_log(tmp_path, parts, base)
@@ -154,7 +154,7 @@ def test_rows_of_arbitrary_records_equal_those_of_the_reader(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 32), manner=st.sampled_from(["zeros", "noise", "flip", "cut", "page"]))
 @example(seed=43739, manner="cut")
-@example(seed=2509225, manner="cut")  # the last file has three bytes, the one before ends within a record
+@example(seed=2509225, manner="cut")  # the last file has three bytes, and the previous one ends within a record
 def test_rows_and_skipped_parts_of_damaged_logs_equal_those_of_the_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, manner: str
 ) -> None:
@@ -172,7 +172,7 @@ def test_rows_and_skipped_parts_of_damaged_logs_equal_those_of_the_reader(
 
 
 def wounded(data: bytearray, source: random.Random, manner: str) -> bytearray:
-    """`data` with one place damaged, mostly where something was written."""
+    """Return `data` with one damaged place, mostly where a record was written."""
     at = source.randrange(len(data) if source.random() < 0.2 else max(1, len(data.rstrip(b"\0"))))
     length = min(source.choice([1, 40, 3000]), len(data) - at)
     if manner == "zeros":
@@ -207,7 +207,7 @@ def test_body_that_contains_valid_records_gives_one_row(tmp_path: Path, monkeypa
         )
     write_log(tmp_path, [_message(bytes(body)), outer, outer])
     assert assert_same_as_reader(tmp_path) == 3
-    # Also where a part of the log would begin within that body: no queue names what stands there.
+    # No part starts within that body either: no queue refers to the records in it.
     assert len(plan(str(tmp_path), 4096).parts) == 1
 
 

@@ -174,7 +174,7 @@ def test_format_is_available_without_registration(golden: Path) -> None:
         ".config('spark.driver.host', '127.0.0.1').config('spark.driver.memory', '512m').getOrCreate()\n"
         f"print(spark.read.format('rocketmq_store').option('path', {str(golden)!r}).load().count())\n"
     )
-    # Else Spark takes whatever python3 is on the path.
+    # Otherwise Spark uses the python3 on the PATH.
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=False, env=environment

@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 def write_segment(path: Path, records: Iterator[tuple[bytes, bytes, bytes]], log_bytes: int) -> Path:
-    """One segment with records of these topics, bodies and properties, until it has `log_bytes`."""
+    """Write one segment of `log_bytes` with records of these topics, bodies and properties."""
     data = bytearray()
     for number in count():
         if len(data) >= log_bytes:
@@ -51,7 +51,7 @@ def read(path: Path, columns: str) -> Iterator[pa.RecordBatch]:
 
 
 def peak_bytes(path: Path, columns: str) -> tuple[int, int]:
-    """The peak memory of reading everything, in Python, numpy and Arrow; and the rows."""
+    """Return the peak memory of a complete read in Python, NumPy and Arrow, and the number of rows."""
     rows, arrow = 0, 0
     before = pa.total_allocated_bytes()
     tracemalloc.start()

@@ -22,14 +22,14 @@ core = pytest.mark.core
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its path has what a URI would escape."""
+    """Store whose path contains characters that a URI would escape."""
     path = tmp_path_factory.mktemp("tables") / "a b%20c"
     write_store(path, COUNT)
     return path
 
 
 def statement(**options: str) -> dict[str, str]:
-    """What Spark hands over for `CREATE TABLE … USING rocketmq_store OPTIONS (…) TBLPROPERTIES ('purpose'='audit')`."""
+    """Return the options that Spark passes for a CREATE TABLE with OPTIONS and `TBLPROPERTIES ('purpose'='audit')`."""
     given = {**options, **{f"option.{name}": value for name, value in options.items() if name != "path"}}
     return {**given, "owner": "root", "provider": "rocketmq_store", "purpose": "audit", "comment": "mine"}
 
@@ -140,7 +140,7 @@ def test_registration_sets_the_python_interpreter_that_has_this_package(
 
 
 class Context:
-    """A SparkContext as far as `register` looks."""
+    """The part of a SparkContext that `register` uses."""
 
     def __init__(self, master: str, **conf: str) -> None:
         self.master, self.pythonExec, self._conf = master, "python3", conf
@@ -150,7 +150,7 @@ class Context:
 
 
 class Session:
-    """A session that takes any data source."""
+    """A session that accepts any data source."""
 
     def __init__(self, context: Context) -> None:
         self.sparkContext = context

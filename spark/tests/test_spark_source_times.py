@@ -34,7 +34,7 @@ SEGMENT_BYTES = 65_536
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Half an hour between two messages, some forty hours in each segment; no clock goes back."""
+    """Store with half an hour between two messages and about forty hours in each segment; no clock is set back."""
     path = tmp_path_factory.mktemp("times") / "store"
     options = StoreOptions(commit_log_file_bytes=SEGMENT_BYTES, consume_queue_file_bytes=4000, index_enable=False)
     clock = itertools.count(BEGIN_MS, HOUR_MS // 2)
@@ -55,7 +55,7 @@ def times_of(store: Path) -> list[int]:
 
 
 def read_times(source: RocketMqStoreSource, *filters: Filter) -> tuple[list[int], list[int]]:
-    """Store times of the rows in ms, and the segments that were read for them."""
+    """Return the store times of the rows in ms, and the segments that were read for them."""
     reader = source.reader(source.schema())
     if filters:
         assert list(reader.pushFilters(list(filters))) == []
@@ -96,7 +96,7 @@ def test_pushed_down_time_filters_exclude_segments(store: Path) -> None:
 
 
 def test_damage_behind_the_time_range_does_not_count_as_the_log_end(store: Path, tmp_path: Path) -> None:
-    """The last segment that is read ends with damage, and the ones behind it are omitted."""
+    """The last segment to be read ends with damage, and the segments after it are omitted."""
     copy = shutil.copytree(store, tmp_path / "copy")
     segments = sorted((copy / "commitlog").iterdir())
     data = bytearray(segments[1].read_bytes())
@@ -119,7 +119,7 @@ def first_times(store: Path) -> list[int]:
 
 
 class Times(FirstTimes):
-    """Known without files."""
+    """Store times that are known without files."""
 
     def __init__(self, *times: int | None) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ def test_margin_of_one_hour_applies_to_both_ends() -> None:
 
 def test_segments_are_kept_when_a_clock_was_set_back() -> None:
     day = 24 * M
-    # The second segment begins a day late: the clock was wrong at its beginning, and right at its end.
+    # The second segment starts a day late: the clock was wrong at its beginning, and correct at its end.
     assert out(0, day + 5 * M, 6 * M, from_ms=day) == []
     assert out(0, day + 5 * M, 6 * M, until_ms=7 * M) == []
 
@@ -165,7 +165,7 @@ def test_read_without_a_time_range_opens_no_segment_for_its_times(store: Path, m
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often a reader of segments gave up."""
+    """Positions at which a reader of segments gave up."""
     gave_up: list[int] = []
     monkeypatch.setattr(remote, "READ_PATIENCE_S", 0.2)
     look = remote.RemoteSegmentFile.read_into

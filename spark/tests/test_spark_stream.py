@@ -28,7 +28,7 @@ SEGMENT_BYTES = 65_536
 
 
 class Broker:
-    """A store that takes numbered messages, and may be killed."""
+    """A store that accepts numbered messages, and can lose power."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +57,7 @@ class Broker:
             pass
 
     def lose_power(self, kept: int) -> None:
-        """Only the first `kept` messages reached the disk; the broker starts again."""
+        """Keep only the first `kept` messages, as if only they had reached the disk, and restart the broker."""
         self.store.abandon()
         for file in sorted((self.path / "commitlog").iterdir()):
             cut = min(max(self.offsets[kept] - int(file.name), 0), SEGMENT_BYTES)
@@ -74,7 +74,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def reader_of(broker: Broker, columns: str = "physical_offset", **options: str) -> StoreStreamReader:
-    """A reader as Spark makes it at each start of a stream."""
+    """Return a reader like the one that Spark creates at each start of a stream."""
     source = RocketMqStoreSource({"path": str(broker.path), "columns": columns, "splitBytes": "16k", **options})
     return source.streamReader(source.schema())
 
@@ -86,7 +86,7 @@ def offsets_between(reader: StoreStreamReader, start: dict[str, int], end: dict[
 
 
 def follow(reader: StoreStreamReader, at: dict[str, int]) -> tuple[list[list[int]], dict[str, int]]:
-    """What the batches up to the log's end have, as Spark would ask for them."""
+    """Return the contents of the batches up to the end of the log, requested as Spark does, and the last offset."""
     found, limit = [], reader.getDefaultReadLimit()
     while (end := reader.latestOffset(at, limit)) != at:
         found.append(offsets_between(reader, at, end))
@@ -218,7 +218,7 @@ def damage_first(broker: Broker) -> None:
 
 
 def make_unreadable(broker: Broker) -> None:
-    """A folder is in the file's place."""
+    """Replace a file by a folder."""
     file = sorted((broker.path / "commitlog").iterdir())[1]
     file.unlink()
     file.mkdir()
@@ -304,7 +304,7 @@ def test_spark_stops_and_resumes_with_a_limit_and_reads_each_message_once(
         )
 
     def run(*counts: int) -> list[int]:
-        """Batches with rows after each of these sends."""
+        """Return the number of batches with rows after each of these sends."""
         query, batches = begun(start), []
         try:
             for count in counts:

@@ -17,7 +17,7 @@ KEYS = ["by", "name", "number"]
 
 
 def spread(values: np.ndarray, name: str | None = None) -> pa.Table:
-    """POINTS of one group."""
+    """Return the POINTS of one group."""
     count = len(values)
     columns = {
         "by": pa.repeat("topic", count), "name": pa.array([name] * count, pa.string()),
@@ -27,7 +27,7 @@ def spread(values: np.ndarray, name: str | None = None) -> pa.Table:
 
 
 def figures(points: pa.Table, name: str | None = None) -> list[int]:
-    """p50, p90 and p99 of a group."""
+    """Return p50, p90 and p99 of a group."""
     row = {**dict.fromkeys(delay.FATES.schema.names, 0), "by": "topic", "name": name, "number": None, "max_ms": 1}
     found = delay.lateness(pa.Table.from_pylist([row], schema=delay.FATES.schema), points).to_pylist()[0]
     return [found[f"p{percent}_ms"] for percent in delay.PERCENTS]
@@ -44,7 +44,7 @@ def test_percentiles_of_many_values_deviate_by_at_most_one_rank_in_ten_thousand(
     chance = np.random.default_rng(3)
     parts = [(chance.lognormal(6, 3, 60_000) * 7).astype(np.int64) for _ in range(5)]
     kept = [thinned(spread(part, name), KEYS, "lateness_ms", "delivered") for part in parts for name in ("a", None)]
-    # Two groups that must not run into each other.
+    # Two groups that must not be mixed.
     assert all(each.num_rows <= MAX_POINTS + 1 for each in kept)
     values = np.sort(np.concatenate(parts))
     for name in ("a", None):

@@ -1,1 +1,1 @@
-"""What tests of the analytics share; not part of the distribution."""
+"""Shared helpers of the analytics' tests; not part of the distribution."""

@@ -1,4 +1,4 @@
-"""A store with a past: old segments deleted, damage filled, a topic recreated, checks that continued."""
+"""An old store: deleted segments, repaired damage, a recreated topic, transaction checks that have progressed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ REASONS = {
     "filler", "delivered", "withdrawn", "transaction_settled", "mark_obsolete", "topic_deleted", "consumed",
     "superseded", "expired", "pending", "lost", "half_pending", "operation_needed", "mark_needed", "unread", "retained",
 }  # fmt: skip
-"""All that a record of it can be."""
+"""All reasons that a record can have."""
 
 
 def aged_workload(path: Path, *, seed: int = 1) -> Workload:
-    """Every reason there is, each in several ways. `State` is the keyed topic; as of `now_ms`, retention 72 h.
+    """Write a store with every reason in several variants. `State` is the keyed topic; as of `now_ms`, retention 72 h.
 
-    In order: a past whose segments are deleted; what refers to it; what expires; what does not.
+    In order: records whose segments are deleted, records that refer to them, expired records, unexpired records.
     """
     life = _Life(Workload(path), random.Random(seed))
     delays, halves = life.past_that_goes()
@@ -38,7 +38,7 @@ def aged_workload(path: Path, *, seed: int = 1) -> Workload:
 
 
 class _Life:
-    """The parts of the store's life; each leaves the reasons of what it wrote right, except for the noise's."""
+    """Phases of the store's life; each sets the reasons of its records, except for those of the noise."""
 
     def __init__(self, work: Workload, chance: random.Random) -> None:
         self.work = work
@@ -46,7 +46,7 @@ class _Life:
         self._noise: list[Written] = []
 
     def past_that_goes(self) -> tuple[list[Written], list[Written]]:
-        """Of these delays and half messages no trace stays but what names them."""
+        """Write delays and half messages whose segments are then deleted; only records that name them remain."""
         work = self.work
         delays = [work.delay(level, "Later", 0) for level in (2, 5, 5)]
         halves = [work.half("Money", 0) for _ in range(3)]
@@ -60,7 +60,7 @@ class _Life:
         return delays, halves
 
     def ends_of_what_is_gone(self, delays: list[Written], halves: list[Written]) -> None:
-        """Level 2 has no record any more, level 5 only younger ones: neither mark is needed."""
+        """Settle the deleted records. Level 2 has no records left, level 5 only newer ones: no mark is needed."""
         work = self.work
         for entry in delays[:2]:
             work.drop(entry).reason = "mark_obsolete"
@@ -73,7 +73,7 @@ class _Life:
         self._later()
 
     def topic_made_anew_and_keys(self) -> None:
-        """Messages of a topic that was deleted, and of the one that has its name now; keys that come again."""
+        """Write messages of a deleted topic and of a new topic with the same name, and repeated keys."""
         work = self.work
         deleted = [work.send("Gone", queue_id, "topic_deleted") for queue_id in (0, 1, 0)]
         work.delete_topic("Gone")
@@ -85,7 +85,7 @@ class _Life:
         self._later()
 
     def delays_and_what_came_of_them(self) -> None:
-        """Dropped, dead, lost, aimed at a half topic, handed over twice."""
+        """Write delays that are dropped, dead, lost, intended for the half topic, or delivered twice."""
         work = self.work
         work.drop(work.delay(5, "Later", 0))
         work.dead_letter(work.delay(5, "Later", 0)).reason = "expired"
@@ -97,7 +97,7 @@ class _Life:
             work.deliver(twice).reason = "expired"
 
     def damage(self) -> None:
-        """Holes that a start fills: within a topic, and at a queue's only records."""
+        """Damage records, within a topic and all records of a queue; recovery fills the gaps."""
         work = self.work
         holes = [self._noise.pop(), work.send("Kept", 3, "retained"), work.send("Kept", 3, "retained")]
         self._later()
@@ -105,7 +105,7 @@ class _Life:
             work.damage(hole)
 
     def check_backs(self) -> None:
-        """Half messages: settled by the check-back's progress, by an op record, and not; then op records the same."""
+        """Write half messages, settled by the progress of checks, by an op record, or not; and op records likewise."""
         work = self.work
         passed = [work.half("Money", 0) for _ in range(2)]
         for half in passed:
@@ -122,7 +122,7 @@ class _Life:
         self._later()
 
     def coming_of_age(self) -> None:
-        """What has come of age expires; the newest do not. Delays, marks, halves never do."""
+        """Let old records expire, but not the newest ones. Delays, marks and half messages never expire."""
         work = self.work
         work.append("%RETRY%shop", 0, "expired", body=b"r", reconsume_times=2)
         work.append("%DLQ%shop", 0, "expired", body=b"r", reconsume_times=16)
@@ -137,7 +137,7 @@ class _Life:
         work.send("Kept", 0, "retained")
 
     def consumption(self, read_to: int) -> None:
-        """A group has read the noise up to `read_to`; of the rest what is old expires."""
+        """Let a group read the noise up to `read_to`; old records of the rest expire."""
         expired_before_ms = self.work.now_ms - RETENTION_HOURS * HOUR_MS
         for record in self._noise:
             if record.queue_offset < read_to:
@@ -148,7 +148,7 @@ class _Life:
         self.work.consume("TOOLS_CONSUMER", "Kept", 0, 1)
 
     def _later(self, records: int = 6) -> None:
-        """Other messages in between, so that segments hold mixtures."""
+        """Write other messages in between, so that segments contain a mixture, and advance the time."""
         chance = self._chance
         self._noise.extend(self.work.send("Noise", 0, "unread", bytes(chance.randrange(600))) for _ in range(records))
         self.work.now_ms += chance.randrange(1, 5_000)

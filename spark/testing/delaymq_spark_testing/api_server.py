@@ -1,4 +1,4 @@
-"""An API server of one request: it returns a scripted response, over TLS, and records the request."""
+"""An API server with a single endpoint: it records each request and returns a scripted response over TLS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN = "eyJhbGciOi.test.token"
 
 @dataclass
 class Request:
-    """What came."""
+    """A received request."""
 
     method: str
     path: str
@@ -33,7 +33,7 @@ class Request:
 
 @dataclass
 class FakeApiServer:
-    """Answers with `answers` in turn (code, headers, body), the last of them from then on."""
+    """Returns the responses `answers` (code, headers, body) in order, and repeats the last one."""
 
     folder: Path
     answers: list[tuple[int, dict[str, str], str]] = field(default_factory=lambda: [(200, {}, "{}")])
@@ -68,7 +68,7 @@ class FakeApiServer:
 
     @property
     def address(self) -> ApiServer:
-        """As a pod would find it."""
+        """The address, as determined in a pod."""
         return ApiServer(self.host, self._server.server_address[1], self.folder)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -87,6 +87,6 @@ class FakeApiServer:
                 self.wfile.write(text.encode())
 
             def log_message(self, *_: Any) -> None:
-                """Quiet."""
+                """Log nothing."""
 
         return Handler

@@ -1,4 +1,4 @@
-"""Replaces a broker's HTTP API where a real one does not misbehave on command."""
+"""A broker's HTTP API that can be made to misbehave."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answer = Callable[["Handler"], None]
 
 
 class FakeBroker(ThreadingHTTPServer):
-    """Hands out the store at `path`; `script` says what the next requests for segments get instead."""
+    """Serves the store at `path`; `script` contains the responses to the next requests for segments."""
 
     daemon_threads = True
 
@@ -31,7 +31,7 @@ class FakeBroker(ThreadingHTTPServer):
         self.reader = StoreReader(path)
         self.script: list[Answer] = []
         self.first: Answer | None = None
-        """What every request gets, whatever it asks for."""
+        """Response to every request, if set."""
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.end = next(item.offset for item in self.reader.walk() if isinstance(item, LogEnd))
 
@@ -53,7 +53,7 @@ class FakeBroker(ThreadingHTTPServer):
         return told
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Connections that break are what is tested."""
+        """Ignore broken connections, which are part of the tests."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
             send_range(self)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing on stderr."""
+        """Log nothing."""
 
 
 def send(handler: Handler, status: int, body: bytes, **headers: str) -> None:
@@ -92,7 +92,7 @@ def send_json(handler: Handler, content: Any, status: int = 200) -> None:
 
 
 def send_range(handler: Handler, missing: int = 0, store_id: str = "one", shift: int = 0) -> None:
-    """The requested range; `missing` bytes of it never come."""
+    """Send the requested range without its last `missing` bytes."""
     name = handler.path.rpartition("/")[2]
     start, _, last = handler.headers["Range"].removeprefix("bytes=").partition("-")
     descriptor = os.open(f"{handler.server.reader.path}/commitlog/{name}", os.O_RDONLY)
@@ -108,13 +108,13 @@ def send_range(handler: Handler, missing: int = 0, store_id: str = "one", shift:
 
 
 def fail(status: int, code: str = "", message: str = "", **headers: str) -> Answer:
-    """An answer with an error as brokers have it, or without a body."""
+    """Return a response with a broker's error, or without a body."""
     body = json.dumps({"error": {"code": code, "message": message}}).encode() if code else b""
     return lambda handler: send(handler, status, body, **headers)
 
 
 def reset(handler: Handler) -> None:
-    """No answer at all."""
+    """Close the connection without a response."""
     handler.close_connection = True
     handler.connection.close()
 

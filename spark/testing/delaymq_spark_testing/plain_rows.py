@@ -1,4 +1,4 @@
-"""The rows of a store by the broker's own reader, one Python object at a time: independent of the data source."""
+"""Rows of a store from the broker's own reader, one Python object at a time: independent of the data source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEVELS = DelayLevels.parse(DEFAULT_LEVELS)
 
 
 def plain_messages(path: Path) -> pa.Table:
-    """The store's records as a table, in order of the log."""
+    """Return the store's records as a table, in order of the log."""
     reader = StoreReader(path)
     segments = reader.segments()
     rows = []

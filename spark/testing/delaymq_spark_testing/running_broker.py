@@ -1,4 +1,4 @@
-"""A broker in a process of its own, on free ports, over a store that may be there already; killed and started again."""
+"""A broker in a separate process, on free ports, with a new or existing store; it can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
 
 class RunningBroker:
-    """`delaymq standalone` over `store`."""
+    """`delaymq standalone` with the given store."""
 
     def __init__(self, store: Path, **environment: str) -> None:
         self.store = store
@@ -38,11 +38,11 @@ class RunningBroker:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The broker's HTTP address."""
         return f"http://127.0.0.1:{self.http_port}"
 
     def start(self) -> None:
-        """Waits until it answers; later starts take the ports of the first."""
+        """Start the broker and wait until it responds; later starts use the same ports as the first."""
         command = [sys.executable, "-c", _PROGRAM, "standalone", "--store-path", str(self.store), "--listen-port", "0"]
         command += ["--http-port", str(self.http_port), "--namesrv-port", str(self.namesrv_port)]
         environment = {**os.environ, "DELAYMQ_MAPPED_FILE_SIZE_COMMIT_LOG": str(SEGMENT_BYTES), **self._environment}
@@ -60,11 +60,11 @@ class RunningBroker:
         self.namesrv_port = int(names[1])
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the broker with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """A clean stop."""
+        """Stop the broker cleanly."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: int) -> None:
@@ -74,7 +74,7 @@ class RunningBroker:
             self._process = None
 
     def request(self, method: str, path: str) -> Any:
-        """Status of a request without a token."""
+        """Return the status of a request without a token."""
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=20)
         try:
             connection.request(method, path)
@@ -94,7 +94,7 @@ def running_broker(store: Path, **environment: str) -> Iterator[RunningBroker]:
 
 
 def write_store(path: Path, count: int, body_bytes: int = 2_000, first: int = 0) -> None:
-    """`count` messages in segments of SEGMENT_BYTES, by the broker's own code; stopped cleanly."""
+    """Write `count` messages in segments of SEGMENT_BYTES with the broker's own code, and stop cleanly."""
     options = StoreOptions(commit_log_file_bytes=SEGMENT_BYTES, consume_queue_file_bytes=4000, index_enable=False)
     clock = iter(range(1_700_000_000_000 + first, 1 << 60))
     store = MessageStore.open(path, options, now_ms=clock.__next__, levels=DelayLevels.parse())

@@ -1,4 +1,4 @@
-"""The stages of a job, run sequentially without Spark: its shuffles are lists here."""
+"""The stages of a job, run sequentially and without Spark: lists replace its shuffles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECTIONS = frozenset({"compaction", "delay", "traffic"})
 
 @dataclass(frozen=True)
 class Cluster:
-    """How many tasks each stage has."""
+    """Number of tasks of each stage."""
 
     takes: int = 1
     settles: int = 1
@@ -46,7 +46,7 @@ def run_stages(
     out: Path | None = None,
     skipped: Sequence[Skipped] = (),
 ) -> Aggregates:
-    """What the third stage makes of the rows `messages`."""
+    """Return the result of the third stage for the rows `messages`."""
     task_options = TaskOptions(
         sections=sections, compaction=options, consumption=Consumption.of(positions), settle_tasks=cluster.settles,
         add_tasks=cluster.adds, out=out,
@@ -75,7 +75,7 @@ def run_stages(
 
 
 def reasons(messages: pa.Table, positions: Positions, options: CompactionOptions, **more: Any) -> dict[int, str]:
-    """The reason of each record, by physical offset: each has a segment of its own here."""
+    """Return the reason of each record by physical offset; each record gets a separate segment."""
     at = messages.column_names.index("segment")
     alone = messages.set_column(at, "segment", messages["physical_offset"])
     found = run_stages(alone, positions, options, sections=frozenset({"compaction"}), **more).rows("reasons")
@@ -85,11 +85,11 @@ def reasons(messages: pa.Table, positions: Positions, options: CompactionOptions
 
 
 def table(out: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of a Parquet file that the tasks wrote."""
+    """Return the rows of a Parquet file that the tasks wrote."""
     rows: list[dict[str, Any]] = pq.read_table(out / f"{name}.parquet").to_pylist()
     return rows
 
 
 def shuffled(messages: pa.Table, seed: int) -> pa.Table:
-    """The rows in another order, as tasks that end in another order bring them."""
+    """Return the rows in a different order, as if tasks had finished in a different order."""
     return messages.take(pa.array(np.random.default_rng(seed).permutation(messages.num_rows)))

@@ -1,4 +1,4 @@
-"""Stores for the data source's tests, and its rows without Spark, to be compared with the broker's own reader."""
+"""Stores for tests of the data source, and its rows without Spark, for comparison with the broker's own reader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LEVELS = DelayLevels.parse(DEFAULT_LEVELS)
 
 
 def unpack_golden(name: str, folder: Path) -> Path:
-    """The golden store `clean` or `killed` under `folder`."""
+    """Unpack the golden store `clean` or `killed` into `folder`, and return its path."""
     with tarfile.open(GOLDEN / f"store-{name}.tar.gz") as archive:
         archive.extractall(folder, filter="data")
     return next(path.parent for path in folder.rglob("commitlog"))
@@ -42,7 +42,7 @@ def unpack_golden(name: str, folder: Path) -> Path:
 def source_rows(
     path: Path | str, *, split_bytes: int = 1 << 27, told: list[Skipped] | None = None, **options: str
 ) -> list[dict[str, Any]]:
-    """The data source's rows, in the order of its parts, without Spark in between."""
+    """Return the data source's rows, in the order of its parts, without Spark."""
     told = [] if told is None else told
     parsed = parse_options({"path": str(path), "columns": "*", "verify": "true", **options})
     parsed = replace(parsed, split_bytes=split_bytes)
@@ -52,7 +52,7 @@ def source_rows(
 
 
 def reader_rows(path: Path | str) -> Iterator[dict[str, Any]]:
-    """The rows that the broker's own reader would give."""
+    """Yield the expected rows, from the broker's own reader."""
     reader = StoreReader(path)
     bases = [segment.base for segment in reader.segments()]
     for record in reader.records(check_crc=False):
@@ -60,7 +60,7 @@ def reader_rows(path: Path | str) -> Iterator[dict[str, Any]]:
 
 
 def reader_damage(path: Path | str) -> tuple[list[tuple[str, int, int]], tuple[int, int]]:
-    """File, byte and length of each damaged place, and the log's end and what is torn behind it."""
+    """Return file, byte and length of each damaged place; and the end of the log, and the torn bytes after it."""
     damage, end = [], (0, 0)
     for item in StoreReader(path).walk(check_crc=False):
         if isinstance(item, Damage):
@@ -71,8 +71,8 @@ def reader_damage(path: Path | str) -> tuple[list[tuple[str, int, int]], tuple[i
 
 
 def expected_row(record: Record, segment: int) -> dict[str, Any]:
-    """A row by the simplest code for each column; times in ms."""
-    # What is no UTF-8 is U+FFFD in Spark; the reader keeps such bytes as surrogates.
+    """Return a row, computed by the simplest code for each column; times in ms."""
+    # Invalid UTF-8 becomes U+FFFD in Spark, whereas the reader keeps such bytes as surrogates.
     properties = {_shown(name): _shown(value) for name, value in record.properties.items()}
     mark = parse_mark(properties.get(names.MARK, ""))
     kind = kind_of(record)
@@ -122,7 +122,7 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
 
 
 def comparable(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the data source as `expected_row` has it."""
+    """Return a row of the data source in the form of `expected_row`."""
     times = ("store_time", "born_time", "due_time")
     return {
         name: round(value.timestamp() * 1000)
@@ -144,7 +144,7 @@ def _host(packed: bytes) -> str:
 
 
 def _time(ms: int) -> int | None:
-    """Null for what is no time from the years 1 to 9999, without two days at each end."""
+    """Return the time, or None outside the years 1 to 9999 without two days at each end."""
     return ms if -62_135_424_000_000 <= ms <= 253_402_127_999_999 else None
 
 

@@ -1,4 +1,4 @@
-"""Streams: one that survives a slow start, and one that reads what there is and stops, as a job of every hour would."""
+"""Streams: one that survives a slow start, and one that reads all available messages and stops, like an hourly job."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 _WAIT_LIMIT_S = 240
-# Spark gives a stream's Python process ten seconds to start, which no setting changes: too few under load.
+# Spark's fixed limit for the start of a stream's Python process, ten seconds, is too low under load.
 _LATE_PROCESS = "Python worker failed to connect back"
 _STARTS = 15
 
 
 def begun(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """A query that `start` began; started again, from its checkpoint, when its Python process was late."""
+    """Start a query, and restart it from its checkpoint if its Python process was late."""
     for _ in range(_STARTS - 1):
         query = start()
-        # A query that ends logs it before it counts as ended.
+        # A query that terminates logs this before it counts as inactive.
         while query.isActive and query.status["message"].startswith(("Initializing", "Terminated")):
             time.sleep(0.05)
         if query.isActive or _LATE_PROCESS not in str(query.exception()):
@@ -28,7 +28,7 @@ def begun(start: Callable[[], StreamingQuery]) -> StreamingQuery:
 
 
 def keys_streamed(spark: SparkSession, store: str, folder: Path, *, split_bytes: str) -> list[str]:
-    """Goes on to the log's end; then the keys of all messages that came since `folder` was new, by their offset."""
+    """Read to the end of the log; return the keys of all messages read since `folder` was created, by offset."""
 
     def start() -> StreamingQuery:
         return (

@@ -1,4 +1,4 @@
-"""Summaries of the job `report`, as large and as odd as they come, without a store."""
+"""Summaries of the job `report` of any size and with unusual values, without a store."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def iso(hour: int) -> str:
-    """A time some hours after the first."""
+    """Return a time a number of hours after the first."""
     return f"2026-{1 + hour // 720:02d}-{1 + hour // 24 % 30:02d}T{hour % 24:02d}:00:00.000Z"
 
 
 def empty_summary() -> dict[str, Any]:
-    """Of a store without messages."""
+    """Return the summary of a store without messages."""
     counts = ("messages", "delivered", "pending", "withdrawn", "lost", "duplicates", "early", "overdue")
     return {
         "formatVersion": 1, "job": "report", "store": "/store", "storeId": None, "brokerName": None, "asOf": iso(0),
@@ -41,7 +41,7 @@ def empty_summary() -> dict[str, Any]:
 def full_summary(
     *, segments: int = 30, hours: int = 72, topics: int = 12, names: Sequence[str] = ("Orders",)
 ) -> dict[str, Any]:
-    """Of a store with all of it; topics are called by `names` in turn and a number."""
+    """Return the summary of a store with data in every section; topics are named by `names` in turn and a number."""
     chance = random.Random(segments)
     found = json.loads(json.dumps(empty_summary()))
     plan = [

@@ -1,4 +1,4 @@
-"""Stores with known answers: with every record goes what an analysis must say of it, by what was done to it."""
+"""Stores with known results: for each record, the reason that the analysis must find."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RETENTION_HOURS = 72
 
 @dataclass
 class Written:
-    """One record, and the truth about it."""
+    """One record, and the expected results for it."""
 
     topic: str
     queue_id: int
@@ -41,7 +41,7 @@ class Written:
 
 
 class Workload:
-    """Writes a store record by record, as a DelayMQ broker (marks) or RocketMQ's (none) would."""
+    """Writes a store record by record, as DelayMQ's broker (with marks) or RocketMQ's (without marks) would."""
 
     def __init__(self, path: Path, *, segment_bytes: int = 16_384, marks: bool = True) -> None:
         self.path = path
@@ -60,7 +60,7 @@ class Workload:
         self._store = self._open()
 
     def append(self, topic: str, queue_id: int, reason: str, *, body: bytes = b"", **fields: Any) -> Written:
-        """One record; `fields` are those of NewRecord."""
+        """Append one record; `fields` are those of NewRecord."""
         properties = dict(fields.pop("properties", {}))
         if topic != names.OP_HALF_TOPIC and names.UNIQUE_KEY not in properties:
             self._keys += 1
@@ -81,12 +81,12 @@ class Workload:
     def send(
         self, topic: str, queue_id: int, reason: str, body: bytes = b"x" * 100, keys: str | None = None
     ) -> Written:
-        """A message."""
+        """Append a message."""
         properties = {names.TAGS: "t", **({} if keys is None else {names.KEYS: keys})}
         return self.append(topic, queue_id, reason, body=body, properties=properties)
 
     def delay(self, level: int, topic: str, queue_id: int, body: bytes = b"d" * 100) -> Written:
-        """A delayed message, pending until something settles it."""
+        """Append a delayed message, which is pending until it is settled."""
         schedule_queue = queue_of_level(level)
         due_ms = self.now_ms + LEVELS.delay_ms(level)
         properties = {names.DELAY: str(level), names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)}
@@ -98,28 +98,28 @@ class Workload:
         return written
 
     def deliver(self, entry: Written, reason: str = "retained") -> Written:
-        """Hand a delayed message over now: its copy."""
+        """Deliver a delayed message now; return its copy."""
         copy = self._settle(entry, "delivered", entry.message.properties[names.REAL_TOPIC], reason)
         entry.copies.append(copy)
         entry.reason = "delivered"
         return copy
 
     def drop(self, entry: Written) -> Written:
-        """A mark alone."""
+        """Settle a delayed message by a mark alone."""
         entry.reason = "withdrawn"
         return self._settle(entry, "dropped", names.MARKS_TOPIC, "mark_needed")
 
     def dead_letter(self, entry: Written) -> Written:
-        """What the scheduler can hand over to nobody."""
+        """Settle a delayed message that cannot be delivered, by a dead letter."""
         entry.reason = "withdrawn"
         return self._settle(entry, "dropped", names.SCHEDULE_DLQ_TOPIC, "retained")
 
     def lose(self, entry: Written) -> None:
-        """The position passes over it, and no copy comes: call for all below too."""
+        """Lose a delayed message: the offset passes it without a copy. Settle or lose all earlier entries, too."""
         entry.reason = "lost"
 
     def half(self, topic: str, queue_id: int, body: bytes = b"h" * 100) -> Written:
-        """A half message."""
+        """Append a half message."""
         properties = {
             names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: "g", names.REAL_TOPIC: topic,
             names.REAL_QUEUE_ID: str(queue_id),
@@ -127,7 +127,7 @@ class Workload:
         return self.append(names.HALF_TOPIC, 0, "half_pending", body=body, properties=properties)
 
     def end(self, half: Written, *, commit: bool) -> Written | None:
-        """Commit or roll back: the message if committed, and the op record."""
+        """Commit or roll back: append the op record, and before it, on a commit, the message, which is returned."""
         half.reason = "transaction_settled"
         message = None
         if commit:
@@ -141,11 +141,11 @@ class Workload:
         return message
 
     def consume(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
-        """A group's position."""
+        """Set a group's consumer offset."""
         self.consumed.setdefault((topic, group), {})[queue_id] = next_offset
 
     def set_delay_offsets(self) -> None:
-        """As a scheduler does: below a level's offset everything is settled."""
+        """Advance the delay offsets like a scheduler: all entries below a level's offset are settled."""
         for entry in [*self.forgotten, *self.records]:
             if entry.topic == names.SCHEDULE_TOPIC:
                 low = self.delay_offsets.setdefault(entry.queue_id + 1, 0)
@@ -153,7 +153,7 @@ class Workload:
                     self.delay_offsets[entry.queue_id + 1] = low + 1
 
     def close(self) -> None:
-        """Write the positions as RocketMQ does (numbers as keys), and let the store go."""
+        """Write the positions as RocketMQ does (with numbers as keys), and close the store."""
         groups = ",".join(
             f'"{topic}@{group}":{{{",".join(f"{q}:{o}" for q, o in offsets.items())}}}'
             for (topic, group), offsets in self.consumed.items()
@@ -166,7 +166,7 @@ class Workload:
         self._store.close()
 
     def damage(self, record: Written) -> None:
-        """Destroy a record while the broker is down: when it starts again it fills the hole."""
+        """Destroy a record while the broker is down; the next start fills the gap."""
         self._store.close()
         with open(self.path / "commitlog" / f"{record.segment:020d}", "r+b") as log:
             log.seek(record.physical_offset - record.segment)
@@ -177,7 +177,7 @@ class Workload:
         record.topic, record.queue_id, record.reason, record.due_ms = names.MARKS_TOPIC, 0, "filler", 0
 
     def delete_segments_before(self, offset: int) -> None:
-        """As retention does: whole files from the front; their records are `forgotten`."""
+        """Delete whole files from the front, like retention; their records are then in `forgotten`."""
         self._store.close()
         gone = {each.segment for each in self.records if each.segment + self._segment_bytes <= offset}
         for segment in gone:
@@ -187,7 +187,7 @@ class Workload:
         self._store = self._open()
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic: what it holds is in no queue any more."""
+        """Delete a topic: its records are then in no queue."""
         self._store.delete_topic(topic)
         for record in self.records:
             if record.topic == topic:
@@ -195,11 +195,11 @@ class Workload:
 
     @property
     def store_id(self) -> str:
-        """Of state.json."""
+        """The store id in state.json."""
         return str(json.loads((self.path / "delaymq/state.json").read_text())["storeId"])
 
     def bytes_by(self, *attributes: str) -> Counter[tuple[object, ...]]:
-        """The truth: bytes by attributes of `Written`."""
+        """Return the expected bytes by attributes of `Written`."""
         found: Counter[tuple[object, ...]] = Counter()
         for record in self.records:
             found[tuple(getattr(record, name) for name in attributes)] += record.size
@@ -221,7 +221,7 @@ class Workload:
 
 
 def mixed_workload(path: Path, *, seed: int = 1, rounds: int = 40, marks: bool = True) -> Workload:
-    """All that can happen, interleaved: some 15 records a round, three hours between them; the last 72 do not expire.
+    """Interleave all kinds of records: about 15 per round, three hours between rounds; the last 72 h do not expire.
 
     Topics: Read (two groups, one behind), State (keyed), Kept (no group), Later (delays), Money (transactions),
     Gone (deleted).
@@ -250,7 +250,7 @@ def mixed_workload(path: Path, *, seed: int = 1, rounds: int = 40, marks: bool =
         waiting += [work.delay(chance.choice((1, 5)), "Later", 0) for _ in range(chance.randrange(3))]
         if number % 9 == 0:
             far = work.delay(18, "Later", 1)
-            # Some are never handed over: they pin what is old.
+            # Some are never delivered: they pin old segments.
             if not marks or number % 2:
                 waiting.append(far)
         half = work.half("Money", 0)

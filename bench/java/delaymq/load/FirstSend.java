@@ -9,9 +9,9 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
 
 /**
- * Tries one message after another until one is acknowledged: how long a broker's start takes for a producer.
+ * Sends messages one at a time until one is acknowledged: the duration of a broker's start as seen by a producer.
  *
- * <p>A message whose send failed may be stored all the same, so the reply has the unique keys of all that were tried.
+ * <p>A message whose send failed may nevertheless be stored, so the reply contains the unique keys of all attempts.
  */
 final class FirstSend {
     private static final int PAUSE_MS = 3;

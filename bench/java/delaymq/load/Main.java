@@ -11,7 +11,7 @@ import java.nio.charset.StandardCharsets;
  * A load program around RocketMQ's own client, driven by lines on its standard input.
  *
  * Input: `id command name=value …`; output: one JSON object a line, {"id":…,"ok":true,"result":{…}} or
- * {"id":…,"ok":false,"error":…}. Each command runs in a thread of its own. The program ends with its input.
+ * {"id":…,"ok":false,"error":…}. Each command runs in a separate thread. The program exits at the end of its input.
  */
 public final class Main {
     private Main() {
@@ -19,7 +19,7 @@ public final class Main {
 
     public static void main(String[] args) throws Exception {
         PrintStream replies = System.out;
-        // Whatever the client prints must not get between the replies.
+        // Output of the client must not be mixed with the replies.
         System.setOut(System.err);
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
@@ -37,7 +37,7 @@ public final class Main {
             thread.setDaemon(true);
             thread.start();
         }
-        // Clients' threads are not daemons; whoever closed the input does not wait for them.
+        // Clients' threads are not daemon threads; the caller that closed the input does not wait for them.
         Runtime.getRuntime().halt(0);
     }
 

@@ -11,7 +11,7 @@ import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** One started producer for each NameServer, send timeout and number of retries (none if not asked for). */
+/** One started producer for each combination of NameServer, send timeout and number of retries (default: none). */
 final class Producers {
     private static final Map<String, DefaultMQProducer> STARTED = new ConcurrentHashMap<>();
     private static final AtomicInteger NEXT_INSTANCE = new AtomicInteger();
@@ -43,7 +43,7 @@ final class Producers {
         }
     }
 
-    /** Commits whatever it sends in a transaction, at once and when it is asked. */
+    /** Commits every transactional message, immediately and when the broker checks it. */
     private static DefaultMQProducer committing() {
         TransactionMQProducer producer = new TransactionMQProducer("load_transactions");
         producer.setTransactionListener(new TransactionListener() {
@@ -60,7 +60,7 @@ final class Producers {
         return producer;
     }
 
-    /** Ends every producer of one NameServer, or all without one. */
+    /** Shuts down every producer of one NameServer, or all producers if none is given. */
     static void forget(String namesrv) {
         synchronized (STARTED) {
             STARTED.entrySet().removeIf(entry -> {

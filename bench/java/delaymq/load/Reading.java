@@ -12,7 +12,7 @@ import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Reads queues by number: how many messages a topic holds, and every one of them. */
+/** Reads queues by offset: the number of messages in a topic, and the messages themselves. */
 @SuppressWarnings("deprecation")
 final class Reading {
     private static final Map<String, DefaultMQPullConsumer> STARTED = new ConcurrentHashMap<>();
@@ -47,7 +47,7 @@ final class Reading {
         }
     }
 
-    /** The sum of the queues' lengths. */
+    /** Returns the sum of the queues' lengths. */
     static Reply held(Options options) throws Exception {
         DefaultMQPullConsumer consumer = consumer(options.text("namesrv"), "load_reader");
         long sum = 0;
@@ -58,7 +58,7 @@ final class Reading {
         return new Reply().put("messages", sum).put("queues", queues.size());
     }
 
-    /** Writes `unique key, queue, queue offset` of every message to `out`, read by a group of its own. */
+    /** Writes `unique key, queue, queue offset` of every message, read by a separate group, to `out`. */
     static Reply drain(Options options) throws Exception {
         DefaultMQPullConsumer consumer = consumer(options.text("namesrv"), options.text("group"));
         long deadline = System.nanoTime() + (long) (options.decimal("at_most_seconds", 120) * 1e9);

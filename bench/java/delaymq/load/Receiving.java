@@ -14,7 +14,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Push consumers: how fast a filled topic is read, and how long a message takes from send to receive. */
+/** Push consumers: the rate at which a filled topic is read, and the time of a message from send to receive. */
 final class Receiving {
     private Receiving() {
     }
@@ -35,8 +35,8 @@ final class Receiving {
     }
 
     /**
-     * Reads `count` messages with a new group; the clock runs from the first to the last of them. tags or sql (without
-     * blanks) choose the messages; settled: see start.
+     * Reads `count` messages with a new group, timed from the first to the last of them. tags or sql (without blanks)
+     * select the messages; settled: see start.
      */
     static Reply consume(Options options) throws Exception {
         long count = options.longNumber("count", 1);
@@ -65,8 +65,8 @@ final class Receiving {
     }
 
     /**
-     * Starts a consumer; a settled one pulls only when the broker knows its subscription. A pull that overtakes the
-     * heartbeat with it is refused, and its queue stands still for 3 s then.
+     * Starts a consumer; a settled one pulls only when the broker has its subscription. A pull that overtakes the
+     * heartbeat with the subscription is rejected, and its queue is not pulled again for 3 s.
      */
     @SuppressWarnings("deprecation")
     private static void start(DefaultMQPushConsumer consumer, boolean settled) throws Exception {
@@ -82,7 +82,7 @@ final class Receiving {
         consumer.resume();
     }
 
-    /** Sends `count` messages at `rate` a second and takes the time until the listener of this process has each. */
+    /** Sends `count` messages at `rate` per second and measures the time until this process's listener has each. */
     static Reply latency(Options options) throws Exception {
         DefaultMQProducer producer = Producers.get(options);
         int count = options.number("count", 1000);
@@ -97,7 +97,7 @@ final class Receiving {
             for (MessageExt message : messages) {
                 ByteBuffer body = ByteBuffer.wrap(message.getBody());
                 if (body.remaining() < 24 || body.getLong() != run) {
-                    continue; // what the topic held before
+                    continue; // from an earlier run
                 }
                 long sent = body.getLong();
                 if (body.getLong() >= skipped) {
@@ -109,7 +109,7 @@ final class Receiving {
         });
         try {
             consumer.start();
-            Thread.sleep(1000); // queues are assigned and long polls open by then
+            Thread.sleep(1000); // by then, queues are assigned and pulls are held
             long start = System.nanoTime();
             for (int i = 0; i < count; i++) {
                 long turn = start + (long) (i * 1e9 / rate);

@@ -22,17 +22,17 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
 
 /**
- * Sends until `seconds` are over or `count` messages are acknowledged, whichever is given.
+ * Sends for `seconds`, or until `count` messages are acknowledged.
  *
- * mode=sync|async|batch|transaction (committed at once), threads, size (body bytes), batch (messages in one send), window (async sends in flight),
- * rate (messages a second over all threads; 0: as fast as it goes), levels (delay levels to draw from), kinds (messages
- * get a tag, T0 and so on, and the properties kind and number by turns),
- * retries (the client's own, after an attempt that failed; 0 if not given),
- * acks (file that gets one line for each send: A or F, unique key, level, queue, queue offset or the error).
+ * mode=sync|async|batch|transaction (committed immediately), threads, size (body bytes), batch (messages per send),
+ * window (unacknowledged async sends), rate (messages per second of all threads; 0: unlimited), levels (delay levels to
+ * draw from), kinds (messages get a tag, T0 and so on, and the properties kind and number in turn), retries (by the
+ * client after a failed attempt; default: 0), acks (file with one line for each send: A or F, unique key, level, queue,
+ * queue offset or the error).
  */
 final class Sending {
     private static final int PAUSE_AFTER_FAILURE_MS = 20;
-    /** Sends that began before it end; in System.nanoTime. */
+    /** Sends that started before this time stop; in System.nanoTime. */
     private static final AtomicLong STOPPED_NANOS = new AtomicLong(Long.MIN_VALUE);
 
     private final DefaultMQProducer producer;
@@ -84,7 +84,7 @@ final class Sending {
         return new Sending(options).run();
     }
 
-    /** Lets every running `send` come to its end: what is on its way is answered, nothing more is begun. */
+    /** Stops every running `send`: outstanding requests are completed, and no further ones are sent. */
     static void stop() {
         STOPPED_NANOS.set(System.nanoTime());
     }
@@ -103,7 +103,7 @@ final class Sending {
         for (Thread worker : workers) {
             worker.join();
         }
-        // Answers of asynchronous sends come later; the client fails each of them at its timeout.
+        // Responses to asynchronous sends arrive later; the client fails each of them at its timeout.
         window.tryAcquire(inFlight, 10, TimeUnit.SECONDS);
         double elapsed = (System.nanoTime() - startNanos) / 1e9;
         if (acks != null) {
@@ -139,11 +139,11 @@ final class Sending {
         durations.addAll(own);
     }
 
-    /** True when the caller may send once more; waits for its turn when a rate is set. */
+    /** Returns true if the caller may send another message; if a rate is set, waits until it is due. */
     private boolean claim() {
         long ticket = claimed.getAndAdd(batch);
         while (count != Long.MAX_VALUE && ticket >= count) {
-            // Failed sends give their ticket back, so wait until nothing can come back any more.
+            // Failed sends return their ticket, so wait until no ticket can be returned.
             claimed.addAndGet(-batch);
             if (acknowledged.get() >= count || System.nanoTime() > deadlineNanos || !isOpen()) {
                 return false;
@@ -160,7 +160,7 @@ final class Sending {
         return System.nanoTime() <= deadlineNanos && isOpen();
     }
 
-    /** False once `stop` was asked for, or `forget` has ended the producer: whoever did that waits for no more sends. */
+    /** Returns false after `stop`, or after `forget` has shut down the producer: no more sends are expected then. */
     @SuppressWarnings("deprecation")
     private boolean isOpen() {
         return startNanos > STOPPED_NANOS.get() && producer.getDefaultMQProducerImpl().getServiceState() == ServiceState.RUNNING;
@@ -239,7 +239,7 @@ final class Sending {
         claimed.addAndGet(-messages.size());
         String text = what + ": " + String.valueOf(e.getMessage()).lines().findFirst().orElse("");
         synchronized (errors) {
-            // Addresses and times differ in every text, so only the first few kinds are kept whole.
+            // Addresses and times differ in every text, so only the first few kinds are kept in full.
             errors.merge(errors.size() < 8 || errors.containsKey(text) ? text : "other", 1, Integer::sum);
         }
     }
