@@ -133,10 +133,10 @@ test-long: $(LONG_PARTS:%=test-long-%) ## tests that take too long for every cha
 
 FUZZED := $(wildcard broker_image/tests/*/test_*fuzz*.py broker_image/tests/*/*/test_*fuzz*.py broker_image/tests/store/test_store_crash_*.py broker_image/tests/store/test_store_damage_*.py) broker_image/tests/message/test_message_record.py
 FUZZED += $(wildcard operator/tests/reconcile/test_operator_*_crashes.py)
-test-long-fuzz: $(DEV) ## 10,000,000 hostile inputs (900,000 for each decoder, fewer for whole brokers), 20,000 simulated power losses, 10,000 damaged logs, a crash of the operator at every call
+test-long-fuzz: $(DEV) ## 13,000,000 hostile inputs (900,000 for each decoder, fewer for whole brokers), 20,000 simulated power losses, 10,000 damaged logs, a crash of the operator at every call
 	$(call suite,long-fuzz) env DELAYMQ_FUZZ_INPUTS=900000 DELAYMQ_CRASH_STATES=20000 DELAYMQ_DAMAGES=10000 DELAYMQ_DEATHS_SHARE=1 $(PYTEST) $(FUZZED) --timeout=3000 --junitxml=$(REPORTS)/long-fuzz.xml
 
-test-long-crash: $(DEV) ## kill -9 at 20 points of each load; five kills in one run; the real broker as a control
+test-long-crash: $(DEV) ## kill -9 at 20 points of each load; five kills in one run; RocketMQ's broker as a control
 	$(call suite,long-crash) $(PYTEST_E2E) --dist worksteal e2e/crash --long -m long --junitxml=$(REPORTS)/long-crash.xml
 
 test-long-real: $(DEV) ## the compatibility suite against RocketMQ's broker, and its slow cases against DelayMQ

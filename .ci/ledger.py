@@ -140,7 +140,7 @@ def table(ledger: Ledger, records: Sequence[Record]) -> str:
             )
         )
     total_processor_s = sum(each.processor_s for each in records)
-    rows.append(("together", f"{_covered_s(records) / 60:.2f}", f"{total_processor_s / 60:.2f}", "", "", "", ""))
+    rows.append(("total", f"{_covered_s(records) / 60:.2f}", f"{total_processor_s / 60:.2f}", "", "", "", ""))
     width = max(len(row[0]) for row in rows)
     return "\n".join(row[0].ljust(width) + "".join(f"{cell:>15}" for cell in row[1:]) for row in rows)
 

@@ -59,14 +59,14 @@ def test_missing_suite_and_suite_without_ledger_line_are_reported() -> None:
 
 def test_table_has_a_row_per_suite_and_the_totals() -> None:
     lines = table(LEDGER, [record(), record("cluster", began_s=600, minutes=1)]).splitlines()
-    assert [line.split()[0] for line in lines] == ["suite", "unit", "cluster", "together"]
+    assert [line.split()[0] for line in lines] == ["suite", "unit", "cluster", "total"]
     assert lines[1].split()[-2:] == ["x1.00", "25%"]
-    assert lines[-1].split() == ["together", "2.00", "10.00"]
+    assert lines[-1].split() == ["total", "2.00", "10.00"]
 
 
 def test_overlapping_minutes_of_suites_count_once() -> None:
     shown = [record(began_s=60, wall_s=600), record("cluster", began_s=120, wall_s=120), record(began_s=900, wall_s=60)]
-    assert table(LEDGER, shown).splitlines()[-1].split()[:2] == ["together", "11.00"]
+    assert table(LEDGER, shown).splitlines()[-1].split()[:2] == ["total", "11.00"]
 
 
 def test_next_suite_in_pairs_starts_when_one_ends() -> None:
