@@ -123,14 +123,14 @@ def _parser() -> _Parser:
             "--keyed-topics",
             default="",
             metavar="T,T",
-            help="topics where a newer message replaces those with the same KEYS (*: all)",
+            help="topics where newer messages supersede those with the same KEYS (*: all)",
         )
         job.add_argument(
             "--min-dead-ratio",
             type=float,
             default=0.25,
             metavar="R",
-            help="least dead share of a segment to rewrite (default: 0.25)",
+            help="dead share from which a segment is rewritten (default: 0.25)",
         )
         job.add_argument(
             "--promise-p99-ms",
