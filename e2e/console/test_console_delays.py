@@ -38,7 +38,7 @@ def test_message_is_displayed_until_it_is_delivered(waiting: OurCluster, open_pa
     picture = seen.page.get_by_role("img", name=re.compile("due within 1 min"))
     expect(picture).to_have_accessible_name("0 messages due within 1 min, 2 later")
     with paused(waiting):
-        expect(seen.page.get_by_role("note")).to_contain_text("Deliveries are paused since")
+        expect(seen.page.get_by_role("note")).to_contain_text("Deliveries have been paused since")
         run(waiting.namesrv_address, lambda client: send(client, Message(topic=TOPIC, body=b"x"), delay="1s"))
         expect(picture).to_have_accessible_name("0 messages due within 1 min, 1 overdue, 2 later")
         expect(seen.page.locator(".due-overdue")).to_be_visible()

@@ -39,8 +39,8 @@ function asNodes(children) {
 
 /**
  * Updates the children of `parent` to match `children`, and reuses existing nodes, so that focus, selection and scroll
-  * position survive an update. Children with data-key are matched by it. A node that is already in the page is not changed,
-  * so input elements must be created once and passed again as direct `children`.
+ * position survive an update. Children with data-key are matched by it. A node that is already in the page is not changed,
+ * so input elements must be created once and passed again as direct `children`.
  */
 export function morph(parent, ...children) {
   const wanted = asNodes(children);

@@ -60,7 +60,7 @@ export function badge(text, kind = "quiet", title = null) {
 
 /**
  * A table. A column: {title, numeric, wide (hidden on narrow screens), hint}; a row: {key, cells, selected}.
-  * It scrolls horizontally if the page is too narrow.
+ * It scrolls horizontally if the page is too narrow.
  */
 export function table(name, columns, rows, { caption = name } = {}) {
   const head = columns.map((column) =>

@@ -78,7 +78,7 @@ function held(hold) {
   if (!hold) return null;
   const since = hold.sinceMs ? [" since ", time(hold.sinceMs)] : null;
   const text = {
-    paused: ["Deliveries are paused", since, ". Resume them with ", h("code", {}, "delaymq delay resume"), "."],
+    paused: [hold.sinceMs ? "Deliveries have been paused" : "Deliveries are paused", since, ". Resume them with ", h("code", {}, "delaymq delay resume"), "."],
     spread: ["Overdue messages are spread evenly until ", time(hold.untilMs), "."],
     drop: ["Overdue messages have been dropped instead of delivered", since, "."],
   }[hold.mode] ?? [`Deliveries are restricted: ${hold.mode}.`];

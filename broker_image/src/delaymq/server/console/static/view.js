@@ -36,8 +36,8 @@ export class View {
 
   /**
    * Calls `work(signal)` now, and again `intervalMs` after each completion, except while the tab is hidden. Retries with
-      * increasing delays if the broker does not respond. Passes its errors to `onProblem(error)`, which shows them by default.
-      * Returns a function that cancels the current request and polls immediately.
+   * increasing delays if the broker does not respond. Passes its errors to `onProblem(error)`, which shows them by default.
+   * Returns a function that cancels the current request and polls immediately.
    */
   poll(intervalMs, work, onProblem = (error) => this.#tell(error)) {
     let current = new AbortController();
