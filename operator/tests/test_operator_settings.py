@@ -36,11 +36,11 @@ def test_every_setting_has_flag_and_variable() -> None:
         ({"DELAYMQ_OPERATOR_HTTP_PORT": "x"}, "DELAYMQ_OPERATOR_HTTP_PORT must be a number, not 'x'"),
         ({"DELAYMQ_OPERATOR_HTTP_PORT": "70000"}, "at most 65535"),
         ({"DELAYMQ_OPERATOR_WORKERS": "0"}, "--workers must be at least 1, not 0"),
-        ({"DELAYMQ_OPERATOR_QUIET_S": "-1"}, "--quiet-s must be a time of at most 86400 s, not -1"),
+        ({"DELAYMQ_OPERATOR_QUIET_S": "-1"}, "--quiet-s must be from 0 to 86400 seconds, not -1"),
         ({"DELAYMQ_OPERATOR_DRAIN_LEASE_S": "601"}, "--drain-lease-s must be at most 600, not 601"),
         ({"DELAYMQ_OPERATOR_POLL_INTERVAL_S": "nan"}, "--poll-interval-s"),
         ({"DELAYMQ_OPERATOR_LEASE": "perhaps"}, "must be true or false, not 'perhaps'"),
-        ({"DELAYMQ_OPERATOR_LOG_FORMAT": "xml"}, "--log-format is text or json, not 'xml'"),
+        ({"DELAYMQ_OPERATOR_LOG_FORMAT": "xml"}, "--log-format must be text or json, not 'xml'"),
     ],
 )
 def test_invalid_setting_is_rejected_with_one_sentence(
@@ -82,7 +82,7 @@ def test_repeated_kopf_attempts_are_logged_once() -> None:
             shown.append((record.levelname, record.getMessage()))
     assert len(shown) == 1
     assert shown[0][0] == "WARNING"
-    assert "the API server does not serve the watches" in shown[0][1]
+    assert "watch request to the API server failed" in shown[0][1]
 
 
 def test_probe_returns_503_with_problems() -> None:

@@ -55,7 +55,7 @@ class HealthServer:
         self.port = port
 
     async def stop(self) -> None:
-        """Closes it."""
+        """Stop listening."""
         await self._runner.cleanup()
 
 

@@ -22,7 +22,7 @@ class TextFormatter(logging.Formatter):
     """`2026-11-21T06:00:00.000Z INFO controller.sync: …`"""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and a stack trace below it if there is one."""
+        """Return one line, followed by the stack trace, if there is one."""
         name = record.name.removeprefix("delaymq_operator.")
         line = f"{_time(record)} {record.levelname} {name}: {record.getMessage()}"
         return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
@@ -32,7 +32,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object in a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """time, level, logger, message; stack if there is one."""
+        """Return an object with time, level, logger, message and, if there is one, stack."""
         line = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -56,14 +56,14 @@ class KopfRetries(logging.Filter):
         if not record.name.startswith("kopf"):
             return True
         if record.exc_info and hasattr(record.exc_info[1], "status"):
-            record.exc_info = None  # the API server's answer says all
+            record.exc_info = None  # the API server's response is sufficient
         message = record.getMessage()
         if not message.startswith(KOPF_RETRY):
             return KOPF_WAITS not in message
         if time.monotonic() - self._said_s < KOPF_RETRY_INTERVAL_S:
             return False
         self._said_s = time.monotonic()
-        record.msg = f"the API server does not serve the watches, retrying: {message.partition(': ')[2]}"
+        record.msg = f"watch request to the API server failed, retrying: {message.partition(': ')[2]}"
         record.args, record.levelno, record.levelname = (), logging.WARNING, "WARNING"
         return True
 

@@ -45,7 +45,7 @@ def end_process(code: int) -> NoReturn:
 
 def serve(settings: OperatorSettings, reconcilers: Callable[[], Reconcilers]) -> int:
     """Run one replica and return the exit code. Tasks of libraries may remain: end the process afterwards."""
-    # A second of imports, for nobody who asks for --help.
+    # These imports take a second, which --help does not need.
     from kopf import LoginError
 
     from delaymq_operator.adapters.election import LeaseLostError
@@ -56,7 +56,7 @@ def serve(settings: OperatorSettings, reconcilers: Callable[[], Reconcilers]) ->
         await OperatorRuntime(settings, reconcilers()).run()
 
     try:
-        # Not asyncio.run: it waits until every task obeys its cancellation; of a kopf that failed, some do not.
+        # Not asyncio.run, which waits until every task has been cancelled: some of a failed kopf never end.
         asyncio.new_event_loop().run_until_complete(run())
     except (LeaseLostError, SettingsError) as error:
         _logger.error("%s", error)

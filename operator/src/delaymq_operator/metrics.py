@@ -64,7 +64,7 @@ class OperatorMetrics:
     """Counters of the process."""
 
     def __init__(self) -> None:
-        # When each series began is half of all lines, and asked for by nobody.
+        # Creation times of series would make up half of all lines, and are not used.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):

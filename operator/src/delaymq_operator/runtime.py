@@ -76,7 +76,7 @@ class OperatorRuntime:
             timeout_s=settings.api_timeout_s,
             observe=self._requested,
         )
-        # A thread of its own: renewing must not wait behind lists.
+        # A separate thread, since a renewal must not wait behind lists.
         self._lease_requests = ApiRequests(
             credentials.load, threads=1, timeout_s=settings.lease_duration_s / 5, observe=self._requested
         )
@@ -162,7 +162,7 @@ class OperatorRuntime:
             if stopping.done():
                 _logger.info("stopping")
         finally:
-            # Whoever lost the Lease has no time to end anything in peace.
+            # A replica that lost the Lease must stop immediately.
             await self._controller.stop(STOP_GRACE_S if self.active else 0)
             await self._events.close(EVENTS_GRACE_S)
             await health.stop()
@@ -249,7 +249,7 @@ class OperatorRuntime:
     def not_alive(self) -> list[str]:
         """Return why the process should be restarted."""
         problems = []
-        # A stall that is over is no reason: whoever waits longer than the probes do gets no answer at all.
+        # A past stall does not count: during a longer one, the probe itself times out.
         if self._lag.stalled_s > MAX_LAG_S:
             problems.append(f"the event loop has been blocked for {self._lag.stalled_s:.1f} s")
         if self._controller.longest_run_s() > STUCK_S:

@@ -109,11 +109,11 @@ class OperatorSettings:
         for one in fields(self):
             value, least, choices = getattr(self, one.name), one.metadata["least"], one.metadata["choices"]
             if isinstance(value, float) and not 0 <= value <= MAX_TIME_S:
-                raise SettingsError(f"{flag_of(one.name)} must be a time of at most {MAX_TIME_S:g} s, not {value:g}")
+                raise SettingsError(f"{flag_of(one.name)} must be from 0 to {MAX_TIME_S:g} seconds, not {value:g}")
             if least is not None and value < least:
                 raise SettingsError(f"{flag_of(one.name)} must be at least {least:g}, not {value:g}")
             if choices and value not in choices:
-                raise SettingsError(f"{flag_of(one.name)} is {' or '.join(choices)}, not {value!r}")
+                raise SettingsError(f"{flag_of(one.name)} must be {' or '.join(choices)}, not {value!r}")
         if self.drain_lease_s > MAX_DRAIN_LEASE_S:
             raise SettingsError(f"--drain-lease-s must be at most {MAX_DRAIN_LEASE_S:g}, not {self.drain_lease_s:g}")
         if self.http_port > 65_535:
@@ -121,12 +121,12 @@ class OperatorSettings:
 
 
 def flag_of(name: str) -> str:
-    """`http_port` → `--http-port`."""
+    """Return the flag of a setting: `--http-port` for `http_port`."""
     return "--" + name.replace("_", "-")
 
 
 def variable_of(name: str) -> str:
-    """`http_port` → `DELAYMQ_OPERATOR_HTTP_PORT`."""
+    """Return the environment variable of a setting: `DELAYMQ_OPERATOR_HTTP_PORT` for `http_port`."""
     return ENVIRONMENT_PREFIX + name.upper()
 
 

@@ -69,24 +69,24 @@ def test_read_only_bodies_and_unknown_fields_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ({"size": 0}, "spec.size: expected `int` >= 1. Correct it in the Broker."),
-        ({"size": "2"}, "spec.size: expected `int`, got `str`. Correct it in the Broker."),
-        ({"flush": "Sometimes"}, "spec.flush: invalid enum value 'Sometimes'. Correct it in the Broker."),
-        ({"config": {"a": 1}}, "spec.config: expected `str`, got `int`. Correct it in the Broker."),
+        ({"size": 0}, "spec.size: expected `int` >= 1; correct it in the Broker"),
+        ({"size": "2"}, "spec.size: expected `int`, got `str`; correct it in the Broker"),
+        ({"flush": "Sometimes"}, "spec.flush: invalid enum value 'Sometimes'; correct it in the Broker"),
+        ({"config": {"a": 1}}, "spec.config: expected `str`, got `int`; correct it in the Broker"),
         (
             {"config": {"flushDiskType": "SYNC_FLUSH"}},
-            "spec.config.flushDiskType is set by the operator: use spec.flush. Remove the key.",
+            "spec.config.flushDiskType is set by the operator: use spec.flush; remove the key",
         ),
         (
             {"config": {"regionId": "a\nbrokerId=1"}},
-            "spec.config.regionId contains a line break or control character: use a single line.",
+            "spec.config.regionId contains a line break or control character: use a single line",
         ),
         (
             {"config": {"regionId": "a\u2028storePathCommitLog=/tmp"}},
-            "spec.config.regionId contains a line break or control character: use a single line.",
+            "spec.config.regionId contains a line break or control character: use a single line",
         ),
-        ({"config": {"a\x85b": "c"}}, "spec.config.a?b contains a line break or control character: use a single line."),
-        ({"external": {}}, "spec.external: object missing required field `type`. Correct it in the Broker."),
+        ({"config": {"a\x85b": "c"}}, "spec.config.a?b contains a line break or control character: use a single line"),
+        ({"external": {}}, "spec.external: object missing required field `type`; correct it in the Broker"),
     ],
 )
 def test_invalid_broker_spec_is_rejected_with_field_name(spec: dict[str, Any], sentence: str) -> None:

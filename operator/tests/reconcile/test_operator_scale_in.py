@@ -99,7 +99,7 @@ def test_recently_reverted_override_removes_nothing(world: FakeWorld) -> None:
 
 @pytest.mark.parametrize(
     ("left", "words"),
-    [({"pending": 3}, "3 delayed messages"), ({"unconsumed": 7}, "7 of orders by workers")],
+    [({"pending": 3}, "3 delayed messages"), ({"unconsumed": 7}, "7 of topic orders by group workers")],
     ids=["delayed", "unconsumed"],
 )
 def test_group_is_kept_while_it_contains_messages(world: FakeWorld, left: Manifest, words: str) -> None:

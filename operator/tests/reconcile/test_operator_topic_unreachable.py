@@ -140,7 +140,7 @@ def test_rejection_is_reported_with_message_of_broker() -> None:
     settle(world, key)
     status, reason, message = world.condition(key)
     assert (status, reason) == ("False", "ApplyFailed")
-    assert "demo-1 (its broker refuses: the broker has 20000 topics already: delete some)" in message
+    assert "demo-1 (its broker rejects the request: the broker has 20000 topics already: delete some)" in message
     assert world.kube.events[-1][:2] == ("Warning", "ApplyFailed")
     events = len(world.kube.events)
     world.later()

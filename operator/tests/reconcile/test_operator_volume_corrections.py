@@ -165,8 +165,9 @@ def test_missing_storage_class_is_reported_and_can_be_corrected(delete_claim: bo
     world.idle(20)
     assert world.reason("Degraded") == "VolumeNotBound"
     assert world.condition("Degraded")["message"].startswith(
-        f"Volume {CLAIM} is not bound: storage class fsat: ProvisioningFailed: {NOT_FOUND}. Create what is missing, "
-        "or correct spec.storage: its class and size can be changed while no volume of the Broker is bound."
+        f"Volume {CLAIM} is not bound: storage class fsat: ProvisioningFailed: {NOT_FOUND}. Create the storage class "
+        "or whatever else is missing, or correct spec.storage, whose class and size can be changed while no volume of "
+        "the Broker is bound."
     )
     old = claim_of(world)["metadata"]["uid"]
     assert world.status["groups"][0]["storage"] == {"requested": "10Gi"}

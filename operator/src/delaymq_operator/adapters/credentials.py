@@ -29,7 +29,7 @@ class Credentials:
 
     def load(self) -> Configuration:
         """Return the current address and credentials. KubeError (status 0) with an explanation if there are none."""
-        # Half a second of imports, needed by nobody who asks for --help.
+        # These imports take half a second, which --help does not need.
         from kubernetes import config
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException

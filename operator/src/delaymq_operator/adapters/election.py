@@ -54,7 +54,7 @@ class Election:
         self._object: Manifest | None = None
         self._renewed_s: float | None = None
         self._transitions = 0
-        # What another holder's lease looked like, and since when: its clock is not compared with ours.
+        # Last observed Lease of another holder, and when it was first observed: clocks of replicas are not compared.
         self._observed: tuple[object, float] | None = None
         self._said: tuple[str, float] | None = None
 
@@ -192,7 +192,9 @@ class Election:
 
 def _advice(error: KubeError) -> str:
     if error.forbidden:
-        return f"{error.message}; grant the operator's role get, create and update on leases there"
+        return (
+            f"{error.message}; grant the operator's role the verbs get, create and update on leases in that namespace"
+        )
     if error.absent:
         return f"{error.message}; check that the namespace exists"
     return error.message

@@ -55,7 +55,7 @@ KINDS: Final[dict[str, Kind]] = {
     "PersistentVolumeClaim": Kind("", "v1", "persistentvolumeclaims", watched=True),
     "PodDisruptionBudget": Kind("policy", "v1", "poddisruptionbudgets", watched=True),
     "NetworkPolicy": Kind("networking.k8s.io", "v1", "networkpolicies", watched=True),
-    # Not watched: to list them would be to read every Secret there is.
+    # Not watched: listing them would read every Secret.
     "Secret": Kind("", "v1", "secrets"),
     "Event": Kind("events.k8s.io", "v1", "events"),
     "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "rolebindings"),

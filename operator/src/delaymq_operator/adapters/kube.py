@@ -134,7 +134,7 @@ async def list_all(
         if not isinstance(page, dict):
             raise KubeError(0, "BadAnswer", f"the API server's list of {described.plural} is not an object")
         for item in page.get("items") or []:
-            # Lists leave out what is the same for all.
+            # Lists omit the fields that are the same for all items.
             item.setdefault("kind", kind)
             item.setdefault("apiVersion", described.api_version)
             items.append(item)
@@ -143,7 +143,11 @@ async def list_all(
         if not following:
             return items, str(metadata.get("resourceVersion") or "")
         query["continue"] = following
-    raise KubeError(0, "TooMany", f"more than {MAX_PAGES * PAGE_OBJECTS} {described.plural}")
+    raise KubeError(
+        0,
+        "TooMany",
+        f"there are more than {MAX_PAGES * PAGE_OBJECTS} {described.plural}, the most that the operator reads",
+    )
 
 
 def _body(manifest: Manifest) -> Manifest:

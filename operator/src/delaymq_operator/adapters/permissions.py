@@ -20,9 +20,10 @@ class Permission:
     verbs: tuple[str, ...]
     why: str
     scope: str = "watched"
-    """watched: the namespaces that are looked after, or all; all or listed: the same, but only when these are all
-    namespaces or those of a list; own: the operator's own namespace; lasting: all, also when only some are looked
-    after, since Roles go with their namespace."""
+    """Namespaces of the permission. watched: the served namespaces; all, listed: the same, but only if the operator
+    serves all namespaces, or those in a list; own: the operator's own namespace; lasting: all namespaces even if only
+    some are served, since a Role is deleted with its namespace.
+    """
     analytics: bool = False
     """Required for spec.analytics only: omitted by the chart with rbac.analytics disabled."""
 

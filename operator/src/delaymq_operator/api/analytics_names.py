@@ -30,7 +30,7 @@ have the same length.
 _HASH_CHARS: Final = 8
 _MAX_PREFIX_CHARS: Final = MAX_APPLICATION_NAME_CHARS - len("-analytics-31-") - TOKEN_CHARS
 
-# What is said of a Spark property that a user must not set; the CRD's rules say it in the same words.
+# Explanations for Spark properties that users must not set; the rules of the CRD have the same texts.
 _SHAPE: Final = (
     "a Spark property is spark. followed by letters, digits, -, _, . and /: use a name like "
     "spark.sql.shuffle.partitions"
@@ -76,7 +76,7 @@ _LOGIN: Final = "Kerberos is not supported: remove spark.kerberos.… and spark.
 OWNED_SPARK_KEYS: Final[dict[str, str]] = {
     "spark.master": _PLACE,
     "spark.submit.": _PLACE,
-    # One that waits for the application's end keeps a worker of the Spark operator from all others.
+    # A submission that waits for the application's end would block a worker of the Spark operator.
     "spark.kubernetes.submission.": _PLACE,
     "spark.app.": _PLACE,
     "spark.kubernetes.namespace": _PLACE,
@@ -131,7 +131,7 @@ OWNED_SPARK_KEYS: Final[dict[str, str]] = {
     "spark.kubernetes.executor.volumes.hostPath.": _HOST,
     "spark.kubernetes.driver.volumes.nfs.": _HOST,
     "spark.kubernetes.executor.volumes.nfs.": _HOST,
-    # The Spark operator submits: files would be read, and its credentials used, in its own pod.
+    # The Spark operator submits: it would read the files in its own pod, with its own credentials.
     "spark.jars": _FILES,
     "spark.jars.": _FILES,
     "spark.files": _FILES,
@@ -146,7 +146,7 @@ OWNED_SPARK_KEYS: Final[dict[str, str]] = {
 _BEGINNINGS: Final = tuple(key for key in OWNED_SPARK_KEYS if key.endswith((".", "_")))
 _SUBMITTERS: Final = ("${env:", "${system:")
 _SPARK_KEY: Final = re.compile(r"spark\.[A-Za-z0-9._/-]+")
-"""Else `spark.master=local x` would be a property of its own here, and spark.master to spark-submit."""
+"""Otherwise, `spark.master=local x` would be a separate property here, but spark.master for spark-submit."""
 
 
 def spark_key_owner(key: str) -> str | None:

@@ -21,7 +21,7 @@ from delaymq_operator.api.names import (
 )
 from delaymq_operator.api.resource import ApiStruct, NameRef, Resource, metadata_of, spec_of, status_of
 
-# Unicode's own: readers of broker.conf end a line there too.
+# Unicode line separators, at which readers of broker.conf end a line, too.
 _LINE_ENDS = frozenset("\x85\u2028\u2029")
 _MAX_SHOWN_CHARS = 100
 
@@ -194,10 +194,10 @@ def _check_config(config: Mapping[str, str]) -> None:
         if key == "useTLS" or key.startswith("tls."):
             raise SpecError(
                 f"spec.config.{key} is set by the operator: certificates come from spec.tls.secretName, and plaintext"
-                " connections are always accepted, since the operator and NameServers use them. Remove the key."
+                " connections are always accepted, since the operator and NameServers use them; remove the key"
             )
         if key in OWNED_KEYS:
-            raise SpecError(f"spec.config.{key} is set by the operator: {OWNED_KEYS[key]}. Remove the key.")
+            raise SpecError(f"spec.config.{key} is set by the operator: {OWNED_KEYS[key]}; remove the key")
         if any((ord(letter) < 32 and letter != "\t") or letter in _LINE_ENDS for letter in key + value):
             shown = "".join(letter if letter.isprintable() else "?" for letter in key[:_MAX_SHOWN_CHARS])
-            raise SpecError(f"spec.config.{shown} contains a line break or control character: use a single line.")
+            raise SpecError(f"spec.config.{shown} contains a line break or control character: use a single line")

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from delaymq_operator.api.resource import StatusStruct, timestamp
 
 MAX_MESSAGE_CHARS: Final = 2_000
-"""metav1.Condition allows 32,768; what is longer than a screen is read by nobody."""
+"""Maximum length of a message; metav1.Condition allows 32,768, which nobody would read."""
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 

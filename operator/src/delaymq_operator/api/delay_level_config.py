@@ -14,7 +14,7 @@ from delaymq_operator.api.errors import SpecError
 from delaymq_operator.api.resource import ApiStruct, Resource, StatusStruct, metadata_of, spec_of, status_of
 
 MAX_TABLE_CHARS = 200
-"""A status line, not an archive: the whole table is in the spec."""
+"""Maximum length of the table in the status; the spec contains the complete table."""
 
 
 class DelayLevelConfigSpec(ApiStruct, frozen=True, kw_only=True):

@@ -2,4 +2,4 @@
 
 
 class SpecError(ValueError):
-    """An invalid spec; the message names the field and states what to write."""
+    """An invalid spec; the message names the field and states what to write, without a full stop."""

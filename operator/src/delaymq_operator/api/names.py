@@ -86,8 +86,8 @@ OWNED_KEYS: Final = {
     "flushDiskType": "use spec.flush",
     "aclEnable": "use spec.accessControl, which names a Secret with the rules and an account for the operator",
     "aclConfigPath": "use spec.accessControl, which names a Secret with the rules",
-    "namesrvAccountFile": "use spec.accessControl: the account is in the Secret <name>-registration",
-    "brokerPermission": "the operator uses it to redirect writes before a restart",
+    "namesrvAccountFile": "use spec.accessControl: the account is in the Secret <broker>-registration",
+    "brokerPermission": "it redirects writes before a restart",
 }
 """broker.conf keys that the operator sets itself, and what a user writes instead."""
 
@@ -98,62 +98,62 @@ def rocketmq_broker_name(broker: str, group: int) -> str:
 
 
 def group_object(broker: str, group: int) -> str:
-    """StatefulSet and Service of a group: demo-broker-0."""
+    """Return the name of the StatefulSet and Service of a group: demo-broker-0."""
     return f"{broker}-broker-{group}"
 
 
 def group_pod(broker: str, group: int) -> str:
-    """The pod of a group: demo-broker-0-0."""
+    """Return the pod of a group: demo-broker-0-0."""
     return f"{group_object(broker, group)}-0"
 
 
 def group_claim(broker: str, group: int) -> str:
-    """The volume claim of a group: store-demo-broker-0-0."""
+    """Return the volume claim of a group: store-demo-broker-0-0."""
     return f"{STORE_VOLUME}-{group_pod(broker, group)}"
 
 
 def group_external_service(broker: str, group: int) -> str:
-    """The NodePort or LoadBalancer Service of a group: demo-broker-0-external."""
+    """Return the NodePort or LoadBalancer Service of a group: demo-broker-0-external."""
     return f"{group_object(broker, group)}-external"
 
 
 def broker_pods_service(broker: str) -> str:
-    """The headless Service of all broker pods: demo-broker-pods."""
+    """Return the headless Service of all broker pods: demo-broker-pods."""
     return f"{broker}-broker-pods"
 
 
 def broker_config_map(broker: str) -> str:
-    """The ConfigMap with broker.conf: demo-broker-conf."""
+    """Return the ConfigMap with broker.conf: demo-broker-conf."""
     return f"{broker}-broker-conf"
 
 
 def broker_objects(broker: str) -> str:
-    """ServiceAccount, PodDisruptionBudget and NetworkPolicy of the broker pods: demo-broker."""
+    """Return the name of the brokers' ServiceAccount, PodDisruptionBudget and NetworkPolicy: demo-broker."""
     return f"{broker}-broker"
 
 
 def token_secret(broker: str) -> str:
-    """The Secret with the HTTP token: demo-http-token."""
+    """Return the Secret with the HTTP token: demo-http-token."""
     return f"{broker}-http-token"
 
 
 def registration_secret(broker: str) -> str:
-    """The Secret with the accounts of registrations and the NameServers' rules: demo-registration."""
+    """Return the Secret with the accounts of registrations and the NameServers' rules: demo-registration."""
     return f"{broker}-registration"
 
 
 def namesrv_objects(broker: str) -> str:
-    """StatefulSet, client Service, PodDisruptionBudget and NetworkPolicy of the NameServers: demo-namesrv."""
+    """Return the name of the NameServers' StatefulSet, client Service, budget and NetworkPolicy: demo-namesrv."""
     return f"{broker}-namesrv"
 
 
 def namesrv_pods_service(broker: str) -> str:
-    """The headless Service of the NameServer pods: demo-namesrv-pods."""
+    """Return the headless Service of the NameServer pods: demo-namesrv-pods."""
     return f"{broker}-namesrv-pods"
 
 
 def namesrv_pod(broker: str, ordinal: int) -> str:
-    """A NameServer pod: demo-namesrv-0."""
+    """Return a NameServer pod: demo-namesrv-0."""
     return f"{namesrv_objects(broker)}-{ordinal}"
 
 
@@ -168,7 +168,7 @@ def namesrv_trial_pod(broker: str) -> str:
 
 
 def namesrv_external_service(broker: str) -> str:
-    """The NodePort or LoadBalancer Service of the NameServers: demo-namesrv-external."""
+    """Return the NodePort or LoadBalancer Service of the NameServers: demo-namesrv-external."""
     return f"{broker}-namesrv-external"
 
 

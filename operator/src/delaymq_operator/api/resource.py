@@ -59,7 +59,7 @@ def metadata_of(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
     metadata = body.get("metadata") or {}
     for field in ("name", "namespace"):
         if not isinstance(metadata.get(field), str) or not metadata[field]:
-            raise SpecError(f"{kind}: metadata.{field} is missing: add it.")
+            raise SpecError(f"metadata.{field} of the {kind} is missing: add it")
     return {
         "name": metadata["name"],
         "namespace": metadata["namespace"],
@@ -79,7 +79,7 @@ def spec_of(kind: str, body: Mapping[str, Any], into: type[Part]) -> Part:
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$")
         path = "spec" + where.rstrip("`").replace("[...]", "")
-        raise SpecError(f"{path}: {what[:1].lower()}{what[1:]}. Correct it in the {kind}.") from error
+        raise SpecError(f"{path}: {what[:1].lower()}{what[1:]}; correct it in the {kind}") from error
 
 
 def status_of(body: Mapping[str, Any], into: type[Part]) -> Part:

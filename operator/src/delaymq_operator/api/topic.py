@@ -79,5 +79,5 @@ def parse_topic(body: Mapping[str, Any]) -> Topic:
     topic = Topic(spec=spec, status=status_of(body, TopicStatus), **metadata_of("Topic", body))
     problem = topic_problem(topic.topic_name)
     if problem is not None:
-        raise SpecError(f"spec.topicName: {problem}")
+        raise SpecError(f"spec.topicName: {problem.rstrip('.')}")
     return topic

@@ -46,7 +46,7 @@ def _broker_changed(before: Manifest | None, after: Manifest | None, found: Mani
 def _topic_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: WatchCache) -> list[Key]:
     keys = [_key(TOPIC, found)] if _desired_part(before) != _desired_part(after) else []
     if before is None or after is None:
-        # Of two resources for one topic the older wins: the other one may have to begin, or to stop.
+        # The oldest resource of a topic owns it: another one may have to take over or stop.
         keys += [_key(TOPIC, other) for other in cache.conflicting_topics(found)]
     return keys
 
@@ -80,7 +80,7 @@ def _desired_part(found: Manifest | None) -> object:
     return (
         metadata.get("uid"),
         metadata.get("generation"),
-        # The generation alone does not tell while a definition is being replaced: see the cache.
+        # The generation alone is not sufficient while a CRD is being replaced: see the cache.
         found.get("spec"),
         {key: text for key, text in (metadata.get("annotations") or {}).items() if key not in KOPF_ANNOTATIONS},
         metadata.get("labels") or {},

@@ -32,7 +32,7 @@ class Watches(Protocol):
         """Run until `stop`; raise the error that ended the watches."""
 
     async def stop(self) -> None:
-        """Stops everything."""
+        """Stop all watches."""
 
 
 class StrandedResources(Protocol):

@@ -139,7 +139,7 @@ class CacheSync:
                 self._repeats.warn(advice(error, kind))
                 self._suspected.set()
             except Exception:
-                # Without this task nobody would see what the watches miss.
+                # Without this task, changes missed by watches would go undetected.
                 _logger.exception(
                     ("comparing the cache of %s with a list failed, a bug in the operator; retrying later"), kind
                 )
@@ -156,12 +156,12 @@ class CacheSync:
             except KubeError as error:
                 if not error.forbidden:
                     raise
-                # The other namespaces go on.
+                # The other namespaces are still served.
                 self._filled.discard(scope)
                 self._lost(scope, Obstacle(error, kind))
         if missed:
             self._misses[kind] = self._misses.get(kind, 0) + 1
-            _logger.info("the watch of %s missed %d changes, which a list revealed", KINDS[kind].plural, missed)
+            _logger.info("the watch of %s missed %d changes; a list request found them", KINDS[kind].plural, missed)
         else:
             self._misses.pop(kind, None)
 

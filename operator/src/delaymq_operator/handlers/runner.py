@@ -76,10 +76,10 @@ class KopfRunner:
         self._stop.set()
         loop = asyncio.get_running_loop()
         handler = loop.get_exception_handler()
-        # Of watches that are cancelled while they connect, kopf's callbacks fail.
+        # kopf's callbacks fail for watches that are cancelled while they connect.
         loop.set_exception_handler(_note)
         try:
-            # Not kopf.run_tasks: it ends every task of the loop that begins meanwhile.
+            # Not kopf.run_tasks, which also ends tasks that others start meanwhile.
             for task in self._tasks:
                 task.cancel()
             ended, late = await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)

@@ -37,7 +37,7 @@ def configure(settings: kopf.OperatorSettings, *, request_timeout_s: float) -> N
     settings.scanning.disabled = True
     # The lease decides who is active.
     settings.peering.standalone = True
-    # What is worth an Event is said by the reconcilers.
+    # The reconcilers emit all Events.
     settings.posting.enabled = False
 
     settings.watching.server_timeout = WATCH_S

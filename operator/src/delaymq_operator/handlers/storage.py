@@ -74,5 +74,5 @@ def _is_time(found: object) -> bool:
         time = datetime.fromisoformat(str(found))
     except ValueError:
         return False
-    # One without a zone cannot be compared with kopf's.
+    # A time without a zone cannot be compared with kopf's.
     return time.tzinfo is not None and time.isoformat(timespec="microseconds") == found

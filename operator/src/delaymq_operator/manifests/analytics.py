@@ -28,7 +28,7 @@ operator.
 _RATIO_DIGITS = 2
 _OWN_CONF = {
     "spark.local.dir": SPARK_LOCAL_PATH,
-    # spark-submit 4.3 makes a NetworkPolicy for each application, which the Spark operator's role does not allow.
+    # spark-submit 4.3 creates a NetworkPolicy for each application, which the Spark operator's role does not allow.
     "spark.kubernetes.driver.pod.excludedFeatureSteps": "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep",
 }
 
@@ -61,7 +61,7 @@ def analytics_application(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun
     }
     executor = _pod_size(spec.executor) | {
         "instances": spec.executor.instances,
-        # Network policies select by them, so they do not depend on what the Spark operator hands on.
+        # Network policies select by them, so they must not depend on what the Spark operator passes on.
         "labels": labels | {names.MANAGED_BY_LABEL: _EXECUTORS_MANAGED_BY},
         "envSecretKeyRefs": _token(broker),
         "template": _template(broker, spec, run, analytics_names.SPARK_EXECUTOR_CONTAINER),
@@ -109,19 +109,19 @@ def spark_conf(spec: AnalyticsSpec) -> dict[str, str]:
 
 def _arguments(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun, name: str) -> list[str]:
     found = ["report", "--store", store_address(broker, run), "--publish", f"configmap/{broker.namespace}/{name}"]
-    # A store that is being written has torn ends; the result says what was skipped.
+    # The end of a store that is being written may be incomplete; the result lists skipped parts.
     found += ["--skipped-ok", "--min-dead-ratio", f"{spec.min_dead_percent / 100:.{_RATIO_DIGITS}f}"]
     found += ["--promise-p99-ms", str(spec.promise_p99_milliseconds)]
     if spec.keyed_topics:
-        # In one word: a topic's name may begin with -.
+        # As one argument, since a topic name may start with -.
         found.append(f"--keyed-topics={','.join(spec.keyed_topics)}")
     if run.read == "Volume":
         levels, hours = run.settings.get("messageDelayLevel", ""), run.settings.get("fileReservedTime", "")
         found += ["--levels", levels] if levels else []
-        # A broker that keeps nothing by age is analysed with the default: the command takes no 0.
+        # The command rejects 0: a broker without retention by age is analysed with the default.
         found += ["--retention-hours", hours] if hours.isdecimal() and int(hours) > 0 else []
     if spec.results_claim is not None:
-        # The name ends with the run's token, by which the command tells older runs of this group.
+        # The name ends with the run's token, by which the command identifies older runs of this group.
         found += ["--out", f"{RESULTS_PATH}/{name}", "--keep-runs", str(spec.results_history_limit)]
     return found
 
@@ -146,7 +146,7 @@ def _template(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun, container:
     mounts: list[Manifest] = [{"name": "tmp", "mountPath": TMP_PATH}, {"name": "work", "mountPath": DATA_PATH}]
     pod: Manifest = {
         "securityContext": pod_security(),
-        # Variables of Services would look like settings: a Service delaymq-x makes DELAYMQ_X_PORT.
+        # Variables of Services would look like settings: a Service delaymq-x sets DELAYMQ_X_PORT.
         "enableServiceLinks": False,
         "volumes": volumes,
         "containers": [{"name": container, "securityContext": container_security(), "volumeMounts": mounts}],

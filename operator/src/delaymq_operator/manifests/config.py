@@ -28,7 +28,7 @@ def broker_settings(spec: BrokerSpec, delay: DelayTable) -> dict[str, str]:
 
 
 def broker_conf(settings: Mapping[str, str]) -> str:
-    """The text of broker.conf."""
+    """Return the text of broker.conf."""
     lines = [f"{key}={_escape(value)}" for key, value in settings.items()]
     return "\n".join(["# Written by delaymq-operator from the Broker's spec: change it there.", *lines, ""])
 

@@ -25,7 +25,7 @@ def pod_template(
     pod: Manifest = {
         "serviceAccountName": added.service_account_name or names.broker_objects(broker.name),
         "automountServiceAccountToken": False,
-        # Variables of Services would look like settings: a Service delaymq-x makes DELAYMQ_X_PORT.
+        # Variables of Services would look like settings: a Service delaymq-x sets DELAYMQ_X_PORT.
         "enableServiceLinks": False,
         "securityContext": pod_security(),
         "affinity": _spread_over_nodes(broker, component) | (added.affinity or {}),

@@ -14,7 +14,7 @@ def listen_port(spec: BrokerSpec, group: int) -> int:
         return names.BROKER_PORT
     if external.type == "NodePort":
         return external.group_node_port(group)
-    # Load balancers with addresses of their own need no ports of their own; behind one address they do.
+    # Groups need distinct ports only if they share one address.
     return names.BROKER_PORT + (group * names.GROUP_NODE_PORT_DISTANCE if external.advertised_address else 0)
 
 

@@ -86,7 +86,7 @@ class Memory:
     """Memory of reconcilers between passes, by key and type. Nothing in it may be essential: it is lost at a
     restart.
 
-    `memory.of(key, BrokerMemory)` is made by `BrokerMemory()` at first.
+    The first `memory.of(key, BrokerMemory)` creates a `BrokerMemory()`.
     """
 
     def __init__(self) -> None:

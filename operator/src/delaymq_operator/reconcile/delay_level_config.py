@@ -43,7 +43,7 @@ async def reconcile_levels(key: Key, ctx: ReconcileContext) -> Outcome:
     try:
         config = parse_delay_level_config(body)
     except SpecError as error:
-        report.ready("False", Reason.INVALID, f"{error} Brokers keep their current table.")
+        report.ready("False", Reason.INVALID, f"{error}. Brokers keep their current table.")
         await report.write()
         return Outcome(None, enqueue)
     report.describe(config)
@@ -71,7 +71,7 @@ async def release_levels(key: Key, ctx: ReconcileContext) -> Waiting | None:
     report.used_by(users)
     message = (
         f"It cannot be deleted while Brokers use it: {_some(_names(users))}. Remove spec.delayLevelConfigRef from "
-        "them, or set it to another DelayLevelConfig; then it is deleted automatically."
+        "these Brokers, or set it to another DelayLevelConfig there; this one is then deleted automatically."
     )
     if report.in_use("True", message):
         await ctx.kube.event(body, type="Warning", reason="StillUsed", message=message)
@@ -92,7 +92,7 @@ class _Reporter:
     def used_by(self, users: Sequence[Manifest]) -> None:
         self._status = structs.replace(self._status, used_by=tuple(_names(users)))
         if self._body["metadata"].get("deletionTimestamp") and users:
-            return  # release_levels says more about it
+            return  # release_levels reports it in more detail
         if users:
             self.in_use("True", f"Used by {_some(_names(users))}.")
         else:

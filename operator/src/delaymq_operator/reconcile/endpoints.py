@@ -28,7 +28,7 @@ def token_in(secret: Mapping[str, Any] | None) -> str | None:
         token = base64.b64decode(encoded, validate=True).decode().strip()
     except (binascii.Error, UnicodeDecodeError):
         return None
-    # What is no word cannot be sent in a header.
+    # Other characters cannot be sent in a header.
     return token if _WORD.fullmatch(token) else None
 
 

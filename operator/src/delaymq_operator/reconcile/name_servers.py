@@ -75,7 +75,7 @@ def _is_own(address: str, namespace: str, domain: str) -> bool:
     except ValueError:
         pass
     else:
-        return False  # it may be a pod's of any namespace
+        return False  # it may be that of a pod in any namespace
     for suffix in (domain.lower(), *_SERVICE_SUFFIXES):
         if host.endswith(f".{suffix}"):
             labels = host.removesuffix(f".{suffix}").split(".")

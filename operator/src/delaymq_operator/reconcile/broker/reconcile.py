@@ -108,7 +108,7 @@ async def reconcile_broker(key: Key, ctx: ReconcileContext) -> Outcome:
 async def _run_steps(steps: tuple[Step, ...], p: BrokerPass) -> None:
     for step in steps:
         await step(p)
-        # A step of a large Broker computes for some ms: others get a turn before the next.
+        # A step of a large Broker computes for some ms: other tasks run before the next.
         await asyncio.sleep(0)
 
 

@@ -15,7 +15,7 @@ def conflicting_topics(topic: Topic, bodies: Iterable[Manifest]) -> list[Topic]:
         try:
             other = parse_topic(body)
         except SpecError:
-            continue  # it never gets as far as a broker
+            continue  # it is never created on a broker
         same = (other.namespace, other.spec.broker_ref.name, other.topic_name) == (
             topic.namespace,
             topic.spec.broker_ref.name,

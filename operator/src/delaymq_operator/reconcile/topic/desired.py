@@ -31,7 +31,7 @@ def desired_config(
         return _new(name, spec, elsewhere)
     found = existing
     if spec.queues is not None:
-        # Read queues are never taken away: what is still in them would be out of reach.
+        # Read queues are never removed: their remaining messages would become unreadable.
         read_queues = max(existing.read_queues, spec.queues)
         found = replace(found, write_queues=spec.queues, read_queues=read_queues)
     if spec.permission is not None:

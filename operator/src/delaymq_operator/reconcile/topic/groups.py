@@ -72,7 +72,7 @@ class TopicInGroups:
         try:
             configs = await self._topics(group, group.endpoint, settings.poll_interval_s * MAX_AGE_POLLS)
             if self._topic.topic_name not in configs:
-                # Before it is made it is looked for again: a producer may have made it meanwhile, in its own way.
+                # Check again before creating it: a producer may have created it in the meantime, with other settings.
                 configs = await self._topics(group, group.endpoint, settings.progress_interval_s)
         except (BrokerUnreachable, BrokerRefused) as error:
             return ObservedTopic(group, problem=problem_of(_BROKER, error))

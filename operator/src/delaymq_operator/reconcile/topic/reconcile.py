@@ -23,7 +23,7 @@ from delaymq_operator.reconcile.topic.targets import groups_of
 _Verdict = tuple[ConditionStatus, Reason, str]
 
 _FINALIZER_S = 0.3
-"""How soon to look again for the finalizer, which is added when a Topic is first seen."""
+"""Interval between checks for the finalizer, which kopf adds when it first observes a Topic."""
 
 
 async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
@@ -39,7 +39,7 @@ async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
         topic = parse_topic(body)
         _refuse_system_topic(topic)
     except SpecError as error:
-        await report.set_ready("False", Reason.INVALID_SPEC, str(error))
+        await report.set_ready("False", Reason.INVALID_SPEC, f"{error}.")
         return Outcome()
     later = Outcome(ctx.settings.poll_interval_s)
     if await _belongs_to_other(topic, body, report, ctx):
@@ -48,11 +48,11 @@ async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
     if broker is None:
         return later
     if FINALIZER not in (body["metadata"].get("finalizers") or ()):
-        # It could be gone before anybody knows that its topic has to go too.
+        # Without the finalizer, it could be deleted without its topic.
         return Outcome(_FINALIZER_S)
     repairing = report.observed_generation == topic.generation
     if not report.owned:
-        # Said before anything is made, so that a deletion knows about it whatever happens in between.
+        # Recorded before the topic is created, so that a deletion includes the topic whatever happens in between.
         await report.set_ready(
             "False", Reason.CREATING, f"Topic {topic.topic_name} is being created.", topic_name=topic.topic_name
         )
@@ -65,7 +65,7 @@ async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
         order_problems = await ensure_order(topic, broker, answers, ctx, queues if topic.spec.order else None)
     await _report_changes(found, report, repairing=repairing)
     await _conclude(topic, broker, found, groups, order_problems, report)
-    # What a broker refuses now it is likely to refuse again in a moment.
+    # A setting that a broker rejects now is likely to be rejected again soon.
     return Outcome(ctx.settings.status_interval_s) if any(one.refused for one in found) else later
 
 
@@ -78,8 +78,7 @@ def _refuse_system_topic(topic: Topic) -> None:
     of_a_group = topic.topic_name.startswith((RETRY_PREFIX, DLQ_PREFIX))
     if of_a_group or is_system_topic(topic.topic_name, broker, f"{broker}_REPLY_TOPIC", *own):
         raise SpecError(
-            f"spec.topicName: {topic.topic_name} is a system topic of the broker: create a Topic with another "
-            "topicName."
+            f"spec.topicName: {topic.topic_name} is a system topic of the broker: create a Topic with another topicName"
         )
 
 
@@ -114,7 +113,7 @@ async def _usable_broker(topic: Topic, report: Reporter, ctx: ReconcileContext) 
     try:
         broker = ctx.memory.of(Key(BROKER_KIND, topic.namespace, name), ParsedBroker).of(body)
     except SpecError as error:
-        await report.set_ready("False", Reason.GROUPS_UNREACHABLE, f"The spec of Broker {name} is invalid: {error}")
+        await report.set_ready("False", Reason.GROUPS_UNREACHABLE, f"The spec of Broker {name} is invalid: {error}.")
         return None
     if broker.deleting:
         await report.set_ready("False", Reason.BROKER_MISSING, f"Broker {name} is being deleted.")
@@ -178,7 +177,7 @@ async def _conclude(
         )
         verdict = "False", reason, message
     elif order_problems:
-        message = f"The order setting of topic {topic.topic_name} is missing: {'; '.join(order_problems)}."
+        message = f"The order setting of topic {topic.topic_name} could not be updated: {'; '.join(order_problems)}."
         verdict = "False", Reason.NAME_SERVERS_NOT_READY, message
     else:
         verdict = "True", Reason.IN_EVERY_GROUP, _all_is_well(topic, found, groups)

@@ -1,4 +1,4 @@
-"""Deletion of a Topic: what is deleted with it, and what has to be waited for."""
+"""Deletion of a Topic: the topic on brokers and NameServers, and the obstacles to its deletion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from delaymq_operator.reconcile.topic.shared_reads import SharedBrokerReads
 from delaymq_operator.reconcile.topic.status import Reporter
 from delaymq_operator.reconcile.topic.targets import groups_of
 
-_WAY_OUT = "To keep it, set spec.deletionPolicy to Retain."
+_WAY_OUT = "To keep the topic and delete only this resource, set spec.deletionPolicy to Retain."
 
 
 async def release_topic(key: Key, ctx: ReconcileContext) -> Waiting | None:
@@ -85,5 +85,5 @@ async def _delete_from_name_servers(
             await ctx.admin.delete_route((address,), topic.topic_name, cluster=broker.name, account=account)
         except (BrokerUnreachable, BrokerRefused) as error:
             problems.append(f"NameServer {error}")
-    # Own NameServers keep nothing over a restart, and one that does not answer is about to have one.
+    # The operator's NameServers lose everything when they restart, which is imminent for one that does not respond.
     return problems if broker.spec.name_servers.addresses else []

@@ -22,7 +22,7 @@ MAX_BACKOFF_MS: Final = 60_000
 def problem_of(server: str, error: BrokerUnreachable | BrokerRefused) -> str:
     """Return a server's problem as a part of a sentence."""
     if isinstance(error, BrokerRefused):
-        return f"{server} refuses: {error.message.rstrip('.')}"
+        return f"{server} rejects the request: {error.message.rstrip('.')}"
     return f"{server} does not respond ({error.problem.rstrip('.')})"
 
 
@@ -50,7 +50,7 @@ class SharedRead(Generic[T]):
     async def _get(self, ask: Callable[[], Awaitable[T]], clock: Callable[[], int], max_age_ms: float) -> T:
         now_ms = clock()
         if self._failure is not None and 0 <= now_ms - self._failed_ms < self.backoff_ms:
-            # Without the frames of former raises, which would pile up in it.
+            # Without the traceback of previous raises, which would accumulate.
             raise self._failure.with_traceback(None)
         # If the clock was set back, the value appears to come from the future and is requested again.
         if self._failure is None and self.value is not None and 0 <= now_ms - self._asked_ms < max_age_ms:

@@ -23,8 +23,8 @@ FAILED: Final = frozenset({"FAILED", "SUBMISSION_FAILED"})
 _BEFORE_RUNNING: Final = frozenset({"", "NEW", "SUBMITTED", "PENDING_RERUN", "INVALIDATING"})
 _RUNNING: Final = frozenset({"RUNNING", "SUCCEEDING", "FAILING"})
 
-# Of spark-submit's whole output, which the Spark operator hands on: the line that says why; of the Kubernetes
-# client's long one only what the API server answered.
+# The Spark operator passes on the entire output of spark-submit. These find the line with the cause and, in a message
+# of the Kubernetes client, the API server's response.
 _CAUSE: Final = re.compile(
     r'^(?:Exception in thread "[^"\n]*"|Caused by:) +(?P<cause>.*?)(?: Received status: Status\(.*)?$', re.MULTILINE
 )

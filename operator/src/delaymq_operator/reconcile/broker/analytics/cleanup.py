@@ -36,12 +36,12 @@ async def clean_up(p: BrokerPass, spec: AnalyticsSpec) -> None:
     # Once the missing Spark operator is installed, the status must show that nothing else is required.
     is_to_ask = memory.missing and p.now_ms - memory.missing_ms >= int(MISSING_RETRY_S * 1000)
     if status.state in GOING_ON or not is_written or (memory.cleaned_up == state and not is_to_ask):
-        # What a run found is in the status before anything of it may go.
+        # The results of a run must be in the status before its objects are deleted.
         return
     found = await list_applications(p)
     if found is not None and p.may_change:
         await _clean_up(p, spec, found)
-    # Only now: what the API server refused to remove is tried again.
+    # Only after the deletions, so that rejected ones are retried.
     memory.cleaned_up = state
 
 
@@ -68,7 +68,7 @@ async def remove_all(p: BrokerPass) -> None:
     except KubeError as error:
         if not error.forbidden:
             raise
-        # What the operator may not see it has not made, or no longer; all of it goes with the Broker.
+        # Objects that the operator may not see are deleted with the Broker by their owner references.
         _logger.warning("leftover analytics objects of %s could not be deleted: %s", p.key, error.message)
 
 
@@ -104,7 +104,7 @@ async def remove_application(p: BrokerPass, name: str, uid: str | None = None) -
     try:
         await p.ctx.kube.delete("SparkApplication", p.namespace, name, uid=uid)
     except KubeError as error:
-        # Another one of this name is not meant.
+        # An object with this name but another uid is not deleted.
         if not (error.conflict or error.absent):
             raise
     driver = p.cached("Pod", driver_pod(name))

@@ -66,7 +66,7 @@ def verdict_of(a: Analysis, broker: str, before: Condition | None) -> Verdict:
     if status.state in GOING_ON:
         message = f"{_goes_on(status, broker)}{notes}"
         if before is not None and before.reason in _VERDICTS:
-            # How the last run ended holds until this one has.
+            # The result of the last run holds until this one has ended.
             return Verdict(before.status, Reason(before.reason), message)
         if status.completed_at is not None:
             return Verdict("True", Reason.RUN_SUCCEEDED, message)
@@ -78,15 +78,19 @@ def verdict_of(a: Analysis, broker: str, before: Condition | None) -> Verdict:
     if failed or status.state == "Failed":
         said = " ".join(f"{each.name}: {_sentence(each.message)}" for each in failed) or "The last run failed."
         return Verdict("False", failure_reason(failed[0].message if failed else None), f"{said}{notes}")
-    parts = [f"{each.skipped} parts of {each.name} could not be read." for each in entries if each.skipped]
+    parts = [f"{_parts(each.skipped)} of {each.name} could not be read." for each in entries if each.skipped]
     told = " ".join(["The last run analysed every group.", *parts])
     return Verdict("True", Reason.RUN_SUCCEEDED, f"{told}{notes}")
+
+
+def _parts(number: int) -> str:
+    return "1 part" if number == 1 else f"{number} parts"
 
 
 def _goes_on(status: AnalyticsStatus, broker: str) -> str:
     current = [each for each in entries_of_run(status, broker) if each.state in GOING_ON]
     if not current:
-        return f"Run {status.run} begins."
+        return f"Run {status.run} is starting."
     waits = f": {current[0].message}" if current[0].message else ""
     return f"A run is in progress: {current[0].application} is {current[0].state}{waits}."
 

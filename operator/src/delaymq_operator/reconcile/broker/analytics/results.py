@@ -61,7 +61,9 @@ def result_of(config_map: Manifest | None, name: str) -> Result:
         what = "no longer exists" if config_map is None else f"has no {RESULT_STATUS_KEY}"
         raise ResultError(f"{where} {what}: see the driver's log")
     if len(text) > MAX_STATUS_CHARS:
-        raise ResultError(f"{RESULT_STATUS_KEY} in {where} is too long to be a result")
+        raise ResultError(
+            f"{RESULT_STATUS_KEY} in {where} has more than {MAX_STATUS_CHARS} characters: see the driver's log"
+        )
     try:
         version = msgspec.json.decode(text, type=_Version).format_version
         if version > FORMAT_VERSION:

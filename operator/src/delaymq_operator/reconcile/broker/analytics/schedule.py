@@ -27,7 +27,7 @@ MAX_LINE_CHARS: Final = 200
 _FIELDS: Final = 5
 _CACHED_LINES: Final = 1_000
 _WINDOWS: Final = (timedelta(hours=1), timedelta(days=1), timedelta(days=40), timedelta(days=400))
-"""Looked through for the latest time that was missed, the nearest first: a line may be due each minute."""
+"""Windows searched for the latest missed time, the most recent first: a schedule may be due every minute."""
 
 
 class ScheduleError(Exception):
@@ -91,7 +91,7 @@ def _zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError) as error:
-        # Of a folder of zones, a path out of them, and a zone that there is not.
+        # Raised for a directory of zones, a path outside the zones, and an unknown zone.
         what = f"spec.analytics.timeZone {name[:MAX_LINE_CHARS]!r} is not a time zone"
         raise ScheduleError(f"{what}: use an IANA name, such as Europe/Berlin") from error
 

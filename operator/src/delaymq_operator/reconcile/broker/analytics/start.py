@@ -159,8 +159,8 @@ async def _ensure_binding(p: BrokerPass) -> None:
         check_ours(p, live)
         if not covers(live.get("roleRef"), desired["roleRef"]):
             raise NotOursError(
-                f"RoleBinding {name} binds a different role from the operator's setting, and a binding's role cannot "
-                "be changed: delete it, and the operator creates it again"
+                f"RoleBinding {name} refers to another role than the operator's setting analytics_role, and the role "
+                "of a binding cannot be changed: delete the RoleBinding, and the operator creates it again"
             )
         if covers(live, desired):
             return

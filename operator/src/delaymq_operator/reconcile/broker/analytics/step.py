@@ -34,7 +34,7 @@ async def run_analytics(p: BrokerPass) -> None:
     analytics need.
     """
     if p.spec_problem is not None and p.spec_problem.reason is Reason.INVALID_SPEC:
-        # Of a spec that cannot be read nobody knows whether it wants analytics.
+        # An unreadable spec does not reveal whether it contains analytics.
         return
     memory = p.memory.analytics
     wait_ms = memory.retry_ms - p.now_ms
@@ -95,7 +95,7 @@ async def _follow_schedule(p: BrokerPass, spec: AnalyticsSpec) -> None:
     minute_ms = p.now_ms - p.now_ms % 60_000
     last_ms = ms_of_timestamp(status.last_schedule_time)
     told_ms = ms_of_timestamp(status.next_schedule_time)
-    # By the minute, so that it is computed once for all passes within it; a clock that was set back repeats no run.
+    # Rounded to the minute, so that it is computed once per minute; a clock that was set back repeats no run.
     next_ms = next_time_ms(spec.schedule, spec.time_zone, max(minute_ms, last_ms or 0))
     if told_ms is not None and told_ms <= p.now_ms:
         if not p.may_change:
@@ -111,7 +111,7 @@ async def _note_due(p: BrokerPass, due_ms: int) -> None:
     status, due = p.analytics.known, timestamp_of_ms(due_ms)
     p.analytics.change(last_schedule_time=due)
     if status.state in GOING_ON:
-        what = f"the run of {due} is skipped: run {status.run} is still in progress"
+        what = f"the run due at {due} is skipped: run {status.run} is still in progress"
         await p.event("Warning", "AnalyticsSkipped", what)
     else:
         _note_run(p, scheduled_token(due_ms / 1000))
@@ -123,7 +123,7 @@ def _follow_annotation(p: BrokerPass) -> None:
     if status.state in GOING_ON or not p.may_change or not text or _kept_text(text) == status.analyzed:
         return
     p.analytics.change(analyzed=_kept_text(text))
-    # The run before belongs to it, so that a text that is used again is a new run.
+    # The token includes the previous run, so that a repeated text starts a new run.
     _note_run(p, demanded_token(f"{text}\n{status.run or ''}"))
 
 
@@ -142,8 +142,8 @@ def _kept_text(text: str) -> str:
 def _report_one_pod(p: BrokerPass, spec: AnalyticsSpec) -> None:
     claims = [group.claim["metadata"]["name"] for group in p.desired_groups if group.claim and for_one_pod(group)]
     if spec.read == "Volume" and claims:
-        what = f"No other pod may mount {', '.join(claims)} (ReadWriteOncePod)"
-        p.analytics.notes.append(f"{what}: such volumes are read through the broker's HTTP interface.")
+        what = f"No other pod can mount {', '.join(claims)} (ReadWriteOncePod)"
+        p.analytics.notes.append(f"{what}: the store is read through the broker's HTTP interface instead.")
 
 
 def _try_later(p: BrokerPass, error: Exception) -> None:
@@ -160,7 +160,7 @@ def _try_later(p: BrokerPass, error: Exception) -> None:
         memory.obstacle = Obstacle(Reason.RUN_FAILED, said)
         p.analytics.obstacle = memory.obstacle
     elif isinstance(error, KubeError):
-        _logger.warning("the analytics of %s: %s; retrying in %.0f s", p.key, error, after_s)
+        _logger.warning("the analytics of %s failed: %s; retrying in %.0f s", p.key, error, after_s)
 
 
 async def _report_verdict(p: BrokerPass) -> None:

@@ -91,12 +91,12 @@ async def _follow(p: BrokerPass, spec: AnalyticsSpec, entry: AnalyticsGroupStatu
     name = entry.application or ""
     application = await p.ctx.kube.get("SparkApplication", p.namespace, name)
     overdue = is_overdue(p, spec, entry)
-    deadline = f"it took longer than the {spec.deadline_seconds} s of spec.analytics.deadlineSeconds"
+    deadline = f"it took longer than spec.analytics.deadlineSeconds ({spec.deadline_seconds} s)"
     if application is None or application["metadata"].get("deletionTimestamp"):
         if p.may_change:
             await remove_application(p, name)
         if overdue:
-            return failed(p, entry, Reason.DEADLINE_EXCEEDED, f"{deadline} and was ended")
+            return failed(p, entry, Reason.DEADLINE_EXCEEDED, f"{deadline} and was stopped")
         return failed(p, entry, Reason.RUN_FAILED, f"SparkApplication {name} was deleted while it ran")
     body = p.cached("Pod", driver_pod(name))
     driver = Pod.of(body, p.now_ms) if body is not None else None
@@ -107,8 +107,8 @@ async def _follow(p: BrokerPass, spec: AnalyticsSpec, entry: AnalyticsGroupStatu
         return await report_failure(p, entry, found.message or "it failed")
     if overdue:
         await remove_application(p, name, application["metadata"]["uid"])
-        last = f"; at last: {found.message}" if found.message else ""
-        return failed(p, entry, Reason.DEADLINE_EXCEEDED, f"{deadline} and was ended{last}")
+        last = f"; its last state: {found.message}" if found.message else ""
+        return failed(p, entry, Reason.DEADLINE_EXCEEDED, f"{deadline} and was stopped{last}")
     _requeue(p, entry, found, body)
     return structs.replace(entry, state=found.state, message=found.message)
 
@@ -167,8 +167,8 @@ async def _finish(p: BrokerPass) -> None:
     )
     p.ctx.count_analytics("succeeded" if good else "failed")
     if good:
-        await p.event("Normal", "AnalyticsSucceeded", f"run {p.analytics.known.run} analysed every group")
+        await p.event("Normal", "AnalyticsSucceeded", f"analytics run {p.analytics.known.run} analysed every group")
         return
     reason = reporting.failure_reason(bad[0].message if bad else None)
     said = " ".join(f"{entry.name}: {entry.message}." for entry in bad)[:_EVENT_CHARS]
-    await p.event("Warning", reason, f"run {p.analytics.known.run} of the analytics failed. {said}")
+    await p.event("Warning", reason, f"analytics run {p.analytics.known.run} failed: {said}")

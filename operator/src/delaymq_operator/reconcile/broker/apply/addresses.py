@@ -23,7 +23,7 @@ async def ensure_addresses(p: BrokerPass) -> None:
         group.service = await _ensure_group_service(p, group)
         await _remember_address(p, group)
         if not await _ensure_external_service(p, group):
-            continue  # Without an address no pod is made, or restarted, for ports that it does not get.
+            continue  # Without its ports, no pod is created or restarted.
         group.address = advertised_address(p, group)
         if group.address is None and not group.surplus:
             _report_pending(p, group)
@@ -37,8 +37,8 @@ async def _ensure_group_service(p: BrokerPass, group: Group) -> Manifest:
     except KubeError as error:
         if not (error.invalid and had and group.service is None):
             raise
-        what = f"the previous address {had} of {group.name} is not available"
-        await p.event("Warning", "AddressChanged", f"{what}: the group gets another address ({error.message})")
+        what = f"the previous address {had} of {group.name} is not available ({error.message})"
+        await p.event("Warning", "AddressChanged", f"{what}: the group gets another address")
         return await ensure(p, group_service(p.broker, group.index, None, port))
 
 
@@ -84,7 +84,8 @@ def _is_taken_port(error: KubeError) -> bool:
 def report_port_taken(p: BrokerPass, what: str, field: str, error: KubeError) -> None:
     """Report that a node port belongs to another Service."""
     p.not_applied(
-        Reason.NODE_PORT_TAKEN, f"{what}: {error.message}. Set spec.external.{field} to other ports, or release these."
+        Reason.NODE_PORT_TAKEN,
+        f"{what}: {error.message}. Set spec.external.{field} to a free port, or delete the Service that uses it.",
     )
     p.requeue(_NODE_PORT_LOOK_S)
 
@@ -127,4 +128,4 @@ async def ensure_name_server_address(p: BrokerPass) -> None:
         if not _is_taken_port(error):
             raise
         port = desired["spec"]["ports"][0].get("nodePort")
-        report_port_taken(p, f"the NameServers require the node port {port}", "nameServerNodePort", error)
+        report_port_taken(p, f"The NameServers require the node port {port}", "nameServerNodePort", error)

@@ -7,7 +7,7 @@ from typing import Any
 
 from delaymq_operator.manifests.quantities import same_quantity
 
-# Below these keys values are amounts: the API server may spell them differently.
+# Values below these keys are amounts, which the API server may spell differently.
 _AMOUNTS = frozenset({"requests", "limits", "capacity"})
 _AMOUNT_FIELDS = frozenset({"sizeLimit"})
 _LIST_KEYS = ("name", "mountPath", "uid")
@@ -15,7 +15,7 @@ _LIST_KEYS = ("name", "mountPath", "uid")
 
 
 def covers(live: object, desired: object, *, amounts: bool = False) -> bool:
-    """Return whether `live` contains all of `wanted`. None and empty values are contained in everything."""
+    """Return whether `live` contains all of `desired`. None and empty values are contained in everything."""
     if desired is None or desired in ("", {}, []):
         return True
     if isinstance(desired, dict):

@@ -12,7 +12,7 @@ from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
 from delaymq_operator.reconcile.broker.model.memory import Applied
 from delaymq_operator.reconcile.ports import Manifest
 
-# An object that others change back this often is left to them for a while.
+# An object that others revert this often is left unchanged for a while.
 _REPEATS = 5
 _REPEAT_S = 300.0
 MANIFEST_ANNOTATION = f"{GROUP}/manifest"
@@ -36,7 +36,7 @@ async def ensure(p: BrokerPass, desired: Manifest) -> Manifest:
     An object that is being deleted is left alone and returned. An object that stays different though it was applied
     (something else writes the same field) is not applied again before it changes.
     """
-    # A Broker may have a hundred objects: others get a turn between two of them.
+    # A Broker may have a hundred objects: other tasks run between two of them.
     await asyncio.sleep(0)
     kind, name = desired["kind"], desired["metadata"]["name"]
     wanted_digest = digest(desired)
@@ -44,7 +44,7 @@ async def ensure(p: BrokerPass, desired: Manifest) -> Manifest:
     last = p.memory.applied.get((kind, name))
     live = p.cached(kind, name)
     if live is None:
-        # The cache may be a moment behind, and does not show what is not ours.
+        # The cache may lag behind, and contains no foreign objects.
         live = await p.ctx.kube.get(kind, p.namespace, name)
     if live is not None:
         check_ours(p, live)
@@ -93,10 +93,14 @@ def check_ours(p: BrokerPass, live: Manifest) -> None:
             continue
         if owner.get("kind") == BROKER_KIND and owner.get("name") == p.broker.name:
             raise NotOursError(
-                (f"{what} belongs to a previous Broker of this name and is still being deleted"), leftover=True
+                (f"{what} belongs to a previous Broker with this name and is still being deleted"), leftover=True
             )
         raise NotOursError(
-            f"{what} belongs to {owner.get('kind')} {owner.get('name')}: delete it, or give the Broker another name"
+            f"{what} belongs to {owner.get('kind')} {owner.get('name')}: delete {what}, or create the Broker under "
+            "another name"
         )
     if not controllers and (metadata.get("labels") or {}).get(MANAGED_BY_LABEL) != MANAGED_BY_VALUE:
-        raise NotOursError(f"{what} already exists but does not belong to this Broker: delete it, or rename the Broker")
+        raise NotOursError(
+            f"{what} already exists but does not belong to this Broker: delete {what}, or create the Broker under "
+            "another name"
+        )

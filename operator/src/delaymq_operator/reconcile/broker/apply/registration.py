@@ -37,14 +37,14 @@ async def ensure_registrations(p: BrokerPass) -> None:
     live = await p.ctx.kube.get("Secret", p.namespace, names.registration_secret(p.broker.name))
     if live is not None:
         check_ours(p, live)
-    # A Secret that was deleted is made again as it was: pods have its files.
+    # A deleted Secret is restored with the same contents, since pods have its files.
     found = read_registrations(live) or kept or _first(p)
     desired = _rotated(p, found)
     manifest = rendered(p.broker, desired, unsigned)
     if live is None or live.get("data") != manifest["data"]:
         await p.ctx.kube.apply(manifest)
         if desired.newest != found.newest:
-            what = "NameServers received new registration accounts; brokers receive them in 10 minutes"
+            what = "NameServers received new registration accounts; brokers will receive them in 10 minutes"
             await p.event("Normal", "RegistrationRotated", what)
     p.memory.registrations, p.memory.unsigned = desired, unsigned
 

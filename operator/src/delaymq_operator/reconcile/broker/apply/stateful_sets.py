@@ -138,7 +138,7 @@ async def ensure_group_sets(p: BrokerPass) -> None:
             else:
                 await _ensure_group_set(p, group, group.address)
         except KubeError as error:
-            # One group that cannot be applied must not keep the others from what they need.
+            # A group that cannot be applied must not block the others.
             failed = failed or error
     if failed is not None:
         raise failed

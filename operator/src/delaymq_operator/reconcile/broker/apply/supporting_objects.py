@@ -13,7 +13,7 @@ from delaymq_operator.reconcile.endpoints import token_in
 
 _TOKEN_BYTES = 32
 _PRUNED_KINDS = ("Service", "PodDisruptionBudget", "NetworkPolicy")
-"""What is deleted when it is no longer wanted. The configuration and the account harm nobody."""
+"""Kinds whose objects are deleted when they are no longer desired; other leftover objects do no harm."""
 
 
 async def ensure_token(p: BrokerPass) -> None:
@@ -69,7 +69,7 @@ async def ensure_supporting_objects(p: BrokerPass) -> None:
 
 
 def _needed_still(p: BrokerPass, metadata: dict[str, object]) -> bool:
-    """Return the objects still needed: NameServers and their Services remain until no broker uses them."""
+    """Return whether an object is still needed: NameServers and their Services remain until no broker uses them."""
     labels = metadata.get("labels")
     component = labels.get(names.COMPONENT_LABEL) if isinstance(labels, dict) else None
     if component == "analytics":

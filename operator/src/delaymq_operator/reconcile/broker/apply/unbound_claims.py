@@ -27,9 +27,9 @@ _BINDING_MS: Final = 15_000
 async def report_unbound_volumes(p: BrokerPass) -> None:
     """Report claims that should have a volume by now."""
     is_any_bound = any(group.claim is not None and not is_unbound(group.claim) for group in p.groups)
-    todo = "Create what is missing"
+    todo = "Create the storage class or whatever else is missing"
     if not is_any_bound:
-        todo += ", or correct spec.storage: its class and size can be changed while no volume of the Broker is bound"
+        todo += ", or correct spec.storage, whose class and size can be changed while no volume of the Broker is bound"
     for group in p.desired_groups:
         claim = group.claim
         if claim is None or claim["metadata"].get("deletionTimestamp") or not is_unbound(claim):
@@ -47,7 +47,7 @@ async def _why_unbound(p: BrokerPass, claim: Manifest) -> str:
         return ""
     chosen = storage_class(claim)
     if chosen is None:
-        return "it has no storage class, and the cluster has no default one"
+        return "it has no storage class, and the cluster has no default class"
     warning = await last_warning(p, metadata["name"], metadata["uid"])
     if warning is not None:
         return f"storage class {chosen}: {warning.reason}: {warning.message.rstrip('.')}"
@@ -78,27 +78,27 @@ async def _replace(p: BrokerPass, group: Group, claim: Manifest) -> None:
     The pod, which never ran, is kept and waits for the next claim.
     """
     name = claim["metadata"]["name"]
-    p.progressing(Reason.CREATING, f"Volume {name} is not bound and is recreated according to spec.storage.")
+    p.progressing(Reason.CREATING, f"Volume {name} is not bound and is being recreated according to spec.storage.")
     group.is_remade = True
     labels = component_labels(p.broker, "broker")
     found = await p.ctx.kube.list("PersistentVolumeClaim", p.namespace, labels=labels)
     fresh = next((each for each in found if each["metadata"]["name"] == name), None)
     if fresh is None or not is_unbound(fresh):
-        # The next pass sees it too.
+        # The next pass observes the change.
         return
     if not _is_unwanted(fresh):
-        # The claim alone does not tell whether its class is the cluster's default or one that was named before.
+        # The claim alone does not reveal whether its class is the cluster's default or was set in an earlier spec.
         patch = {"metadata": {"annotations": {UNWANTED_ANNOTATION: "true"}}}
         fresh = await p.ctx.kube.patch("PersistentVolumeClaim", p.namespace, name, patch)
     if group.set.live is not None:
         await _delete_set(p, group, group.set.live)
     elif is_unbound(fresh) and not fresh["metadata"].get("deletionTimestamp"):
         metadata = fresh["metadata"]
-        # By its version: it may be bound at this very moment.
+        # Only this version, since the claim may be bound concurrently.
         await p.ctx.kube.delete(
             "PersistentVolumeClaim", p.namespace, name, uid=metadata["uid"], version=metadata["resourceVersion"]
         )
-        await p.event("Normal", "ReplacingVolume", f"volume {name} was never bound and is recreated")
+        await p.event("Normal", "ReplacingVolume", f"volume {name} was never bound and is being recreated")
 
 
 async def _delete_set(p: BrokerPass, group: Group, live: Manifest) -> None:
@@ -107,6 +107,6 @@ async def _delete_set(p: BrokerPass, group: Group, live: Manifest) -> None:
     if metadata.get("deletionTimestamp"):
         return
     check_ours(p, live)
-    # Orphan: else a claim that shall go with its StatefulSet would, bound or not.
+    # Orphan: otherwise, with deleteClaim, even a bound claim would be deleted with its StatefulSet.
     await p.ctx.kube.delete("StatefulSet", p.namespace, metadata["name"], uid=metadata["uid"], propagation="Orphan")
     group.set.live = None

@@ -22,7 +22,7 @@ from delaymq_operator.reconcile.broker.model.claims import (
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
-# A refusal does not go away by asking; a changed storage class may be noticed this late.
+# A retry rarely succeeds; a changed storage class is detected after this time at the latest.
 _REFUSED_RETRY_S = 300.0
 ASKED_ANNOTATION = f"{GROUP}/asked"
 """Annotation of a claim: the size last requested by the operator. A larger size requested by others is kept."""
@@ -61,11 +61,11 @@ def _block_restarts(p: BrokerPass, group: Group, claim: Manifest) -> None:
     if group.pod is None or group.surplus or is_unbound(claim):
         return
     name = claim["metadata"]["name"]
-    group.hold = f"volume {name} would be deleted with it"
+    group.hold = f"volume {name} would be deleted when the pod stops"
     p.problem(
         Reason.VOLUME_BEING_DELETED,
-        f"Volume {name} was marked for deletion, and its messages are lost when pod {group.pod.name} stops: the "
-        "operator does not restart it. Back up the volume, then delete the pod; it gets an empty volume.",
+        f"Volume {name} is marked for deletion. Its messages are lost when pod {group.pod.name} stops, so the operator "
+        "does not restart the pod. Back up the volume, then delete the pod; the next pod gets an empty volume.",
     )
 
 
@@ -81,8 +81,10 @@ async def _request_growth(p: BrokerPass, group: Group, claim: Manifest, size: st
         )
         p.requeue(_REFUSED_RETRY_S)
         return claim
-    await p.event("Normal", "GrowingVolume", f"volume {name} of {group.name} grows from {requested(claim)} to {size}")
-    p.progressing(Reason.GROWING_VOLUMES, f"Volume {name} grows to {size}.")
+    await p.event(
+        "Normal", "GrowingVolume", f"volume {name} of {group.name} is growing from {requested(claim)} to {size}"
+    )
+    p.progressing(Reason.GROWING_VOLUMES, f"Volume {name} is growing to {size}.")
     return done
 
 
@@ -152,7 +154,9 @@ async def _recreate_stateful_set(p: BrokerPass, group: Group, claim: Manifest, n
     restart the pod.
     """
     group.hold = "its StatefulSet is being recreated"
-    p.progressing(Reason.GROWING_VOLUMES, f"The StatefulSet of {group.name} is recreated without restarting its pod.")
+    p.progressing(
+        Reason.GROWING_VOLUMES, f"The StatefulSet of {group.name} is being recreated without restarting its pod."
+    )
     live = await p.ctx.kube.get("StatefulSet", p.namespace, name)
     if live is None or live["metadata"].get("deletionTimestamp") or not template_differs(live, p.broker.spec.storage):
         return

@@ -23,11 +23,11 @@ _BAD_WAITS = frozenset(
         "RunContainerError",
     }
 )
-"""Reasons of a waiting container that do not go away by waiting a moment."""
+"""Waiting reasons of a container that do not resolve within a moment."""
 _OVERDUE_MS = 60_000
-"""A pod that should be gone for this long is on a node that does not answer."""
+"""Time after its deletion time after which an existing pod indicates a node that does not respond."""
 MAX_MESSAGE_CHARS = 300
-"""The kubelet's sentences may carry whole logs."""
+"""Maximum length of a message, since the kubelet's messages can contain whole logs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def _waits_for(status: dict[str, Any]) -> str:
 
 def _problem(name: str, status: dict[str, Any], deleted_at: str | None, now_ms: int) -> str | None:
     if deleted_at is not None:
-        # The deletion time includes the grace that the pod has.
+        # The deletion time includes the grace period of the pod.
         end_ms = ms_of_timestamp(deleted_at)
         if end_ms is None or now_ms - end_ms < _OVERDUE_MS:
             return None

@@ -18,7 +18,7 @@ async def observe_cluster(p: BrokerPass) -> None:
     """Observe desired and existing groups, and the NameServers."""
     p.groups = [_group(p, index) for index in sorted(_existing_groups(p) | set(range(p.broker.spec.size)))]
     if p.spec_problem is not None and p.spec_problem.reason is Reason.INVALID_SPEC:
-        # Of a spec that cannot be read nothing is known, not even what is too much.
+        # An unreadable spec does not reveal which groups are surplus.
         p.groups = [group for group in p.groups if group.made]
         for group in p.groups:
             group.surplus = False

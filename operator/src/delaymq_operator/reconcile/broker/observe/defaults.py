@@ -21,7 +21,7 @@ _EVERYWHERE: Final[tuple[Opaque, ...]] = ({"ipBlock": {"cidr": "0.0.0.0/0"}}, {"
 
 
 async def choose_defaults(p: BrokerPass) -> None:
-    """Return the spec with all defaults filled in."""
+    """Fill in the defaults of the pass's Broker."""
     p.defaults = p.broker.status.defaults or _found(p)
     inside = bool(p.ctx.settings.operator_namespace)
     spec = p.broker.spec
@@ -36,13 +36,13 @@ async def choose_defaults(p: BrokerPass) -> None:
 
 def _found(p: BrokerPass) -> int:
     is_new = p.name_servers.live is None and not any(group.made for group in p.groups)
-    # Policies are made before pods: where the status was lost, they tell.
+    # Policies are created before pods, so they reveal the version if the status was lost.
     return CLOSED if is_new or p.ctx.cache.owned("NetworkPolicy", p.broker.uid) else FIRST
 
 
 def _with_policy(spec: BrokerSpec, *, on: bool) -> BrokerSpec:
     policy = structs.replace(spec.network_policy, enabled=on)
     if on and spec.external is not None and not policy.allow_from:
-        # Who lets clients outside in did not mean to keep them out.
+        # A Broker with external access is not meant to exclude external clients.
         policy = structs.replace(policy, allow_from=({"podSelector": {}}, *_EVERYWHERE))
     return structs.replace(spec, network_policy=policy)

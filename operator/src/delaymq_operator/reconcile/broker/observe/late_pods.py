@@ -39,7 +39,7 @@ async def find_late_pods(p: BrokerPass) -> None:
         about = (name, pod.uid) if pod is not None else (live["metadata"]["name"], live["metadata"]["uid"])
         warning = await last_warning(p, *about)
         if warning is not None and pod is None and warning.at_ms < since_ms - _CLOCKS_DIFFER_MS:
-            # Of an earlier pod: the StatefulSet keeps its name and uid.
+            # The warning concerns an earlier pod: the StatefulSet keeps its name and uid.
             warning = None
         p.late_pods[name] = LatePod(
             name=name,
@@ -94,7 +94,7 @@ async def last_warning(p: BrokerPass, name: str, uid: str) -> LastWarning | None
         events = await p.ctx.kube.list("Event", p.namespace, fields=fields)
         found = newest_warning(events, uid)
     except KubeError:
-        # Events only explain: the previous finding is still the best known.
+        # Events only explain: the previous one is still the best available.
         pass
     kept = p.memory.warnings.items()
     p.memory.warnings = {key: value for key, value in kept if p.now_ms - value[0] < _KEPT_MS}

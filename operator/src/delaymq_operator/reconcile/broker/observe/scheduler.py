@@ -13,7 +13,7 @@ from delaymq_operator.reconcile.broker.model.memory import SeenOffsets
 
 WENT_BACK = "went-back"
 OTHER_STORE = "other-store"
-# With a thousand levels a status would not fit into what an object may have; the first ones tell enough.
+# A status with a thousand levels would exceed the size limit of an object; the first ones suffice.
 MAX_REPORTED = 100
 _MAX_NAMED = 5
 
@@ -103,7 +103,7 @@ def verdict_text(name: str, resumed: ResumedStatus) -> str:
         )
     if resumed.verdict == "Corrected":
         return (
-            f"{name} corrected delay offsets from its log when it started: {levels}. This is the normal recovery "
-            "after a kill (stale); no action is needed."
+            f"{name} corrected delay offsets from its log when it started: {levels}. Such corrections are normal after "
+            "a kill; no action is needed."
         )
     return f"{name} resumed at its previous position."

@@ -34,7 +34,7 @@ def read_broker(body: Manifest) -> tuple[Broker, Note | None]:
         return parse_broker(body), None
     except SpecError as error:
         empty = Broker(spec=BrokerSpec(), status=status_of(body, BrokerStatus), **metadata_of("Broker", body))
-        return empty, Note(Reason.INVALID_SPEC, str(error))
+        return empty, Note(Reason.INVALID_SPEC, f"{error}.")
 
 
 async def check_spec(p: BrokerPass) -> None:
@@ -69,16 +69,17 @@ async def check_name_servers(p: BrokerPass) -> None:
     if p.spec_problem is not None or not foreign:
         return
     refused = refused_addresses(p.broker, p.ctx)
-    what = f"spec.nameServers.addresses: {', '.join(refused or foreign)} is outside namespace {p.namespace}"
-    todo = "Add it to the operator's setting nameServerAddresses, or use NameServers in this namespace"
+    found = refused or foreign
+    verb, noun = ("is", "the address") if len(found) == 1 else ("are", "the addresses")
+    what = (
+        f"spec.nameServers.addresses: {', '.join(found)} {verb} outside namespace {p.namespace} and not in the "
+        "operator's setting nameServerAddresses"
+    )
+    todo = f"Add {noun} to that setting, or use NameServers in this namespace"
     if refused:
-        said = f"{what} and not in the operator's list. {todo}; until then, nothing is changed."
-        p.bad_spec(Reason.NAME_SERVER_NOT_ALLOWED, said)
+        p.bad_spec(Reason.NAME_SERVER_NOT_ALLOWED, f"{what}. {todo}; until then, nothing is changed.")
     else:
-        said = (
-            f"{what} and not in the operator's list; it is kept because it is in use. {todo}: a new Broker would be "
-            "rejected."
-        )
+        said = f"{what}, but already in use and therefore kept. {todo}: a new Broker would be rejected."
         p.problem(Reason.NAME_SERVER_NOT_LISTED, said)
 
 
@@ -105,7 +106,7 @@ async def find_levels(p: BrokerPass) -> None:
         levels = parse_delay_level_config(body).spec
     except SpecError as error:
         what = f"DelayLevelConfig {reference.name} is invalid: {error}"
-        p.bad_spec(Reason.DELAY_LEVEL_CONFIG_INVALID, f"{what} Until it is corrected, nothing is changed.")
+        p.bad_spec(Reason.DELAY_LEVEL_CONFIG_INVALID, f"{what}. Until it is corrected, nothing is changed.")
         return
     p.delay = DelayTable(levels=levels.message_delay_level, overflow=levels.delay_level_overflow)
 
@@ -127,7 +128,7 @@ async def find_secrets(p: BrokerPass) -> None:
             p.problem(
                 Reason.ACCOUNT_MISSING,
                 f"Secret {name} has no {ACCESS_KEY} and {SECRET_KEY}: add those of an account with admin: true. "
-                "Without them, the operator cannot change brokers or create Topics.",
+                "Without them, the operator cannot change brokers or create topics.",
             )
 
 
@@ -140,7 +141,7 @@ async def _find_secret(p: BrokerPass, field: str, name: str, keys: Sequence[str]
         return
     p.requeue(_SECRET_LOOK_S)
     if seen.there:
-        what, todo = f"Secret {name} has no {' and no '.join(missing)}", "add it"
+        what, todo = f"Secret {name} has no {' and no '.join(missing)}", "add it" if len(missing) == 1 else "add them"
     else:
         what, todo = f"Secret {name} does not exist in namespace {p.namespace}", f"create it with {' and '.join(keys)}"
-    p.bad_spec(Reason.SECRET_MISSING, f"{what}: {todo}, or correct {field}; until then, nothing is changed.")
+    p.bad_spec(Reason.SECRET_MISSING, f"{what}: {todo}, or correct {field}.secretName; until then, nothing is changed.")

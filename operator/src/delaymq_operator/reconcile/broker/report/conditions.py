@@ -98,14 +98,16 @@ def _scheduler_intact(groups: Sequence[GroupStatus]) -> tuple[ConditionStatus, R
 
 def _up_to_date(p: BrokerPass) -> tuple[ConditionStatus, Reason, str]:
     sets = [(group.name, group.set) for group in p.desired_groups] + [("the NameServers", p.name_servers)]
-    outdated = ", ".join(name for name, each in sets if each.outdated_operator)
+    outdated = [name for name, each in sets if each.outdated_operator]
     if not outdated:
         return "True", Reason.CURRENT, "All pods match the pod template of this operator version."
-    what = f"This operator version uses a different pod template, such as another image: {outdated}"
+    named = " and ".join(part for part in (", ".join(outdated[:-1]), outdated[-1]) if part)
     return (
         "False",
         Reason.OPERATOR_NEWER,
-        f"{what}. Nothing restarts automatically; to apply it, change the annotation {RESTART_ANNOTATION}.",
+        f"The pods of {named} were created from another pod template than that of this operator version, for example "
+        "with another image. Nothing restarts automatically; to replace the pods, change the annotation "
+        f"{RESTART_ANNOTATION}.",
     )
 
 

@@ -10,7 +10,7 @@ from delaymq_operator.reconcile.errors import KubeError
 
 _MAX_EVENT_CHARS = 1_000
 _CONFLICT_LOOK_S = 30.0
-"""What is in the way is removed by a person."""
+"""Requeue interval after a name conflict, which only a user can resolve."""
 
 
 async def report_failures(p: BrokerPass) -> None:
@@ -54,12 +54,12 @@ def report_conflict(p: BrokerPass, conflict: NotOursError) -> None:
 def report_refused(p: BrokerPass, error: KubeError) -> None:
     """Report that the API server rejects an object."""
     advice = (
-        "Grant the operator this permission"
+        "Grant the operator this permission, or raise the quota"
         if error.forbidden
-        else ("Correct the field of the spec named in the message")
+        else "Correct the field of the spec that the message names"
     )
     p.not_applied(
-        Reason.APPLY_FAILED, (f"The API server rejects an object derived from the spec: {error.message}. {advice}.")
+        Reason.APPLY_FAILED, f"The API server rejects an object derived from the spec: {error.message}. {advice}."
     )
 
 
@@ -69,7 +69,7 @@ async def emit_events(p: BrokerPass) -> None:
     for condition in news(before, p.status.conditions):
         is_good = condition.type == ConditionType.READY and condition.status == "True"
         if condition.type == ConditionType.READY and not is_good:
-            # Progressing and Degraded say why, and have Events of their own.
+            # Progressing and Degraded give the reason, and have Events of their own.
             continue
         is_bad = condition.type == ConditionType.DEGRADED
         reason = condition.reason if is_bad else condition.type

@@ -9,7 +9,7 @@ from delaymq_operator.api.resource import ms_of_timestamp
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Note
 from delaymq_operator.reconcile.broker.roll.restarts import units_of
 
-# Each of these keeps the spec from being put in force.
+# Each of these prevents the spec from taking effect.
 SPEC_REASONS: Final = frozenset(
     {
         Reason.INVALID_SPEC,
@@ -96,7 +96,7 @@ def _in_force(p: BrokerPass, counted: str) -> Readiness:
         return Readiness("Unknown", Reason.ROLLING, f"{what}: {named}. See the condition Progressing.")
     silent = [group.name for group in p.desired_groups if group.info is None or group.unreachable is not None]
     if silent and not _was_in_force(p):
-        what = f"{counted}, but the settings could not be checked at {', '.join(silent[:_MAX_NAMED])}"
+        what = f"{counted}, but the settings of {', '.join(silent[:_MAX_NAMED])} could not be checked"
         return Readiness("Unknown", Reason.BROKER_UNREACHABLE, f"{what}: no response yet.")
     return Readiness("True", Reason.ALL_GROUPS_READY, f"{counted}.")
 

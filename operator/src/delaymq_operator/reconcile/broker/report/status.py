@@ -27,10 +27,10 @@ from delaymq_operator.reconcile.name_servers import refused_addresses
 from delaymq_operator.reconcile.ports import Manifest
 
 _FIGURES = ("pending", "nextDue")
-"""Figures that change all the time: they alone are written at most once an interval."""
+"""Figures that change constantly, and alone cause an update at most once per interval."""
 _MAX_LEVELS = 4_000
-"""The most levels in one status, of all groups: an object may have about a million bytes."""
-# As the CRD allows.
+"""Maximum number of levels in a status, for all groups together, since an object has at most about 1 MB."""
+# The maximum that the CRD allows.
 _MAX_IMAGES_CHARS = 2_048
 _FIGURES_OF_GROUP = ("pending", "nextDue", "lateness", "delay")
 
@@ -196,7 +196,7 @@ def _lateness(levels: tuple[DelayLevel, ...]) -> LatenessStatus | None:
 
 def _name_servers(p: BrokerPass) -> tuple[str, ...]:
     if refused_addresses(p.broker, p.ctx):
-        return p.broker.status.name_servers  # what brokers use goes on to be what they use
+        return p.broker.status.name_servers  # brokers keep the addresses that they use
     own = (names.namesrv_client_address(p.broker.name, p.namespace),)
     return own if p.own_name_servers else p.broker.spec.name_servers.addresses
 

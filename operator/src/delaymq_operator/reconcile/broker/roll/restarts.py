@@ -105,7 +105,7 @@ def units_of(p: BrokerPass) -> list[Unit]:
 
 def _is_settling(p: BrokerPass, pod: Pod | None) -> bool:
     since_ms = pod.ready_since_ms if pod is not None and pod.ready else None
-    # The operator's clock may be behind the API server's, and was perhaps set back.
+    # The operator's clock may lag behind the API server's, or may have been set back.
     return since_ms is not None and abs(p.now_ms - since_ms) < ROUTE_PROPAGATION_S * 1000
 
 
@@ -131,10 +131,10 @@ def _waiting_for(unit: Unit) -> str:
     if unit.settling:
         return f"NameServer {unit.pod_name} has just become ready: waiting for brokers to register with it."
     if unit.unreachable_s:
-        return f"Pod {unit.pod_name} does not respond and cannot redirect its writes."
+        return f"The broker in pod {unit.pod_name} does not respond, so its writes cannot be redirected."
     if unit.hold:
-        return f"Restart of pod {unit.pod_name} is postponed: {unit.hold}."
-    return f"The StatefulSet of pod {unit.pod_name} is being changed."
+        return f"The restart of pod {unit.pod_name} is postponed: {unit.hold}."
+    return f"The StatefulSet of pod {unit.pod_name} is being updated."
 
 
 async def _end_other_drains(p: BrokerPass, action: Action) -> None:
@@ -142,7 +142,7 @@ async def _end_other_drains(p: BrokerPass, action: Action) -> None:
     drain.
     """
     turn = action.unit.group if isinstance(action, (Drain, Restart)) else None
-    # Time that was given in vain counts for this restart only.
+    # A broker that could not be drained is given new time for each restart.
     since_ms = p.memory.undrained_since_ms
     p.memory.undrained_since_ms = {group: at_ms for group, at_ms in since_ms.items() if group == turn}
     for group in p.desired_groups:
@@ -154,8 +154,9 @@ async def _restore_helpers(p: BrokerPass, unit: Unit, helpers: Sequence[Unit]) -
     helping = [group for group in p.groups if group.index in {helper.group for helper in helpers}]
     for group in helping:
         await request_drain(p, group, "none")
-    who = f"{', '.join(group.name for group in helping)}, which will be removed," if helping else "another group"
-    p.progressing(Reason.MOVING_WRITES, f"Pod {unit.pod_name} is restarted once {who} accepts writes again.")
+    named = ", ".join(group.name for group in helping)
+    who = f"a group that will be removed ({named})" if helping else "another group"
+    p.progressing(Reason.MOVING_WRITES, f"Pod {unit.pod_name} will be restarted once {who} accepts writes again.")
 
 
 async def _drain(p: BrokerPass, unit: Unit, mode: str) -> None:
@@ -163,17 +164,17 @@ async def _drain(p: BrokerPass, unit: Unit, mode: str) -> None:
     if group is None or group.info is None:
         return
     if await request_drain(p, group, "refuse" if mode == "refuse" else "withdraw"):
-        p.progressing(Reason.MOVING_WRITES, f"Writes are redirected from {group.name} before its restart.")
+        p.progressing(Reason.MOVING_WRITES, f"Writes are being redirected from {group.name} before its restart.")
         return
     most_s = p.ctx.settings.withdraw_max_s
-    what = f"{group.name} does not redirect its writes: {group.unreachable}"
-    p.progressing(Reason.MOVING_WRITES, f"{what}. After {most_s:g} s, it is restarted nevertheless.")
+    what = f"{group.name} has not redirected its writes: {group.unreachable}"
+    p.progressing(Reason.MOVING_WRITES, f"{what}. After {most_s:g} s, its pod will be restarted anyway.")
 
 
 async def _restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> None:
     """Delete the pod if the decision is still valid. The uid ensures that no pod is deleted twice."""
     done = f"{sum(1 for one in units if one.ready and not one.outdated)} of {len(units)} pods are up to date"
-    p.progressing(Reason.ROLLING, f"Pod {unit.pod_name} is restarted; {done}.")
+    p.progressing(Reason.ROLLING, f"Pod {unit.pod_name} is being restarted; {done}.")
     pod = await _still_to_restart(p, unit, units)
     if pod is None:
         return
@@ -184,7 +185,7 @@ async def _restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> None:
             return
         raise
     why = pod.problem or "it was created from an earlier version of the Broker's spec"
-    await p.event("Normal", "Restarting", f"pod {pod.name} is restarted: {why}")
+    await p.event("Normal", "Restarting", f"pod {pod.name} is being restarted: {why}")
 
 
 async def _still_to_restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> Pod | None:

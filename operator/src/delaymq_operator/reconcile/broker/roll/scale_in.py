@@ -28,14 +28,15 @@ _SHOWN = 3
 def _override(p: BrokerPass) -> str:
     """Return the advice for the override; it includes the size, so that it does not apply to the next scale-in."""
     return (
-        f'To discard its contents, annotate the Broker with {names.FORCE_SCALE_IN_ANNOTATION}="{p.broker.spec.size}".'
+        "To remove the group although it may contain messages, annotate the Broker with "
+        f'{names.FORCE_SCALE_IN_ANNOTATION}="{p.broker.spec.size}".'
     )
 
 
 async def remove_surplus_groups(p: BrokerPass) -> None:
     """Redirect writes from all surplus groups, then remove the highest one if permitted.
 
-    Restarts of groups that stay come first: meanwhile those that shall go may be the only ones to take writes.
+    Restarts of groups that stay come first: meanwhile surplus groups may be the only ones that accept writes.
     """
     surplus = sorted((group for group in p.groups if group.surplus), key=lambda group: -group.index)
     if not surplus:
@@ -45,7 +46,7 @@ async def remove_surplus_groups(p: BrokerPass) -> None:
         p.progressing(Reason.SCALING_IN, "Surplus groups are removed after the remaining groups have been restarted.")
         return
     if p.broker.force_scale_in is False and not any(group.writable for group in p.desired_groups):
-        p.progressing(Reason.SCALING_IN, "Groups are removed once one of the remaining groups accepts writes.")
+        p.progressing(Reason.SCALING_IN, "Surplus groups are removed once one of the remaining groups accepts writes.")
         return
     top = surplus[0]
     for group in surplus:
@@ -90,29 +91,31 @@ async def _is_removable(p: BrokerPass, group: Group) -> bool:
         return True
     if group.info is None or group.endpoint is None:
         why = group.unreachable or (group.pod.problem if group.pod is not None else None) or "its pod is not running"
-        _blocked(p, f"{group.name} cannot report what it still contains: {why}. Make its pod run. {_override(p)}")
+        advice = f"See `kubectl describe pod {names.group_pod(p.broker.name, group.index)}`."
+        _blocked(p, f"{group.name} cannot report its remaining messages: {why}. {advice} {_override(p)}")
         return False
     if not group.info.decommissioned and _drain_step(p, group.info) != "done":
         if group.unreachable is not None:
-            _blocked(p, f"{group.name} does not redirect its writes: {group.unreachable}. {_override(p)}")
+            _blocked(p, f"{group.name} has not redirected its writes: {group.unreachable}. {_override(p)}")
         else:
-            p.progressing(Reason.SCALING_IN, f"Writes are redirected from {group.name} before it is removed.")
+            p.progressing(Reason.SCALING_IN, f"Writes are being redirected from {group.name} before it is removed.")
         return False
     try:
         left = await p.ctx.admin.remaining(group.endpoint)
     except (BrokerUnreachable, BrokerRefused) as error:
-        _blocked(p, f"{group.name} did not report what it still contains: {error}. {_override(p)}")
+        _blocked(p, f"{group.name} did not report its remaining messages: {error}. {_override(p)}")
         return False
     if left.pending_delays == 0 and left.unconsumed_messages == 0:
-        # The address of a removed group answers nobody: who may still know it is refused, and so sends elsewhere.
+        # Nothing responds at the address of a removed group. Until routes expire, the broker rejects sends, so that
+        # clients with an old route use another group.
         if group.info.decommissioned or held_s(group.info) >= ROUTES_S:
             return True
         p.progressing(
-            Reason.SCALING_IN, (f"{group.name} is empty and is removed once clients no longer have routes to it.")
+            Reason.SCALING_IN, f"{group.name} is empty and will be removed once clients no longer have routes to it."
         )
         return False
     what = f"{group.name} is read-only and still contains {describe_remaining(left)}"
-    _blocked(p, f"{what}. It is removed once they are delivered and consumed. {_override(p)}")
+    _blocked(p, f"{what}. It will be removed once they are delivered and consumed. {_override(p)}")
     return False
 
 
@@ -122,9 +125,10 @@ def describe_remaining(left: Remaining) -> str:
     if left.pending_delays:
         parts.append(f"{left.pending_delays} delayed message{'s' if left.pending_delays > 1 else ''} not yet delivered")
     if left.unconsumed_messages:
-        largest = [f"{each.messages} of {each.topic} by {each.group}" for each in left.unconsumed[:_SHOWN]]
+        largest = [f"{each.messages} of topic {each.topic} by group {each.group}" for each in left.unconsumed[:_SHOWN]]
         more = ", …" if len(left.unconsumed) > _SHOWN else ""
-        parts.append(f"{left.unconsumed_messages} not yet consumed ({', '.join(largest)}{more})")
+        noun = "messages" if left.unconsumed_messages > 1 else "message"
+        parts.append(f"{left.unconsumed_messages} {noun} not yet consumed ({', '.join(largest)}{more})")
     return " and ".join(parts)
 
 

@@ -62,7 +62,7 @@ class Unit:
 
         The StatefulSets are OnDelete, for which Kubernetes never advances `currentRevision`: the pod's own revision
         counts. While the controller has not seen a change of the StatefulSet, the inputs tell whether that change
-        needs another pod.
+        requires a new pod.
         """
         if self.pod is None or self.pod.terminating or self.outdated:
             return False
@@ -199,7 +199,7 @@ def _before_restart(unit: Unit, units: Sequence[Unit], settings: ReconcileSettin
         return Restart(unit)
     if not any(other.writable for other in others):
         return HelpOut(unit, tuple(others) if all(other.surplus for other in others) else ())
-    # Of one that cannot be asked to move writes away: it is given time, not for ever, since a restart may help it.
+    # A broker that cannot be drained gets limited time, since a restart may resolve its problem.
     if unit.unreachable_s >= settings.withdraw_max_s:
         return Restart(unit)
     if unit.info is None:

@@ -32,17 +32,17 @@ async def try_out(p: BrokerPass, pod_name: str) -> bool:
     live = p.cached("StatefulSet", names.namesrv_trial(p.broker.name))
     if live is not None and _inputs(live) != made.inputs:
         await end_trial(p)
-        p.progressing(Reason.ROLLING, f"Pod {trial} is replaced to test another change.")
+        p.progressing(Reason.ROLLING, f"Pod {trial} is being replaced to test another change.")
         return True
     await ensure(p, name_server_trial(p.broker, made.inputs, made.template))
     body = p.cached("Pod", trial)
     problem = Pod.of(body, p.now_ms).problem if body is not None else None
     if problem is None:
-        p.progressing(Reason.ROLLING, f"Pod {trial} tests the change before NameServer {pod_name} is restarted.")
+        p.progressing(Reason.ROLLING, f"Pod {trial} is testing the change before NameServer {pod_name} is restarted.")
         return True
     p.problem(
         Reason.POD_FAILING,
-        f"{problem}. It tests a change for NameServer {pod_name}; the NameServer and the brokers keep running "
+        f"{problem}. This pod tests a change for NameServer {pod_name}; the NameServer and the brokers keep running "
         f"unchanged. See `kubectl describe pod {trial}` and `kubectl logs {trial}`, and correct the spec.",
     )
     p.progressing(Reason.WAITING_FOR_POD, f"Nothing is restarted until pod {trial} runs.")
