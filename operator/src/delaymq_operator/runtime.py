@@ -264,7 +264,7 @@ class OperatorRuntime:
             return []
         return [str(one) for one in self._serving.obstacles.values()] or ["the cluster has not been read yet"]
 
-    # Between the parts.
+    # Callbacks of the parts.
 
     def _requested(self, request: Request, status: int) -> None:
         self._metrics.requested(request, status)

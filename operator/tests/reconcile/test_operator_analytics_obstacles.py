@@ -93,7 +93,8 @@ def test_application_stuck_in_state_ends_at_deadline(state: str) -> None:
     world.run(lambda: ended(world), ticks=100)
     world.idle(3)
     assert ready(world)["reason"] == "DeadlineExceeded"
-    assert group(world)["message"].startswith("DeadlineExceeded: it took longer than the 60 s")
+    late = "DeadlineExceeded: it took longer than spec.analytics.deadlineSeconds (60 s)"
+    assert group(world)["message"].startswith(late)
     assert applications(world) == []
     assert not [name for name in world.names("Pod") if name.endswith("-driver")]
 

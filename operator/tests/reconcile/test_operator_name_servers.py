@@ -105,7 +105,7 @@ def test_name_servers_in_use_are_kept_with_warning() -> None:
     before = world.pod_uids()
     world.settings = SETTINGS  # simulates an upgrade
     world.run(lambda: world.reason("Degraded") == "NameServerNotListed")
-    assert "it is kept because it is in use" in world.condition("Degraded")["message"]
+    assert "already in use and therefore kept" in world.condition("Degraded")["message"]
     world.run(lambda: world.settled)
     world.change(config={"fileReservedTime": "9"})
     world.run(lambda: world.settled)

@@ -58,7 +58,7 @@ def test_secret_without_required_key_is_treated_as_missing(
     world.create(size=1, **SPEC)
     world.run(lambda: degraded(world) == "SecretMissing")
     message = world.condition("Degraded")["message"]
-    assert f"Secret {name} has no {key}: add it, or correct {field};" in message
+    assert f"Secret {name} has no {key}: add it, or correct {field}.secretName;" in message
     assert world.names("Pod") == []
     put(world, name)
     world.run(lambda: world.settled and degraded(world) == "AsExpected")

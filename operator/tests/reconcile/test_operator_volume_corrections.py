@@ -194,7 +194,7 @@ def test_missing_default_class_is_reported_and_can_be_replaced() -> None:
     world = without_class(None)
     world.idle(20)
     assert world.reason("Degraded") == "VolumeNotBound"
-    assert "it has no storage class, and the cluster has no default one" in world.condition("Degraded")["message"]
+    assert "it has no storage class, and the cluster has no default class" in world.condition("Degraded")["message"]
     world.change(storage={"storageClassName": "fast"})
     world.run()
     assert claim_of(world)["spec"]["storageClassName"] == "fast"

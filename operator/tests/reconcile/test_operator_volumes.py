@@ -122,7 +122,9 @@ def test_pod_with_volume_being_deleted_is_not_restarted(world: FakeWorld) -> Non
     assert world.pod_uids()["demo-broker-0-0"] == before["demo-broker-0-0"]
     assert world.reason("Degraded") == "VolumeBeingDeleted"
     assert "Back up the volume" in world.condition("Degraded")["message"]
-    assert "volume store-demo-broker-0-0 would be deleted with it" in world.condition("Progressing")["message"]
+    assert (
+        "volume store-demo-broker-0-0 would be deleted when the pod stops" in world.condition("Progressing")["message"]
+    )
 
 
 def test_volume_deleted_at_last_moment_keeps_its_pod(world: FakeWorld) -> None:

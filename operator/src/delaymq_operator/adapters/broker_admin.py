@@ -137,7 +137,7 @@ class HttpBrokerAdmin:
             else:
                 await admin.put_order(topic, text)
 
-    # How.
+    # Implementation.
 
     @asynccontextmanager
     async def _admin(

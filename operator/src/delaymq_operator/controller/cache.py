@@ -35,7 +35,7 @@ class WatchCache:
         self._owned: dict[str, dict[str, set[_Name]]] = {kind: defaultdict(set) for kind in WATCHED_KINDS}
         self._claimed: dict[_Claim, set[_Name]] = defaultdict(set)
 
-    # The port.
+    # Reads (the port).
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """Return the object, or None."""
@@ -67,7 +67,7 @@ class WatchCache:
         topics = self._objects["Topic"]
         return [topics[name] for name in sorted(self._claimed.get(claim_of(topic), ())) if name != _name_of(topic)]
 
-    # What fills it.
+    # Updates.
 
     def put(self, kind: str, found: Manifest, *, event: bool = False) -> None:
         """Store an object of a version, from an ``event`` of a watch or from a response.

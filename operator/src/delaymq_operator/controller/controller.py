@@ -94,7 +94,7 @@ class Controller:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
-    # Outside.
+    # Interface.
 
     def start(self) -> None:
         """Start running woken keys, if not started yet. Requires a running loop."""
@@ -156,7 +156,7 @@ class Controller:
         started = [state.running_since_s for state in self._states.values() if state.running_since_s is not None]
         return max((now_s - one for one in started), default=0.0)
 
-    # Inside.
+    # Implementation.
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
