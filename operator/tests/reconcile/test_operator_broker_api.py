@@ -169,7 +169,7 @@ def test_unreachable_size_can_be_reverted_but_not_below_volume(world: ApiWorld) 
     world.change(storage={"size": "900Ti"})
     world.run(lambda: world.reason("Progressing") == "GrowingVolumes")
     world.run(lambda: requests_of(world) == ("900Ti", "900Ti"))
-    with pytest.raises(ApiError, match="a volume cannot shrink to 9Gi: the smallest of this Broker has 10Gi"):
+    with pytest.raises(ApiError, match="a volume cannot shrink to 9Gi: the smallest volume of this Broker has 10Gi"):
         world.change(storage={"size": "9Gi"})
     world.change(storage={"size": "10Gi"})
     world.run(lambda: requests_of(world) == ("10241Mi", "10Gi"))
