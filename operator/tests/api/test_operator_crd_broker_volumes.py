@@ -8,8 +8,8 @@ from delaymq_operator_testing.crd_requests import CLASS_FIXED, Spec, collection,
 
 
 def _shrinks(to: str, has: str) -> tuple[str, str]:
-    what = f"a volume cannot shrink to {to}: the smallest of this Broker has {has}"
-    return "spec.storage.size", f"{what}, use that or more, or move to a new Broker with smaller volumes"
+    what = f"a volume cannot shrink to {to}: the smallest volume of this Broker has {has}"
+    return "spec.storage.size", f"{what}; use this size or more, or move to a new Broker with smaller volumes"
 
 
 def _of(smallest: str = "10Gi", chosen: str = "") -> Spec:
