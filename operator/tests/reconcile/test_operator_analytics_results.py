@@ -67,7 +67,7 @@ def test_failed_run_keeps_figures_of_last_success() -> None:
         ("[]", "cannot be read"),
         ('{"formatVersion": 2, "messages": {"new": "meaning"}}', "format version 2"),
         ('{"formatVersion": 1, "error": "disk\\nfull"}', "disk full"),
-        ("x" * 70_000, "too long"),
+        ("x" * 70_000, "more than 65536 characters"),
     ],
 )
 def test_unusable_result_fails_run_with_message(result: str | None, said: str) -> None:
