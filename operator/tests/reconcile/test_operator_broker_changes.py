@@ -244,9 +244,9 @@ def test_paused_broker_is_observed_but_not_changed(world: FakeWorld) -> None:
     [
         ({"config": {"fileReservedTyme": "9"}}, "InvalidConfig", "did you mean fileReservedTime"),
         ({"config": {"fileReservedTime": "soon"}}, "InvalidConfig", "is not an integer"),
-        ({"config": {"brokerName": "x"}}, "InvalidSpec", "is set by the operator"),
+        ({"config": {"brokerName": "x"}}, "InvalidSpec", "and the group; remove the key."),
         ({"delayLevelConfigRef": {"name": "none"}}, "DelayLevelConfigMissing", "DelayLevelConfig none does not exist"),
-        ({"delayLevelConfigRef": {"name": "bad"}}, "DelayLevelConfigInvalid", "is out of range"),
+        ({"delayLevelConfigRef": {"name": "bad"}}, "DelayLevelConfigInvalid", "at most 3650d. Until it is corrected"),
         ({"podTemplate": {"env": [{"name": "DELAYMQ_LISTEN_PORT", "value": "1"}]}}, "InvalidConfig", "spec.config"),
         ({"size": "many"}, "InvalidSpec", "spec.size"),
     ],
