@@ -32,6 +32,9 @@ Row = Mapping[str, Any]
 def print_settings(context: typer.Context) -> None:
     """Show every setting of a server: its value, its origin, and whether a change needs a restart.
 
+    Takes the server's name and options; with --http URL, shows the settings of a running broker instead. --changed
+    omits defaults, and --json prints one JSON object.
+
     Example: delaymq config print standalone -c broker.conf --changed
     """
     words = list(context.args)
