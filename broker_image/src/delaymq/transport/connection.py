@@ -141,8 +141,9 @@ class RemotingConnection(HandlingProtocol):
             return f"{text}: {self._receiver.error}"
         if self._receiver.began or not len(self._requests):
             return text
-        wanted = "does not accept this side's certificate" if self._below else "accepts only TLS"
-        return f"{text} before any response; the peer probably {wanted}"
+        if self._below:
+            return f"{text} before any response; the peer probably does not accept this side's certificate"
+        return f"{text} before any response; the peer probably accepts only TLS"
 
     # TLS on an existing connection: see tls_upgrade.
 
