@@ -169,6 +169,9 @@ screenshots: $(DEV) ## regenerate the screenshots of the console in docs/images 
 pictures-cli: $(DEV) ## regenerate the pictures of the command line in docs/images, with a temporary broker
 	$(BIN)/python docs/tools/make_cli_pictures.py
 
+picture-report: $(SPARK) ## generate docs/images/analytics-report.png from a generated store (needs Java 17 and Chromium)
+	PYTHONPATH=spark/testing $(SPARK_BIN)/python -m delaymq_spark_testing.report_picture
+
 wheels: $(DEV) ## build the three distributions into build/wheels
 	$(BIN)/pip wheel --disable-pip-version-check --no-build-isolation --no-deps -w build/wheels ./broker_image ./operator ./spark
 
@@ -184,4 +187,4 @@ clean: ## remove everything that the targets created, except the caches outside 
 
 .PHONY: help setup setup-dev setup-spark demo run format check check-all check-spark test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
-.PHONY: bench bench-hostile bench-spark docs screenshots pictures-cli wheels pins clean
+.PHONY: bench bench-hostile bench-spark docs screenshots pictures-cli picture-report wheels pins clean

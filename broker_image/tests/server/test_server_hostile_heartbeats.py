@@ -62,7 +62,7 @@ def topics(count: int) -> list[str]:
     [
         (heartbeat("c", ("g", topics(100_000))), "exceeds the limit of 1048576"),
         (request_command(34, {}, b'{"clientID":"c","consumerDataSet":[' + b"{}," * 60_000 + b"{}]}"), "100000 values"),
-        (heartbeat("c", ("g", topics(1_001))), "states 1001 subscriptions of group[g] (limit: 1000)"),
+        (heartbeat("c", ("g", topics(1_001))), "has 1001 subscriptions of group[g] (limit: 1000)"),
         (heartbeat("c", ("g", ["T"]), text="x" * 32_769), "a string of 32769 characters (limit: 32768)"),
         (heartbeat("c", *((f"g{number}", ()) for number in range(1_000))), "1001 groups (limit: 1000)"),
         (producing(topics(1_001)), "1001 groups (limit: 1000)"),

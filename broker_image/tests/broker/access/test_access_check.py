@@ -44,7 +44,7 @@ def test_every_broker_code_is_classified() -> None:
 
 def test_page_lists_permission_of_every_code() -> None:
     rows: dict[int, tuple[bool, bool, bool]] = {}
-    section = PAGE.read_text().partition("## What a request needs")[2].partition("\n## ")[0]
+    section = PAGE.read_text().partition("## Requirements of requests")[2].partition("\n## ")[0]
     for codes, needs in re.findall(r"^\| ([\d, ]+?)(?: \([^)]*\))? \| (.+) \|$", section, re.MULTILINE):
         for code in codes.split(", "):
             assert int(code) not in rows, code

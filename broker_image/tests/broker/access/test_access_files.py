@@ -97,7 +97,7 @@ def test_any_account_survives_a_write(key: str, secret: str, topic: str, admin: 
         ("accounts:\n- accessKey: short\n  secretKey: long-enough", "length should longer than 6"),
         ("accounts:\n- accessKey: long-enough\n  secretKey: short", "length should longer than 6"),
         ("accounts:\n- accessKey: long-enough", "length should longer than 6"),
-        ("accounts:\n- accessKey: [a]\n  secretKey: long-enough", "accessKey: the value is not a text"),
+        ("accounts:\n- accessKey: [a]\n  secretKey: long-enough", "accessKey: the value is not a string"),
         ("accounts:\n- accessKey: 1234567.5\n  secretKey: long-enough", "put it in quotes"),
         ("accounts:\n- accessKey: long-enough\n  secretKey: true", "put it in quotes"),
         ("accounts:\n- accessKey: long-enough\n  secretKey: long-enough\n  admin: perhaps", "true or false"),
