@@ -20,7 +20,7 @@ from delaymq_spark_testing.workload import HOUR_MS, Workload, Written
 
 PICTURE = Path(__file__).resolve().parents[3] / "docs" / "images" / "analytics-report.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-WINDOW = "1240,1225"
+WINDOW = "1240,1185"
 TIMEOUT_S = 120
 HOURS = 60
 STEPS = 5_000
