@@ -71,7 +71,7 @@ def test_hot_keys_change_until_the_restart_without_a_file_and_others_are_rejecte
     assert change.remark == (
         "changed now: fileReservedTime; lost at the next restart: there is no configuration file (-c) to store it in"
     )
-    assert running.origin("fileReservedTime").endswith(", until the restart")
+    assert running.origin("fileReservedTime").endswith(", until the next restart")
     with pytest.raises(ConfigError, match=r"regionId: a change needs a restart, and there is no .*; nothing was"):
         running.change(regionId="b", fileReservedTime="12")
     assert running.config.file_reserved_time == 24

@@ -85,7 +85,7 @@ def test_log_level_changes_over_http_until_the_restart(tmp_path: Path) -> None:
             assert await asked(server, "log-level") == (200, wanted)
             row = (await rows(server))["logLevel"]
             assert row["value"] == "warning;delaymq.store=debug"
-            assert row["origin"].endswith("by HTTP, until the restart")
+            assert row["origin"].endswith("by HTTP, until the next restart")
 
     run(scenario)
 

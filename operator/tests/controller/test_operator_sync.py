@@ -60,5 +60,5 @@ def test_comparison_continues_after_handler_error(
 
     assert asyncio.run(compare()) >= 3
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
-        "comparing the cache of Broker with a list failed, a bug in the operator; retrying later"
+        "comparing the cache of Broker with the API server's list failed, a bug in the operator; retrying later"
     ]

@@ -98,7 +98,9 @@ def _scalar(loader: Any, yaml: Any, event: Any) -> Scalar:
         return None
     if kind in ("bool", "int", "float"):
         if len(text) > MAX_NUMBER_CHARACTERS:
-            raise AccessError(f"{_line(event)}: a number has at most {MAX_NUMBER_CHARACTERS} digits: put it in quotes")
+            raise AccessError(
+                f"{_line(event)}: the number has more than {MAX_NUMBER_CHARACTERS} digits: put it in quotes"
+            )
         node = yaml.ScalarNode(tag, text)
         construct = getattr(yaml.constructor.SafeConstructor(), f"construct_yaml_{kind}")
         value: bool | int | float = construct(node)

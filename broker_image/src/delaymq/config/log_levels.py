@@ -22,8 +22,8 @@ def parse_log_levels(text: str) -> tuple[str, dict[str, str]]:
         name, equals, stated = (each.strip() for each in word.rpartition("="))
         if not word or (equals and not _LOGGER_NAME.fullmatch(name)):
             raise ConfigError(
-                f"{word[:100]!r} does not name a logger: use a level, then LOGGER=LEVEL, separated by ;,"
-                " such as info;delaymq.store=debug"
+                f"{word[:100]!r} does not name a logger: use a level, then LOGGER=LEVEL pairs,"
+                " all separated by semicolons, such as info;delaymq.store=debug"
             )
         if stated.lower() not in LEVELS:
             raise ConfigError(f"{stated[:100]!r} is not a level: use one of {', '.join(LEVELS)}")

@@ -79,7 +79,7 @@ class RunningSettings(Generic[Config]):
         kept, trouble = yield from self._keep(stated)
         if cold and not kept:
             raise ConfigError(f"{', '.join(cold)}: a change needs a restart, and {trouble}; nothing was changed")
-        origin = f"changed at {iso_time(now_ms)} by {by}" + ("" if kept else ", until the restart")
+        origin = f"changed at {iso_time(now_ms)} by {by}" + ("" if kept else ", until the next restart")
         fields = {known[key].name: getattr(resolved.config, known[key].name) for key in stated if key not in cold}
         for key in stated:
             self.waiting.pop(key, None)
@@ -92,7 +92,7 @@ class RunningSettings(Generic[Config]):
 
     def set_until_restart(self, key: str, *, by: str, now_ms: int) -> None:
         """Record the origin of a change by other means, such as HTTP."""
-        self.origins[key] = f"changed at {iso_time(now_ms)} by {by}, until the restart"
+        self.origins[key] = f"changed at {iso_time(now_ms)} by {by}, until the next restart"
 
     def _refuse_forbidden(self, config: Config, settings: Mapping[str, str]) -> None:
         listed = (word.strip() for word in config.config_black_list.split(";"))

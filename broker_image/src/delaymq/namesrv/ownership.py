@@ -122,8 +122,8 @@ class Ownership:
         if claim.epoch < known.epoch:
             raise OwnedError(
                 ResponseCode.SYSTEM_ERROR,
-                f"broker {_named(claim.place)} is registered with epoch {known.epoch}: a replica was promoted, and"
-                f" epoch {claim.epoch} belongs to an older master",
+                f"broker {_named(claim.place)} is registered with epoch {known.epoch}: a replica was promoted and has"
+                f" replaced this broker (epoch {claim.epoch}); stop this broker",
             )
         if known.address != claim.address and not claim.signed:
             raise OwnedError(

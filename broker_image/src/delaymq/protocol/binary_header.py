@@ -51,10 +51,10 @@ def _fields(header: bytes, at: int) -> dict[str, str]:
         key_end = at + 2 + int.from_bytes(header[at : at + 2], "big")
         value_at = key_end + 4
         if value_at > end:
-            raise ProtocolError("a field's name exceeds the binary header")
+            raise ProtocolError("a field name extends beyond the end of the binary header")
         value_end = value_at + int.from_bytes(header[key_end:value_at], "big")
         if value_end > end:
-            raise ProtocolError("a field's value exceeds the binary header")
+            raise ProtocolError("a field value extends beyond the end of the binary header")
         if value_end > value_at:  # an empty value means null, and null means absent
             fields[header[at + 2 : key_end].decode()] = header[value_at:value_end].decode()
         at = value_end
@@ -76,7 +76,7 @@ def pack_header(
     for name, value in fields.items():
         key_text, value_text = name.encode(errors="replace"), value.encode(errors="replace")
         if len(key_text) > 0x7FFF:
-            raise ValueError(f"a field's name of {len(key_text)} bytes does not fit a binary header")
+            raise ValueError(f"a field name of {len(key_text)} bytes does not fit in a binary header")
         pairs += len(key_text).to_bytes(2, "big") + key_text + len(value_text).to_bytes(4, "big") + value_text
     head = _HEAD.pack(code, language, version, opaque, flag, len(remark_text))
     return b"".join((head, remark_text, _LENGTH.pack(len(pairs)), pairs))

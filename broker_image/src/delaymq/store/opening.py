@@ -144,11 +144,11 @@ def _log_report(path: str, report: RecoveryReport) -> None:
     for correction in report.corrections:
         _logger.warning("%s at %d: %s", correction.file, correction.offset, correction.detail)
     _logger.info(
-        "%s opened in %d ms: %s stop, %s snapshot, %d records (%d bytes) replayed, %d corrections",
+        "%s opened in %d ms after %s stop, %s a snapshot: %d records (%d bytes) replayed, %d corrections",
         path,
         report.duration_ms,
-        "clean" if report.clean else "unclean",
-        "with" if report.snapshot_used else "no",
+        "a clean" if report.clean else "an unclean",
+        "with" if report.snapshot_used else "without",
         report.replayed_records,
         report.replayed_bytes,
         len(report.corrections),

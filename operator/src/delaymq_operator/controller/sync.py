@@ -141,7 +141,9 @@ class CacheSync:
             except Exception:
                 # Without this task, changes missed by watches would go undetected.
                 _logger.exception(
-                    ("comparing the cache of %s with a list failed, a bug in the operator; retrying later"), kind
+                    "comparing the cache of %s with the API server's list failed, a bug in the operator; retrying"
+                    " later",
+                    kind,
                 )
 
     def dead_watches(self) -> list[str]:

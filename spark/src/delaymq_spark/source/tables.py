@@ -60,8 +60,8 @@ def read_options(given: Mapping[str, str], schema: StructType) -> dict[str, str]
     kept = next((field.metadata[_METADATA] for field in schema.fields if _METADATA in field.metadata), None)
     if kept is None:
         raise StorePathError(
-            "the option `path` is missing: pass the directory of a broker's store, or http://HOST:PORT, to load(); "
-            "create a table without a list of columns, and name the columns in OPTIONS (columns '…'), since Spark "
-            "loses the path otherwise"
+            "the option `path` is missing: pass the folder of a broker's store, or http://HOST:PORT, to load(). "
+            "A table must be created without a list of columns, since Spark loses the path otherwise: name the columns "
+            "in OPTIONS (columns '…') instead"
         )
     return {**json.loads(kept), **options}

@@ -165,11 +165,11 @@ class BrokerClient:
     def _check_range(self, response: Response, position: int, store_id: str | None) -> None:
         stated = response.headers.get("Content-Range", "")
         if not stated.startswith(f"bytes {position}-"):
-            raise AnswerError(f"{self.url}: the response contains another range than requested ({stated[:60]!r})")
+            raise AnswerError(f"{self.url}: the response does not contain the requested range ({stated[:60]!r})")
         other = response.headers.get("DelayMQ-Store-Id")
         if store_id is not None and other is not None and other != store_id:
             raise AnswerError(
-                f"{self.url}: another store responds than at the beginning ({other[:60]}, not {store_id}): give the "
+                f"{self.url}: the first response came from store {store_id}, this one from {other[:60]}: give the "
                 "address of one broker, not one that several share"
             )
 

@@ -73,7 +73,10 @@ def resume_check(broker: Broker, session: Session, command: Command) -> Response
     is_half = head is not None and head.topic in (names.HALF_TOPIC, names.TRANS_CHECK_MAX_TOPIC)
     record = broker.store.record_at(physical_offset) if is_half else None
     if record is None:
-        raise system_error(f"{_NOT_RESUMED} There is no half message at this offset: look in {names.HALF_TOPIC}")
+        raise system_error(
+            f"{_NOT_RESUMED} There is no half message at the offset in this id: give the offset message id of a message"
+            f" in {names.HALF_TOPIC} or {names.TRANS_CHECK_MAX_TOPIC}"
+        )
     try:
         resumed = broker.transactions.resume(record)
     except (StoreError, IllegalMessageError) as error:

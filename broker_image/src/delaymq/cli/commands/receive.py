@@ -94,7 +94,7 @@ def receive(
     if group is not None:
         raise CommandError("--tail uses no group: omit --group", EXIT_USAGE)
     if (count is not None or timeout is not None) and not follow:
-        raise CommandError("with --tail, --count and --timeout require --follow", EXIT_USAGE)
+        raise CommandError("--count and --timeout require --follow if --tail is given", EXIT_USAGE)
 
     async def tail_topic(client: Client) -> int:
         receiver = _Receiver(client, as_json, count, looks_back=True)

@@ -221,7 +221,8 @@ class Client:
             address = route.master(queue.broker_name) if to_write else route.reader(queue.broker_name, broker_id)
             if address is not None:
                 return address
-        raise NoRouteError(queue.topic, f"its route has no address of broker {queue.broker_name} at present")
+        hint = f"its route currently has no address for broker {queue.broker_name}: retry later"
+        raise NoRouteError(queue.topic, hint)
 
     # Called by the network.
 

@@ -1,4 +1,4 @@
-"""GET and PUT /api/v1/log-level: log levels of all and of individual loggers, until the restart."""
+"""GET and PUT /api/v1/log-level: log levels of all and of individual loggers, until the next restart."""
 
 import dataclasses
 import logging
@@ -31,7 +31,7 @@ async def log_level(api: Api) -> LogLevel:
 
 
 async def set_log_level(api: Api, wanted: LogLevelChange) -> LogLevel:
-    """Set the log levels immediately and until the restart; after that, `logLevel` in the file applies."""
+    """Set the log levels immediately and until the next restart; after that, `logLevel` in the file applies."""
     broker = api.broker
     for word in (wanted.level, *wanted.loggers, *wanted.loggers.values()):
         if any(character in word for character in "=;"):
@@ -46,5 +46,5 @@ async def set_log_level(api: Api, wanted: LogLevelChange) -> LogLevel:
     if text != broker.config.log_level:
         broker.settings.set_until_restart("logLevel", by="HTTP", now_ms=broker.now_ms())
         broker.apply(config)
-        _logger.warning("log level changed to %s until the restart", text)
+        _logger.warning("log level changed to %s until the next restart", text)
     return await log_level(api)

@@ -44,7 +44,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     get("/api/v1/config", "Settings and their origins", config.config, Settings),
     get("/api/v1/log-level", "Log levels", log_level.log_level, LogLevel),
     put(
-        *("/api/v1/log-level", "Set the log levels until the restart"),
+        *("/api/v1/log-level", "Set the log levels until the next restart"),
         *(log_level.set_log_level, LogLevel),
         body=log_level.LogLevelChange,
         described=LogLevelBody,

@@ -82,7 +82,8 @@ class ConfigFiles:
                         "(ulimit -n) or memory, then start again"
                     ) from error
                 self._damaged.add(name)
-                without = "it is retained until an administrator decides about it" if keep else "it is treated as empty"
+                retained = "it is retained until an administrator decides what to do with it"
+                without = retained if keep else "it is treated as empty"
                 following = "its backup is used" if candidate == name else without
                 self._correct("config-damaged", candidate, f"cannot be read ({str(error)[:200]}): {following}")
                 # The next save would overwrite it.

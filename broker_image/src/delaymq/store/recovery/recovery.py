@@ -129,7 +129,7 @@ class Recovery:
             return "the key index was enabled or disabled"
         if set(snapshot.observers) != {observer.name for observer in self.observers}:
             stated = ", ".join(sorted(snapshot.observers))
-            return f"it contains the states of other components than those of this broker ({stated[:200]})"
+            return f"its components are not those of this broker ({stated[:200]})"
         last_possible = log.segments[-1].base + log.file_bytes if log.segments else 0
         if not log.min_offset <= snapshot.log_end <= last_possible:
             return f"the log does not continue from it ({log.min_offset}…{last_possible}, not {snapshot.log_end})"

@@ -257,7 +257,7 @@ class _Parser:
             if isinstance(side, Constant) and side.kind == "null":
                 raise self._error(word, "nothing equals NULL: write IS NULL or IS NOT NULL")
         if _is_boolean(left) and isinstance(right, Constant) and right.is_literal and not _is_boolean(right):
-            raise self._error(word, "TRUE and FALSE are compared with booleans only")
+            raise self._error(word, "TRUE and FALSE can be compared only with booleans")
         return Equals(left, right)
 
     def _compared(self, order: Order, left: Node, right: Node, word: Token) -> Node:
@@ -310,12 +310,13 @@ class _Parser:
     def _count(self, word: Token) -> None:
         self._comparisons += 1
         if self._comparisons > MAX_COMPARISONS:
-            raise self._error(word, f"more than {MAX_COMPARISONS} comparisons: use IN or fewer comparisons")
+            raise self._error(word, f"more than {MAX_COMPARISONS} comparisons: combine some with IN, or use fewer")
 
     def _count_part(self, word: Token) -> None:
         self._parts += 1
         if self._parts >= MAX_PARTS:
-            raise self._error(word, f"AND and OR join more than {MAX_PARTS} conditions: use IN or fewer conditions")
+            text = f"AND and OR join more than {MAX_PARTS} conditions: combine some with IN, or use fewer"
+            raise self._error(word, text)
 
     def _unexpected(self, word: Token, wanted: str) -> SqlError:
         found = "the expression ends" if word.kind == END else f"unexpected {word.text[:32]!r}"

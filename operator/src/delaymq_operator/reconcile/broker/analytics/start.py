@@ -159,7 +159,7 @@ async def _ensure_binding(p: BrokerPass) -> None:
         check_ours(p, live)
         if not covers(live.get("roleRef"), desired["roleRef"]):
             raise NotOursError(
-                f"RoleBinding {name} refers to another role than the operator's setting analytics_role, and the role "
+                f"RoleBinding {name} does not refer to the role in the operator's setting analytics_role, and the role "
                 "of a binding cannot be changed: delete the RoleBinding, and the operator creates it again"
             )
         if covers(live, desired):

@@ -105,8 +105,8 @@ def _up_to_date(p: BrokerPass) -> tuple[ConditionStatus, Reason, str]:
     return (
         "False",
         Reason.OPERATOR_NEWER,
-        f"The pods of {named} were created from another pod template than that of this operator version, for example "
-        "with another image. Nothing restarts automatically; to replace the pods, change the annotation "
+        f"The pods of {named} do not match the pod template of this operator version, for example because the "
+        "image differs. Nothing restarts automatically; to replace the pods, change the annotation "
         f"{RESTART_ANNOTATION}.",
     )
 
