@@ -11,7 +11,7 @@ import typer
 from delaymq.cli.lazy import Entry, Group, Leaf, group_command
 
 _ABOUT: Final = "A message broker specialised in delayed messages, compatible with RocketMQ 4.9, and its tools."
-_DEMO: Final = "Start a broker, send delayed messages, kill it, and see them arrive once and on time."
+_DEMO: Final = "Start a broker, send delayed messages, kill and restart it, and see them arrive once and on time."
 COMPLETION_VARIABLE: Final = "_DELAYMQ_COMPLETE"
 _AS_IS: Final = {
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},

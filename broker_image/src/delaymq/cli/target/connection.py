@@ -130,7 +130,7 @@ def explain(error: Exception, name_servers: str) -> str:
         if cause.address not in map(str.strip, name_servers.split(";")):
             return f"{cause}. The NameServer lists a broker at this address: is it running and reachable from here?"
         return (
-            f"{cause}. Is a broker running there?"
+            f"{cause}. Is a NameServer running there?"
             " Start one with `delaymq standalone`, or specify another NameServer with --namesrv."
         )
     if isinstance(cause, AccessDeniedError) and "No accessKey is configured" in cause.remark:

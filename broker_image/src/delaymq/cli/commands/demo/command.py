@@ -25,7 +25,7 @@ _Keep = Annotated[
 
 
 def demo(keep: _Keep = None) -> None:
-    """Start a broker, send delayed messages, kill it, and see them arrive once and on time.
+    """Start a broker, send delayed messages, kill and restart it, and see them arrive once and on time.
 
     The demo uses free ports on 127.0.0.1 and a temporary folder, and takes 13 seconds.
     """

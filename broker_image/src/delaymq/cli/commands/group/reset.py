@@ -37,8 +37,9 @@ def reset(
 ) -> None:
     """Reset a group to the earliest message, the end, or a time, and show the old and new offsets.
 
-    Running members are notified and continue from there; for a group without members, the offsets are set. Examples:
-    delaymq group reset billing --topic Orders --to '2h ago'; delaymq group reset billing --topic Orders --to latest
+    Running members are notified and continue from there; for a group without members, the stored offsets are changed.
+    Examples: delaymq group reset billing --topic Orders --to '2h ago';
+    delaymq group reset billing --topic Orders --to latest
     """
     if (to is None) == (offset is None):
         raise CommandError("give the new position: --to earliest|latest|TIME, or --offset with --queue", EXIT_USAGE)
