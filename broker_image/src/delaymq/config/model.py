@@ -88,7 +88,10 @@ class _BrokerAddresses:
         True, "whether to register each time; otherwise only if a NameServer's topics are outdated", hot=True
     )
     compressed_register: bool = flag(
-        False, "whether to register in compressed form, which omits the unit flags of topics (`-u` and `-s` of mqadmin updateTopic)", hot=True
+        False,
+        "whether to register in compressed form, which omits the unit flags of topics (`-u` and `-s` of mqadmin"
+        " updateTopic)",
+        hot=True,
     )
     register_broker_timeout_mills: int = number(6_000, 100, 60_000, "timeout of a registration, in ms")
     fast_port_enable: bool = flag(True, "whether to listen on `listenPort` − 2, too", ours=True)
