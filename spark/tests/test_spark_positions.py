@@ -69,7 +69,7 @@ def test_damaged_table_is_replaced_by_its_backup_and_reported(golden: Path) -> N
 
 
 def test_folder_without_a_store_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(StorePathError, match="is not a store: it has no folder commitlog"):
+    with pytest.raises(StorePathError, match="is not a store: it has no commitlog folder"):
         read_positions(tmp_path)
 
 

@@ -120,7 +120,7 @@ def test_pushed_down_filters_select_the_same_rows_as_spark(spark: SparkSession, 
     ("options", "said"),
     [
         ({"path": ""}, "the option `path` is missing"),
-        ({"path": "/nowhere/at/all"}, "is not a store: it has no folder commitlog"),
+        ({"path": "/nowhere/at/all"}, "is not a store: it has no commitlog folder"),
         ({"path": "s3://bucket/store"}, "the scheme s3 is not supported"),
         ({"columns": "topic,boddy"}, "did you mean body?"),
         ({"column": "topic"}, "did you mean columns?"),

@@ -58,7 +58,7 @@ def read_state(files: Files, path: str, corrections: list[Correction]) -> StoreS
             "version that wrote the store, or a later one"
         )
     if state.unfinished:
-        raise NotAStoreError(f"{path} contains {state.unfinished}: run it again to the end, or empty the folder")
+        raise NotAStoreError(f"{path} contains {state.unfinished}: run it again and let it finish, or empty the folder")
     return state
 
 
@@ -125,7 +125,8 @@ def sizes_of_existing(files: Files, path: str, options: StoreOptions) -> StoreOp
     queue_bytes = found_queue_bytes or options.consume_queue_file_bytes
     if (log_bytes, queue_bytes) != (options.commit_log_file_bytes, options.consume_queue_file_bytes):
         _logger.warning(
-            "the store's files have %d (log) and %d bytes (queues), not the configured %d and %d: existing sizes kept",
+            "the store's files have %d bytes (log) and %d bytes (queues), not the configured %d and %d: existing sizes"
+            " kept",
             log_bytes,
             queue_bytes,
             options.commit_log_file_bytes,

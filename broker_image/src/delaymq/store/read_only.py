@@ -167,7 +167,7 @@ class ReadOnlyFiles(Files):
 def read_only_files(path: str, options: StoreOptions) -> tuple[ReadOnlyFiles, StoreOptions]:
     """Return the files of a store or a backup, and options with its file sizes. BackupError."""
     if not os.path.isdir(f"{path}/commitlog"):
-        raise BackupError(f"{path} is neither a store nor a backup: it has no folder commitlog")
+        raise BackupError(f"{path} is neither a store nor a backup: it has no commitlog folder")
     files = ReadOnlyFiles(path)
     try:
         return files, _with_small_files(files, path, options) if is_backup(path) else options

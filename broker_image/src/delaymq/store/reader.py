@@ -90,7 +90,7 @@ class StoreReader:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path).rstrip("/")
         if not os.path.isdir(f"{self.path}/commitlog"):
-            raise FileNotFoundError(f"{self.path} is not a store: it has no folder commitlog")
+            raise FileNotFoundError(f"{self.path} is not a store: it has no commitlog folder")
 
     # -- the log --------------------------------------------------------------------------------------------------
 

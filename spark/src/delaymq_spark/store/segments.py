@@ -80,7 +80,7 @@ def _list_folder(path: str) -> Listing:
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
-        text = f"{path} is not a store: it has no folder commitlog; give the store's own folder"
+        text = f"{path} is not a store: it has no commitlog folder; give the store's own folder"
         raise StorePathError(text) from None
     except OSError as error:
         raise StorePathError(f"{folder} cannot be listed: {error.strerror}") from error

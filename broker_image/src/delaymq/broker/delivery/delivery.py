@@ -170,8 +170,8 @@ class Delivery:
         queue.foreign.drop_below(low)
         if foreign := sum(offset not in queue.settled for offset in queue.foreign):
             _logger.info(
-                "%d pending messages of delay level %d were stored by another broker: if it has delivered some of them,"
-                " and no copies in the log could be matched to them, they are delivered again",
+                "%d pending messages of delay level %d were stored by another broker: those that it has already"
+                " delivered are delivered again, unless their copies in the log could be matched to them",
                 foreign,
                 level_of_queue(queue_id),
             )

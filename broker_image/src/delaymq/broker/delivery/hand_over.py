@@ -276,7 +276,7 @@ class HandOver:
         elif fate is Fate.DEAD:
             counters.dead += 1
             self._log.warning(
-                "a delayed message (physical offset %d) has no legal real topic and is now in %s",
+                "a delayed message (physical offset %d) has no valid real topic and is now in %s",
                 record.physical_offset,
                 copy.topic,
                 **about_message(decode_properties(record.raw_properties)),

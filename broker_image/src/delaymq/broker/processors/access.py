@@ -48,7 +48,7 @@ def put_account(broker: Broker, session: Session, command: Command) -> BlockingS
     given |= {name for name in ("topic_perms", "group_perms") if getattr(header, name) is not None}
     required = header.require_second_signature
     if required not in (None, "true", "false", REQUIRED_OF_NEW):
-        raise RequestError(failed, f"requireSecondSignature: write true, false or {REQUIRED_OF_NEW}")
+        raise RequestError(failed, f"requireSecondSignature must be true, false or {REQUIRED_OF_NEW}")
     if required in ("true", "false"):
         given.add("require_second_signature")
     entry = Entry(

@@ -34,7 +34,7 @@ def end_transaction(broker: Broker, session: Session, command: Command) -> Respo
     if outcome not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
         return None
     if broker.clients.frozen:
-        raise unavailable("the broker is shutting down: it checks the transaction after its restart")
+        raise unavailable("the broker is shutting down: it will check the transaction after the restart")
     record = _half_message(broker, header)
     try:
         if outcome == TRANSACTION_COMMIT:

@@ -83,7 +83,10 @@ def resend(broker: ResendContext, name: str, dead_letter: Record) -> Dispatched:
     if group is None:
         raise group_missing(name)
     if not broker.writable or broker.config.read_only:
-        raise unavailable("the broker accepts no messages: it is being taken out of service or is read-only")
+        raise unavailable(
+            "the broker accepts no messages, because it is being taken out of service or is read-only: try again when"
+            " it has restarted without readOnly"
+        )
     if not broker.config.broker_permission & WRITE:
         raise no_permission(f"the broker[{broker.config.broker_ip1}] sending message is forbidden")
     if group.retry_queue_nums <= 0:

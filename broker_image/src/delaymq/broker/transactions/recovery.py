@@ -43,8 +43,8 @@ def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_
     dropped = _drop_below(ledger.pending, stated_half if stated_half is not None and stated_half <= end else first)
     if dropped:
         _logger.info(
-            "%d half messages are below the position up to which another broker has processed them: they are not"
-            " checked again",
+            "another broker has already processed %d half messages (they are below its position): they are not checked"
+            " again",
             dropped,
         )
     for physical_offset, offset in list(ledger.unmarked.items()):

@@ -41,7 +41,9 @@ def check_backup(folder: str, progress: Callable[[int, int], None] = lambda done
     try:
         manifest = read_manifest(Files(), folder)
         if manifest is None:
-            raise BackupError(f"{folder} contains no finished backup: {NAME} is missing")
+            raise BackupError(
+                f"{folder} contains no finished backup: {NAME} is missing; run the backup again and let it finish"
+            )
     except BackupError as error:
         result.exit_code = DAMAGED if os.path.exists(f"{folder}/{NAME}") else NOT_A_STORE
         result.damage.append(Finding(what="manifest", file=NAME, offset=0, detail=str(error)))

@@ -116,7 +116,7 @@ def decode_manifest(data: bytes) -> Manifest:
         least = content.get("minimumReader", content["formatVersion"])
         if least > FORMAT_VERSION:
             raise NewerBackupError(
-                f"{NAME} requires a program that reads format version {least}, this one reads {FORMAT_VERSION}: "
+                f"{NAME} requires a program that reads format version {least}, but this one reads {FORMAT_VERSION}: "
                 f"use the version that created it ({content.get('program')}), or a later one"
             )
         return _manifest(content)

@@ -61,7 +61,7 @@ class Restore:
             manifest = None
         if manifest is None:
             raise WrongFolderError(
-                f"{backup} contains no finished backup: {NAME} is missing; run the backup again to the end"
+                f"{backup} contains no finished backup: {NAME} is missing; run the backup again and let it finish"
             )
         require_complete_row(manifest)
         self.manifest = manifest
@@ -93,7 +93,10 @@ class Restore:
         try:
             self._lock = StoreLock(self._files, f"{self._target}/{LOCK}")
         except StoreLockedError as error:
-            raise BackupError(f"another restore into {self._target} is running, or a broker uses it") from error
+            raise BackupError(
+                f"another restore or a broker is using {self._target}: wait until the restore ends, stop the broker, or"
+                " specify another folder"
+            ) from error
         try:
             if self._require_empty():
                 self._clear()

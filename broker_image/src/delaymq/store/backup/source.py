@@ -76,7 +76,7 @@ class FolderSource:
         try:
             self._reader = StoreReader(self._path)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise WrongFolderError(f"{path} is not a store: it has no folder commitlog") from error
+            raise WrongFolderError(f"{path} is not a store: it has no commitlog folder") from error
         self._open: tuple[int, int] | None = None
 
     def state(self) -> SourceState:

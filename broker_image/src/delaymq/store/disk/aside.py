@@ -161,7 +161,7 @@ class AsideFolder:
         if wanted > self._free_quota or (not moved and wanted > self._free):
             self._measure(wanted, name)
         if wanted > self._free_quota or (not moved and wanted > self._free):
-            _logger.error("%s and any larger data cannot be moved aside: no space for %d bytes", name, wanted)
+            _logger.error("neither %s nor anything larger can be moved aside: no space for %d bytes", name, wanted)
             if not moved:
                 self._refused = wanted
             return False

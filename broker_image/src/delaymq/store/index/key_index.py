@@ -112,7 +112,7 @@ class KeyIndex:
             # The record is in the log: the observers after the index, above all the schedule, must receive it.
             if not self._incomplete:
                 self._incomplete = True
-                _logger.error("keys of new messages are not indexed until a restart, which adds them: %s", error)
+                _logger.error("keys of new messages are not indexed; the next restart adds them: %s", error)
 
     def _believable(self, stored_ms: int) -> int:
         """Return a record's store time, or the previous one if damaged: a file's first time dates all its entries."""

@@ -220,7 +220,7 @@ class _Parser:
         if word.kind in ("TRUE", "FALSE", "NULL"):
             self._at += 1
             return Constant("null", None) if word.kind == "NULL" else Constant("boolean", word.kind == "TRUE")
-        raise self._unexpected(word, "a property's name, a number, a string or a condition")
+        raise self._unexpected(word, "a property name, a number, a string or a condition")
 
     def _number(self, word: Token) -> Constant:
         if word.kind == INTEGER:
@@ -265,7 +265,7 @@ class _Parser:
         for side in (left, right):
             is_number = isinstance(side, Constant) and side.kind in ("int", "long", "double")
             if not is_number and not isinstance(side, (Property, Negative)):
-                raise self._error(word, f"{word.text} compares numbers and properties only")
+                raise self._error(word, f"{word.text} can be used only with numbers and properties")
         return Comparison(order, left, right)
 
     def _between(self, value: Node, low: Node, high: Node, word: Token, wanted: bool) -> Node:

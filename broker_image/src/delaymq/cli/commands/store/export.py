@@ -50,7 +50,7 @@ def export(
     try:
         reader = StoreReader(store)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CommandError(f"{store} is not a store: it contains no folder commitlog", EXIT_USAGE) from error
+        raise CommandError(f"{store} is not a store: it contains no commitlog folder", EXIT_USAGE) from error
     count = 0
     with explain_errors(str(output or "standard output"), "then run the export again"), _opened(output) as out:
         with progress("export", quiet=output is None and sys.stdout.isatty()) as shown:

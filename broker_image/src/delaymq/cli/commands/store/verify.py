@@ -73,7 +73,7 @@ def inspect(path: StorePath, as_json: AsJson = False) -> None:
     try:
         result = inspect_store(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CommandError(f"{path} is not a store: it contains no folder commitlog", NOT_A_STORE) from error
+        raise CommandError(f"{path} is not a store: it contains no commitlog folder", NOT_A_STORE) from error
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}", NOT_A_STORE) from error
     if as_json:
