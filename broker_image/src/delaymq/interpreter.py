@@ -71,7 +71,8 @@ def _described(config: Mapping[str, object]) -> str:
 def main(words: Sequence[str] | None = None) -> int:
     """Print the build. With `--require-optimized` return 1 unless it is a release build that is known to have PGO."""
     parser = argparse.ArgumentParser(prog="python -m delaymq.interpreter", description="Print the interpreter's build.")
-    parser.add_argument("--require-optimized", action="store_true", help="fail unless it is a release build with PGO")
+    about = "fail unless the interpreter is a release build with PGO"
+    parser.add_argument("--require-optimized", action="store_true", help=about)
     required = parser.parse_args(words).require_optimized
     config = _config_vars()
     build = _build(config)

@@ -291,7 +291,7 @@ def test_administrators_of_an_adjacent_broker_file_are_administrators(world: Wor
             "unsigned: use true or",
         ),
         (f"{ACCOUNT}addresses: [10.0.0.0/33]", "account account-of-a: addresses: '10.0.0.0/33' is not a network"),
-        (f"{ACCOUNT}addresses: []", "addresses contains no network: add some, or remove the key"),
+        (f"{ACCOUNT}addresses: []", "`addresses` lists no network: add one, or remove `addresses`"),
         ("accounts: 7", "accounts: use a list"),
         ("- 7", "is not a rule file"),
     ],

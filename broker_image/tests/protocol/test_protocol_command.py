@@ -144,10 +144,10 @@ def test_header_cannot_set_other_attributes() -> None:
         (binary_frame(bytes.fromhex("000a 00 0197 00000001 00000000 00000001 00000000")), "remark"),
         (binary_frame(bytes.fromhex("000a 00 0197 00000001 00000000 00000000 00000001")), "do not end"),
         (binary_frame(bytes.fromhex("000a 00 0197 00000001 00000000 00000001 ff 00000000")), "not UTF-8"),
-        (binary_frame(bytes.fromhex("000a 00 0197 00000001 00000000 00000000 00000003 0001 61")), "name exceeds"),
+        (binary_frame(bytes.fromhex("000a 00 0197 00000001 00000000 00000000 00000003 0001 61")), "name extends"),
         (
             binary_frame(bytes.fromhex("000a 00 0197 00000001 00000000 00000000 00000007 0001 61 00000001")),
-            "value exceeds",
+            "value extends",
         ),
         (
             binary_frame(

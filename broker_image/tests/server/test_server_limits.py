@@ -99,8 +99,8 @@ def test_idle_connections_up_to_the_descriptor_limit_block_neither_sends_nor_del
         process.kill()
         process.wait(BOUND_S)
     log_text = log_path.read_text()
-    assert "maxConnections is 10000, but the limit of open files (320)" in log_text
-    assert "the limit of open files allows no more connections" in log_text
+    assert "maxConnections is 10000, but the limit on open files (320)" in log_text
+    assert "the limit on open files allows no more connections" in log_text
 
 
 @pytest.mark.parametrize(

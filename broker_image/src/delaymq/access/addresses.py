@@ -77,8 +77,8 @@ def parse_pattern(text: str) -> Pattern:
         # The error of `ipaddress` repeats the whole text.
         shown, why = text[:_SHOWN_CHARACTERS], str(error)[: 2 * _SHOWN_CHARACTERS]
         raise AccessError(
-            f"Netaddress examine Exception netaddress is {shown!r}: {why}; use an address, or 10.0.0.*, 10.0.0.1-20"
-            " or 10.0.0.{1,2}"
+            f"Netaddress examine Exception netaddress is {shown!r}: {why}; use an address, or a pattern such as"
+            " 10.0.0.*, 10.0.0.1-20 or 10.0.0.{1,2}"
         ) from error
 
 
@@ -91,7 +91,7 @@ def _fits(pattern: Pattern, parts: tuple[int, ...]) -> bool:
 def _version_4(text: str) -> Pattern:
     words = text.split(".")
     if len(words) != 4:
-        raise ValueError("an address has four parts")
+        raise ValueError("an IPv4 address must have four parts")
     return tuple(_part(word.strip(), 10, 255) for word in words)
 
 
@@ -108,7 +108,7 @@ def _version_6(text: str) -> Pattern:
     after = tail.split(":") if tail else []
     missing = 8 - len(before) - len(after)
     if missing < 0 or (missing > 0) is not bool(gap):
-        raise ValueError("an IPv6 address has eight groups")
+        raise ValueError("an IPv6 address must have eight groups")
     return tuple(_part(word.strip(), 16, 0xFFFF) for word in [*before, *["0"] * missing, *after])
 
 
@@ -124,14 +124,14 @@ def _part(word: str, base: int, highest: int) -> Ranges:
     first = _number(low.strip(), base, highest)
     last = _number(high.strip(), base, highest) if dash else first
     if last < first:
-        raise ValueError(f"the range {word} is empty")
+        raise ValueError(f"the range {word} ends before it starts")
     return ((first, last),)
 
 
 def _number(word: str, base: int, highest: int) -> int:
     digits = "0123456789abcdefABCDEF" if base == 16 else "0123456789"
     if not 0 < len(word) <= 4 or any(character not in digits for character in word):
-        raise ValueError(f"{word[:20]!r} is not a part of an address")
+        raise ValueError(f"{word[:20]!r} is not a valid part of an address")
     number = int(word, base)
     if number > highest:
         raise ValueError(f"{word} is above {highest}")

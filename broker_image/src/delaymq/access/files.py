@@ -140,5 +140,8 @@ def write(path: Path, file: AclFile) -> FileState:
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o600
         signature = FileSignature.of(replace_file(target, data, mode=mode))
     except OSError as error:
-        raise AccessError(f"cannot write {path} ({error.strerror}): change it at its source") from error
+        raise AccessError(
+            f"cannot write {path} ({error.strerror}): make its folder writable, or change the Secret from which the"
+            " file is mounted"
+        ) from error
     return FileState(path=path, signature=signature, file=file)

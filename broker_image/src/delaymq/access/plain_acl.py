@@ -124,7 +124,10 @@ def _accounts(tree: Tree, notes: list[str]) -> Iterator[Account]:
         entry = _entry(item, number, notes)
         permissions += len(entry.topic_perms or ()) + len(entry.group_perms or ())
         if permissions > MAX_PERMISSIONS_IN_ALL:
-            raise AccessError(f"has more than {MAX_PERMISSIONS_IN_ALL} permissions of topics and groups")
+            raise AccessError(
+                f"has more than {MAX_PERMISSIONS_IN_ALL} topic and group permissions: split the accounts into several"
+                " files in acl/"
+            )
         if entry.access_key in seen:
             notes.append(f"duplicate account {shown(entry.access_key)}: the first one applies")
             continue

@@ -12,7 +12,10 @@ def ip_address(address: str) -> None:
     try:
         ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
-        raise ConfigError(f"{address[:100]!r} is not an IP address, which message ids require") from None
+        raise ConfigError(
+            f"{address[:100]!r} is not an IP address: a host name cannot be used, because message ids contain the"
+            " address"
+        ) from None
 
 
 def parse_hours(text: str) -> tuple[int, ...]:

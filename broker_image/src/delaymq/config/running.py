@@ -111,8 +111,8 @@ class RunningSettings(Generic[Config]):
         origin = self._origins_at_start.get(key, DEFAULT)
         if origin.startswith(_ABOVE_THE_FILE):
             raise ConfigError(
-                f"{key}: a change needs a restart, and the {origin} takes precedence over the file: change it there;"
-                " nothing was changed"
+                f"{key}: a change needs a restart, and the {origin} takes precedence over the file: change that"
+                f" {origin.partition(' ')[0]} instead; nothing was changed"
             )
 
     def _keep(self, stated: Mapping[str, str]) -> BlockingSteps[tuple[bool, str]]:

@@ -87,7 +87,7 @@ class HttpClient:
             try:
                 data = response.error_body() if response.status >= 300 else response.body(self._max_answer_bytes)
             except AnswerTooLargeError as error:
-                raise AnswerTooLargeError(f"the response of {self.url} {error}") from None
+                raise AnswerTooLargeError(f"the response from {self.url} {error}") from None
         if not self._keeps_connection:
             self.close()
         return Reply(response.status, response.reason, response.headers, data)

@@ -23,7 +23,7 @@ def parse_delay_ms(text: str) -> int:
         raise LevelTableError(f"{text[:40]!r} is not a delay: use a whole number and s, m, h or d, such as 30s")
     if len(number) > 12 or not 0 < int(number) * unit <= MAX_DELAY_MS:
         longest_days = MAX_DELAY_MS // 86_400_000
-        raise LevelTableError(f"{text[:40]!r} is out of range: a delay is more than 0 and at most {longest_days}d")
+        raise LevelTableError(f"{text[:40]!r} is out of range: a delay must be more than 0 and at most {longest_days}d")
     return int(number) * unit
 
 

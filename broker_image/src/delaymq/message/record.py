@@ -136,7 +136,9 @@ def record_bytes(topic_bytes: int, body_bytes: int, properties_bytes: int, born_
 def check_record_parts(topic_length: int, properties_length: int) -> None:
     """Raise IllegalMessageError if the topic or the properties exceed the format's length fields."""
     if topic_length > MAX_TOPIC_LENGTH:
-        raise IllegalMessageError(f"the topic has {topic_length} bytes, the maximum is {MAX_TOPIC_LENGTH}: shorten it")
+        raise IllegalMessageError(
+            f"the topic has {topic_length} bytes, the maximum is {MAX_TOPIC_LENGTH}: use a shorter name"
+        )
     if properties_length > MAX_PROPERTIES_BYTES:
         raise IllegalMessageError(
             f"the properties have {properties_length} bytes, the maximum is {MAX_PROPERTIES_BYTES}: send fewer or "
@@ -272,9 +274,9 @@ def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, ch
         raise RecordError(f"a record has at least {FIXED_BYTES} bytes, but {available} are left")
     size, magic = SIZE_AND_MAGIC.unpack_from(data, position)
     if magic != MESSAGE_MAGIC:
-        raise RecordError(f"the magic is {magic:#010x}, not a message's {MESSAGE_MAGIC:#010x}")
+        raise RecordError(f"the magic number is {magic:#010x}; that of a message is {MESSAGE_MAGIC:#010x}")
     if not FIXED_BYTES <= size <= available:
-        raise RecordError(f"the record states a size of {size} bytes, but {available} are left")
+        raise RecordError(f"the record states a size of {size} bytes: {FIXED_BYTES} to {available} are possible here")
     (
         _, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms,
         born_host, store_timestamp_ms, store_host, reconsume_times, prepared_offset, body_length,
@@ -297,14 +299,14 @@ def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, ch
     end = position + size
     topic_at = at + body_length
     if body_length < 0 or topic_at + 3 > end:
-        raise RecordError(f"the body length {body_length} does not fit a record of {size} bytes")
+        raise RecordError(f"the body length {body_length} does not fit in a record of {size} bytes")
     topic_length = data[topic_at]
     properties_at = topic_at + 1 + topic_length
     if topic_length > MAX_TOPIC_LENGTH or properties_at + 2 > end:
-        raise RecordError(f"the topic length {topic_length} does not fit a record of {size} bytes")
+        raise RecordError(f"the topic length {topic_length} does not fit in a record of {size} bytes")
     (properties_length,) = PROPERTIES_LENGTH.unpack_from(data, properties_at)
     if properties_length < 0 or properties_at + 2 + properties_length != end:
-        raise RecordError(f"the properties length {properties_length} does not fit a record of {size} bytes")
+        raise RecordError(f"the properties length {properties_length} does not fit in a record of {size} bytes")
     body = bytes(data[at:topic_at])
     if check_crc and crc32(body) & 0x7FFFFFFF != body_crc:
         raise RecordError("the body's checksum does not match")

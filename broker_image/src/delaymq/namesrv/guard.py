@@ -129,7 +129,10 @@ def _check_account(rules: NamesrvRules, account: Account, code: int, name: str |
                 "admin", f"Need admin permission for request code={code}, but accessKey={shown(key)} is not"
             )
     elif key not in rules.registrars.get(name, ()):
-        text = f"accessKey={shown(key)} may not register broker {name[:_SHOWN_CHARACTERS]}: add it to its brokerNames"
+        text = (
+            f"accessKey={shown(key)} may not register broker {name[:_SHOWN_CHARACTERS]}: add the name to the account's"
+            " brokerNames"
+        )
         raise RefusalError("name", text)
 
 

@@ -87,7 +87,8 @@ class KVSettings:
             if len(data) > MAX_FILE_BYTES:
                 raise RequestError(
                     ResponseCode.SYSTEM_ERROR,
-                    f"the file would have {len(data)} bytes, more than the limit of {MAX_FILE_BYTES}: delete some",
+                    f"the settings file would have {len(data)} bytes, more than the limit of {MAX_FILE_BYTES}:"
+                    " delete some settings",
                 )
             try:
                 yield partial(_save, self._path, data)

@@ -107,7 +107,8 @@ class Ownership:
                 raise OwnedError(
                     ResponseCode.SYSTEM_ERROR,
                     f"broker {_named(known.place)} is registered over another connection, or was recently registered"
-                    f" from another host: its registration expires, and its name is free after {HOLD_MS // 1000} s",
+                    " from another host, so it is not unregistered: its registration expires by itself, and its name"
+                    f" is free {HOLD_MS // 1000} s after its last registration",
                 )
 
     def left(self, leaving: Claim) -> None:
@@ -141,7 +142,7 @@ class Ownership:
             raise OwnedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"{claim.address} is the address of broker {_named(known.place)}: correct brokerIP1 or listenPort,"
-                f" or stop the other one; the address is free {HOLD_MS // 1000} s after its last registration",
+                f" or stop the other broker; the address is free {HOLD_MS // 1000} s after its last registration",
             )
 
     def _is_alone(self, known: Claim, by: Claim) -> bool:

@@ -98,7 +98,7 @@ def _without_names(
     if "addresses" in item:
         where = _networks(item, "addresses", f"account {shown(key)}: ")
         if not where:
-            raise AccessError(f"account {shown(key)}: addresses contains no network: add some, or remove the key")
+            raise AccessError(f"account {shown(key)}: `addresses` lists no network: add one, or remove `addresses`")
         addresses += [(key, network) for network in where]
     return {each: value for each, value in item.items() if each not in _OURS}
 
@@ -112,7 +112,8 @@ def _network(text: str, where: str) -> Network:
         return ipaddress.ip_network(text.strip())
     except ValueError as error:
         raise AccessError(
-            f"{where}: {text[:SHOWN_CHARACTERS]!r} is not a network ({error}): use 10.1.0.0/16, or an address"
+            f"{where}: {text[:SHOWN_CHARACTERS]!r} is not a network ({error}): use an address, or a network such as"
+            " 10.1.0.0/16"
         ) from error
 
 

@@ -31,10 +31,10 @@ def unpack_header(header: bytes) -> BinaryHeader:
     code, language, version, opaque, flag, remark_bytes = _HEAD.unpack_from(header)
     fields_at = _HEAD.size + remark_bytes
     if remark_bytes < 0 or fields_at + 4 > len(header):
-        raise ProtocolError(f"the binary header's remark of {remark_bytes} bytes exceeds the header")
+        raise ProtocolError(f"the remark of {remark_bytes} bytes extends beyond the end of the binary header")
     (fields_bytes,) = _LENGTH.unpack_from(header, fields_at)
     if fields_at + 4 + fields_bytes != len(header):
-        raise ProtocolError(f"the binary header's fields of {fields_bytes} bytes do not end with the header")
+        raise ProtocolError(f"the fields of {fields_bytes} bytes do not end where the binary header ends")
     try:
         remark = header[_HEAD.size : fields_at].decode() if remark_bytes else None
         return code, language, version, opaque, flag, remark, _fields(header, fields_at + 4)
@@ -69,7 +69,7 @@ def pack_header(
     """Encode a header. ValueError if the code, the version or the name of a field exceeds this form's limits."""
     for what, number in (("code", code), ("version", version)):
         if not -(2**15) <= number < 2**15:
-            raise ValueError(f"{what} {number} does not fit the 16 bits of a binary header")
+            raise ValueError(f"{what} {number} does not fit in the 16 bits of a binary header")
     # File names in a remark may contain text that UTF-8 cannot represent; the response must still be sent.
     remark_text = (remark or "").encode(errors="replace")
     pairs = bytearray()

@@ -112,7 +112,7 @@ class OffsetRanges:
     def from_state(cls, state: object) -> OffsetRanges:
         """Return the set that `state()` described. Raises ValueError if it is invalid."""
         if not isinstance(state, list) or len(state) % 2 or not all(type(number) is int for number in state):
-            raise ValueError("ranges of offsets must be a list of pairs of whole numbers")
+            raise ValueError("ranges of offsets must be a list of whole numbers, two for each range")
         if any(here >= there for here, there in pairwise(state)) or (state and state[0] < 0):
             raise ValueError("ranges of offsets must be ascending, separate and not empty")
         ranges = cls()

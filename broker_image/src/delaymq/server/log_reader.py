@@ -156,7 +156,7 @@ def read_cut(descriptor: int, position: int, head: bytes, size: int, shown_bytes
     at = body_at(int.from_bytes(head[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big"))
     body_bytes = int.from_bytes(head[at - BODY_LENGTH_BYTES : at], "big", signed=True)
     if not 0 <= body_bytes <= size - FIXED_BYTES:
-        raise RecordError(f"body length {body_bytes} does not fit a record of {size} bytes")
+        raise RecordError(f"body length {body_bytes} does not fit in a record of {size} bytes")
     tail_bytes = size - at - body_bytes
     if not 0 <= tail_bytes <= MAX_TAIL_BYTES:
         raise RecordError(f"the record has {tail_bytes} bytes after its body: 3 to {MAX_TAIL_BYTES} are valid")

@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit of open files as far as permitted, and return the effective limit."""
+    """Raise the limit on open files as far as permitted, and return the effective limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -33,7 +33,7 @@ def raise_descriptor_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
         except (OSError, ValueError) as error:
-            _logger.warning("cannot raise the limit of open files, which is %d (%s)", soft, error)
+            _logger.warning("cannot raise the limit on open files (%s); it remains %d", error, soft)
     return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
@@ -47,7 +47,7 @@ def descriptor_end(limit: int, max_connections: int) -> int:
         lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise ServerError(
-            f"no descriptor is left for connections ({error}): raise the limit of open files, which is {limit} "
+            f"no descriptor is left for connections ({error}): raise the limit on open files, which is {limit} "
             "(ulimit -Hn, LimitNOFILE= in systemd), then start again"
         ) from error
     os.close(lowest_free)
@@ -55,7 +55,7 @@ def descriptor_end(limit: int, max_connections: int) -> int:
     room = left - min(RESERVED_DESCRIPTORS, left * 3 // 4)
     if room < max_connections:
         _logger.warning(
-            "maxConnections is %d, but the limit of open files (%d) leaves room for about %d connections: raise the "
+            "maxConnections is %d, but the limit on open files (%d) leaves room for about %d connections: raise the "
             "limit (ulimit -Hn, LimitNOFILE= in systemd) or lower maxConnections",
             max_connections,
             limit,
@@ -78,7 +78,7 @@ def started(executor: ThreadPoolExecutor, threads: int) -> ThreadPoolExecutor:
         all_run.abort()
         executor.shutdown(wait=False, cancel_futures=True)
         raise ServerError(
-            f"cannot start a thread ({error}): raise the limit of processes (ulimit -u) or of the container's "
-            "pids, then start again"
+            f"cannot start a thread ({error}): raise the limit on processes (ulimit -u) or on the container's "
+            "PIDs, then start again"
         ) from error
     return executor

@@ -152,11 +152,11 @@ class _Pieces:
 
     def count(self) -> int:
         if len(self._data) - self._at < 4:
-            raise bad_body(RegisterBody.__name__, "it ends within a length")
+            raise bad_body(RegisterBody.__name__, "it ends in the middle of a length field")
         (number,) = _LENGTH.unpack_from(self._data, self._at)
         self._at += 4
         if number > len(self._data) - self._at:  # a piece has more than one byte, so this also limits their number
-            raise bad_body(RegisterBody.__name__, f"a length of {number} exceeds it")
+            raise bad_body(RegisterBody.__name__, f"a length field states {number}, which exceeds the rest of the body")
         return int(number)
 
     def next(self) -> bytes:

@@ -279,7 +279,7 @@ class HeldPulls:
     def _finish(self, session: ClientSession, request: Command, held: Held) -> None:
         result = held.resume(True)
         if isinstance(result, Held):
-            _logger.error("cannot complete a pull of %s", session.remote_address)
+            _logger.error("cannot complete a held pull for %s", session.remote_address)
             result = Response(1, "the pull could not be completed: pull again")
         self._reply(session, request, result)
 

@@ -68,7 +68,7 @@ class Sessions:
             _refused.warning(text, peer, self._by_address[address], peer=peer)
         elif connection.descriptor >= self.descriptor_end:
             text = (
-                "closed the connection of %s: the limit of open files allows no more connections than %d (ulimit -Hn)"
+                "closed the connection of %s: the limit on open files allows no more connections than %d (ulimit -Hn)"
             )
             _refused.warning(text, peer, len(self._sessions), peer=peer)
         else:

@@ -59,7 +59,7 @@ async def _flushed(api: Api, end_offset: int) -> None:
             503,
             "not_flushed",
             "the resent messages are stored, but not flushed to disk yet: check whether they still exist before you"
-            " resend them again",
+            " resend the same dead letters",
         )
 
 

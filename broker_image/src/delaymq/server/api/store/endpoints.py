@@ -151,7 +151,8 @@ class StoreHttp:
         base = self._find(request)
         stated = request.query.get("every", "")
         if not (stated.isascii() and stated.isdigit() and len(stated) < 19 and int(stated) >= MIN_EVERY_BYTES):
-            raise ApiError(400, "bad_request", f"parameter every must be a number of bytes, at least {MIN_EVERY_BYTES}")
+            message = f"parameter `every` must be a number of bytes, at least {MIN_EVERY_BYTES}"
+            raise ApiError(400, "bad_request", message)
         end = self._readable_end(base) - base
         every = max(int(stated), end // MAX_STARTS)
         async with self._reading_segment(base) as descriptor:
