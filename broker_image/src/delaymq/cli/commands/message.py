@@ -78,8 +78,8 @@ def find(
     """Find messages of a topic by key, unique id, or store time.
 
     Searches all brokers of the topic and names those that do not respond. Finds pending delayed messages by key and by
-    unique id. A search by time counts them at each broker whose HTTP API is reachable. Examples:
-    delaymq message find Orders --key 4711; delaymq message find Orders --from '10m ago' --to now
+    unique id. A search by time does not find them, but counts them at each broker whose HTTP API is reachable.
+    Examples: delaymq message find Orders --key 4711; delaymq message find Orders --from '10m ago' --to now
     """
     begin_ms, end_ms = _search_range(key, unique_id, since, until, queue)
     from delaymq.cli.target.connection import with_client

@@ -34,7 +34,8 @@ def export(
     ] = None,
     until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored before this time.")] = None,
     delayed: Annotated[
-        bool, typer.Option("--delayed", help="Include delayed messages as originally stored, pending or delivered.")
+        bool,
+        typer.Option("--delayed", help="Include delayed messages as originally stored, whether pending or delivered."),
     ] = False,
     output: Annotated[
         Path | None,
