@@ -82,7 +82,7 @@ def test_invalid_token_is_not_sent(content: bytes, tmp_path: Path, environment: 
         ("[contexts]\ndev = 1\n", "line 2: use a section [contexts.dev]"),
         ("current = 'gone'\n", "no context gone in"),
         ("a = " + "[" * 100_000, "is not TOML"),
-        ("#" * 300_000, "it is not a file of contexts"),
+        ("#" * 300_000, "so it is not a contexts file"),
     ],
     ids=lambda value: value[:24],
 )

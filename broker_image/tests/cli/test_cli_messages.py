@@ -114,7 +114,7 @@ def test_rate_limit_is_obeyed(ask: Ask) -> None:
         (("message", "find", "T", "--from", "now", "--to", "1h ago"), 2, "swap them"),
         (("message", "find", "T", "--from", "whenever"), 2, "is not a time"),
         (("message", "get", "nonsense"), 2, "a unique id requires --topic"),
-        (("message", "get", "0A0102030000" + "0" * 20), 1, "where no broker is registered"),
+        (("message", "get", "0A0102030000" + "0" * 20), 1, "with which no broker is registered"),
         (("message", "life", "0" * 32), 1, "a unique id requires --topic"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",

@@ -281,7 +281,7 @@ def test_mutable_bytes_are_copied() -> None:
         ({"body": "text"}, r"the body must be bytes, not 'text' \(str\): encode it, as in body=text.encode\(\)"),
         ({"body": {"a": 1}}, r"the body must be bytes, not \{'a': 1\} \(dict\)"),
         ({"body": None}, "the body must be bytes"),
-        ({"keys": 4711}, r"keys must be a string or several in a tuple or list, not 4711 \(int\)"),
+        ({"keys": 4711}, r"keys must be a string, or a tuple or list of strings, not 4711 \(int\)"),
         ({"keys": b"order-1"}, "keys must be a string"),
         ({"keys": ("order-1", 2)}, r"each key must be a string, not 2 \(int\)"),
         ({"topic": None}, "topic must be a string"),

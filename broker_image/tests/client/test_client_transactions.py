@@ -297,7 +297,7 @@ def test_close_abandons_a_hanging_check(caplog: pytest.LogCaptureFixture) -> Non
             assert len(broker.told) == 1
 
     run(scenario)
-    assert "0 local transactions and 1 checks of G were open when it was closed" in caplog.text
+    assert "0 local transactions and 1 checks of G were open when the producer was closed" in caplog.text
 
 
 def test_unavailable_broker_at_the_end_does_not_fail_the_caller() -> None:

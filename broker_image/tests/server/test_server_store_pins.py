@@ -280,7 +280,7 @@ def test_backup_ends_when_its_address_leads_to_another_store(tmp_path: Path) -> 
                     return super().read(base, position, count)
 
             source = Switching(f"http://{HOST}:{server.broker.http_port}", "", str(tmp_path / "backup"))
-            with pytest.raises(BackupError, match="now leads to another store"):
+            with pytest.raises(BackupError, match="now reaches another store"):
                 await asyncio.to_thread(backup_of, server, tmp_path / "backup", source)
 
     run(scenario)

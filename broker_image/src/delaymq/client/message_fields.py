@@ -33,7 +33,7 @@ def checked_keys(keys: object) -> tuple[str, ...]:
     if isinstance(keys, str):
         return (keys,) if keys else ()
     if not isinstance(keys, tuple | list | set | frozenset):
-        raise IllegalMessageError(f"keys must be a string or several in a tuple or list, not {_shown(keys)}")
+        raise IllegalMessageError(f"keys must be a string, or a tuple or list of strings, not {_shown(keys)}")
     for key in keys:
         if not isinstance(key, str):
             raise IllegalMessageError(f"each key must be a string, not {_shown(key)}")

@@ -182,7 +182,7 @@ def properties_text(properties: dict[str, str]) -> str:
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
     if size > MAX_PROPERTIES_BYTES:
         raise IllegalMessageError(
-            f"the properties have {size} bytes, and the maximum is {MAX_PROPERTIES_BYTES}: send fewer"
+            f"the properties have {size} bytes, and the maximum is {MAX_PROPERTIES_BYTES}: send fewer or shorter ones"
         )
     return text
 

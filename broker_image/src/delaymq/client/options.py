@@ -208,7 +208,7 @@ class PushConsumerOptions:
             raise ValueError(_BAD_TIMESTAMP.format(self.consume_timestamp_ms))
         for name in ("max_cached_messages_of_topic", "max_cached_bytes_of_topic"):
             if getattr(self, name) != -1 and getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be -1 (no such limit) or more than 0, not {getattr(self, name)}")
+                raise ValueError(f"{name} must be -1 (no limit) or more than 0, not {getattr(self, name)}")
         _positive(
             self, "consume_timestamp_ms", "max_reconsume_times", "retry_delay_level", "max_cached_messages_of_topic",
             "max_cached_bytes_of_topic",

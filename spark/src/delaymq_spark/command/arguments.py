@@ -123,25 +123,27 @@ def _parser() -> _Parser:
             "--keyed-topics",
             default="",
             metavar="T,T",
-            help="topics where newer messages supersede those with the same KEYS (*: all)",
+            help="topics where a newer message supersedes older ones with the same KEYS (*: all)",
         )
         job.add_argument(
             "--min-dead-ratio",
             type=float,
             default=0.25,
             metavar="R",
-            help="dead share from which a segment is rewritten (default: 0.25)",
+            help="proportion of dead bytes from which a segment is worth rewriting (default: 0.25)",
         )
         job.add_argument(
             "--promise-p99-ms",
             type=int,
             default=100,
             metavar="MS",
-            help="promised lateness of 99 %% of messages (default: 100)",
+            help="promised lateness for 99 %% of messages (default: 100)",
         )
         job.add_argument("--levels", metavar="TABLE", help=f"delay level table (default: {_LEVELS})")
         job.add_argument("--master", metavar="URL", help="Spark master (default: this machine, all processors)")
-        job.add_argument("--memory", default="2g", metavar="SIZE", help="memory of Spark on this machine (default: 2g)")
+        job.add_argument(
+            "--memory", default="2g", metavar="SIZE", help="memory for Spark on this machine (default: 2g)"
+        )
     return parser
 
 

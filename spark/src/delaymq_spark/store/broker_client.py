@@ -133,7 +133,8 @@ class BrokerClient:
             try:
                 return response.body(MAX_RESPONSE_BYTES)
             except AnswerTooLargeError as error:
-                raise AnswerError(f"{self.url}: the response {error}: no broker sends that much") from None
+                text = f"the response {error}, more than any broker sends: give the address of a DelayMQ broker"
+                raise AnswerError(f"{self.url}: {text}") from None
             except (OSError, http.client.HTTPException) as error:
                 raise _broken(error) from None
 

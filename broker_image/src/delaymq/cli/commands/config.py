@@ -66,7 +66,7 @@ def print_settings(context: typer.Context) -> None:
 
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A configuration file (broker.conf).")],
-    namesrv: Annotated[bool, typer.Option("--namesrv", help="Check it as a NameServer's file.")] = False,
+    namesrv: Annotated[bool, typer.Option("--namesrv", help="FILE is the configuration of a NameServer.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Report all errors in a configuration file, with line numbers; exits with code 2 if there are any.

@@ -127,7 +127,7 @@ def _cells(message: ReceivedMessage, resent_ms: int | None) -> tuple[str, ...]:
 
 
 def resend(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group to which to resend them.")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group whose dead letters to resend.")],
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="[ID]...", help="Offset message ids, from `deadletter list`.")
     ] = None,

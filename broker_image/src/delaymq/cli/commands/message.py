@@ -65,7 +65,7 @@ def find(
         typer.Option("--from", metavar="TIME", help="Stored at or after this time: ISO, '10m ago', ms since 1970."),
     ] = None,
     until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored at or before this time.")] = None,
-    queue: Annotated[int | None, typer.Option(min=0, help="Only this queue; only with --from and --to.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, help="Search only this queue; requires --from.")] = None,
     limit: Annotated[
         int, typer.Option(min=1, max=MAX_FOUND, help="Maximum number, oldest first; at most 64 by key.")
     ] = DEFAULT_FOUND,

@@ -48,7 +48,8 @@ def receive(
     ] = None,
     tags: Annotated[str, typer.Option(help="Only messages with one of these tags: 'TagA || TagB'.")] = "*",
     sql: Annotated[
-        str | None, typer.Option(help="Only messages that match: 'price > 5' (needs enablePropertyFilter).")
+        str | None,
+        typer.Option(help="Only messages that match the condition, such as 'price > 5' (needs enablePropertyFilter)."),
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Exit after this number of messages.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for further messages until Ctrl-C.")] = False,
@@ -63,7 +64,7 @@ def receive(
         typer.Option(
             min=0,
             max=MAX_TAIL,
-            help="Show the newest N messages, or those of them that match, without a group.",
+            help="Show the newest N messages without a group; a filter hides those that do not match.",
         ),
     ] = None,
     each_queue: Annotated[bool, typer.Option("--each-queue", help="With --tail: the newest N of each queue.")] = False,

@@ -54,4 +54,4 @@ def account_from(said: Mapping[str, str], access_key: str, secret_key_file: str)
 
 def read_secret(path: Path) -> str:
     """Read the secret key from a file; raise CommandError if it is unusable."""
-    return secret_line(path, "secret key", "one line, as in plain_acl.yml")
+    return secret_line(path, "secret key", "one line, the account's secretKey in plain_acl.yml")

@@ -110,13 +110,17 @@ def load(path: Path) -> Contexts:
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}", EXIT_USAGE) from error
     if len(data) > MAX_FILE_BYTES:
-        raise CommandError(f"{path} exceeds {MAX_FILE_BYTES} bytes: it is not a file of contexts", EXIT_USAGE)
+        raise CommandError(
+            f"{path} exceeds {MAX_FILE_BYTES} bytes, so it is not a contexts file: replace it, or set DELAYMQ_CONFIG to"
+            " another file",
+            EXIT_USAGE,
+        )
     try:
         text = data.decode()
         tree = tomllib.loads(text)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise CommandError(f"{path}, line {line}: not UTF-8", EXIT_USAGE) from error
+        raise CommandError(f"{path}, line {line}: not UTF-8; save the file as UTF-8", EXIT_USAGE) from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise CommandError(f"{path} is not TOML: {error}", EXIT_USAGE) from error
     return _checked(path, text, tree)
@@ -252,7 +256,7 @@ def _context(path: Path, chosen: str) -> tuple[Context, str]:
 
 
 def _token_in(path: str) -> str:
-    should_be = "one line of ASCII, as in httpToken"
+    should_be = "one line of ASCII, the broker's httpToken"
     return secret_line(Path(path).expanduser(), "token", should_be, encoding="ascii")
 
 

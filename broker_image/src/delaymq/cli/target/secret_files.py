@@ -23,5 +23,5 @@ def secret_line(path: Path, what: str, should_be: str, *, encoding: str = "utf-8
         raise CommandError(f"cannot read the {what} file {path}: {error.strerror}", EXIT_USAGE) from error
     text = data.decode(encoding, errors="replace").strip()
     if not text or len(data) > MAX_SECRET_BYTES or not text.isprintable() or "\ufffd" in text:
-        raise CommandError(f"{path} does not contain a {what}: it must be {should_be}", EXIT_USAGE)
+        raise CommandError(f"{path} does not contain a {what}: the file must contain {should_be}", EXIT_USAGE)
     return text

@@ -59,7 +59,9 @@ class ResetCalls(AdminCalls):
         for broker_name in sorted(route.brokers):
             address = route.master(broker_name)
             if address is None:
-                raise ClientError(f"broker {broker_name} has no master at present: its offsets cannot be set")
+                raise ClientError(
+                    f"broker {broker_name} currently has no master, so its offsets cannot be set: retry later"
+                )
             before = await self._progress_on(address, group, topic)
             queues = [queue for queue in route.readable if queue.broker_name == broker_name]
             told = await self._tell_members(address, group, topic, at_ms, queues)

@@ -172,7 +172,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Return host and port of `host:port`, with IPv6 addresses in brackets. Raises UnreachableError."""
     host, _, port = address.strip().rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
-        raise UnreachableError(address, "this is not an address: use host:port, such as 127.0.0.1:9876")
+        raise UnreachableError(address, "the address is invalid: use host:port, such as 127.0.0.1:9876")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

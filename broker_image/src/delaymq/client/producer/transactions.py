@@ -117,7 +117,8 @@ class TransactionProducer(Producer):
                     await self._idle.wait()
         except TimeoutError:
             _logger.warning(
-                "%d local transactions and %d checks of %s were open when it was closed: the broker will check again",
+                "%d local transactions and %d checks of %s were open when the producer was closed: the broker will"
+                " check again",
                 self._executing, len(self._checks), self.group,
             )  # fmt: skip
         finally:
@@ -189,7 +190,7 @@ class TransactionProducer(Producer):
         try:
             return parse_offset_message_id(sent.offset_message_id)[2]
         except ValueError as error:
-            raise BadAnswerError(sent.queue.broker_name, f"the half message's id {error}") from error
+            raise BadAnswerError(sent.queue.broker_name, f"the half message's id is invalid: {error}") from error
 
     async def _execute(self, message: Message, message_id: str, arg: object) -> tuple[LocalState, str | None]:
         values = {each.name: getattr(message, each.name) for each in fields(Message)}
@@ -247,7 +248,7 @@ class TransactionProducer(Producer):
             await self._end_transaction(address, header, message.queue.broker_name, remark)
         except ClientError as error:
             _logger.warning(
-                ("the broker could not be notified of the outcome of %s, it will check again: %s"), asked.msg_id, error
+                ("the broker could not be notified of the outcome of %s and will check again: %s"), asked.msg_id, error
             )
         finally:
             self._checks.discard((address, asked.commit_log_offset))

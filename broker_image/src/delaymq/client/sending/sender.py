@@ -151,7 +151,8 @@ class Sender:
         queue = self._choose(attempts, route)
         address = route.master(queue.broker_name)
         if address is None:
-            raise NoRouteError(outgoing.topic, f"its route has no writable broker {queue.broker_name}: retry later")
+            hint = f"broker {queue.broker_name} of its route is currently not writable: retry later"
+            raise NoRouteError(outgoing.topic, hint)
         attempts.tried, attempts.address = queue, address
         if before is not None and before.broker_name == queue.broker_name:
             await asyncio.sleep(SAME_BROKER_PAUSE_MS * (attempts.number - 1) / 1000)
@@ -176,7 +177,7 @@ class Sender:
         if attempts.fixed is not None:
             return attempts.fixed
         if not route.writable:
-            raise NoRouteError(topic, "no broker of its route is writable at present")
+            raise NoRouteError(topic, "no broker of its route is currently writable: retry later")
         if attempts.ordering_key is not None:
             attempts.fixed = queue_for_key(route.writable, attempts.ordering_key)
             return attempts.fixed

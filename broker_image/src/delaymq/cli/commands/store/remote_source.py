@@ -60,7 +60,7 @@ class RemoteSource:
                 return self._state(told, files, positions)
             except (TypeError, ValueError) as error:
                 raise self._unusable(error) from error
-        raise BackupError("the broker deletes its commit log faster than it can be pinned: try again later")
+        raise BackupError("the broker deletes segments faster than they can be pinned: try again later")
 
     def _state(self, told: Store, files: Files, positions: Positions) -> SourceState:
         return SourceState(
@@ -98,7 +98,10 @@ class RemoteSource:
             raise BackupError(f"{self._shown} returned more data than requested: is it a DelayMQ broker?")
         if status == 206 and data:
             if reply.headers.get("DelayMQ-Store-Id") != self._store_id:
-                raise BackupError(f"{self._shown} now leads to another store: back up each broker by its own address")
+                raise BackupError(
+                    f"{self._shown} now reaches another store: give the address of one broker, not one that several"
+                    " share"
+                )
             return data
         problem = reply.problem
         if status == 404 and problem.code == "segment_gone":

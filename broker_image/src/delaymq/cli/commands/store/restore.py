@@ -65,7 +65,9 @@ def clone(
     store: Target,
     overdue: Annotated[
         str,
-        typer.Option("--overdue", metavar="CHOICE", help="As for restore; default: pause."),
+        typer.Option(
+            "--overdue", metavar="CHOICE", help="Same choices as for `delaymq store restore`; default: pause."
+        ),
     ] = "pause",
     consumer_offsets: Annotated[
         str, typer.Option("--offsets", metavar="keep|drop", help="Keep or drop the consumer offsets.")

@@ -86,7 +86,7 @@ class HandlerCalls:
             return done
         kept = run.kept
         if len(kept) < len(run.messages):
-            _logger.warning("the handler finished too late for %s, its outcome is ignored", all_shown(run.messages))
+            _logger.warning("the handler finished too late for %s; its outcome is ignored", all_shown(run.messages))
         self._tally.consumed(message for place, message in kept if place < done)
         self._tally.failed(message for place, message in kept if place >= done)
         return done

@@ -84,7 +84,7 @@ class Retries:
         properties[names.DELAY] = str(level or FIRST_RETRY_LEVEL + message.reconsume_times)
         route = await self._client.route(topic)
         if not route.writable:
-            raise ClientError(f"no broker accepts messages to {topic} at present")
+            raise ClientError(f"no broker currently accepts messages to {topic}")
         queue = route.writable[message.queue_offset % len(route.writable)]
         address = await self._client.address_of(queue, to_write=True)
         command = send_command(

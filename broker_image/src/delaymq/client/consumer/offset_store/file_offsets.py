@@ -91,7 +91,7 @@ class FileOffsets:
             # Retried every few seconds, so one line is enough.
             if not self._is_told:
                 _logger.warning(
-                    ("offsets could not be saved to %s, messages will be repeated after a restart: %s"),
+                    ("offsets could not be saved to %s; messages will be repeated after a restart: %s"),
                     self._path,
                     error,
                 )
@@ -124,7 +124,7 @@ class FileOffsets:
         except OSError as error:
             # Every member receives every message, so a start as a new member is better than no start.
             _logger.warning(
-                ("offsets cannot be stored in %s, messages will be repeated after a restart: %s"), self._path, error
+                ("offsets cannot be stored in %s; messages will be repeated after a restart: %s"), self._path, error
             )
             self.close()
             self._is_told = True

@@ -216,9 +216,9 @@ class QueueReader:
     async def _correct(self, cached: ProcessQueue, result: PullResult) -> ProcessQueue:
         queue = self.queue
         _logger.warning(
-            "%s/%d of %s: offset %d is no longer in the queue, continuing at %d (it contains %d to %d)",
+            "%s/%d of %s: offset %d is no longer in the queue (offsets %d to %d); continuing at %d",
             queue.topic, queue.queue_id, queue.broker_name,
-            cached.pulled_to, result.next_offset, result.min_offset, result.max_offset,
+            cached.pulled_to, result.min_offset, result.max_offset, result.next_offset,
         )  # fmt: skip
         while cached.count:
             await self._wait_for_change()

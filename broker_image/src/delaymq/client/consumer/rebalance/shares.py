@@ -50,7 +50,7 @@ class Shares:
 
     async def _members(self, topic: str, route: Route) -> list[str]:
         header = GetConsumerListByGroupRequestHeader(consumer_group=self._group)
-        last: ClientError = NoRouteError(topic, "its route has no broker at present")
+        last: ClientError = NoRouteError(topic, "its route currently has no broker: retry later")
         for address in route.addresses():
             command = request_command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.to_fields())
             try:

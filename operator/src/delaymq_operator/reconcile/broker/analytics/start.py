@@ -147,7 +147,7 @@ def _check_application(p: BrokerPass, live: Manifest) -> None:
     check_ours(p, live)
     if live["metadata"].get("deletionTimestamp"):
         name = live["metadata"]["name"]
-        raise NotOursError(f"SparkApplication {name} of a former run is still being deleted", leftover=True)
+        raise NotOursError(f"SparkApplication {name} of a previous run is still being deleted", leftover=True)
 
 
 async def _ensure_binding(p: BrokerPass) -> None:
