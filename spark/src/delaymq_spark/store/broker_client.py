@@ -170,8 +170,8 @@ class BrokerClient:
         other = response.headers.get("DelayMQ-Store-Id")
         if store_id is not None and other is not None and other != store_id:
             raise AnswerError(
-                f"{self.url}: the first response came from store {store_id}, this one from {other[:60]}: give the "
-                "address of one broker, not one that several share"
+                f"{self.url}: the first response came from store {store_id}, this one from {other[:60]}: give an "
+                "address that reaches only one broker"
             )
 
     def _send(self, path: str, headers: dict[str, str]) -> Response:

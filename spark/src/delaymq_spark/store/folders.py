@@ -91,7 +91,7 @@ def _path_of_uri(text: str) -> str:
             raise FolderError(f"{_shown(text)} names the host {_shown(host)}: give file:///PATH, with three slashes")
         rest = slash + path
     if not rest.startswith("/"):
-        raise FolderError(f"{_shown(text)}: a file: URI is absolute: give file:///PATH, or the path without file:")
+        raise FolderError(f"{_shown(text)}: a file: URI must be absolute: give file:///PATH, or the path without file:")
     if "?" in rest or "#" in rest:
         raise FolderError(f"{_shown(text)}: ? and # end a URI's path: write %3F and %23, or omit file:")
     if _BROKEN_ESCAPE.search(rest):

@@ -99,8 +99,7 @@ class RemoteSource:
         if status == 206 and data:
             if reply.headers.get("DelayMQ-Store-Id") != self._store_id:
                 raise BackupError(
-                    f"{self._shown} now reaches another store: give the address of one broker, not one that several"
-                    " share"
+                    f"{self._shown} now reaches another store: give an address that reaches only one broker"
                 )
             return data
         problem = reply.problem
