@@ -21,7 +21,7 @@ Cluster = Annotated[str | None, typer.Option(metavar="NAME", help="Only the brok
 Permissions = Annotated[
     list[str] | None, typer.Option(metavar="NAME=PERM", help="PUB, SUB, PUB|SUB or DENY; repeatable.")
 ]
-_SECOND = "Whether to reject requests with RocketMQ's signature only. Default: unchanged; for a new administrator: yes."
+_SECOND = "Whether to reject requests with only RocketMQ's signature. Default: unchanged; for a new administrator: yes."
 Default = Annotated[
     str | None, typer.Option(metavar="PERM", help="Permission for names without a rule: PUB, SUB, PUB|SUB or DENY.")
 ]

@@ -65,9 +65,7 @@ def clone(
     store: Target,
     overdue: Annotated[
         str,
-        typer.Option(
-            "--overdue", metavar="CHOICE", help="Same choices as for `delaymq store restore`; default: pause."
-        ),
+        typer.Option("--overdue", metavar="CHOICE", help="The same choices as for `delaymq store restore`."),
     ] = "pause",
     consumer_offsets: Annotated[
         str, typer.Option("--offsets", metavar="keep|drop", help="Keep or drop the consumer offsets.")
