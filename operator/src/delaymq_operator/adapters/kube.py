@@ -146,7 +146,7 @@ async def list_all(
     raise KubeError(
         0,
         "TooMany",
-        f"there are more than {MAX_PAGES * PAGE_OBJECTS} {described.plural}, the most that the operator reads",
+        f"there are more {described.plural} than the operator reads (limit: {MAX_PAGES * PAGE_OBJECTS})",
     )
 
 

@@ -130,7 +130,7 @@ def _parser() -> _Parser:
             type=float,
             default=0.25,
             metavar="R",
-            help="proportion of dead bytes from which a segment is worth rewriting (default: 0.25)",
+            help="a segment is worth rewriting if at least this proportion of its bytes is dead (default: 0.25)",
         )
         job.add_argument(
             "--promise-p99-ms",
