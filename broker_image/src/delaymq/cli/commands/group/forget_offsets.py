@@ -18,7 +18,7 @@ def forget_offsets(
     """Discard consumer offsets that a broker cannot read; it then serves consumers again, and every group starts over.
 
     A group then consumes its queues from the beginning, or from its consumers' configured start position. To keep the
-    offsets instead, put an intact consumerOffset.json into the store's folder config and restart the broker.
+    offsets instead, put an intact consumerOffset.json into the store's config folder and restart the broker.
     """
     api = HttpApi(target(http=http, token_file=token_file, context=context))
     confirm("All consumer groups of this broker start over and may consume messages again. Discard the offsets?", yes)
