@@ -202,7 +202,11 @@ class Delivery:
         try:
             self._offsets_file.save_now()
         except OSError as error:
-            _logger.error("delayOffset.json could not be written at shutdown and is outdated: %s", error)
+            _logger.error(
+                "delayOffset.json could not be written at shutdown and is outdated (the next start corrects it"
+                " from the log): %s",
+                error,
+            )
         for queue_id, source in sorted(self._sources.items()):
             if source.settled.above:
                 above = ", ".join(f"{first}–{end - 1}" for first, end in list(source.settled.above.pairs())[:20])
