@@ -107,8 +107,8 @@ class Ownership:
                 raise OwnedError(
                     ResponseCode.SYSTEM_ERROR,
                     f"broker {_named(known.place)} is registered over another connection, or was recently registered"
-                    " from another host, so it is not unregistered: its registration expires by itself, and its name"
-                    f" is free {HOLD_MS // 1000} s after its last registration",
+                    " from another host, so it is not unregistered: its registration expires automatically, and its"
+                    f" name is free {HOLD_MS // 1000} s after its last registration",
                 )
 
     def left(self, leaving: Claim) -> None:
