@@ -137,11 +137,11 @@ def check_record_parts(topic_length: int, properties_length: int) -> None:
     """Raise IllegalMessageError if the topic or the properties exceed the format's length fields."""
     if topic_length > MAX_TOPIC_LENGTH:
         raise IllegalMessageError(
-            f"the topic has {topic_length} bytes, the maximum is {MAX_TOPIC_LENGTH}: use a shorter name"
+            f"the topic has {topic_length} bytes, and the maximum is {MAX_TOPIC_LENGTH}: use a shorter name"
         )
     if properties_length > MAX_PROPERTIES_BYTES:
         raise IllegalMessageError(
-            f"the properties have {properties_length} bytes, the maximum is {MAX_PROPERTIES_BYTES}: send fewer or "
+            f"the properties have {properties_length} bytes, and the maximum is {MAX_PROPERTIES_BYTES}: send fewer or "
             "shorter properties"
         )
 

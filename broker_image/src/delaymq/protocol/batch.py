@@ -57,7 +57,7 @@ def read_batch(body: bytes, at: int, most: int, before: int = 0) -> tuple[list[B
         if entry_end != at + total:
             raise _illegal(f"states wrong lengths for message {number}")
         if properties_bytes > MAX_PROPERTIES_BYTES:
-            raise _illegal(f"has {properties_bytes} bytes of properties in message {number}, the maximum is 32767")
+            raise _illegal(f"has {properties_bytes} bytes of properties in message {number}, and the maximum is 32767")
         messages.append(BatchMessage(flag, body[at + 20 : body_end], body[body_end + 2 : entry_end]))
         at = entry_end
     if not end:

@@ -60,7 +60,7 @@ def _fields(header: bytes, at: int) -> dict[str, str]:
         at = value_end
     if at == end:
         return fields
-    raise ProtocolError(f"the binary header has too many fields, the maximum is {MAX_FIELDS}")
+    raise ProtocolError(f"the binary header has too many fields, and the maximum is {MAX_FIELDS}")
 
 
 def pack_header(

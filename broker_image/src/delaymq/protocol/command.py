@@ -117,7 +117,7 @@ def decode_command(frame: bytes | bytearray | memoryview) -> Command:
         except (msgspec.MsgspecError, ValueError, RecursionError):
             command = _tolerant_command(header)
         if len(command.fields) > MAX_FIELDS:
-            raise ProtocolError(f"the header has {len(command.fields)} fields, the maximum is {MAX_FIELDS}")
+            raise ProtocolError(f"the header has {len(command.fields)} fields, and the maximum is {MAX_FIELDS}")
         command.binary = False
     elif word >> 24 == BINARY_HEADER:
         command = _binary_command(bytes(header))
@@ -135,7 +135,7 @@ def too_long_header(header_bytes: int) -> ProtocolError:
 def _refuse_many_strings(header: bytes) -> None:
     # A string starts with a quote without a backslash, so this counts each string at least once; a field has two.
     if header.count(b'"') - header.count(b'\\"') > 4 * MAX_FIELDS + 64:
-        raise ProtocolError(f"the header has too many fields, the maximum is {MAX_FIELDS}")
+        raise ProtocolError(f"the header has too many fields, and the maximum is {MAX_FIELDS}")
 
 
 def _tolerant_command(header: bytes | bytearray | memoryview) -> Command:

@@ -200,7 +200,7 @@ def decode_settings(data: bytes) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise bad_body("properties text", error) from error
     if len(lines) > MAX_SETTINGS:
-        raise bad_body("properties text", f"it has {len(lines)} lines, the maximum is {MAX_SETTINGS}")
+        raise bad_body("properties text", f"it has {len(lines)} lines, and the maximum is {MAX_SETTINGS}")
     settings: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         line = line.strip()
