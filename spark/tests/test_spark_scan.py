@@ -30,7 +30,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 property_runs = st.one_of(
     st.dictionaries(
         st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "DELAY", "REAL_TOPIC", "REAL_QID", "a", "KEY", "\x7f"]),
-        st.one_of(texts, st.sampled_from(["3", "0", "99", "Orders", "1"])),
+        st.one_of(texts, st.sampled_from(["3", "0", "99", "Orders", "1", "-3", "+3", "--3", "007", "1_0", " 5", "²", "٣"])),
         max_size=6,
     ).map(lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs.items()).encode()),
     # Repeated names, pairs without a name or a value, separators at either end.

@@ -103,7 +103,7 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
         "body_bytes": len(record.body),
         "kind": shown_kind,
         "real_topic": properties.get(names.REAL_TOPIC),
-        "real_queue_id": _int(properties.get(names.REAL_QUEUE_ID)),
+        "real_queue_id": _int(properties.get(names.REAL_QUEUE_ID), canonical=True),
         "delay_level": level,
         "due_time": None if due_ms is None else _time(due_ms),
         "keys": properties.get(names.KEYS),
@@ -148,5 +148,10 @@ def _time(ms: int) -> int | None:
     return ms if -62_135_424_000_000 <= ms <= 253_402_127_999_999 else None
 
 
-def _int(text: str | None) -> int | None:
-    return int(text) if text is not None and text.lstrip("-").isdigit() and len(text) <= 10 else None
+def _int(text: str | None, *, canonical: bool = False) -> int | None:
+    try:
+        number = int(text or "")
+    except ValueError:
+        return None
+    in_range = -(1 << 31) <= number < 1 << 31
+    return number if in_range and (not canonical or str(number) == text) else None
