@@ -27,10 +27,11 @@ IPV4 = bytes([10, 0, 0, 7, 0, 0, 0x2A, 0x9F])
 IPV6 = bytes(15) + b"\x01" + bytes([0, 0, 0x2A, 0x9F])
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+NUMBERS = ("3", "0", "99", "Orders", "1", "-3", "+3", "--3", "007", "1_0", " 5", "²", "٣")
 property_runs = st.one_of(
     st.dictionaries(
         st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "DELAY", "REAL_TOPIC", "REAL_QID", "a", "KEY", "\x7f"]),
-        st.one_of(texts, st.sampled_from(["3", "0", "99", "Orders", "1", "-3", "+3", "--3", "007", "1_0", " 5", "²", "٣"])),
+        st.one_of(texts, st.sampled_from(NUMBERS)),
         max_size=6,
     ).map(lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs.items()).encode()),
     # Repeated names, pairs without a name or a value, separators at either end.
