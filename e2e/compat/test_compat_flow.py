@@ -49,16 +49,21 @@ def unread_bytes(port: int) -> int:
     return sum(int(row[4].partition(":")[2], 16) for row in ours)
 
 
+def submit_unread(cluster: Cluster, submit: Callable[[], "list[Future[Any]]"]) -> "list[Future[Any]]":
+    """Send requests to a broker that does not read, and wait until bytes have arrived."""
+    before = unread_bytes(cluster.listen_port)
+    sending = submit()
+    wait_for(lambda: unread_bytes(cluster.listen_port) > before, "nothing came to the broker's socket")
+    return sending
+
+
 def stand_still(
     cluster: Cluster, submit: Callable[[], "list[Future[Any]]"], seconds: float = STANDSTILL_S
 ) -> "list[Future[Any]]":
     """Suspend the broker's process, send requests to it, and resume it after they have waited in the kernel."""
-    port = cluster.listen_port
     cluster.broker.signal(signal.SIGSTOP)
     try:
-        before = unread_bytes(port)
-        sending = submit()
-        wait_for(lambda: unread_bytes(port) > before, "nothing came to the broker's socket")
+        sending = submit_unread(cluster, submit)
         time.sleep(seconds)
     finally:
         cluster.broker.signal(signal.SIGCONT)
@@ -221,18 +226,25 @@ def test_sends_that_waited_for_a_commit_log_write_are_rejected_as_page_cache_bus
     first, second = clients.new_producer(**PATIENT), clients.new_producer(**PATIENT)
     for producer in (first, second):
         producer.send(topic, "before", queue_id=0)
-    (folder / "write").touch()
-    writing = first.submit(topic, "slow", queue_id=0)
-    wait_for(lambda: (folder / "write.waiting").exists(), "no write started")
-    waiting = second.submit(topic, "late", queue_id=0)
-    wait_for(lambda: unread_bytes(cluster.listen_port), "the second send did not arrive")
-    time.sleep(STANDSTILL_S)
-    (folder / "write").unlink()
-    assert writing.result(LIMIT_S)["status"] == "SEND_OK"
+    stored = 2
+    for _ in range(TRIES):
+        (folder / "write").touch()
+        writing = first.submit(topic, "slow", queue_id=0)
+        wait_for(lambda: (folder / "write.waiting").exists(), "no write started")
+        (waiting,) = submit_unread(cluster, lambda: [second.submit(topic, "late", queue_id=0)])
+        time.sleep(STANDSTILL_S)
+        (folder / "write.waiting").unlink()
+        (folder / "write").unlink()
+        assert writing.result(LIMIT_S)["status"] == "SEND_OK"
+        stored += 1
+        if waiting.exception(LIMIT_S) is not None:
+            break
+        # A heartbeat that arrived last made the send appear new: it was stored late.
+        stored += 1
     code, remark = refusal(waiting)
     assert code == SYSTEM_BUSY
     assert re.fullmatch(r"\[PCBUSY_CLEAN_QUEUE\]" + QUEUED, remark), remark
-    assert max_offset(clients, topic) == 3
+    assert max_offset(clients, topic) == stored
 
 
 def test_consumer_stops_pulling_at_its_own_limits(clients: Workbench) -> None:
