@@ -7,7 +7,7 @@ from typing import Any
 
 from delaymq.config import NamesrvConfig
 from delaymq.message.ids import pack_host
-from delaymq.namesrv import NameServer
+from delaymq.namesrv import open_name_server
 from delaymq.namesrv.shares import Shares
 from delaymq.protocol.bodies import DataVersion, RegisterBody, TopicConfig, TopicList, TopicTable
 from delaymq.protocol.command import Command, Response, request_command
@@ -41,7 +41,7 @@ class World:
     sessions: int = 0
 
     def __post_init__(self) -> None:
-        self.server = NameServer(self.config, lambda: self.now_ms, lambda: self.now_ms)
+        self.server = open_name_server(self.config, lambda: self.now_ms, lambda: self.now_ms)
 
     def peer(self, host: str = "10.0.0.9") -> Peer:
         self.sessions += 1

@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from delaymq.config import BrokerConfig, NamesrvConfig, keys_of
-from delaymq.namesrv import NameServer
+from delaymq.namesrv import open_name_server
 from delaymq.server.api.routes import ROUTES
 from delaymq.server.metrics.exposition import Snapshot
 from delaymq.server.metrics.gather import Gathered
@@ -37,7 +37,7 @@ def metrics_of_the_code() -> set[str]:
 
 
 def metrics_of_name_servers() -> set[str]:
-    return names_of(NamesrvFamilies(NameServer(NamesrvConfig(kv_config_path=""), lambda: 0)).collect())
+    return names_of(NamesrvFamilies(open_name_server(NamesrvConfig(kv_config_path=""), lambda: 0)).collect())
 
 
 def names_of(families: Iterable[Metric]) -> set[str]:

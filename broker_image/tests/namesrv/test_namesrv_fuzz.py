@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from delaymq.config import NamesrvConfig
-from delaymq.namesrv import PROCESSORS, NameServer
+from delaymq.namesrv import PROCESSORS, NameServer, open_name_server
 from delaymq.protocol.bodies import DataVersion, RegisterBody, TopicConfig, TopicRoute, TopicTable
 from delaymq.protocol.command import Command, Response, encode_response, request_command
 from delaymq.protocol.errors import ProtocolError
@@ -63,7 +63,7 @@ def test_every_request_gets_an_intended_response(tmp_path: Path, caplog: pytest.
     caplog.set_level(logging.ERROR)
     now_ms = 1_700_000_000_000
     config = NamesrvConfig(kv_config_path=str(tmp_path / "kv.json"))
-    server = NameServer(config, lambda: now_ms, lambda: now_ms)
+    server = open_name_server(config, lambda: now_ms, lambda: now_ms)
     honest = Honest(server)
     requests = HostileRequests(f"{SEED} namesrv", PROCESSORS, {103: 5.0, 105: 3.0, 100: 0.3, 102: 0.3, 318: 0.3})
     served = Counter[int]()
@@ -86,5 +86,5 @@ def test_every_request_gets_an_intended_response(tmp_path: Path, caplog: pytest.
             honest.work()
     assert [int(code) for code in PROCESSORS if not served[code]] == [] or FUZZ_INPUTS < 20_000
     assert served[-1]
-    again = NameServer(config, lambda: now_ms)
+    again = open_name_server(config, lambda: now_ms)
     assert again.kv.get("Honest", "k") == str(honest.registered)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from delaymq.config import NamesrvConfig
-from delaymq.namesrv import NameServer, NamesrvError, kv
+from delaymq.namesrv import NameServer, NamesrvError, kv, open_name_server
 from delaymq.namesrv.kv import KVSettings
 from delaymq.protocol.bodies import KVTable, RegisterBody
 from delaymq.protocol.command import Response, request_command
@@ -22,7 +22,7 @@ def ask(server: NameServer, code: int, body: bytes = b"", **fields: str) -> Resp
 
 
 def name_server(path: Path | str = "", **options: Any) -> NameServer:
-    return NameServer(NamesrvConfig(kv_config_path=str(path), **options), lambda: 0)
+    return open_name_server(NamesrvConfig(kv_config_path=str(path), **options), lambda: 0)
 
 
 def test_settings_are_put_read_listed_and_deleted() -> None:

@@ -6,7 +6,9 @@ broker are adjusted in responses, never in its data.
 """
 
 from delaymq.namesrv.errors import NamesrvError
-from delaymq.namesrv.nameserver import NameServer, NamesrvSession
+from delaymq.namesrv.nameserver import NameServer
+from delaymq.namesrv.opening import open_name_server
+from delaymq.namesrv.session import NamesrvSession
 from delaymq.namesrv.table import PROCESSORS
 
-__all__ = ["PROCESSORS", "NameServer", "NamesrvError", "NamesrvSession"]
+__all__ = ["PROCESSORS", "NameServer", "NamesrvError", "NamesrvSession", "open_name_server"]

@@ -29,8 +29,8 @@ from delaymq.protocol.credential_fields import (
 from delaymq.protocol.headers.base import Header
 
 if TYPE_CHECKING:
-    from delaymq.namesrv.nameserver import NamesrvSession
     from delaymq.namesrv.rules import NamesrvRules
+    from delaymq.namesrv.session import NamesrvSession
     from delaymq.protocol.second_signature import Channels
 
 GUARDED: Final[Mapping[int, type[Header] | None]] = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.config import NamesrvConfig
@@ -15,7 +15,7 @@ from delaymq.namesrv.errors import REASONS, RefusalError
 from delaymq.namesrv.kv import KVSettings
 from delaymq.namesrv.ownership import Ownership
 from delaymq.namesrv.routes import Routes
-from delaymq.namesrv.table import PROCESSORS
+from delaymq.namesrv.session import NamesrvSession
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
@@ -30,30 +30,25 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
-class NamesrvSession(Protocol):
-    """One connection of a broker or client."""
-
-    id: int
-    """Unique in this process, never reused."""
-    remote_address: str
-    remote_host: bytes
-    """Packed by message.ids.pack_host."""
-
-    @property
-    def is_private(self) -> bool:
-        """Whether the connection is protected from eavesdropping."""
+Processor = Callable[["NameServer", NamesrvSession, Command], Response | BlockingSteps[Response]]
 
 
 class NameServer:
     """State of a NameServer. `config` may be replaced at run time."""
 
     def __init__(
-        self, config: NamesrvConfig, now_ms: Callable[[], int], steady_ms: Callable[[], int] | None = None
+        self,
+        config: NamesrvConfig,
+        processors: Mapping[int, Processor],
+        now_ms: Callable[[], int],
+        steady_ms: Callable[[], int] | None = None,
+        settings: RunningSettings[NamesrvConfig] | None = None,
     ) -> None:
         """Load the key-value file; raise NamesrvError if it cannot be read. `steady_ms` is a monotonic clock."""
         self.config = config
-        self.settings = RunningSettings(NamesrvConfig)
-        """Settings with their origins; replaced by the server."""
+        self._processors = processors
+        self.settings = settings or RunningSettings(NamesrvConfig)
+        """Settings with their origins."""
         self.on_settings: Callable[[NamesrvConfig], None] | None = None
         """Called with changed settings."""
         self.now_ms = now_ms
@@ -81,7 +76,7 @@ class NameServer:
 
         Unknown codes also get a response, unlike from RocketMQ's NameServer.
         """
-        processor = PROCESSORS.get(command.code)
+        processor = self._processors.get(command.code)
         if processor is None:
             remark = f" request type {command.code} not supported: send it to a broker, or use a newer NameServer"
             return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

@@ -35,7 +35,8 @@ from delaymq.protocol.headers import (
 from delaymq.throttled_log import fields
 
 if TYPE_CHECKING:
-    from delaymq.namesrv.nameserver import NameServer, NamesrvSession
+    from delaymq.namesrv.nameserver import NameServer
+    from delaymq.namesrv.session import NamesrvSession
 
 _logger = logging.getLogger(__name__)
 

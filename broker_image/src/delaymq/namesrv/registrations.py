@@ -23,7 +23,8 @@ from delaymq.protocol.headers import (
 )
 
 if TYPE_CHECKING:
-    from delaymq.namesrv.nameserver import NameServer, NamesrvSession
+    from delaymq.namesrv.nameserver import NameServer
+    from delaymq.namesrv.session import NamesrvSession
 
 MAX_NAME_CHARACTERS: Final = 255
 """Limit of a broker's name, cluster and address: the maximum length of a host name."""

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from delaymq.blocking_steps import BlockingSteps
 from delaymq.namesrv import processors as do
 from delaymq.namesrv import registrations
 from delaymq.protocol.codes import RequestCode
-from delaymq.protocol.command import Command, Response
 
 if TYPE_CHECKING:
-    from delaymq.namesrv.nameserver import NameServer, NamesrvSession
-
-Processor = Callable[["NameServer", "NamesrvSession", Command], Response | BlockingSteps[Response]]
+    from delaymq.namesrv.nameserver import Processor
 
 PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.PUT_KV_CONFIG: do.put_kv,

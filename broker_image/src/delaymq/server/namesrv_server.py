@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from delaymq import clock
 from delaymq.config import NamesrvConfig
 from delaymq.config.running import RunningSettings
-from delaymq.namesrv import NameServer
+from delaymq.namesrv import NameServer, open_name_server
 from delaymq.protocol.command import Command, Response
 from delaymq.server.http.loader import load
 from delaymq.server.jobs.background import Background, Job
@@ -59,8 +59,7 @@ class NamesrvServer:
                 http_bound = bind(config.http_host, config.http_port, "the NameServer's HTTP port", beside=(bound,))
             descriptor_limit = raise_descriptor_limit()
             self.tls = ServerTls(config, (config.listen_host,))
-            self.namesrv = NameServer(config, clock.now_ms, clock.steady_ms)
-            self.namesrv.settings = self._settings
+            self.namesrv = open_name_server(config, clock.now_ms, clock.steady_ms, self._settings)
             self.namesrv.on_settings = LevelFollower(config.log_level)
         except BaseException:
             bound.close()
