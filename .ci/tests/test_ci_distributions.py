@@ -62,7 +62,7 @@ def test_metadata_describe_the_distribution(wheel: Wheel) -> None:
     assert f"Programming Language :: Python :: {lowest}" in classifiers
 
 
-def test_no_project_url_is_stated(wheel: Wheel) -> None:
+def test_no_project_url_is_stated_before_the_project_has_an_address(wheel: Wheel) -> None:
     assert wheel.metadata.get_all("Project-URL") is None
     assert wheel.metadata["Home-page"] is None
 

@@ -23,12 +23,12 @@ def test_editors_search_the_folders_that_pytest_searches() -> None:
     assert tools["pyright"]["extraPaths"] == tools["pytest"]["ini_options"]["pythonpath"]
 
 
-def test_mypy_checks_all_code_except_examples_and_analytics() -> None:
+def test_mypy_checks_all_code_except_analytics() -> None:
     """The analytics have a separate environment and run, `make check-spark`."""
     checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
     listed = subprocess.run(
         ["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
-    ours = [Path(name) for name in listed.stdout.splitlines() if not name.startswith(("examples/", "spark/"))]
+    ours = [Path(name) for name in listed.stdout.splitlines() if not name.startswith("spark/")]
     assert ours
     assert [path for path in ours if not any(path.is_relative_to(folder) for folder in checked)] == []
