@@ -21,6 +21,7 @@ TESTS = frozenset({"tests", "e2e"})
 """Folders below these may have any number of modules: a test module is found by its name, not by its folder."""
 
 _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
+_THROTTLED = re.compile(r"_throttled(_[a-z0-9_]+)?")
 _DIRECTIVES = ("# fmt:", "# ruff:", "# type:")
 _LINK_TARGET = re.compile(r"\]\([^)\s]*\)")
 _FENCE = re.compile(r"\s*(```|~~~)")
@@ -57,12 +58,21 @@ def of_module(text: str) -> Iterator[str]:
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > FUNCTION_LINES:
                 yield f":{node.lineno}: {node.name} has {length} lines: split it (limit: {FUNCTION_LINES})"
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and _is_logger(statement.value):
-            target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
-            if not isinstance(target, ast.Name) or target.id != "_logger":
-                yield f":{statement.lineno}: rename the module's logger to _logger"
+    yield from _misnamed_loggers(tree)
     yield from _undocumented(tree, text.splitlines())
+
+
+def _misnamed_loggers(tree: ast.Module) -> Iterator[str]:
+    for statement in tree.body:
+        if not isinstance(statement, ast.Assign | ast.AnnAssign) or not isinstance(statement.value, ast.Call):
+            continue
+        target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
+        name = target.id if isinstance(target, ast.Name) else ""
+        made_by = ast.unparse(statement.value.func).rpartition(".")[2]
+        if made_by == "getLogger" and name != "_logger":
+            yield f":{statement.lineno}: rename the module's logger to _logger"
+        elif made_by == "ThrottledLogger" and not _THROTTLED.fullmatch(name):
+            yield f":{statement.lineno}: rename the throttled logger to _throttled or _throttled_NOUN"
 
 
 def _undocumented(tree: ast.Module, lines: list[str]) -> Iterator[str]:
@@ -91,10 +101,6 @@ def too_wide(text: str) -> Iterator[tuple[int, int]]:
             columns = len(_LINK_TARGET.sub("]()", line))
             if columns > PROSE_COLUMNS:
                 yield number, columns
-
-
-def _is_logger(value: ast.expr | None) -> bool:
-    return isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "getLogger"
 
 
 def _files(root: Path) -> Iterator[Path]:

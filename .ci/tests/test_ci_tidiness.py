@@ -27,6 +27,18 @@ def test_logger_of_a_module_must_be_named_logger(line: str) -> None:
     assert list(of_module("def main():\n    root = logging.getLogger()")) == []
 
 
+@pytest.mark.parametrize("name", ["_log", "_throttled_", "throttled", "_throttledpeers", "_failures: ThrottledLogger"])
+def test_throttled_logger_of_a_module_must_be_named_throttled(name: str) -> None:
+    assert list(of_module(f"{name} = throttled_log.ThrottledLogger(_logger, now_ms)")) == [
+        ":1: rename the throttled logger to _throttled or _throttled_NOUN"
+    ]
+
+
+@pytest.mark.parametrize("name", ["_throttled", "_throttled_failures", "_throttled: ThrottledLogger"])
+def test_throttled_logger_may_be_one_of_several(name: str) -> None:
+    assert list(of_module(f"{name} = ThrottledLogger(_logger, now_ms)")) == []
+
+
 @pytest.mark.parametrize("indent", ["", "class Limits:\n    "])
 def test_constant_is_documented_by_a_docstring_below_it(indent: str) -> None:
     inner = " " * 4 * bool(indent)

@@ -194,7 +194,7 @@ def test_repeated_sync_failures_are_logged_once_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(flushing, "RETRY_S", 0.001)
-    monkeypatch.setattr(flushing, "_failures", ThrottledLogger(logging.getLogger("delaymq.flushing"), lambda: 0))
+    monkeypatch.setattr(flushing, "_throttled", ThrottledLogger(logging.getLogger("delaymq.flushing"), lambda: 0))
 
     async def scenario() -> None:
         world = World()

@@ -174,7 +174,7 @@ def test_invalid_bytes_close_their_connection_after_earlier_commands_are_answere
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The limit on lines is the process's, and other tests may have used it up.
-    monkeypatch.setattr(connection_module, "_bad_peers", ThrottledLogger(logging.getLogger("test"), now_ms))
+    monkeypatch.setattr(connection_module, "_throttled", ThrottledLogger(logging.getLogger("test"), now_ms))
 
     async def scenario() -> None:
         async with server(echo) as (port, _):

@@ -36,7 +36,7 @@ BELOW_TLS_BYTES: Final = 64 * 1024
 """Limit of encrypted bytes queued for the socket, above which TLS stops accepting plaintext."""
 
 _logger = logging.getLogger(__name__)
-_bad_peers = ThrottledLogger(_logger, now_ms)
+_throttled = ThrottledLogger(_logger, now_ms)
 _ids = itertools.count(1)
 
 OnCommands = Callable[["RemotingConnection", list[Command]], None]
@@ -270,7 +270,7 @@ class RemotingConnection(HandlingProtocol):
                 return
             if isinstance(error, TlsHandshakeError):
                 error = ProtocolError("it starts TLS after other bytes: TLS must start with the connection")
-        _bad_peers.warning("%s disconnected: %s", self.remote_address, error, peer=self.remote_address)
+        _throttled.warning("%s disconnected: %s", self.remote_address, error, peer=self.remote_address)
         self.close()
 
 

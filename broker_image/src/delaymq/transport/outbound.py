@@ -18,7 +18,7 @@ from delaymq.transport.tcp_socket import descriptor_of, reset_at_close, unsent_i
 GATHERED_BYTES: Final = 64 * 1024
 """Number of bytes of requests up to which they are gathered for one write; more is written immediately."""
 
-_slow_peers = ThrottledLogger(logging.getLogger(__name__), now_ms)
+_throttled = ThrottledLogger(logging.getLogger(__name__), now_ms)
 
 
 class _Gone(asyncio.Transport):
@@ -249,5 +249,5 @@ class SendingProtocol(asyncio.BufferedProtocol):
 
     def _drop(self, why: str) -> None:
         peer = self.remote_address
-        _slow_peers.warning("%s disconnected: %s", peer, why, peer=peer)
+        _throttled.warning("%s disconnected: %s", peer, why, peer=peer)
         self.abort()

@@ -24,7 +24,7 @@ HANDSHAKE_TIMEOUT_S: Final = 10.0
 """Timeout of a handshake while no others wait."""
 
 _logger = logging.getLogger(__name__)
-_failures = ThrottledLogger(_logger, now_ms)
+_throttled = ThrottledLogger(_logger, now_ms)
 
 
 class PlainRefusedError(ProtocolError):
@@ -125,7 +125,7 @@ class TlsAcceptor:
         if not connection.closing:
             self.failed += 1
             peer = connection.remote_address
-            _failures.warning("TLS handshake with %s failed: %s", peer, why, peer=peer)
+            _throttled.warning("TLS handshake with %s failed: %s", peer, why, peer=peer)
             connection.abort()
 
     def _ended(self, task: asyncio.Task[None], handshake: Handshake, loop: asyncio.AbstractEventLoop) -> None:
@@ -149,7 +149,7 @@ class TlsAcceptor:
             self.ended += 1
             if not connection.closing:
                 self.failed += 1
-                _failures.warning("TLS handshake with %s failed: %s", peer, sentence(error), peer=peer)
+                _throttled.warning("TLS handshake with %s failed: %s", peer, sentence(error), peer=peer)
             connection.lost_in_upgrade(error)
             # Its frames refer to the task that holds the error: only the garbage collector would free them.
             error.__traceback__ = error.__context__ = None

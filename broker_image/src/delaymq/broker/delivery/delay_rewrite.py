@@ -73,7 +73,7 @@ class DelayIngress:
         levels: DelayLevels,
         now_ms: Callable[[], int],
         counters: DeliveryCounters,
-        log: ThrottledLogger,
+        throttled: ThrottledLogger,
         store: DeliveryStore,
     ) -> None:
         self.settings = settings
@@ -82,7 +82,7 @@ class DelayIngress:
         self._largest_record_bytes = store.largest_record_bytes
         self._now_ms = now_ms
         self._counters = counters
-        self._log = log
+        self._throttled = throttled
 
     def prepare(
         self, properties: dict[str, str], topic: str, queue_id: int, level: int, *, retry: bool = False
@@ -147,7 +147,7 @@ class DelayIngress:
             self.check_level(level)
         self._counters.clamped += 1
         text = "delay level %d is above the highest and was clamped to %d"
-        self._log.warning(text, level, highest, topic=topic, **about_message(properties))
+        self._throttled.warning(text, level, highest, topic=topic, **about_message(properties))
 
 
 def _check_room(properties: dict[str, str], added: dict[str, str]) -> None:

@@ -75,11 +75,11 @@ class Delivery:
         """Topics of pending messages; `PendingTopicsLoader` adds those of messages that were pending at the start."""
         self._store = store
         self._now_ms = now_ms
-        self._log = ThrottledLogger(_logger, now_ms)
+        self._throttled = ThrottledLogger(_logger, now_ms)
         self._reader = ScheduleReader(store)
         self._sources: dict[int, LevelQueue] = {}
         self._announced_ms = _NEVER_MS
-        self.ingress = DelayIngress(settings, levels, now_ms, self.counters, self._log, store)
+        self.ingress = DelayIngress(settings, levels, now_ms, self.counters, self._throttled, store)
         """Redirects delayed messages to the schedule topic."""
         self._hand_over = HandOver(
             store,
@@ -106,7 +106,7 @@ class Delivery:
         self._queues = {queue_id: queue for queue_id, queue in replay.queues.items() if queue_id in there}
         for queue_id in sorted(there):
             self._load(queue_id, self._queues[queue_id])
-        self._offsets_file = OffsetsFile(store, self.delay_offsets, self._log)
+        self._offsets_file = OffsetsFile(store, self.delay_offsets, self._throttled)
         self._pin = DeliveryPin(store, self._reader, self._sources)
         self.control = DeliveryControl(store, self._sources, self._hand_over, now_ms)
         """Delivery policy. A caller that changes it must call `wake`."""

@@ -72,7 +72,7 @@ class HandOver:
         self._counters = counters
         self._backoff = backoff
         self._now_ms = now_ms
-        self._log = ThrottledLogger(_logger, now_ms)
+        self._throttled = ThrottledLogger(_logger, now_ms)
         self._scheduler = Scheduler()
         self._scheduler.add(self.retries)
         self._pauses = 0
@@ -151,7 +151,7 @@ class HandOver:
             self._counters.gone += 1
             level = level_of_queue(queue_id)
             text = "a message of delay level %d is lost: its log file was deleted or its record is damaged"
-            self._log.warning(text, level, delayLevel=level, queueOffset=offset)
+            self._throttled.warning(text, level, delayLevel=level, queueOffset=offset)
             self._settle(source, offset)
             return
         record = self._reader.record(queue_id, offset, place)
@@ -198,7 +198,7 @@ class HandOver:
         except Exception as error:
             if self.copy_seen or self._is_stored_at(end_before, copy):
                 # It is in the log, and only a later step failed: a second attempt would deliver it twice.
-                self._log.warning(
+                self._throttled.warning(
                     "a delayed message was delivered, but a later step failed: %s", error, error=error, topic=copy.topic
                 )
                 return max(now_ms, self._store.last_store_timestamp_ms), about_bytes
@@ -223,7 +223,7 @@ class HandOver:
     def _schedule_retry(self, entry: Entry, error: Exception, now_ms: int) -> None:
         self._counters.failed += 1
         wait_ms = self.retries.add_failed(entry, now_ms)
-        self._log.warning(
+        self._throttled.warning(
             "entry %d of delay level %d could not be delivered; the broker retries in %d ms: %s",
             entry[2],
             level_of_queue(entry[1]),
@@ -239,7 +239,9 @@ class HandOver:
         wait_ms = self._backoff.wait_ms(self._pauses)
         self._paused_until_ms = now_ms + wait_ms
         self._counters.failed += 1
-        self._log.warning("delivery of delayed messages paused for %d ms: the store rejects writes: %s", wait_ms, error)
+        self._throttled.warning(
+            "delivery of delayed messages paused for %d ms: the store rejects writes: %s", wait_ms, error
+        )
 
     def _give_back(self, batches: list[list[Entry]], now_ms: int) -> None:
         for batch in batches:
@@ -258,7 +260,7 @@ class HandOver:
         self._append(mark, now_ms)
         self._settle(self._sources[queue_id], offset)
         self._counters.corrupt += 1
-        self._log.warning(
+        self._throttled.warning(
             "a message of delay level %d (entry %d, physical offset %d) cannot be read and is given up",
             level_of_queue(queue_id),
             offset,
@@ -275,7 +277,7 @@ class HandOver:
             counters.foreign += is_foreign
         elif fate is Fate.DEAD:
             counters.dead += 1
-            self._log.warning(
+            self._throttled.warning(
                 "a delayed message (physical offset %d) has no valid real topic and is now in %s",
                 record.physical_offset,
                 copy.topic,

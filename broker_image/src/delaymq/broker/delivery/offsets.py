@@ -36,11 +36,13 @@ def read_offsets(store: DeliveryStore) -> StatedOffsets:
 class SaveTask:
     """A store task (store.model.StoreTask): `run` in any thread, then `finish` on the loop."""
 
-    def __init__(self, store: DeliveryStore, data: bytes, done: Callable[[bytes], None], log: ThrottledLogger) -> None:
+    def __init__(
+        self, store: DeliveryStore, data: bytes, done: Callable[[bytes], None], throttled: ThrottledLogger
+    ) -> None:
         self._store = store
         self._data = data
         self._done = done
-        self._log = log
+        self._throttled = throttled
         self._error: OSError | None = None
 
     def run(self) -> None:
@@ -55,7 +57,7 @@ class SaveTask:
         if self._error is None:
             self._done(self._data)
         else:
-            self._log.error("delayOffset.json could not be written (the broker retries): %s", self._error)
+            self._throttled.error("delayOffset.json could not be written (the broker retries): %s", self._error)
         return self._error
 
 
@@ -66,9 +68,9 @@ class OffsetsFile:
     Otherwise a power failure could lose copies that the file marks as delivered.
     """
 
-    def __init__(self, store: DeliveryStore, offsets: Callable[[], dict[int, int]], log: ThrottledLogger) -> None:
+    def __init__(self, store: DeliveryStore, offsets: Callable[[], dict[int, int]], throttled: ThrottledLogger) -> None:
         self._store = store
-        self._log = log
+        self._throttled = throttled
         self._offsets = offsets
         self._captured: tuple[int, bytes] | None = None
         self._saved: bytes | None = None
@@ -89,7 +91,7 @@ class OffsetsFile:
         if self._store.flushed_offset < end:
             return None
         self._captured = None
-        return SaveTask(self._store, data, self._set_saved, self._log)
+        return SaveTask(self._store, data, self._set_saved, self._throttled)
 
     def save_now(self) -> None:
         """Flush the log and write the file, for a clean stop. Raises OSError if either fails."""

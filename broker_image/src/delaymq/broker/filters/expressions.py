@@ -23,7 +23,7 @@ SMALL_TAGS_CHARACTERS: Final = 256
 SMALL_TAGS_KEPT: Final = 2_048
 LARGE_TAGS_KEPT: Final = 128
 
-_log = ThrottledLogger(logging.getLogger(__name__), clock.now_ms)
+_throttled = ThrottledLogger(logging.getLogger(__name__), clock.now_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _sql_filter(text: str, work: CompileWork | None, asker: int = 0) -> Filter |
     try:
         parsed = parse(text)
         if parsed.ignored:
-            _log.warning("the end of an SQL92 expression was ignored, as in RocketMQ: %s", parsed.ignored)
+            _throttled.warning("the end of an SQL92 expression was ignored, as in RocketMQ: %s", parsed.ignored)
         needle = needle_of(parsed.condition)
         found = Filter(properties=codegen.matcher_of(parsed.condition), cost=parsed.cost, needle=needle)
         comparisons = parsed.cost

@@ -45,7 +45,7 @@ OVERFLOW_BADLY: Final = "OFFSET_OVERFLOW_BADLY"
 TOO_SMALL: Final = "OFFSET_TOO_SMALL"
 FOUND_NULL: Final = "OFFSET_FOUND_NULL"
 
-_damage_log = ThrottledLogger(logging.getLogger(__name__), clock.now_ms)
+_throttled = ThrottledLogger(logging.getLogger(__name__), clock.now_ms)
 
 
 class PropertyWork:
@@ -297,7 +297,7 @@ def _sound_ones(broker: PullLimits, entries: bytes, offset: int, wanted: Filter)
         record = store.record_at(physical_offset)
         if record is None or record.size != size:
             text = "the record at physical offset %d is damaged and is omitted from pulls"
-            _damage_log.warning(text, physical_offset, offset=physical_offset)
+            _throttled.warning(text, physical_offset, offset=physical_offset)
         elif wanted.properties is None or wanted.properties(record.raw_properties):
             data = store.read_bytes(physical_offset, size)
             if record.queue_offset != number:

@@ -39,7 +39,7 @@ class Tables:
         clients: ClientRegistry,
         now_ms: Callable[[], int],
     ) -> None:
-        self.log = ThrottledLogger(_logger, now_ms)
+        self.throttled = ThrottledLogger(_logger, now_ms)
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -107,7 +107,7 @@ class Tables:
                 save(groups.FILE_NAME, self._groups.encode())
                 self._groups.dirty = False
         except OSError as error:
-            self.log.error("topics or groups could not be written (the broker retries): %s", error)
+            self.throttled.error("topics or groups could not be written (the broker retries): %s", error)
             return error
         return None
 
@@ -152,7 +152,9 @@ class PersistTask:
         """Return the error, if any. The files will then be written again."""
         if self._error is not None:
             self._tables.mark_changed()
-            self._tables.log.error("offsets or clients could not be written (the broker retries): %s", self._error)
+            self._tables.throttled.error(
+                "offsets or clients could not be written (the broker retries): %s", self._error
+            )
         return self._error
 
 

@@ -99,7 +99,7 @@ class CheckService:
         self._settings = settings
         self._producers = producers
         self._make_given_up_topic = make_given_up_topic
-        self._log = ThrottledLogger(_logger, now_ms)
+        self._throttled = ThrottledLogger(_logger, now_ms)
         self._next_round_ms = now_ms() + settings().transaction_check_interval
         self._at: int | None = None
         """Queue offset at which the round continues; None between two rounds."""
@@ -255,7 +255,7 @@ class CheckService:
         self._ending.give_up(record, checks, now_ms)
         self.counters.given_up += 1
         properties = record.properties
-        self._log.warning(
+        self._throttled.warning(
             "transaction given up after %d checks: its message is now in %s",
             checks,
             names.TRANS_CHECK_MAX_TOPIC,
@@ -268,7 +268,7 @@ class CheckService:
     def _drop_unreadable(self, offset: int, physical_offset: int, now_ms: int) -> None:
         self.counters.unreadable += 1
         text = "the half message at queue offset %d (physical offset %d) cannot be read and is given up"
-        self._log.warning(text, offset, physical_offset, queueOffset=offset, offset=physical_offset)
+        self._throttled.warning(text, offset, physical_offset, queueOffset=offset, offset=physical_offset)
         if self._ledger.pending.settle(physical_offset) is not None:
             self._ledger.unmarked[physical_offset] = offset
             self._ending.mark(physical_offset, now_ms)

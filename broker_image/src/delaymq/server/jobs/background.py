@@ -19,7 +19,7 @@ WORKER_THREADS: Final = 2
 """Two, so that a slow write of one job does not delay the allocation of the next segment."""
 
 _logger = logging.getLogger(__name__)
-_failures = ThrottledLogger(_logger, now_ms)
+_throttled = ThrottledLogger(_logger, now_ms)
 
 
 class Task(Protocol):
@@ -93,7 +93,7 @@ class Background:
         try:
             task = job.run()
         except Exception as error:
-            _failures.warning(f"background job ({job.name}) failed: %s", error, error=error)
+            _throttled.warning(f"background job ({job.name}) failed: %s", error, error=error)
             return
         if task is None:
             return
@@ -109,7 +109,7 @@ class Background:
             except Exception as failure:
                 error = failure
             if error is not None:
-                _failures.warning(f"background job ({job.name}) failed: %s", error)
+                _throttled.warning(f"background job ({job.name}) failed: %s", error)
             done.set_result(None)
 
         running.add_done_callback(ended)

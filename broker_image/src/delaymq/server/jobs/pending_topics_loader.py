@@ -22,7 +22,7 @@ PAUSES: Final = 3
 MAX_PAUSE_S: Final = 0.5
 _RETRY_S: Final = 5.0
 
-_problems = ThrottledLogger(logging.getLogger(__name__), now_ms)
+_throttled = ThrottledLogger(logging.getLogger(__name__), now_ms)
 
 
 class PendingTopicsLoader:
@@ -61,7 +61,7 @@ class PendingTopicsLoader:
         try:
             await self._load(thread, queue_id, offsets)
         except (OSError, RuntimeError) as error:
-            _problems.warning("cannot load the topics of pending messages, retrying: %s", error)
+            _throttled.warning("cannot load the topics of pending messages, retrying: %s", error)
             await asyncio.sleep(_RETRY_S)
 
     async def _load(self, thread: ThreadPoolExecutor, queue_id: int, offsets: list[int]) -> None:

@@ -48,7 +48,7 @@ _SENDS: Final = frozenset(
 )
 
 _logger = logging.getLogger(__name__)
-_log = ThrottledLogger(_logger, now_ms)
+_throttled = ThrottledLogger(_logger, now_ms)
 
 
 class FlowControl:
@@ -173,5 +173,5 @@ class FlowControl:
         if command.code in _SENDS:
             refused = self._broker.stats.refused
             refused[ResponseCode.SYSTEM_BUSY] = refused.get(ResponseCode.SYSTEM_BUSY, 0) + 1
-        _log.warning("rejected a request from %s (code %d): %s", session.remote_address, command.code, remark)
+        _throttled.warning("rejected a request from %s (code %d): %s", session.remote_address, command.code, remark)
         self._reply(session, command, Response(ResponseCode.SYSTEM_BUSY, remark))

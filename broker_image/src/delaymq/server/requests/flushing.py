@@ -27,7 +27,7 @@ FLUSH_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.
 Reply = Callable[[ClientSession, Command, Response], None]
 
 _logger = logging.getLogger(__name__)
-_failures = ThrottledLogger(_logger, now_ms)
+_throttled = ThrottledLogger(_logger, now_ms)
 
 
 class FlushTimes:
@@ -192,7 +192,7 @@ class Flushing:
         if self._store.failure is not None:
             _logger.error("messages are no longer stored: %s", self._store.failure)
             return
-        _failures.error("cannot sync the log to disk, retrying in %g s: %s", RETRY_S, error)
+        _throttled.error("cannot sync the log to disk, retrying in %g s: %s", RETRY_S, error)
         if self._retry_timer is None:
             self._retry_timer = self._loop.call_later(RETRY_S, self._retry)
 

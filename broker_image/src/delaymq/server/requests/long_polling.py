@@ -40,7 +40,7 @@ News = tuple[int, int, bytes | None]
 Reply = Callable[[ClientSession, Command, Response], None]
 
 _logger = logging.getLogger(__name__)
-_refused = ThrottledLogger(_logger, now_ms)
+_throttled = ThrottledLogger(_logger, now_ms)
 
 
 class _Queue:
@@ -123,7 +123,8 @@ class HeldPulls:
                 "%s has %d held pulls, and all held pulls take %d bytes (maxHeldPullBytes): responding to further pulls"
                 " immediately"
             )
-            _refused.warning(text, session.remote_address, len(session.held), self._bytes, peer=session.remote_address)
+            peer = session.remote_address
+            _throttled.warning(text, peer, len(session.held), self._bytes, peer=peer)
             self._finish(session, request, held)
             return
         pull = HeldPull(session, request, held, taken)

@@ -18,7 +18,7 @@ SWEEPS_PER_TIMEOUT: Final = 4
 DRAIN_STEP_S: Final = 0.005
 
 _logger = logging.getLogger(__name__)
-_refused = ThrottledLogger(_logger, now_ms)
+_throttled = ThrottledLogger(_logger, now_ms)
 
 
 class Sessions:
@@ -62,15 +62,15 @@ class Sessions:
         address = peer.rpartition(":")[0]
         if len(self._sessions) >= self._max_connections:
             text = "closed the connection of %s: there are %d connections already (maxConnections)"
-            _refused.warning(text, peer, len(self._sessions), peer=peer)
+            _throttled.warning(text, peer, len(self._sessions), peer=peer)
         elif 0 < self._max_per_address <= self._by_address[address]:
             text = "closed the connection of %s: its address has %d connections already (maxConnectionsPerAddress)"
-            _refused.warning(text, peer, self._by_address[address], peer=peer)
+            _throttled.warning(text, peer, self._by_address[address], peer=peer)
         elif connection.descriptor >= self.descriptor_end:
             text = (
                 "closed the connection of %s: the limit on open files allows no more connections than %d (ulimit -Hn)"
             )
-            _refused.warning(text, peer, len(self._sessions), peer=peer)
+            _throttled.warning(text, peer, len(self._sessions), peer=peer)
         else:
             self._take(connection, address)
             return
