@@ -32,8 +32,8 @@ LEDGER_PATH = Path(__file__).with_name("ledger.toml")
 RECORDS_PATH = Path(__file__).resolve().parent.parent / "build" / "ledger"
 
 PR_SET_CHILD_SUBREAPER = 36
-# Processes that a command leaves behind exit within seconds; a daemon that keeps running must not block forever.
 REAP_TIMEOUT_S = 60.0
+"""Processes that a command leaves behind exit within seconds; a daemon that keeps running must not block forever."""
 REFERENCE_ROUNDS = 3
 REFERENCE_KEYS = 200_000
 

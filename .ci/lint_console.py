@@ -16,9 +16,10 @@ from linters import ROOT, UnavailableError, cached, fetch_with, report, run
 PINS_PATH = Path(__file__).resolve().with_name("biome")
 PINS = ("package.json", "package-lock.json")
 PROGRAM = "node_modules/.bin/biome"
-# Fetching takes a second and linting half a second: these limits only detect hangs.
+# Limits that only detect hangs; fetching takes a second and linting half a second:
 FETCH_TIMEOUT_S = 120.0
 LINT_TIMEOUT_S = 60.0
+
 FETCH = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=30000")
 
 

@@ -20,7 +20,7 @@ VALE = "github.com/vale-cli/vale/v3/cmd/vale"
 PROSE = ("*.md", "*.txt", "*.py", "*.yaml", "*.tpl")
 """Patterns of the files in Git that are linted."""
 NOT_PROSE = (":!requirements", ":!*/golden/*.txt", ":!.ci/vale", ":!e2e/cluster/addons")
-# Compiling takes two minutes of processor time and linting ten seconds: these limits only detect hangs.
+# Limits that only detect hangs; compiling takes two minutes of processor time and linting ten seconds:
 BUILD_TIMEOUT_S = 1200.0
 LINT_TIMEOUT_S = 300.0
 

@@ -76,19 +76,46 @@ def _misnamed_loggers(tree: ast.Module) -> Iterator[str]:
 
 
 def _undocumented(tree: ast.Module, lines: list[str]) -> Iterator[str]:
-    """Yield constants with a comment above them: a docstring below documents one constant, a comment above a group."""
+    """Yield constants with a comment above them that does not introduce a group."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef):
             continue
-        for statement, following in zip_longest(node.body, node.body[1:]):
-            target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
-            if not isinstance(target, ast.Name) or not _CONSTANT.fullmatch(target.id):
-                continue
+        for index, statement in enumerate(node.body):
+            name = _constant(statement)
             above = lines[statement.lineno - 2].strip() if statement.lineno > 1 else ""
-            end = statement.end_lineno or statement.lineno
-            is_group = isinstance(following, ast.Assign | ast.AnnAssign) and following.lineno == end + 1
-            if above.startswith("#") and not above.startswith(_DIRECTIVES) and not is_group:
-                yield f":{statement.lineno}: document {target.id} by a docstring below it, not by a comment above it"
+            if not name or not above.startswith("#") or above.startswith(_DIRECTIVES):
+                continue
+            if not above.endswith(":"):
+                yield (
+                    f":{statement.lineno}: document {name} by a docstring below it, or end the comment above it with a"
+                    " colon if it introduces a group"
+                )
+            elif _group_size(node.body[index:]) < 2:
+                yield (
+                    f":{statement.lineno}: document {name} by a docstring below it: the comment above it does not"
+                    " introduce at least two constants without docstrings"
+                )
+
+
+def _group_size(body: list[ast.stmt]) -> int:
+    """Count the constants at the start of `body` up to a blank line, a comment or a constant with a docstring."""
+    size, end = 0, body[0].lineno - 1
+    for statement, following in zip_longest(body, body[1:]):
+        if not _constant(statement) or statement.lineno != end + 1 or _is_docstring(following):
+            break
+        size += 1
+        end = statement.end_lineno or statement.lineno
+    return size
+
+
+def _constant(statement: ast.stmt) -> str | None:
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+    return target.id if isinstance(target, ast.Name) and _CONSTANT.fullmatch(target.id) else None
+
+
+def _is_docstring(statement: ast.stmt | None) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def too_wide(text: str) -> Iterator[tuple[int, int]]:

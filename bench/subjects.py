@@ -26,8 +26,9 @@ SETTINGS: Mapping[str, str] = {
     "brokerFastFailureEnable": "true",
 }
 """RocketMQ's own defaults, not the harness's small files; both brokers get the same."""
-# RocketMQ's start script requests a pre-touched heap of 8 GiB; a quarter of it suffices here, and is not pre-touched.
 REAL_JVM_OPTIONS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=4g")
+"""RocketMQ's start script requests a pre-touched heap of 8 GiB; a quarter of it suffices here, and is not pre-touched.
+"""
 SEND_TIMEOUT_MS = 3000
 FIRST_SEND_TIMEOUT_MS = 1000
 POLL_S = 0.1

@@ -42,13 +42,39 @@ def test_throttled_logger_may_be_one_of_several(name: str) -> None:
 @pytest.mark.parametrize("indent", ["", "class Limits:\n    "])
 def test_constant_is_documented_by_a_docstring_below_it(indent: str) -> None:
     inner = " " * 4 * bool(indent)
-    found = list(of_module(f"{indent}# Bytes.\n{inner}LIMIT = 4\n"))
-    assert [sentence.partition(": ")[2] for sentence in found] == [
-        "document LIMIT by a docstring below it, not by a comment above it"
-    ]
+    for below in ("", f"{inner}TIMEOUT = 5\n"):
+        found = list(of_module(f"{indent}# Bytes.\n{inner}LIMIT = 4\n{below}"))
+        assert [sentence.partition(": ")[2] for sentence in found] == [
+            "document LIMIT by a docstring below it, or end the comment above it with a colon if it introduces a group"
+        ]
     assert list(of_module(f'{indent}LIMIT = 4\n{inner}"""Bytes."""\n')) == []
     assert list(of_module(f"{indent}# fmt: off\n{inner}LIMIT = 4\n")) == []
-    assert list(of_module(f"{indent}# Bytes and seconds.\n{inner}LIMIT = 4\n{inner}TIMEOUT = 5\n")) == []
+    assert list(of_module(f"{indent}# Bytes and seconds:\n{inner}LIMIT = 4\n{inner}TIMEOUT = 5\n")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "LIMIT = 4",
+        "LIMIT = 4\n\nTIMEOUT = 5",
+        "LIMIT = 4\n# Seconds:\nTIMEOUT = 5\nPAUSE = 6",
+        'LIMIT = 4\nTIMEOUT = 5\n"""Seconds."""',
+        'LIMIT = 4\n"""Bytes."""\nTIMEOUT = 5\nPAUSE = 6',
+        "LIMIT = 4\n_logger = logging.getLogger(__name__)",
+        "LIMIT = 4\nassert LIMIT < 5",
+    ],
+)
+def test_comment_above_constants_introduces_at_least_two_without_docstrings(text: str) -> None:
+    assert list(of_module(f"# Limits:\n{text}\n")) == [
+        ":2: document LIMIT by a docstring below it: the comment above it does not introduce at least two constants"
+        " without docstrings"
+    ]
+
+
+def test_group_of_constants_may_precede_a_constant_with_a_docstring() -> None:
+    group = "# Limits:\nLIMIT = (\n    4,\n)\nTIMEOUT: Final = 5\n"
+    assert list(of_module(f'{group}PAUSE = 6\n"""Seconds."""\n')) == []
+    assert list(of_module(f"{group}assert TIMEOUT\n")) == []
 
 
 def test_prose_exceeding_100_columns_is_reported() -> None:

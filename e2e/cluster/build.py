@@ -27,7 +27,6 @@ ORDINARY = (
     node_image.NODE_IMAGE,
 )
 """The slowest first: errors appear early, and Go's cache is filled for the rest."""
-# debootstrap uses one processor, so they are made concurrently with the others.
 DEBIAN_ROOTS = (
     debian.NODE_ROOT,
     debian.PYTHON_RUNTIME,
@@ -35,10 +34,11 @@ DEBIAN_ROOTS = (
     debian.JAVA_RUNTIME,
     debian.SPARK_RUNTIME,
 )
+"""Made concurrently with the others, since debootstrap uses one processor."""
 ALL = {artifact.name: artifact for artifact in (*ORDINARY, *DEBIAN_ROOTS)}
 
-# Earlier versions created scratch folders outside of drafts, without a lock; no build takes this long.
 SCRATCH_UNUSED_AFTER_S = 24 * 3600
+"""Earlier versions created scratch folders outside of drafts, without a lock; no build takes this long."""
 ANOTHER_BUILDS = "another run is building: wait until it ends"
 
 

@@ -34,12 +34,12 @@ LEASE_PATH = Path("/run/delaymq-e2e.users")
 
 NETWORK = "kind"
 
-# Cache of unchanged build steps; every change of the sources adds 100 MB, and Spark alone takes 1 GB.
 BUILD_CACHE = "4GB"
+"""Cache of unchanged build steps; every change of the sources adds 100 MB, and Spark alone takes 1 GB."""
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-# Longer than removing the nodes of a killed run and restarting the daemon take on a slow machine.
 LOCK_TIMEOUT_S = 900.0
+"""Longer than removing the nodes of a killed run and restarting the daemon take on a slow machine."""
 ANOTHER_RUN = "another run that starts or stops Docker"
 CAP_SYS_RESOURCE = 24
 

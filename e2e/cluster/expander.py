@@ -24,8 +24,8 @@ COLUMNS = (
     ".status.capacity.storage",
 )
 TEMPLATE = "jsonpath=" + "|".join(f"{{{column}}}" for column in COLUMNS) + '{"\\n"}'
-# Pause before the next request to an API server that disappeared with its node.
 PAUSE_S = 1.0
+"""Pause before the next request to an API server that disappeared with its node."""
 PATCH_TIMEOUT_S = 20
 STOP_TIMEOUT_S = 5.0
 

@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from cluster.commands import run
 
 BRIDGE = "dmq-kind"
-# The first range that overlaps with none of the machine's is used for the nodes. Ranges are fixed, so that a node can
-# get its address back, and rules that translate addresses are recognised even if no daemon responds.
 SUBNETS = ("172.29.240.0/24", "172.27.240.0/24", "10.219.240.0/24", "192.168.219.0/24")
+"""The first range that overlaps with none of the machine's is used for the nodes. Ranges are fixed, so that a node can
+get its address back, and rules that translate addresses are recognised even if no daemon responds.
+"""
 GUARD = "DELAYMQ-E2E-GUARD"
 PROGRAMS = ("iptables", "ip6tables")
 TABLES = ("filter", "nat")

@@ -29,13 +29,13 @@ CLIENT_PATH = REPOSITORY_PATH / "e2e" / "kind_client"
 JAVA_SOURCES_PATH = REPOSITORY_PATH / "bench" / "java"
 TAG_PREFIX = "e2e-"
 
-# Pulled implicitly by the Dockerfile if a registry is reachable.
+# Images that the Dockerfile pulls implicitly if a registry is reachable:
 PYTHON_IMAGE = "python:3.11-slim-bookworm"
 JAVA_IMAGE = "eclipse-temurin:17-jre"
 
 BUILD_TIMEOUT_S = 900
-# Pip settings that locate packages; others (caches, folders) have no meaning in an image.
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "retries")
+"""Pip settings that locate packages; others (caches, folders) have no meaning in an image."""
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 
 _held: list[IO[str]] = []

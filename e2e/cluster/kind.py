@@ -23,8 +23,8 @@ from cluster.expander import Expander
 from cluster.paths import FILES_PATH, run_path
 
 PREFIX = "delaymq-e2e-"
-# kind derives host names from it, which have at most 63 characters.
 NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+"""Names of clusters. The host names that kind derives from them have at most 63 characters."""
 MAX_WORKERS = 8
 
 CREATE_TIMEOUT_S = 300.0
@@ -34,12 +34,12 @@ LOAD_TIMEOUT_S = 300.0
 NODE_STOP_TIMEOUT_S = 60.0
 EXPORT_TIMEOUT_S = 120.0
 
-# Interval at which kubelet checks Secrets and ConfigMaps of pods for changes; a minute by default.
 KUBELET_PATCH = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
     "syncFrequency": "10s",
 }
+"""Interval at which kubelet checks Secrets and ConfigMaps of pods for changes; a minute by default."""
 ADD_ONS = (("kube-system", "coredns"), ("local-path-storage", "local-path-provisioner"))
 FOREIGN_OPTIONS = re.compile(
     r"--(kubeconfig|context|cluster|server|user|token|kube-context|kube-apiserver|kube-token)(=|$)|-s(=|$|http)"

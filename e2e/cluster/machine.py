@@ -32,10 +32,11 @@ SYSCTLS = (
 """The daemon enables forwarding; kubelet in a node sets the other three for the whole machine."""
 INOTIFY_INSTANCES = 1024
 """Every node's systemd, containerd and kubelet use some; 128, a common default, suffices for only one node."""
-# Linux gives each session of processes as much processor time as all containers together. A test's server is a session,
-# but a whole cluster is not: while other tests run, it starves unless its share is increased.
 CONTAINERS_CPU_PATH = Path("/sys/fs/cgroup/cpu/docker")
 CONTAINERS_CPU_SHARES = 2 * 1024
+"""Linux gives each session of processes as much processor time as all containers together. A test's server is a
+session, but a whole cluster is not: while other tests run, it starves unless its share is increased.
+"""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from cluster.errors import ClusterError
 from cluster.paths import FILES_PATH
 
 TAG = f"delaymq/node:{programs.KUBERNETES_VERSION}"
-# The tag that kubeadm of KUBERNETES_VERSION expects (`kubeadm config images list`), regardless of CoreDNS's version.
 COREDNS_TAG = "v1.12.1"
+"""The tag that kubeadm of KUBERNETES_VERSION expects (`kubeadm config images list`), regardless of CoreDNS's version.
+"""
 ETCD_TAG = "3.6.5-0"
 PAUSE_TAG = "3.10.1"
 RECIPE = 1
@@ -30,7 +31,6 @@ RECIPE = 1
 CONTAINERD_START_TIMEOUT_S = 120.0
 IMPORT_TIMEOUT_S = 600
 
-# A node must not affect the machine: no kernel settings, modules, devices or logins; and no periodic jobs.
 MASKED_UNITS = (
     "systemd-sysctl.service", "systemd-modules-load.service", "systemd-remount-fs.service",
     "systemd-random-seed.service", "systemd-update-utmp.service", "systemd-update-utmp-runlevel.service",
@@ -42,6 +42,7 @@ MASKED_UNITS = (
     "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "systemd-tmpfiles-clean.timer",
     "nftables.service", "conntrackd.service", "modprobe@.service",
 )  # fmt: skip
+"""A node must not affect the machine: no kernel settings, modules, devices or logins; and no periodic jobs."""
 ENABLED_UNITS = ("containerd.service", "kubelet.service", "node-dns-udp.service", "node-dns-tcp.service")
 
 NODE_PROGRAMS = ("kubelet", "kubeadm", "kubectl", "crictl")

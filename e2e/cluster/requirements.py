@@ -10,7 +10,7 @@ from cluster.commands import Log
 from cluster.errors import ClusterError
 from cluster.programs import why_no_go
 
-# program → Debian package that contains it
+# Program → Debian package that contains it:
 BUILD_PROGRAMS = {"debootstrap": "debootstrap", "containerd": "containerd", "zstd": "zstd", "tar": "tar"}
 DAEMON_PROGRAMS = {
     "dockerd": "docker.io",

@@ -17,7 +17,6 @@ from console import chromium
 from harness import apt, java, locks
 from harness.errors import HarnessError
 
-# Prints the messages of apt-get 2.6 and takes its locks, below a private folder.
 APT_GET = """\
 import fcntl, os, sys
 from pathlib import Path
@@ -47,6 +46,7 @@ else:
     for package in packages:
         (folder / "bin" / package).symlink_to(sys.executable)
 """
+"""Prints the messages of apt-get 2.6 and takes its locks, below a private folder."""
 DPKG_DEB = """\
 import sys
 from pathlib import Path

@@ -13,8 +13,8 @@ from harness.clients import Workbench
 from harness.driver import Driver
 from harness.suite import enter_isolated
 
-# Short levels; 3 and 4 are the first and second retry of a failed message.
 DELAY_LEVELS = "1s 2s 1s 1s 3s 4s 10s 1h"
+"""Short levels; 3 and 4 are the first and second retry of a failed message."""
 COMMON_CONFIG: Mapping[str, str] = {"messageDelayLevel": DELAY_LEVELS}
 
 NewCluster = Callable[..., Cluster]

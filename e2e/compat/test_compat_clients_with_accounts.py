@@ -146,7 +146,6 @@ def test_application_cannot_change_topics_or_read_topics_of_others(side: Side) -
     assert "No default permission for topic:BenchmarkTest" in shown(caught.value)
 
 
-# Commands with part of their output; {topic} has messages, {readers} a member, {pollers} only offsets.
 COMMANDS = {
     "clusterList": "V4_9_7",
     "clusterList -m": "DefaultCluster",
@@ -187,6 +186,7 @@ COMMANDS = {
     "cloneGroupOffset -s {pollers} -d Clones -t {topic}": "success. srcGroup[{pollers}]",
     "deleteSubGroup -g Clones -b {{broker}}": "success",
 }
+"""Commands with part of their output; {topic} has messages, {readers} a member, {pollers} only offsets."""
 REFUSED = (
     "updateTopic -t Refused -b {broker}",
     "updateSubGroup -g Refused -b {broker}",

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.ours_only  # saved and rejected settings differ from Ro
 
 KEYS = Path(__file__).parents[2] / "broker_image" / "tests" / "config" / "rocketmq_conf" / "every-key.conf"
 JAVAP_TIMEOUT_S = 120
-# RocketMQ sets keys for which a class has a setter of a simple type; the key is derived from the setter's name.
 CLASSES = (
     "org.apache.rocketmq.common.BrokerConfig",
     "org.apache.rocketmq.store.config.MessageStoreConfig",
@@ -24,6 +23,7 @@ CLASSES = (
     "org.apache.rocketmq.common.namesrv.NamesrvConfig",
 )
 SETTER = re.compile(r" void set(\w)(\w*)\((?:int|long|double|boolean|float|java\.lang\.String)\)")
+"""RocketMQ sets keys for which a class has a setter of a simple type; the key is derived from the setter's name."""
 
 
 def test_key_list_of_the_tests_contains_every_key_of_rocketmq_classes() -> None:

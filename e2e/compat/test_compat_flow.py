@@ -18,11 +18,11 @@ from harness.driver import ClientError
 SYSTEM_BUSY = 2
 LIMIT_S = 60.0
 QUEUED = r"broker busy, start flow control for a while, period in queue: (\d+)ms, size of queue: \d+"
-# Much longer than the second from which a stop is detected: a new client sends its heartbeat in between.
 STANDSTILL_S = 3.0
+"""Much longer than the second from which a stop is detected: a new client sends its heartbeat in between."""
 TRIES = 5
-# A heartbeat delayed by more than 3 s would close the connection of the requests that wait behind it.
 KEEPING: dict[str, Any] = {"keepConnections": True}
+"""A heartbeat delayed by more than 3 s would close the connection of the requests that wait behind it."""
 PATIENT = {"timeoutMs": 30_000, "retries": 0, **KEEPING}
 
 NewWorkbench = Callable[[Cluster], Workbench]

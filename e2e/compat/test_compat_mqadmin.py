@@ -77,7 +77,6 @@ BEFORE_DELAYS = [
     Case(name="topicRoute-deleted", arguments=lambda _: ["topicRoute", "-t", "Other"]),
 ]
 """Commands in order: later ones may depend on changes by earlier ones."""
-# DelayMQ's own properties make delayed records larger, so the totals above are taken without any.
 AFTER_DELAYS = [
     Case(
         name="brokerStatus-delays",
@@ -85,6 +84,7 @@ AFTER_DELAYS = [
         normaliser=output.delay_offsets,
     ),
 ]
+"""DelayMQ's own properties make delayed records larger, so the totals above are taken without any."""
 CASES = BEFORE_DELAYS + AFTER_DELAYS
 
 

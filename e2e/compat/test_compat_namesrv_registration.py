@@ -17,8 +17,8 @@ from harness.name_servers import BrokerNode, NameServerNode, Sides
 from harness.recording_proxy import RecordingProxy
 from harness.waiting import until
 
-# The shortest interval that both brokers accept.
 PERIOD = {"registerNameServerPeriod": "10000"}
+"""The shortest interval that both brokers accept."""
 REGISTER, QUERY_VERSION = 103, 322
 
 

@@ -12,8 +12,8 @@ from harness.raw_member import RawMember
 
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 OFFLINE = 206
-# A Java member applies a reset 10 s after it receives it.
 RESET_TIMEOUT_S = 60.0
+"""A Java member applies a reset 10 s after it receives it."""
 COMMIT_TIMEOUT_S = 60.0
 
 

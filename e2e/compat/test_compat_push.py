@@ -11,8 +11,8 @@ from harness.driver import Received
 
 pytestmark = pytest.mark.core
 
-# Members of a group discover each other by a notification, or at the next rebalance after at most 20 s.
 REBALANCE_TIMEOUT_S = 60.0
+"""Members of a group discover each other by a notification, or at the next rebalance after at most 20 s."""
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
 
 

@@ -27,8 +27,8 @@ from delaymq.client import (
 from delaymq.message.names import retry_topic
 from harness.brokers import Cluster
 
-# Every request must succeed: on a busy machine, a broker may stall for longer than the default of 3 s.
 PATIENT_MS = 30_000
+"""Every request must succeed: on a busy machine, a broker may stall for longer than the default of 3 s."""
 POLL_S = 0.05
 PATIENT = ClientOptions(request_timeout_ms=PATIENT_MS, connect_timeout_ms=PATIENT_MS)
 

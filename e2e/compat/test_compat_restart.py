@@ -18,10 +18,11 @@ pytestmark = pytest.mark.ours_only
 
 RESUME_LIMIT_S = 15.0
 """Two to four seconds on an idle machine. A client that waited for its own timers would need 20 to 30."""
-# A reset fails all requests of RocketMQ's client immediately, unless it writes to the dead connection before the reset:
-# then its other requests wait for their timeouts, half a minute. That cannot happen after a stop, but after a kill, and
-# more often on slow machines.
 TRIES = {"clean stop": 1, "kill -9": 3}
+"""A reset fails all requests of RocketMQ's client immediately, unless it writes to the dead connection before the
+reset: then its other requests wait for their timeouts, half a minute. That cannot happen after a stop, but after a
+kill, and more often on slow machines.
+"""
 CLIENT_TIMEOUTS_S = 90.0
 CONFIG = {"messageDelayLevel": "1s 2s 1s 1s 3s 4s 10s 1h"}
 DELAYED_LEVEL, DELAY_MS = 5, 3000

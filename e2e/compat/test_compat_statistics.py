@@ -10,8 +10,8 @@ from harness.driver import ClientError
 from harness.operators import Operators, Statistics
 
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}
-# RocketMQ's broker samples every 10 s.
 SAMPLE_TIMEOUT_S = 60.0
+"""RocketMQ's broker samples every 10 s."""
 MESSAGES = 12
 
 

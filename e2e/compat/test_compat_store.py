@@ -13,7 +13,6 @@ from harness.driver import Received
 # Each test writes with one broker and reads with the other, whatever --against selects; run once, with DelayMQ's.
 pytestmark = pytest.mark.ours_only
 
-# Small files, so that segments are filled and closed by blank records.
 CONFIG = {
     "messageDelayLevel": "1s 2s 1s 1s 3s 4s 10s 1h",
     "mappedFileSizeCommitLog": str(64 << 10),
@@ -21,6 +20,7 @@ CONFIG = {
     "maxHashSlotNum": "500",
     "maxIndexNum": "2000",
 }
+"""Small files, so that segments are filled and closed by blank records."""
 TOPIC, QUEUES = "Moved", 4
 DELIVERED_LEVEL, OVERDUE_LEVEL, PENDING_LEVEL, FAR_LEVEL = 1, 6, 7, 8
 DELAY_MS = {DELIVERED_LEVEL: 1000, OVERDUE_LEVEL: 4000, PENDING_LEVEL: 10_000}

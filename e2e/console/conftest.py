@@ -14,8 +14,8 @@ from harness.brokers import OurCluster
 from harness.errors import HarnessError
 from playwright.sync_api import Browser, expect, sync_playwright
 
-# Results appear within a second; the limit allows for busy machines.
 LIMIT_MS = 60_000
+"""Results appear within a second; the limit allows for busy machines."""
 START_TIMEOUT_MS = 60_000
 LEVELS = {"messageDelayLevel": "1s 50s 1s 1s 1h 2h"}
 """Levels 1 to 6; 3 and 4 are the first and second retry of a failed message."""

@@ -32,9 +32,10 @@ SLOW_S = 2.0
 SETTLE_MS = 4_000
 WIDE: ViewportSize = {"width": 1280, "height": 860}
 NARROW: ViewportSize = {"width": 390, "height": 844}
-# RocketMQ's table; most reminders are due within ten minutes.
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""RocketMQ's table."""
 DELAYS = (*("1m", "2m", "3m", "5m") * 3, "5s", "30s", "4m", "6m", "7m", "8m", "9m", "10m", "20m", "30m", "1h", "2h")
+"""Delays of the reminders, most of which are due within ten minutes."""
 
 
 @dataclass

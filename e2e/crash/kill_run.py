@@ -20,15 +20,15 @@ from crash.load import LoadError, LoadProgram
 from harness.brokers import Cluster, OurCluster, RealCluster
 
 TOPIC = "CrashTopic"
-# Short, and different enough that at any time some levels deliver while others fill.
 LEVEL_TABLE = "1s 2s 3s 4s 5s 6s 7s 8s"
+"""Short, and different enough that at any time some levels deliver while others fill."""
 LEVELS = "1,2,3,4,5,6,7,8"
 LONGEST_DELAY_S = 8.0
-# Small segments, so that several are filled in a run; delayOffset.json is saved at RocketMQ's own interval of 10 s.
 CONFIG = {"messageDelayLevel": LEVEL_TABLE, "mappedFileSizeCommitLog": str(4 << 20), "flushDiskType": "ASYNC_FLUSH"}
+"""Small segments, so that several are filled in a run; delayOffset.json is saved at RocketMQ's own interval of 10 s."""
 SEND_TIMEOUT_MS = 2000
-# The slowest way for a client to recover after a restart is its heartbeat every 30 s.
 SEND_LIMIT_S = 150.0
+"""The slowest way for a client to recover after a restart is its heartbeat every 30 s."""
 SETTLE_LIMIT_S = 90.0
 SETTLED_AFTER_S = 2.0
 EARLIEST_KILL_S = 1.0

@@ -23,8 +23,8 @@ SOURCES_PATH = Path(__file__).resolve().parents[2] / "bench" / "java"
 MAIN_CLASS = "delaymq.load.Main"
 JVM_OPTIONS = ("-Xms256m", "-Xmx1g", "-XX:+UseParallelGC", "-Drocketmq.client.logLevel=WARN")
 """Equal for every broker; enough for a window of asynchronous sends, small enough for a shared machine."""
-# For runs without measurements: a JVM that compiles little needs half of the processor time.
 SHORT_LIVED = (*driver.JVM_OPTIONS, "-Drocketmq.client.logLevel=WARN")
+"""For runs without measurements: a JVM that compiles little needs half of the processor time."""
 DEFAULT_TIMEOUT_S = 180.0
 EXIT_TIMEOUT_S = 10.0
 

@@ -18,8 +18,8 @@ from delaymq.client import Client, Message, Producer
 from harness.brokers import OurCluster
 from harness.commitlog import Record, records
 
-# Messages of the last level stay pending during the tests; all others are overdue when the store is restored.
 LEVELS = "1s 2s 4s 60m"
+"""Messages of the last level stay pending during the tests; all others are overdue when the store is restored."""
 SHORT_DELAYS_S = 4
 SEGMENT_BYTES = 256 << 10
 CONFIG = {"messageDelayLevel": LEVELS, "mappedFileSizeCommitLog": str(SEGMENT_BYTES)}

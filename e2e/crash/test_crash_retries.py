@@ -17,8 +17,8 @@ from harness.suite import enter_isolated
 MESSAGES = 3_200
 LEVEL_TABLE = "1s 2s"
 OFFSET_INTERVAL_MS = 500
-# The commit interval, with an allowance for slow writes.
 ALLOWED_LOSS_S = OFFSET_INTERVAL_MS / 1000 + 3.0
+"""The commit interval, with an allowance for slow writes."""
 EARLIEST_KILL_S, LATEST_KILL_S = ALLOWED_LOSS_S + 0.5, MESSAGES / SEND_BACKS_PER_SECOND - 0.5
 LIMIT_S = 120.0
 CONFIG = {

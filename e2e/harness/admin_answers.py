@@ -6,13 +6,13 @@ from typing import Any
 
 from harness import mqadmin_output as output
 
-# Rates, times, ratios, sums over the current minute, and Java-specific settings of a client.
 MEASURED = re.compile(
     r"(?i)tps$|timestamp$|timestamps$|time$|ratio(_.*)?$|pt$|rt$|sum$|counter$|latency\d*$|EntireTimeMax$|Mills$"
     r"|^(commitLogMaxOffset|commitLogDirCapacity|runtime|remainHowManyDataToFlush|dispatchBehindBytes)$"
     r"|^(putMessageAverageSize|putMessageDistributeTime|putMessageSizeTotal|putMessageTimesTotal)$"
     r"|^(msg(Put|Get)Total\w+|clientAddr|remoteIP|subVersion|storeSize|commitLogOffset|dataVersion)$"
 )
+"""Rates, times, ratios, sums over the current minute, and Java-specific settings of a client."""
 FIRST_TIME_MS = 1_500_000_000_000
 OWN_TOPIC = "rmq_sys_delaymq_marks"
 BROKER_SETTINGS = ("brokerName", "brokerClusterName", "brokerId", "brokerRole", "flushDiskType", "fileReservedTime")

@@ -25,13 +25,12 @@ PROGRAM_TIMEOUT_S = 900.0
 """A first download takes a minute; a mirror that does not respond must not block a build."""
 HELD_TIMEOUT_S = 600.0
 """An unattended upgrade takes minutes."""
-# Longer than another run may take: two programs, each with its wait for locks.
 INSTALL_TIMEOUT_S = 3600.0
+"""Longer than another run may take: two programs, each with its wait for locks."""
 PAUSE_S = 1.0
 SHOWN_CHARS = 4000
 """Long enough to show why an installation failed, short enough to keep the reason visible."""
 
-# Two messages of apt-get (the second one of Debian 10), then two of dpkg (likewise).
 HELD = tuple(
     re.compile(pattern)
     for pattern in (
@@ -41,6 +40,7 @@ HELD = tuple(
         r"dpkg: error: (?P<lock>dpkg [\w ]+) is locked by another process",
     )
 )
+"""Two messages of apt-get (the second one of Debian 10), then two of dpkg (likewise)."""
 INTERRUPTED = "dpkg was interrupted, you must manually run 'dpkg --configure -a'"
 
 

@@ -22,8 +22,8 @@ HOST = "127.0.0.1"
 BROKER_NAME = "broker-a"
 CLUSTER_NAME = "DefaultCluster"
 
-# RocketMQ's broker takes 3 s on an idle machine; the rest is for two cores shared with other programs.
 START_TIMEOUT_S = 60.0
+"""RocketMQ's broker takes 3 s on an idle machine; the rest is for two cores shared with other programs."""
 STOP_TIMEOUT_S = 40.0
 HTTP_TIMEOUT_S = 20.0
 
@@ -33,8 +33,8 @@ SMALL_FILES: Mapping[str, str] = {
     "maxHashSlotNum": "5000",
     "maxIndexNum": "20000",
 }
-# Test machines occasionally stall for seconds; only tests of flow control should notice.
 PATIENT: Mapping[str, str] = {"brokerFastFailureEnable": "false"}
+"""Test machines occasionally stall for seconds; only tests of flow control should notice."""
 SMALL_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 HOME_PATH = Path(__file__).resolve().parent / "rocketmq_home"
 

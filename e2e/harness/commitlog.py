@@ -24,8 +24,8 @@ _HEAD = struct.Struct(">iIIiiqqiq")
 """total size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag, born time"""
 assert _HEAD.size == 48
 _SIZE_MAGIC = struct.Struct(">iI")
-# reconsume times, prepared transaction offset, body length
 _TAIL = struct.Struct(">iqi")
+"""Reconsume times, prepared transaction offset, body length."""
 _INT64 = struct.Struct(">q")
 
 

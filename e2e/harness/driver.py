@@ -23,13 +23,13 @@ from harness.brokers import HOME_PATH
 from harness.errors import HarnessError
 
 READY_TIMEOUT_S = 60.0
-# Longer than every timeout of the clients themselves (held pulls: 30 s), so that those expire first.
 COMMAND_TIMEOUT_S = 70.0
+"""Longer than every timeout of the clients themselves (held pulls: 30 s), so that those expire first."""
 EXIT_TIMEOUT_S = 10.0
 LOG_TAIL_BYTES = 4000
 JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-# RocketMQ's StoreStatsService fails in this way until its first sample, taken a second after its thread starts.
 NO_SAMPLE_YET = "java.util.NoSuchElementException, java.base/java.util.LinkedList.getLast"
+"""RocketMQ's StoreStatsService fails in this way until its first sample, taken a second after its thread starts."""
 SAMPLE_TIMEOUT_S = 10.0
 SAMPLE_POLL_INTERVAL_S = 0.2
 

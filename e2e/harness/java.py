@@ -27,15 +27,15 @@ JAVA_PATH = Path(__file__).resolve().parent.parent / "compat" / "java"
 POM_PATH = JAVA_PATH / "pom.xml"
 POM_5_PATH = JAVA_PATH / "pom5.xml"
 SOURCES_PATH = JAVA_PATH / "src"
-# Driver sources that differ for RocketMQ 5, and the packages that were moved in it.
+# Driver sources that differ for RocketMQ 5, and the packages that were moved in it:
 SOURCES_5_PATH = JAVA_PATH / "src5"
 MOVED_IN_5 = {
     "org.apache.rocketmq.common.admin.": "org.apache.rocketmq.remoting.protocol.admin.",
     "org.apache.rocketmq.common.protocol.": "org.apache.rocketmq.remoting.protocol.",
 }
 
-# A first download takes a minute; a registry that does not respond must not block a build.
 MAVEN_TIMEOUT_S = 600
+"""A first download takes a minute; a registry that does not respond must not block a build."""
 JAVAC_TIMEOUT_S = 120
 LOCK_TIMEOUT_S = 1800.0
 """Longer than another run may take: three downloads and two compilations."""

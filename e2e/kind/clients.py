@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 CLIENT_POD = "client"
 JAVA_POD = "java-client"
 PROGRAMS = "/opt/e2e_client"
-# Extra time for a program to exit after a stop request before its exit counts as missing.
 END_GRACE_S = 20.0
+"""Extra time for a program to exit after a stop request before its exit counts as missing."""
 JAVA_OPTIONS = ("-Xms64m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Drocketmq.client.logLevel=WARN")
 
 

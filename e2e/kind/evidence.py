@@ -13,8 +13,8 @@ from cluster.errors import ClusterError
 from kind.figures import REPORTS_PATH
 
 EVIDENCE_PATH = REPORTS_PATH / "kind"
-# Collecting evidence must not take longer than the test.
 AT_MOST_S = 60.0
+"""Collecting evidence must not take longer than the test."""
 COMMAND_S = 15
 OPERATOR_LABEL = "app.kubernetes.io/name=delaymq-operator"
 

@@ -13,8 +13,8 @@ LEVEL_OF = {delay: number for number, delay in enumerate(LEVELS_TEXT.split(), 1)
 
 SMALL_STORE = {"mappedFileSizeCommitLog": str(16 << 20), "maxHashSlotNum": "100000", "maxIndexNum": "400000"}
 """Files of the default size would take 1 GiB of a node's disk for each Broker."""
-# While other suites run, a process may wait longer for a processor than a broker lets a send wait.
 PATIENT = {"waitTimeMillsInSendQueue": "5000"}
+"""While other suites run, a process may wait longer for a processor than a broker lets a send wait."""
 SMALL_REQUESTS = {"cpu": "10m", "memory": "48Mi"}
 
 

@@ -20,8 +20,8 @@ from kind.waiting import NotYetError, wait_until
 Manifest = dict[str, Any]
 
 READY_TIMEOUT_S = 90.0
-# The reader in a broker's pod is much slower than the broker when both share two cores.
 JUDGE_TIMEOUT_S = 60.0
+"""The reader in a broker's pod is much slower than the broker when both share two cores."""
 JUDGE_EVERY_S = 1.0
 STORE_PATH = "/var/lib/delaymq/store"
 

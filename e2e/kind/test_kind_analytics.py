@@ -28,8 +28,8 @@ READY = "AnalyticsReady"
 SHOWN_PATH = REPORTS_PATH / "kubectl"
 LEVELS = f"0,{objects.LEVEL_OF['1s']},{objects.LEVEL_OF['30m']}"
 """Used in rotation: a third of the messages is delivered immediately, a third after a second, a third stays pending."""
-# A run takes 30 s on two idle cores and four times as long under load; a scheduled one starts within a minute.
 RUN_TIMEOUT_S = 300.0
+"""A run takes 30 s on two idle cores and four times as long under load; a scheduled one starts within a minute."""
 DEADLINE_S = 120
 
 pytestmark = pytest.mark.timeout(900)

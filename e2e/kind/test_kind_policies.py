@@ -27,7 +27,7 @@ SETTLING_S = 20.0
 """Time within which a network applies a policy."""
 PORTS = (("demo-broker-0-0", 10911), ("demo-broker-0-0", 10909), ("demo-broker-0-0", 8080), ("demo-namesrv-0", 9876),
          ("demo-namesrv-0", 8081))  # fmt: skip
-# Columns as PORTS: docs/operations/kubernetes.md, below "networkPolicy: {enabled: true}" and below "allowFrom …".
+# Columns as PORTS; see docs/operations/kubernetes.md, below "networkPolicy: {enabled: true}" and "allowFrom …":
 DEFAULT: dict[str, tuple[bool, ...]] = {
     "inside": (True, True, False, True, False),
     "outside": (False, False, False, False, False),
@@ -36,6 +36,7 @@ NARROWED: dict[str, tuple[bool, ...]] = {
     "inside": (False, False, False, False, False),
     "outside": (False, False, True, False, True),
 }
+
 DENY_ALL = {
     "apiVersion": "networking.k8s.io/v1",
     "kind": "NetworkPolicy",

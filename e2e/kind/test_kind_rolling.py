@@ -18,8 +18,8 @@ BROKER = "broker.delaymq.io"
 LEVELS = "1,2"
 PYTHON_RATE = 100
 JAVA_RATE = 60
-# Time for a send with its retries. While other suites run, the client may get no processor for its default of 3 s.
 JAVA_TIMEOUT_MS = 15_000
+"""Time for a send with its retries. While other suites run, the client may get no processor for its default of 3 s."""
 ROLL_TIMEOUT_S = 240
 
 

@@ -25,12 +25,13 @@ EXAMPLE_PATH = REPOSITORY_PATH / "examples" / "kubernetes" / "broker-secured.yam
 BROKER, TOPIC = "broker.delaymq.io", "topic.delaymq.io"
 NAME = "shop"
 SERVER_NAME = f"{NAME}-namesrv"
-# Accounts of the example. The second may send to and consume from `orders`, for the group `billing`.
+# Accounts of the example, of which the second may send to and consume from `orders`, for the group `billing`:
 OPERATOR = {"accessKey": "delaymq-operator", "secretKey": "write-another-one"}
 ACCOUNT: dict[str, Any] = {"access_key": "orders-service", "secret_key": "and-another-one"}
+
 LATER = {"access_key": "later-account", "secret_key": "later-secret"}
-# Kubelet updates a changed Secret when it next synchronises the pod, about once a minute.
 PROJECTED_S = 150.0
+"""Kubelet updates a changed Secret when it next synchronises the pod, about once a minute."""
 CA_PATH = "/tmp/ca.crt"
 TLS = {"tls_ca": CA_PATH, "tls_server_name": SERVER_NAME}
 

@@ -16,8 +16,8 @@ from lines import client_options, ended_event, integers, parser, say
 
 MAX_IN_FLIGHT = 500
 """Maximum number of pending sends."""
-# Time until a new topic's route is known everywhere.
 FIRST_ROUTE_S = 30.0
+"""Time until a new topic's route is known everywhere."""
 FIRST_ROUTE_EVERY_S = 0.2
 
 

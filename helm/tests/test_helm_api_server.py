@@ -16,8 +16,8 @@ from delaymq_operator.adapters.permissions import PERMISSIONS
 from delaymq_operator_testing.api_server import ApiServer, Programs
 from harness.errors import HarnessError
 
-# Verbs that are allowed on one name only.
 NAMED = {"bind": "delaymq-analytics"}
+"""Verbs that are allowed on one name only."""
 WARNING = "the CRDs in the cluster differ from those of this chart"
 CRDS_GONE_TIMEOUT_S = 100.0
 UPGRADE = ("apply", "--server-side", "--force-conflicts", "-f", "-")

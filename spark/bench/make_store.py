@@ -37,11 +37,11 @@ _HOST: Final = bytes((10, 0, 0, 7, 0, 0, 42, 159))
 _PRODUCER: Final = bytes((10, 0, 0, 21, 0, 0, 180, 12))
 _START_MS: Final = 1_790_000_000_000
 _PER_MS: Final = 20
-# Marker file of unfinished stores: only stores with this file are removed.
 _UNFINISHED: Final = "bench-unfinished"
+"""Marker file of unfinished stores: only stores with this file are removed."""
 _BODIES: Final = 256
-# Number of messages between two writes of the consume queues, each with a progress report.
 _STEP: Final = 50_000
+"""Number of messages between two writes of the consume queues, each with a progress report."""
 _UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 

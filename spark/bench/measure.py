@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REPETITIONS: Final = 3
-# Number of runs in one JVM; the first ones include compilation.
 SPARK_RUNS: Final = 4
+"""Number of runs in one JVM; the first ones include compilation."""
 JVM_MEMORY: Final = "1g"
 
 

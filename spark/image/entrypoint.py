@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping, Sequence
 
 EXECUTOR_CLASS = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
-# Option of the executor → variable in which Spark passes its value.
 EXECUTOR_OPTIONS = {
     "--driver-url": "SPARK_DRIVER_URL",
     "--executor-id": "SPARK_EXECUTOR_ID",
@@ -23,6 +22,7 @@ EXECUTOR_OPTIONS = {
     "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
     "--podName": "SPARK_EXECUTOR_POD_NAME",
 }
+"""Option of the executor → variable in which Spark passes its value."""
 JAVA_OPTION = re.compile(r"SPARK_JAVA_OPT_(\d+)")
 EXIT_USAGE = 2
 

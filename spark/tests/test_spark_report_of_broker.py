@@ -14,8 +14,8 @@ from delaymq_spark_testing.running_broker import running_broker, write_store
 from pyspark.sql import SparkSession
 
 COUNT = 900
-# Store time of the first message, see write_store.
 FIRST_STORED_MS = 1_700_000_000_000
+"""Store time of the first message, see write_store."""
 TWO_HOURS_MS = 7_200_000
 LEVELS = "3s 9s"
 

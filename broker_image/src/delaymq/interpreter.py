@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 EXIT_OK: Final = 0
 EXIT_NOT_OPTIMIZED: Final = 1
 
-# GCC's and Clang's. `make profile-opt` sets them whatever the arguments of configure are.
 PGO_FLAGS: Final = ("-fprofile-use", "-fprofile-instr-use")
+"""Flags of GCC and Clang. `make profile-opt` sets them whatever the arguments of configure are."""
 DEBIAN_OPTIMIZED: Final = frozenset({
     "aarch64-linux-gnu", "arm-linux-gnueabi", "arm-linux-gnueabihf", "i386-linux-gnu", "powerpc-linux-gnu",
     "powerpc64-linux-gnu", "powerpc64le-linux-gnu", "s390x-linux-gnu", "x86_64-linux-gnu",

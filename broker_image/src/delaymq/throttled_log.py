@@ -8,8 +8,8 @@ from typing import Any
 
 from delaymq.message import names
 
-# At most one line per minute for each kind of event. Counters state how often it occurs.
 REPEAT_INTERVAL_MS = 60_000
+"""At most one line per minute for each kind of event. Counters state how often it occurs."""
 FIELDS_ATTRIBUTE = "delaymq_fields"
 """Attribute of a log record that holds its fields."""
 

@@ -18,8 +18,8 @@ from delaymq_testing.broker.harness import broker_config
 
 HOST = "127.0.0.1"
 BOUND_S = 60
-# A shared machine may stall for longer than the usual 3 s.
 CONNECT_TIMEOUT_MS = 20_000
+"""A shared machine may stall for longer than the usual 3 s."""
 BROKER_FIELDS = {"listen_port": 0, "http_port": 0, "auto_create_topic_enable": True}
 
 

@@ -18,10 +18,11 @@ from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 
 pytestmark = pytest.mark.timeout(120 + FUZZ_INPUTS // 100)
 
-# Mostly what moves messages; a topic is deleted rarely, so that there is something to find, and statistics take long.
 WEIGHTS = (
     dict.fromkeys((10, 11, 310, 320), 8.0) | dict.fromkeys((324, 325), 6.0) | {215: 0.2, 202: 0.3, 208: 0.3, 317: 0.3}
 )
+"""Mostly what moves messages; a topic is deleted rarely, so that there is something to find, and statistics take long.
+"""
 RULES = """
 accounts:
 - {accessKey: hostile-key, secretKey: hostile-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB,

@@ -15,8 +15,8 @@ from delaymq.protocol.command import Command, Response, decode_command
 from delaymq_testing.broker.harness import FakeSession, Harness, records_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-# Offsets in the log differ, since our delayed messages carry their due time.
 DIFFERENT_VALUES = {"msgId"}
+"""Offsets in the log differ, since our delayed messages carry their due time."""
 COMPARED = (
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.SEND_BATCH_MESSAGE,

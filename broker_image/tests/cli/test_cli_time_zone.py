@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-# 22:13 UTC, 23:13 in Berlin, 03:43 in Kolkata, 16:13 in Chicago.
 NOW_MS = 1_700_000_000_000
+"""22:13 UTC, 23:13 in Berlin, 03:43 in Kolkata, 16:13 in Chicago."""
 PROGRAM = f"""
 from types import SimpleNamespace
 from delaymq.cli.servers.time_zone import prepare_time_zone

@@ -23,7 +23,6 @@ from delaymq_testing.client.consuming import subscribed
 from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
 QUEUES = {MessageQueue("broker-a", 0, "T"): 41, MessageQueue("broker-a", 1, "T"): 7}
-# As RocketMQ 4.9's LocalFileOffsetStore writes it.
 JAVA = b"""{
 \t"offsetTable":{{
 \t\t\t"brokerName":"broker-a",
@@ -36,6 +35,7 @@ JAVA = b"""{
 \t\t}:7
 \t}
 }"""
+"""The file as RocketMQ 4.9's LocalFileOffsetStore writes it."""
 OURS = (
     b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:41,'
     b'{"brokerName":"broker-a","queueId":1,"topic":"T"}:7}}'

@@ -23,8 +23,8 @@ from delaymq.protocol.frame import TRUSTED_BUFFER_BYTES, FrameReceiver
 from delaymq_testing.repetitions import FUZZ_INPUTS as INPUTS
 from delaymq_testing.repetitions import SEED
 
-# An input of a few KiB takes microseconds; this leaves room for a machine that is busy with something else.
 MAX_INPUT_SECONDS = 2.0
+"""An input of a few KiB takes microseconds; this leaves room for a machine that is busy with something else."""
 MAX_GROWTH_BYTES = 256 * 1024 * 1024
 MAX_SEED_BYTES = 4096
 

@@ -24,8 +24,8 @@ from delaymq_testing.running_server import HOST, BrokerPeer, run, send_command, 
 
 BY_OFFSET = (33, 36, 37, 309, 323)
 NOT_FOUND = ("can not find message", "look message by offset failed", "Find prepared transaction", "no half message")
-# Head, topic and lengths; of a record in one of the broker's own topics the properties too.
 HEAD_BYTES = 262
+"""Head, topic and lengths; of a record in one of the broker's own topics the properties too."""
 BODY_BYTES = 1_000_000
 
 

@@ -20,8 +20,10 @@ from harness.ports import free_port
 
 BOUND_S = 60
 THREADS = 4
-# Unpaged lists blocked the loop for 0.6 s; pages block it for 0.03 to 0.1 s, including the time of the reading threads.
 MAX_LAG_S = 0.4
+"""Unpaged lists blocked the loop for 0.6 s; pages block it for 0.03 to 0.1 s, including the time of the reading
+threads.
+"""
 SAMPLE_S = 0.005
 
 

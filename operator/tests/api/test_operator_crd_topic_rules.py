@@ -14,7 +14,6 @@ GROUP_TOPIC = (
     "retry topics and dead-letter queues belong to consumer groups, and the broker creates them: use another name"
 )
 RENAMED = "a topic cannot be renamed: restore the previous topicName, and create another Topic for the other name"
-# Name and invalid spec of a Topic, the field, and the error message.
 REFUSED_TOPICS: list[tuple[str, Spec, str, str]] = [
     ("t", {}, "spec.brokerRef", "Required value"),
     ("t", TO | {"queues": 0}, "spec.queues", "spec.queues in body should be greater than or equal to 1"),
@@ -69,6 +68,7 @@ REFUSED_TOPICS: list[tuple[str, Spec, str, str]] = [
         "every broker group has a system topic with its own name, <broker>-<number>: use another topicName",
     ),
 ]
+"""Name and invalid spec of a Topic, the field, and the error message."""
 ACCEPTED_TOPICS: list[tuple[str, Spec]] = [
     ("orders", TO),
     ("t" * 127, TO),

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 _WAIT_LIMIT_S = 240
-# Spark's fixed limit for the start of a stream's Python process, ten seconds, is too low under load.
 _LATE_PROCESS = "Python worker failed to connect back"
+"""Spark's fixed limit for the start of a stream's Python process, ten seconds, is too low under load."""
 _STARTS = 15
 
 

@@ -19,7 +19,7 @@ MAX_TOPICS: Final = 20_000
 """Prevents a client with made-up topic names from filling memory, routes and disk. About this many fit a
 registration.
 """
-# Shares of MAX_TOPICS that may be used up by sends, and by groups with their retry and dead-letter topics.
+# Shares of MAX_TOPICS that may be used up by sends, and by groups with their retry and dead-letter topics:
 _SHARE_OF_SENDS: Final = (4, 5)
 _SHARE_OF_GROUPS: Final = (19, 20)
 MAX_QUEUES: Final = 16_384

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# Accepted, so that an existing broker.conf works unchanged, and reported: reason → keys.
 _ASIDE = {
     "thread pools and queues of the Java broker; here, one event loop serves all requests": """
         adminBrokerThreadPoolNums clientManageThreadPoolNums clientManagerThreadPoolQueueCapacity
@@ -66,6 +65,7 @@ _ASIDE = {
         storeCheckpoint traceTopicName vipChannelEnabled
         """,
 }
+"""Keys that are accepted, so that an existing broker.conf works unchanged, and reported: reason → keys."""
 WITHOUT_MEANING = {key: why for why, keys in _ASIDE.items() for key in keys.split()}
 """Key → reason why it has no meaning here."""
 
@@ -86,7 +86,6 @@ def _refusal(why: str, *harmless: str) -> Refusal:
 NO_DLEDGER = "DLedger is not supported: remove the key"
 _NO_LIGHT_QUEUES = "light queues are not supported: set it to false"
 
-# Ignoring one of these would break a promise of the configuration.
 REFUSED = {
     "brokerRole": _refusal("replication is not supported yet: use ASYNC_MASTER", "async_master"),
     "clusterTest": _refusal(
@@ -110,6 +109,7 @@ REFUSED = {
     "storePathConsumeQueue": _refusal("the queues are always in storePathRootDir/consumequeue: remove the key"),
     "storePathIndex": _refusal("the index is always in storePathRootDir/index: remove the key"),
 }
+"""Keys that are rejected, since ignoring one of them would break a promise of the configuration."""
 FOLDERS = {"storePathCommitLog": "commitlog", "storePathConsumeQueue": "consumequeue", "storePathIndex": "index"}
 """Keys that are accepted if they name the folder that is used anyway, as in most broker.conf files."""
 

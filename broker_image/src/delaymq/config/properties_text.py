@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from delaymq.config.errors import ConfigError
 
-# Configuration files are short; the limit keeps a wrong path (a log, a device) from being read completely.
 MAX_FILE_BYTES = 1 << 20
+"""Configuration files are short; the limit keeps a wrong path (a log, a device) from being read completely."""
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK = " \t\f"
 _LINE_END = re.compile(r"\r\n|\r|\n")

@@ -43,8 +43,8 @@ def tags_code(tags: str) -> int:
     return java_hash(tags) if tags else 0
 
 
-# Length of the time and counter at the end of a unique id; the characters before them are the same for a process.
 _CHANGING_CHARACTERS = 12
+"""Length of the time and counter at the end of a unique id; the characters before them are the same for a process."""
 _CHANGING_WEIGHTS = _WEIGHTS_OF[_CHANGING_CHARACTERS]
 _UNCHANGING_FACTOR = pow(31, _CHANGING_CHARACTERS, 1 << 32)
 _MAX_CACHED_KEY = 64

@@ -19,7 +19,7 @@ UNIQUE_KEY: Final = "UNIQ_KEY"
 CLUSTER: Final = "CLUSTER"
 MSG_REGION: Final = "MSG_REGION"
 TRACE_ON: Final = "TRACE_ON"
-# Properties of requests and their replies.
+# Properties of requests and their replies:
 CORRELATION_ID: Final = "CORRELATION_ID"
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 TTL: Final = "TTL"
@@ -28,7 +28,7 @@ PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 REPLY_ARRIVE_TIME: Final = "ARRIVE_TIME"
 TIMER_PROPERTIES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME")
 """Due times of RocketMQ 5; rejected, since a 4.9 broker would deliver such messages immediately."""
-# Properties of DelayMQ; see marks.py.
+# Properties of DelayMQ; see marks.py:
 OWN_PREFIX: Final = "__DMQ_"
 DUE: Final = "__DMQ_DUE"
 MARK: Final = "__DMQ_MARK"
@@ -50,16 +50,16 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 MARKS_TOPIC: Final = "rmq_sys_delaymq_marks"
 """Holds the marks of cancelled, dropped and rescheduled messages; it has no topic configuration."""
-# The scheduler is named like a consumer group, so that its dead letters are in a dead-letter queue.
 SCHEDULE_CONSUMER_GROUP: Final = "SCHEDULE_CONSUMER"
+"""The scheduler is named like a consumer group, so that its dead letters are in a dead-letter queue."""
 SCHEDULE_DLQ_TOPIC: Final = DLQ_PREFIX + SCHEDULE_CONSUMER_GROUP
 
 CLOSED_TO_CLIENTS: Final = frozenset(
     {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
 )
 """Topics that reject messages of producers."""
-# They hold messages of all topics, so the permission to read one topic does not extend to them.
 INTERNAL_TOPICS: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, MARKS_TOPIC})
+"""Topics that hold messages of all topics, so the permission to read one topic does not extend to them."""
 SYSTEM_TOPICS: Final = CLOSED_TO_CLIENTS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
 SYSTEM_GROUPS: Final = (

@@ -41,13 +41,13 @@ HEAD = struct.Struct(
 )
 """All fields before the body if both hosts are IPv4, the common case."""
 assert HEAD.size == 88
-# The same fields in three parts, for hosts of any width.
+# The same fields in three parts, for hosts of any width:
 _UP_TO_BORN = struct.Struct(">iIIiiqqiq")
 _STORE_TIMESTAMP = struct.Struct(">q")
 _AFTER_STORE = struct.Struct(">iqi")
 assert _UP_TO_BORN.size + 8 + _STORE_TIMESTAMP.size + 8 + _AFTER_STORE.size == HEAD.size
 
-# Positions of fields in a record, in bytes; independent of the width of the hosts.
+# Positions of fields in a record, in bytes; independent of the width of the hosts:
 MAGIC_AT: Final = struct.calcsize(">i")
 BODY_CRC_AT: Final = struct.calcsize(">iI")
 QUEUE_ID_AT: Final = struct.calcsize(">iII")
@@ -57,14 +57,15 @@ PHYSICAL_OFFSET_AT: Final = struct.calcsize(">iIIiiq")
 SYS_FLAG_AT: Final = struct.calcsize(">iIIiiqq")
 BORN_TIMESTAMP_AT: Final = struct.calcsize(">iIIiiqqi")
 BORN_HOST_AT: Final = _UP_TO_BORN.size
-# From the end of the born host to that of the store timestamp, and from the end of the store host to the body.
+# Distances from the end of the born host to that of the store timestamp, and from the end of the store host to the
+# body:
 STORE_TIMESTAMP_BYTES: Final = _STORE_TIMESTAMP.size
 AFTER_STORE_HOST_BYTES: Final = _AFTER_STORE.size
 BODY_LENGTH_BYTES: Final = struct.calcsize(">i")
 """The last field before the body."""
 PREPARED_OFFSET_BEHIND_STORE_HOST: Final = struct.calcsize(">i")
 
-# Some fields of a head, for scans of many records.
+# Some fields of a head, for scans of many records:
 SIZE_AND_MAGIC = struct.Struct(">iI")
 BODY_CRC = struct.Struct(f">{BODY_CRC_AT}xI")
 PLACE = struct.Struct(f">iI{QUEUE_OFFSET_AT - SIZE_AND_MAGIC.size}xq")

@@ -9,8 +9,8 @@ from heapq import heappop, heappush
 
 from delaymq.schedule.scheduler import Entry, Lane
 
-# Up to this number, failed entries are objects with individual waiting times; further ones are numbers in an array.
 MAX_OBJECTS = 10_000
+"""Up to this number, failed entries are objects with individual waiting times; further ones are numbers in an array."""
 _CROWD_NUMBERS = 4
 _CROWD_FAILURES = 32
 _TRIM_NUMBERS = 8_192 * _CROWD_NUMBERS

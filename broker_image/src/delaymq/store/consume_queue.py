@@ -30,8 +30,8 @@ MAX_EXT_ADDRESS: Final = -(1 << 31) - 1
 """Tags codes up to this value are addresses in consumequeue_ext/ (enableConsumeQueueExt)."""
 MAX_OPEN_FILES: Final = 256
 """Far below the usual limit of 1,024 descriptors per process, most of which connections need."""
-# A damaged queue offset must not create a queue of terabytes.
 MAX_GAP_ENTRIES: Final = 2_000_000
+"""A damaged queue offset must not create a queue of terabytes."""
 MAX_QUEUE_ID: Final = (1 << 31) - 1
 
 

@@ -26,7 +26,6 @@ _VERIFICATION: Final[Mapping[int, str]] = {
     64: _WRONG_NAME,
 }
 """OpenSSL's error codes of the verification on this side."""
-# OpenSSL's reasons; an ALERT was sent by the peer.
 _REASONS: Final[Mapping[str, str]] = {
     "WRONG_VERSION_NUMBER": _NO_TLS,
     "HTTP_REQUEST": "the peer sent an HTTP request: use the HTTP port (httpPort)",
@@ -48,6 +47,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer reports that this side's certificate has expired: renew it",
     "TLSV1_ALERT_DECRYPT_ERROR": "the peer could not verify the signature of this side's certificate",
 }
+"""Texts for OpenSSL's reasons; an ALERT was sent by the peer."""
 MAX_CHARACTERS: Final = 200
 """Maximum length of a text from OpenSSL, which may contain data from the peer."""
 

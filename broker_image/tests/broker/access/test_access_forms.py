@@ -12,8 +12,8 @@ from delaymq_testing.broker.guarded import Guarded
 
 PAGE = Path(__file__).parents[4] / "docs" / "operations" / "access-control.md"
 WITH_BODY = {25, 200}
-# What RocketMQ 5.3's tools add to those of 4.9.
 NEWER = {17: ("attributes", "force"), 207: ("cleanOffset",), 222: ("queueId", "offset"), 323: ("topic",)}
+"""Fields that RocketMQ 5.3's tools add to those of 4.9."""
 COMMON = {
     "bname": "broker-a", "oway": "false", "ns": "space", "nsd": "true", "lo": "false", "OnsChannel": "ALIYUN",
     "SecurityToken": "dG9rZW4=",

@@ -15,7 +15,7 @@ SPARK_DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 SPARK_EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 ANALYTICS_TOKEN_VARIABLE: Final = "DELAYMQ_HTTP_TOKEN"
 
-# Keys of the ConfigMap of a result.
+# Keys of the ConfigMap of a result:
 RESULT_STATUS_KEY: Final = "status.json"
 RESULT_SUMMARY_KEY: Final = "summary.json.gz"
 RESULT_REPORT_KEY: Final = "report.html.gz"
@@ -30,7 +30,7 @@ have the same length.
 _HASH_CHARS: Final = 8
 _MAX_PREFIX_CHARS: Final = MAX_APPLICATION_NAME_CHARS - len("-analytics-31-") - TOKEN_CHARS
 
-# Explanations for Spark properties that users must not set; the rules of the CRD have the same texts.
+# Explanations for Spark properties that users must not set, with the texts of the rules of the CRD:
 _SHAPE: Final = (
     "a Spark property is spark. followed by letters, digits, -, _, . and /: use a name like "
     "spark.sql.shuffle.partitions"

@@ -21,8 +21,8 @@ from delaymq_operator.api.names import (
 )
 from delaymq_operator.api.resource import ApiStruct, NameRef, Resource, metadata_of, spec_of, status_of
 
-# Unicode line separators, at which readers of broker.conf end a line, too.
 _LINE_ENDS = frozenset("\x85\u2028\u2029")
+"""Unicode line separators, at which readers of broker.conf end a line, too."""
 _MAX_SHOWN_CHARS = 100
 
 Quantity = str | int

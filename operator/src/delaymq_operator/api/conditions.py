@@ -34,11 +34,11 @@ class ConditionType(StrEnum):
 class Reason(StrEnum):
     """All reasons of conditions; docs/operations/resources.md documents them and the actions to take."""
 
-    # Broker, Ready; Reconciling and Stalled have the reasons of Ready, Progressing and Degraded
+    # Broker, Ready; Reconciling and Stalled have the reasons of Ready, Progressing and Degraded:
     ALL_GROUPS_READY = "AllGroupsReady"
     GROUPS_NOT_READY = "GroupsNotReady"
     NAME_SERVERS_NOT_READY = "NameServersNotReady"
-    # Broker, Progressing; Creating is also a Ready reason
+    # Broker, Progressing; Creating is also a Ready reason:
     CREATING = "Creating"
     ROLLING = "Rolling"
     MOVING_WRITES = "MovingWrites"
@@ -46,7 +46,7 @@ class Reason(StrEnum):
     SCALING_IN = "ScalingIn"
     WAITING_FOR_POD = "WaitingForPod"
     SETTLED = "Settled"
-    # Broker, Degraded; InvalidSpec is also a Ready reason
+    # Broker, Degraded; InvalidSpec is also a Ready reason:
     INVALID_SPEC = "InvalidSpec"
     INVALID_CONFIG = "InvalidConfig"
     DELAY_LEVEL_CONFIG_MISSING = "DelayLevelConfigMissing"
@@ -66,18 +66,18 @@ class Reason(StrEnum):
     ADDRESS_PENDING = "AddressPending"
     NAME_CONFLICT = "NameConflict"
     AS_EXPECTED = "AsExpected"
-    # Broker, SchedulerIntact
+    # Broker, SchedulerIntact:
     INTACT = "Intact"
     CORRECTED = "Corrected"
     WENT_BACK = "WentBack"
     NOT_YET_SEEN = "NotYetSeen"
-    # Broker, UpToDate
+    # Broker, UpToDate:
     CURRENT = "Current"
     OPERATOR_NEWER = "OperatorNewer"
-    # Broker, ScaleInBlocked and Paused
+    # Broker, ScaleInBlocked and Paused:
     MESSAGES_REMAIN = "MessagesRemain"
     PAUSED_BY_SPEC = "PausedBySpec"
-    # Broker, AnalyticsReady
+    # Broker, AnalyticsReady:
     RUN_SUCCEEDED = "RunSucceeded"
     NO_RUN_YET = "NoRunYet"
     RUN_FAILED = "RunFailed"
@@ -85,14 +85,14 @@ class Reason(StrEnum):
     SPARK_OPERATOR_MISSING = "SparkOperatorMissing"
     SPARK_OPERATOR_SILENT = "SparkOperatorSilent"
     INVALID_SCHEDULE = "InvalidSchedule"
-    # Topic, Ready
+    # Topic, Ready:
     IN_EVERY_GROUP = "InEveryGroup"
     BROKER_MISSING = "BrokerMissing"
     GROUPS_UNREACHABLE = "GroupsUnreachable"
     CONFLICT = "Conflict"
     BROKER_PAUSED = "BrokerPaused"
     DELETING = "Deleting"
-    # DelayLevelConfig, Ready and InUse
+    # DelayLevelConfig, Ready and InUse:
     APPLIED = "Applied"
     APPLYING = "Applying"
     INVALID = "Invalid"

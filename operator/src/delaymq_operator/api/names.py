@@ -18,20 +18,20 @@ TOPIC_KIND: Final = "Topic"
 DELAY_LEVEL_CONFIG_KIND: Final = "DelayLevelConfig"
 PLURALS: Final = {BROKER_KIND: "brokers", TOPIC_KIND: "topics", DELAY_LEVEL_CONFIG_KIND: "delaylevelconfigs"}
 
-# `<broker>-broker-31-` and a controller revision's hash must fit the 63 characters of a label.
 MAX_BROKER_NAME_CHARS: Final = 40
+"""`<broker>-broker-31-` and a controller revision's hash must fit the 63 characters of a label."""
 MAX_SIZE: Final = 32
 
 FIELD_MANAGER: Final = "delaymq-operator"
 FINALIZER: Final = f"{GROUP}/operator"
 """Finalizer of Topic and DelayLevelConfig; a Broker has none."""
 
-# Annotations that a user sets on a Broker.
+# Annotations that a user sets on a Broker:
 RESTART_ANNOTATION: Final = f"{GROUP}/restart"
 FORCE_SCALE_IN_ANNOTATION: Final = f"{GROUP}/force-scale-in"
 ANALYZE_ANNOTATION: Final = f"{GROUP}/analyze"
 ROTATE_ANNOTATION: Final = f"{GROUP}/rotate-registration"
-# Annotations that the operator keeps.
+# Annotations that the operator keeps:
 INPUTS_ANNOTATION: Final = f"{GROUP}/inputs"
 APPLIED_ANNOTATION: Final = f"{GROUP}/applied"
 ADVERTISED_IP_ANNOTATION: Final = f"{GROUP}/advertised-ip"

@@ -19,8 +19,8 @@ from delaymq_operator.manifests.services import listen_port
 from delaymq_operator.manifests.tls import tls_environment, tls_mounts, tls_volumes
 
 CONF_PATH = "/etc/delaymq"
-# Older revisions are not needed, since a StatefulSet is never rolled back automatically.
 REVISIONS_KEPT = 3
+"""Older revisions are not needed, since a StatefulSet is never rolled back automatically."""
 VOLUME_RETENTION = "persistentVolumeClaimRetentionPolicy"
 
 

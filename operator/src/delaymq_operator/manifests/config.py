@@ -11,8 +11,8 @@ from delaymq_operator.manifests.context import DelayTable
 
 _LEFT_ALONE = frozenset({"brokerPermission"})
 """Hot keys that the operator does not reconcile: drains and people set them on a running broker."""
-# Hot keys that people change on a running broker to diagnose problems: reverted only if the spec sets them.
 _LEFT_UNLESS_STATED = frozenset({"logLevel"})
+"""Hot keys that people change on a running broker to diagnose problems: reverted only if the spec sets them."""
 _HOT_KEYS = tuple(key for key in keys_of(BrokerConfig) if is_hot(BrokerConfig, key) and key not in _LEFT_ALONE)
 _COLD_KEYS = frozenset(key for key in keys_of(BrokerConfig) if not is_hot(BrokerConfig, key))
 

@@ -9,8 +9,8 @@ Quantity = str | int | float
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-# An amount has few digits; this limit prevents the conversion of a long text into a number.
 _MAX_CHARS = 64
+"""An amount has few digits; this limit prevents the conversion of a long text into a number."""
 _SUFFIXED = re.compile(r"([+-]?[0-9.]+)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]?)")
 
 

@@ -30,8 +30,8 @@ from delaymq_spark.store.segments import Skipped
 SECTIONS: Final = {"compaction": ("compaction",), "delay": ("delay",), "traffic": ("traffic",),
                    "report": ("compaction", "delay", "traffic")}  # fmt: skip
 """Sections of each job's summary."""
-# Bytes of the log per task of the second stage. If all records have 180 bytes and keys, a task takes about 250 MiB.
 _SETTLE_BYTES: Final = 64 << 20
+"""Bytes of the log per task of the second stage. If all records have 180 bytes and keys, a task takes about 250 MiB."""
 _MAX_SETTLE_TASKS: Final = 2_000
 _SETTLED_BY_ADDED: Final = 8
 """Tasks of the second stage per task of the third: sums are far smaller than records."""

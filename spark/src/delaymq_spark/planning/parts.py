@@ -32,11 +32,11 @@ from delaymq_spark.store.segments import (
     read_bytes,
 )
 
-# Maximum distance between the wished start of a part and its actual start.
 _SEARCH_BYTES: Final = 8 << 20
+"""Maximum distance between the wished start of a part and its actual start."""
 _PIECE_BYTES: Final = 1 << 20
-# Maximum number of records to try, so that a log without consume queues is not searched completely.
 _MAX_TRIES: Final = 64
+"""Maximum number of records to try, so that a log without consume queues is not searched completely."""
 _Found = TypeVar("_Found")
 _logger = logging.getLogger(__name__)
 

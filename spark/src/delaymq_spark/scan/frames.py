@@ -41,8 +41,8 @@ from delaymq.store.reader import is_torn
 STRIPE_BYTES: Final = 32_768
 MAX_RESTARTS: Final = 4
 """A body full of things that look like records must not make the walk quadratic."""
-# Candidates checked in a stripe before it is read together with the preceding one.
 MAX_CANDIDATES: Final = 8
+"""Candidates checked in a stripe before it is read together with the preceding one."""
 MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 
 Positions = npt.NDArray[np.int64]

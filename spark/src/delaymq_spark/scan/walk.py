@@ -15,8 +15,8 @@ from delaymq_spark.store.segments import SegmentFile, Skipped, read_bytes
 
 WINDOW_BYTES: Final = 4 << 20
 """Bytes of the log that an executor holds at a time, few enough for the processor's cache; one batch of rows."""
-# A damaged size must not claim the executor's memory; the real broker's default limit is 4 MiB.
 MAX_RECORD_BYTES: Final = 256 << 20
+"""A damaged size must not claim the executor's memory; the real broker's default limit is 4 MiB."""
 _PIECE_BYTES: Final = 1 << 20
 _ZEROS: Final = memoryview(bytes(_PIECE_BYTES))
 

@@ -48,9 +48,10 @@ from delaymq_spark.source.schema import SKIPPED, TYPES
 KINDS: Final = ("normal", "delayed", "delivered", "half", "op", "retry", "dead_letter", "system")
 _NORMAL, _DELAYED, _DELIVERED, _HALF, _OP, _RETRY, _DEAD_LETTER, _SYSTEM = range(len(KINDS))
 _KIND_OF_TOPIC: Final = {SCHEDULE_TOPIC: _DELAYED, HALF_TOPIC: _HALF, OP_HALF_TOPIC: _OP}
-# A producer's clock may have any value. Spark and Python can display the years 1 to 9999. Two days at either end are
-# excluded: one for the time zone of the machine, one because Python looks that far back for a change of the UTC offset.
 _MARGIN_MS: Final = 2 * 86_400_000
+"""A producer's clock may have any value. Spark and Python can display the years 1 to 9999. Two days at either end are
+excluded: one for the time zone of the machine, one because Python looks that far back for a change of the UTC offset.
+"""
 _MIN_MS: Final = -62_135_596_800_000 + _MARGIN_MS
 _MAX_MS: Final = 253_402_300_799_999 - _MARGIN_MS
 _DUE_BYTES: Final = 16 + 1 + 4 + 1 + 20

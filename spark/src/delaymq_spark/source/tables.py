@@ -16,8 +16,8 @@ from pyspark.sql.types import StructField, StructType
 from delaymq_spark.store.address import StorePathError, check_store_path, is_address
 
 _METADATA: Final = "rocketmq_store.options"
-# Spark's names for parts of the statement; they are absent without a catalogue.
 _OF_TABLES: Final = ("provider", "owner")
+"""Spark's names for parts of the statement; they are absent without a catalogue."""
 _STATED: Final = "option."
 
 

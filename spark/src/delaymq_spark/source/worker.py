@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 from zipimport import zipimporter
 
-# PySpark, Py4J and Spark's core, which are all on the path of a worker.
 _SPARK_ARCHIVES = ("pyspark.zip", "-src.zip", ".jar")
+"""PySpark, Py4J and Spark's core, which are all on the path of a worker."""
 _reread_archives = zipimporter.invalidate_caches
 
 

@@ -13,8 +13,8 @@ from urllib.parse import unquote_to_bytes
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-# When Spark reads its own results, it interprets these as wildcards.
 _WILDCARDS: Final = re.compile(r"[*?\[\]{}\\]")
+"""When Spark reads its own results, it interprets these as wildcards."""
 _USABLE: Final = "a folder that this machine and all executors share, such as /srv/report"
 _MAX_SHOWN: Final = 200
 

@@ -19,8 +19,8 @@ from delaymq_spark.store.address import StoreAddress
 from delaymq_spark.store.remote import MAX_OFFSET, fetch_positions, unusable
 from delaymq_spark.store.segments import NAME_DIGITS, Skipped, StorePath, check_store_path, is_address, list_segments
 
-# RocketMQ's broker writes integer keys without quotes: {1:3}. Strings are skipped as a whole.
 _BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<before>[{,]\s*)(?P<key>-?\d+)(?=\s*:)')
+"""RocketMQ's broker writes integer keys without quotes: {1:3}. Strings are skipped as a whole."""
 MAX_TABLE_BYTES: Final = 256 << 20
 """Tables have some megabytes at most; a foreign file must not fill the driver's memory."""
 _UNUSABLE: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)

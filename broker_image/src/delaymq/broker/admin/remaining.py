@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from delaymq.broker.topics import Topics
     from delaymq.store.message_store import MessageStore
 
-# Rows in a response. The sums cover all rows.
 MAX_SHOWN: Final = 100
+"""Maximum number of rows in a response. The sums cover all rows."""
 _BROADCASTING: Final = "BROADCASTING"
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + MARK_WIDTH
 """Size of the longest mark with its name and separators."""
-# Maximum size of a record without its body: fixed fields, topic, properties.
 _MAX_NON_BODY_BYTES = 128 + names.MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
+"""Maximum size of a record without its body: fixed fields, topic, properties."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _MAX_INT = 2**31 - 1
 _WIDEST_CHARACTER_BYTES = 4

@@ -21,8 +21,8 @@ from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFail
 from delaymq.store.model import NewRecord
 from delaymq.throttled_log import ThrottledLogger, about_message
 
-# After these errors no message can be delivered: the whole schedule pauses, and no message counts as failed.
 _STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreateError, MemoryError)
+"""Errors after which no message can be delivered: the whole schedule pauses, and no message counts as failed."""
 _NO_HOST = bytes(8)
 
 _logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 
-# 4 bytes per pending entry.
 _TYPE = "I"
+"""Type code of an array with 4 bytes per pending entry."""
 UNKNOWN = 0xFFFF_FFFF
 """Number of an entry whose record has not been read yet."""
 _TRIM_ENTRIES = 8_192

@@ -16,7 +16,7 @@ from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from delaymq.store.model import Dispatched, NewRecord, StoreTask
 
 _TAGS_CODE_AT = 12
-# Entries per read: for a delivery (a few at a time, in order), and for loading a queue.
+# Entries per read, for a delivery (a few at a time, in order) and for loading a queue:
 _NEXT_ENTRIES = 64
 _LOADED_ENTRIES = 65_536
 _LOWEST_TAGS_CODE = -(2**31)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from delaymq.message.levels import DelayLevels, level_of_queue
 from delaymq.schedule import LevelQueue
 
-# Below 16 ms, one bucket per ms; above, eight per doubling: the error is at most 12.5 %.
+# Widths of buckets, one per ms below 16 ms and eight per doubling above, so that the error is at most 12.5 %:
 _EXACT_MS = 16
 _STEPS = 8
-# 2^40 ms are 34 years; longer latenesses share the last bucket.
 _MAX_BITS = 40
+"""2^40 ms are 34 years; longer latenesses share the last bucket."""
 _BUCKETS = _EXACT_MS + (_MAX_BITS - 4) * _STEPS
 
 

@@ -18,7 +18,7 @@ from delaymq.throttled_log import ThrottledLogger
 SQL_TYPE: Final = "SQL92"
 KEPT_SQL_BYTES: Final = 16 << 20
 """Holds thousands of ordinary expressions. An expression that is not cached is compiled for each pull."""
-# Tags: the largest set of hashes takes 100 KB, and a client can use a different one in each pull.
+# Limits of cached tags; the largest set of hashes takes 100 KB, and a client can use a different one in each pull:
 SMALL_TAGS_CHARACTERS: Final = 256
 SMALL_TAGS_KEPT: Final = 2_048
 LARGE_TAGS_KEPT: Final = 128

@@ -10,8 +10,8 @@ from delaymq.protocol.errors import RequestError
 
 MAX_TAGS = 1_024
 """An expression is compared with every message of a queue. Hand-written lists are shorter."""
-# Total length of an expression. Otherwise a heartbeat could contain megabytes, which would be hashed and kept.
 MAX_TAGS_CHARACTERS = 65_536
+"""Maximum length of an expression. Otherwise a heartbeat could contain megabytes, which would be hashed and kept."""
 TAG_TYPE = "TAG"
 
 Matcher = Callable[[int], bool]

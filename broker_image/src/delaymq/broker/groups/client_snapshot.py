@@ -21,8 +21,8 @@ REFRESH_MS: Final = 30_000
 """While there are consumers, the file is rewritten at this interval, so that it shows when the last run ended."""
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 """Limit for reading and writing. A larger file is not worth restoring."""
-# Bytes that are encoded before other threads may run.
 _ENCODED_AT_ONCE_BYTES: Final = 256 * 1024
+"""Bytes that are encoded before other threads may run."""
 _END: Final = b"}}"
 BELIEVED_MS: Final = 120_000
 """After a longer pause the file is ignored: clients that have left would keep queues from those that are connected."""

@@ -25,8 +25,8 @@ MAX_KEYS: Final = 200_000
 """Pairs of topic and group, which clients may make up by committing offsets."""
 MAX_KEY_CHARACTERS: Final = 16 * 1024 * 1024
 """Total length of all keys."""
-# Topic, separator and group. Longer keys are not legal.
 MAX_KEY_LENGTH: Final = MAX_TOPIC_LENGTH + 1 + MAX_GROUP_LENGTH
+"""Maximum length of topic, separator and group. Longer keys are not legal."""
 _SEPARATOR: Final = "@"
 _ENCODED_AT_ONCE: Final = 4_000
 """Offsets that are encoded before other threads may run: about 1 ms of work."""

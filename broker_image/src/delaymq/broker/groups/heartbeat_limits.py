@@ -25,7 +25,7 @@ RESERVED_BYTES: Final = 16 << 20
 """Last part of MAX_BYTES, which is reserved for connections that state at most LITTLE_BYTES."""
 LITTLE_BYTES: Final = 64 << 10
 
-# Measured overhead of objects and tables, in addition to their strings.
+# Measured overhead of objects and tables, in addition to their strings:
 _MEMBER_BYTES: Final = 300
 _GROUP_BYTES: Final = 1_000
 _SUBSCRIPTION_BYTES: Final = 400

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.requests.session import Session
 
-# Each stays in delaymq/deleted_topics.json while the commit log may contain its messages.
 MAX_DELETED_TOPICS: Final = 100_000
+"""Each deleted topic stays in delaymq/deleted_topics.json while the commit log may contain its messages."""
 _logger = logging.getLogger(__name__)
 
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 COMMIT_OFFSET: Final = 1
 MAY_BE_HELD: Final = 2
 
-# Maximum time for which a pull is held. Clients request 15 s to 30 s.
 MAX_HELD_MS: Final = 120_000
+"""Maximum time for which a pull is held. Clients request 15 s to 30 s."""
 _logger = logging.getLogger(__name__)
 
 _CODES: Final[dict[str, int]] = {

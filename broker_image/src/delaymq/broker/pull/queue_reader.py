@@ -17,23 +17,24 @@ if TYPE_CHECKING:
     from delaymq.config import BrokerConfig
     from delaymq.store.message_store import MessageStore
 
-# Entries that a pull with a filter examines. Bounds the delay that a rare tag causes for other clients.
+# Entries that a pull with a filter examines, which bound the delay that a rare tag causes for other clients:
 MIN_ENTRIES_EXAMINED: Final = 800
 MAX_ENTRIES_EXAMINED: Final = 32_000
 MAX_PROPERTY_WORK: Final = 3_000
 """The same for properties, which cost more: units of about 1 µs for one pull, and the cost of a record without its
 filter.
 """
-# Limits for many pulls for rare messages in one turn of the event loop: their total work in this window, and the
-# minimum for each. A pull has an overhead of about 60 µs, so a much smaller minimum would mostly pay for the overhead.
+# A pull has an overhead of about 60 µs, so a much smaller minimum would mostly pay for the overhead. Limits for many
+# pulls for rare messages in one turn of the event loop, as their total work in a window and the minimum for each:
 PROPERTY_WINDOW_MS: Final = 20
 PROPERTY_WORK_PER_WINDOW: Final = 6_000
 MIN_PROPERTY_WORK: Final = 500
+
 _WORK_PER_RECORD: Final = 2
 _BYTES_PER_UNIT: Final = 1_024
 
-# Position of the low 32 bits of an entry's tags code.
 _TAG_AT: Final = ENTRY.size - 4
+"""Position of the low 32 bits of an entry's tags code."""
 _PLACE_AT: Final = PLACE.unpack_from
 
 FOUND: Final = "FOUND"

@@ -10,8 +10,8 @@ from delaymq.config import BrokerConfig
 from delaymq.store.errors import NotAStoreError
 from delaymq.store.options import StoreOptions
 
-# Bytes that RocketMQ allows in a record in addition to the message's body.
 _RECORD_EXTRA_BYTES = 64 * 1024
+"""Bytes that RocketMQ allows in a record in addition to the message's body."""
 READ_ONLY: Final = 4
 """Value of brokerPermission."""
 

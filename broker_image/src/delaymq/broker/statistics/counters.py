@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from delaymq.broker.statistics import PutTimes, Statistics
 from delaymq.message import names
 
-# Interval of the server's timer. Rates need samples at least this often.
 SAMPLE_INTERVAL_MS: Final = 1_000
+"""Interval of the server's timer. Rates need samples at least this often."""
 _WINDOWS_MS: Final = (10_000, 60_000, 600_000)
 _DAY_MS: Final = 86_400_000
 

@@ -10,7 +10,7 @@ SLOW_S: Final = 0.001
 PERIOD_MS: Final = 60_000
 """Period of the distribution. The last complete period is published, as by RocketMQ's broker."""
 # Buckets of putMessageDistributeTime, which exporters split at blanks and colons, and the start of each bucket but the
-# first in ms.
+# first in ms:
 _NAMES: Final = (
     *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
     *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),

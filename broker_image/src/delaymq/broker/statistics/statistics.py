@@ -7,9 +7,10 @@ from typing import Final, TypeVar
 
 from delaymq.broker.statistics.series import DAY, MINUTE, TICK_MS, Series
 
-# Maximum number of each kind of key (topics, groups in topics, queues of groups). Clients choose the names, and each
-# takes 1 KB after being used for longer than a tick.
 MAX_KEYS: Final = 20_000
+"""Maximum number of each kind of key (topics, groups in topics, queues of groups). Clients choose the names, and each
+takes 1 KB after being used for longer than a tick.
+"""
 _IDLE_TICKS: Final = DAY.ticks * DAY.marks
 
 K = TypeVar("K", bound=Hashable)

@@ -28,15 +28,18 @@ if TYPE_CHECKING:
     from delaymq.broker.transactions.producers import Producers
     from delaymq.store.message_store import MessageStore
 
-# Half messages that are skipped in one call: about 2 ms.
 _EXAMINED_PER_SLICE: Final = 4_096
+"""Half messages that are skipped in one call: about 2 ms."""
 _HOUR_MS: Final = 3_600_000
 _MAX_CHECKS: Final = 65_535
-# If no producer of a group accepts a check, because large messages are sent faster than they are read, the round is
-# deferred, at most this often. A group that accepts none in this many consecutive calls is skipped in the round,
-# because it would delay all others.
 _MAX_DEFERRALS_PER_ROUND: Final = 150
+"""Maximum number of times that a round is deferred if no producer of a group accepts a check, because large messages
+are sent faster than they are read.
+"""
 _MAX_CONSECUTIVE_DEFERRALS: Final = 5
+"""A group that accepts no check in this many consecutive calls is skipped in the round, because it would delay all
+others.
+"""
 
 _logger = logging.getLogger(__name__)
 

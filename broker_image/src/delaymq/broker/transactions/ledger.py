@@ -22,11 +22,11 @@ MAX_RUNS: Final = 10_000
 """Ranges of pending half messages in a snapshot: about 300 KB. Further ones are derived from the op marks."""
 MAX_GIVEN_UP: Final = 10_000
 """Given-up half messages that a late response may still end. Each takes 200 bytes."""
-# Producer groups that have a number. For half messages of further groups, the record is read to find the group.
 _MAX_GROUPS: Final = 65_535
+"""Producer groups that have a number. For half messages of further groups, the record is read to find the group."""
 _LAST_SECOND: Final = 2**32 - 1
-# RocketMQ writes an op mark right after the copy, in a few threads concurrently.
 _NEWEST_COPIES: Final = 64
+"""RocketMQ writes an op mark right after the copy, in a few threads concurrently."""
 _WATCHED: Final = frozenset({names.HALF_TOPIC, names.OP_HALF_TOPIC, names.TRANS_CHECK_MAX_TOPIC})
 
 

@@ -7,10 +7,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-# Settling moves the rest of a chunk, at most 8 KiB. Small chunks are merged; otherwise a few old half messages would
-# occupy one each.
 _CHUNK_HALVES: Final = 1_024
+"""Settling moves the rest of a chunk, at most 8 KiB."""
 _JOINED_BELOW: Final = _CHUNK_HALVES // 4
+"""Smaller chunks are merged; otherwise a few old half messages would occupy one each."""
 _EXAMINED_SINGLY: Final = 16
 
 

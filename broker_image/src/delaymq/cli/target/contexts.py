@@ -32,7 +32,6 @@ DEFAULT_HTTP: Final = "http://127.0.0.1:8080"
 MAX_FILE_BYTES: Final = 256 * 1024
 """A context takes some 200 bytes; a wrong file must not exhaust the memory."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-# Key in the file → field of a context.
 KEYS: Final = {
     "namesrv": "namesrv",
     "http": "http",
@@ -46,6 +45,7 @@ KEYS: Final = {
     "tls-server-name": "tls_server_name",
     "tls-insecure": "tls_insecure",
 }
+"""Key in the file → field of a context."""
 TLS_KEYS: Final = tuple(key for key in KEYS if key.startswith("tls"))
 # Values of `delaymq --tls…`, global options given before the command: key of a context → value.
 tls_flags: dict[str, str] = {}

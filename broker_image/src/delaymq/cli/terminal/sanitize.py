@@ -6,8 +6,8 @@ import json
 import unicodedata
 from typing import Final
 
-# Control, format (such as right-to-left overrides), lone surrogates, and the two separators that end lines.
 _ACTING: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Control, format (such as right-to-left overrides), lone surrogates, and the two separators that end lines."""
 _JOINERS: Final = "\u200c\u200d"
 """Required by scripts and emoji; they affect only adjacent characters."""
 

@@ -28,8 +28,8 @@ from delaymq.protocol.headers import (
 
 MAY_SUSPEND = 2
 WITH_SUBSCRIPTION = 4
-# Maximum delay of the response after the hold time of a pull, since brokers check held pulls every 5 s.
 HELD_PULL_MARGIN_MS = 15_000
+"""Maximum delay of the response after the hold time of a pull, since brokers check held pulls every 5 s."""
 ENOUGH_BYTES = 32 * 1024 * 1024
 """Maximum decompressed size of the bodies of a pull; the rest is pulled again. 32 messages of a few KiB can be 2 GiB
 of zeros.

@@ -18,8 +18,8 @@ MAX_BYTES: Final = 2 << 30
 """Maximum size of the folder. The oldest files are deleted, rebuildable ones before bytes of the log."""
 MAX_FILES: Final = 1_000
 """Maximum number of files with log bytes and pieces. Of a moved file, only the newest copy is retained."""
-# Divisor: maximum part of the free space that is used.
 _SHARE_OF_FREE: Final = 4
+"""Divisor: maximum part of the free space that is used."""
 _BLOCK_BYTES: Final = 4_096
 _NAME_DIGITS: Final = 20
 

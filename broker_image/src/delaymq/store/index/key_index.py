@@ -16,8 +16,8 @@ from delaymq.store.model import Dispatched
 
 _logger = logging.getLogger(__name__)
 NAME_DIGITS = 17
-# No checksum covers store times: one further ahead of both the clock and the previous one counts as damaged.
 _TOLERANCE_MS = 30 * 86_400_000
+"""No checksum covers store times: one further ahead of both the clock and the previous one counts as damaged."""
 _YEAR_9999_MS = 253_370_764_800_000
 MAX_KEYS = 128
 """Limit of indexed keys per message. With 32 KiB of properties it could have 16,000, which take 50 ms."""

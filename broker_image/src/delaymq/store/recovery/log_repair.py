@@ -15,8 +15,8 @@ from delaymq.store.model import Correction
 from delaymq.store.recovery.log_scan import ScanPosition, find_sound, is_sound
 from delaymq.store.segments import Segment, segment_name
 
-# The topic of a record has at least one character.
 _MIN_FILLER_BYTES = FIXED_BYTES + 1
+"""The topic of a record has at least one character."""
 _MAX_FILLER_BYTES = 1 << 20
 _NO_HOST = bytes(8)
 

@@ -22,10 +22,10 @@ from delaymq.store.recovery.queue_runs import Key, Survey
 from delaymq.store.recovery.run_selection import Start
 from delaymq.store.segments import segment_name
 
-# Maximum by which the newest store time may be ahead of the clock; more if no earlier record shows whether the clock
-# was set back.
 _CLOCK_TOLERANCE_MS: Final = 60_000
+"""Maximum by which the newest store time may be ahead of the clock."""
 _LONE_TOLERANCE_MS: Final = 86_400_000
+"""The same if no earlier record shows whether the clock was set back."""
 
 
 @dataclass(kw_only=True)

@@ -27,8 +27,8 @@ SOUND: Final = 0
 DAMAGED: Final = 1
 NOT_A_STORE: Final = 2
 BLANK_SIZE: Final = 2_147_483_647
-# Each checked entry costs a read of its record: this number suffices to find a broken file, and limits large ones.
 MAX_INDEX_ENTRIES_CHECKED: Final = 200_000
+"""Each checked entry costs a read of its record: this number suffices to find a broken file, and limits large ones."""
 _MAX_OPEN_FILES: Final = 128
 _BARE_NUMBER_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
 

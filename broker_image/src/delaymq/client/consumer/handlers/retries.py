@@ -18,7 +18,7 @@ from delaymq.protocol.headers import ConsumerSendMsgBackRequestHeader
 
 FIRST_RETRY_LEVEL = 3
 DEFAULT_MAX_RECONSUME_TIMES = 16
-# Properties that state the number of retries to a broker that receives the retry as a new message.
+# Properties that state the number of retries to a broker that receives the retry as a new message:
 RECONSUME_TIME = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 

@@ -22,7 +22,7 @@ from delaymq.protocol.codes import ResponseCode
 
 FIRST_PAUSE_MS = 200
 MAX_PAUSE_MS = 3_000
-# A broker that does not hold pulls would otherwise receive thousands of them per second.
+# Pauses after quick responses; a broker that does not hold pulls would otherwise receive thousands of them per second:
 QUICK_RESPONSE_MS = 50
 QUICK_RESPONSE_PAUSE_MS = 100
 

@@ -24,7 +24,7 @@ _BEFORE_RUNNING: Final = frozenset({"", "NEW", "SUBMITTED", "PENDING_RERUN", "IN
 _RUNNING: Final = frozenset({"RUNNING", "SUCCEEDING", "FAILING"})
 
 # The Spark operator passes on the entire output of spark-submit. These find the line with the cause and, in a message
-# of the Kubernetes client, the API server's response.
+# of the Kubernetes client, the API server's response:
 _CAUSE: Final = re.compile(
     r'^(?:Exception in thread "[^"\n]*"|Caused by:) +(?P<cause>.*?)(?: Received status: Status\(.*)?$', re.MULTILINE
 )

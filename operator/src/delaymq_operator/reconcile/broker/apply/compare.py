@@ -7,8 +7,8 @@ from typing import Any
 
 from delaymq_operator.manifests.quantities import same_quantity
 
-# Values below these keys are amounts, which the API server may spell differently.
 _AMOUNTS = frozenset({"requests", "limits", "capacity"})
+"""Values below these keys are amounts, which the API server may spell differently."""
 _AMOUNT_FIELDS = frozenset({"sizeLimit"})
 _LIST_KEYS = ("name", "mountPath", "uid")
 """Keys that identify the elements of a list if all of them have the key."""

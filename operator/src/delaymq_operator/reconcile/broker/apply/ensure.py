@@ -12,7 +12,7 @@ from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
 from delaymq_operator.reconcile.broker.model.memory import Applied
 from delaymq_operator.reconcile.ports import Manifest
 
-# An object that others revert this often is left unchanged for a while.
+# Number of times that others revert an object before it is left unchanged, and for how long:
 _REPEATS = 5
 _REPEAT_S = 300.0
 MANIFEST_ANNOTATION = f"{GROUP}/manifest"

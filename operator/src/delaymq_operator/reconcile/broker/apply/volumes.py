@@ -22,8 +22,8 @@ from delaymq_operator.reconcile.broker.model.claims import (
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
-# A retry rarely succeeds; a changed storage class is detected after this time at the latest.
 _REFUSED_RETRY_S = 300.0
+"""A retry rarely succeeds; a changed storage class is detected after this time at the latest."""
 ASKED_ANNOTATION = f"{GROUP}/asked"
 """Annotation of a claim: the size last requested by the operator. A larger size requested by others is kept."""
 

@@ -13,8 +13,8 @@ from delaymq_operator.reconcile.broker.model.memory import SeenOffsets
 
 WENT_BACK = "went-back"
 OTHER_STORE = "other-store"
-# A status with a thousand levels would exceed the size limit of an object; the first ones suffice.
 MAX_REPORTED = 100
+"""A status with a thousand levels would exceed the size limit of an object; the first ones suffice."""
 _MAX_NAMED = 5
 
 

@@ -9,7 +9,6 @@ from delaymq_operator.api.resource import ms_of_timestamp
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Note
 from delaymq_operator.reconcile.broker.roll.restarts import units_of
 
-# Each of these prevents the spec from taking effect.
 SPEC_REASONS: Final = frozenset(
     {
         Reason.INVALID_SPEC,
@@ -20,6 +19,7 @@ SPEC_REASONS: Final = frozenset(
         Reason.NAME_SERVER_NOT_ALLOWED,
     }
 )
+"""Reasons each of which prevents the spec from taking effect."""
 _NEVER_READY: Final = frozenset({Reason.CREATING, Reason.INVALID_SPEC})
 _STALLS_AT_ONCE: Final = frozenset(
     {
@@ -35,7 +35,6 @@ _STALLS_AT_ONCE: Final = frozenset(
     }
 )
 """These do not resolve with time."""
-# Something missing may still appear, such as a Secret that is applied at the same time: wait, but not forever.
 _STALLS_IN_TIME: Final = frozenset(
     {
         Reason.DELAY_LEVEL_CONFIG_MISSING,
@@ -46,6 +45,7 @@ _STALLS_IN_TIME: Final = frozenset(
         Reason.VOLUME_NOT_BOUND,
     }
 )
+"""Something missing may still appear, such as a Secret that is applied at the same time: wait, but not forever."""
 _MAX_NAMED: Final = 5
 
 

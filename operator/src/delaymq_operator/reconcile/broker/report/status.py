@@ -30,8 +30,8 @@ _FIGURES = ("pending", "nextDue")
 """Figures that change constantly, and alone cause an update at most once per interval."""
 _MAX_LEVELS = 4_000
 """Maximum number of levels in a status, for all groups together, since an object has at most about 1 MB."""
-# The maximum that the CRD allows.
 _MAX_IMAGES_CHARS = 2_048
+"""The maximum that the CRD allows."""
 _FIGURES_OF_GROUP = ("pending", "nextDue", "lateness", "delay")
 
 
