@@ -84,7 +84,7 @@ class OperatorSettings:
     )
     drain_lease_s: float = _setting(
         ReconcileSettings.drain_lease_s,
-        "time without contact to the operator after which a drained broker accepts sends again, seconds",
+        "time without contact from the operator after which a drained broker accepts sends again, seconds",
         least=1,
     )
     event_interval_s: float = _setting(

@@ -96,7 +96,7 @@ class ProducerOptions:
     (RocketMQ: sendLatencyFaultEnable). Sends with a queue or an ordering key are not affected."""
     fault_latencies_ms: tuple[int, ...] = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
     """Latencies at or above which a broker is avoided, in ascending order. Each corresponds to a value of
-    `fault_pauses_ms`; the highest latency that a send reached applies."""
+    `fault_pauses_ms`. For each send, the highest of these values that its latency reached applies."""
     fault_pauses_ms: tuple[int, ...] = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
     """Time for which a broker is avoided after a send that reached the corresponding latency."""
     fault_failure_ms: int = 30_000
@@ -136,8 +136,9 @@ class PushConsumerOptions:
     model: MessageModel = MessageModel.CLUSTERING
     """Distribution of messages: each to one member of the group, or to every member."""
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    """Start position in a queue for which the broker (or the file) has no offset. A young queue is always consumed
-    from its first message."""
+    """Start position in a queue for which the broker (with broadcasting, the file of offsets) has no offset. Except
+    with broadcasting, such a queue is always consumed from its first message if that message has not been deleted and
+    is so recent that the broker assumes it is still in memory."""
     consume_timestamp_ms: int = 0
     """With ConsumeFrom.TIMESTAMP: start with the first message stored at or after this time. 0: half an hour before
     now."""
@@ -229,8 +230,8 @@ class LitePullOptions:
     """Options of a lite pull consumer: how it prefetches messages and commits offsets."""
 
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    """Start position in a queue for which the broker has no offset. A young queue is always consumed from its first
-    message."""
+    """Start position in a queue for which the broker has no offset. Such a queue is always consumed from its first
+    message if that message has not been deleted and is so recent that the broker assumes it is still in memory."""
     consume_timestamp_ms: int = 0
     """With ConsumeFrom.TIMESTAMP: start with the first message stored at or after this time. 0: half an hour before
     now."""

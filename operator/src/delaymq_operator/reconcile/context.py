@@ -77,7 +77,7 @@ class ReconcileSettings:
     refuse_s: float = 2.0
     """Time for which sends are rejected before a broker is stopped."""
     drain_lease_s: float = 60.0
-    """Time without contact to the operator after which a drained broker accepts writes again."""
+    """Time without contact from the operator after which a drained broker accepts writes again."""
     event_interval_s: float = 600.0
     """Time within which the same Event is not repeated."""
 
