@@ -105,7 +105,7 @@ class _Life:
             work.damage(hole)
 
     def check_backs(self) -> None:
-        """Write half messages, settled by the progress of checks, by an op record, or not; and op records likewise."""
+        """Write half messages, settled by the progress of checks, by an op mark, or not; and op marks likewise."""
         work = self.work
         passed = [work.half("Money", 0) for _ in range(2)]
         for half in passed:

@@ -127,7 +127,7 @@ class Workload:
         return self.append(names.HALF_TOPIC, 0, "half_pending", body=body, properties=properties)
 
     def end(self, half: Written, *, commit: bool) -> Written | None:
-        """Commit or roll back: append the op record, and before it, on a commit, the message, which is returned."""
+        """Commit or roll back: append the op mark, and before it, on a commit, the message, which is returned."""
         half.reason = "transaction_settled"
         message = None
         if commit:

@@ -15,8 +15,8 @@ _BAD_TIMESTAMP = "consume_timestamp_ms must be a time in ms since 1970, or 0 for
 class ConsumeFrom(StrEnum):
     """Start position of a group in a queue without a stored offset.
 
-    By RocketMQ's rule, all of them start at offset 0 of a young queue: one whose first message still exists and counts
-    as in memory (the broker's accessMessageInMemoryMaxRatio).
+    By RocketMQ's rule, with clustering all of them start at offset 0 of a young queue: one whose first message still
+    exists and counts as in memory (the broker's accessMessageInMemoryMaxRatio).
     """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"

@@ -54,7 +54,7 @@ NAMED: Final = Sums(
     least=("first_stored",),
     most={"last_stored": TIME},
 )  # fmt: skip
-"""Marks and op records: live while the log contains the record they name, which is known after reading all of it."""
+"""Marks and op marks: live while the log contains the record they name, which is known after reading all of it."""
 _CLASSIFIED: Final = ("topic", "queue_id", "segment", "kind", "size", "store_time", "due_time")
 HALVES: Final = pa.schema([(name, TYPES[name][1]) for name in (*_CLASSIFIED, "queue_offset")])
 """Half messages."""
@@ -216,7 +216,7 @@ def halves(rows: pa.Table) -> pa.Table:
 
 
 def of_halves(rows: pa.Table, named: pa.Table, consumption: Consumption) -> pa.Table:
-    """Return the BREAKDOWN of half messages: settled by an op record (`named`: the `half_offset` of all), or by a
+    """Return the BREAKDOWN of half messages: settled by an op mark (`named`: the `half_offset` of all), or by a
     check.
     """
     ended = mask_of(pc.is_in(rows["queue_offset"], named["half_offset"].combine_chunks()))
@@ -225,7 +225,7 @@ def of_halves(rows: pa.Table, named: pa.Table, consumption: Consumption) -> pa.T
 
 
 def naming(rows: pa.Table, consumption: Consumption, *, operations: bool) -> pa.Table:
-    """Return the NAMED of op records, or of marks."""
+    """Return the NAMED of op marks, or of marks."""
     count = rows.num_rows
     queue = pa.nulls(count, pa.int32()) if operations else rows["origin_queue_id"]
     settled = integers(rows["queue_offset"]) < (consumption.settled_operations if operations else 0)
@@ -249,7 +249,7 @@ def of_naming(
     most = np.iinfo(np.int64).max
     oldest = np.array([oldest_delayed.get(queue, most) for queue in queues.tolist()], np.int64)
     is_op = mask_of(pc.equal(named["topic"], OP_HALF_TOPIC))
-    # Without half messages, no op record can settle anything.
+    # Without half messages, no op mark can settle anything.
     gone = np.ones(len(offset), np.bool_) if oldest_half is None else is_named & (offset < oldest_half)
     done = mask_of(named["settled"]) | (gone & complete)
     needed = (is_named & (offset >= oldest)) | (not complete)

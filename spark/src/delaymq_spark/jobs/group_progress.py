@@ -67,5 +67,5 @@ def settled_halves(positions: Positions) -> int:
 
 
 def settled_operations(positions: Positions) -> int:
-    """Return the queue offset below which no op record is needed."""
+    """Return the queue offset below which no op mark is needed."""
     return positions.consumer_offsets.get((OP_HALF_TOPIC, TRANSACTION_GROUP), {}).get(0, 0)
