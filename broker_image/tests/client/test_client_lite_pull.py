@@ -419,14 +419,14 @@ def test_polls_rotate_among_queues() -> None:
                 QueueReader(
                     MessageQueue("broker-a", number, "T"), consumer._subscriptions["T"], calls=calls,
                     offsets=BrokerOffsets(calls), options=consumer._assignment._options, retry_topic="",
-                    hand_over=buffer.hand_over,
+                    submit=buffer.submit,
                 )
                 for number in range(2)
             ]  # fmt: skip
             [message] = (await calls.pull(QUEUE, 0, consumer._subscriptions["T"])).messages
             for reader in readers:
                 for _ in range(5):
-                    buffer.hand_over(reader, message)
+                    buffer.submit(reader, message)
             buffer.take(3)
             assert [reader.queue.queue_id for reader, _ in buffer._taken] == [0, 0, 0]
             buffer.take(3)

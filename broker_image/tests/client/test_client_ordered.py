@@ -109,7 +109,7 @@ def test_queue_resumes_after_a_tag_change_only_when_its_handler_ended() -> None:
             consumer.subscribe("T", "A")
             await until(lambda: not reads_topic(consumer))
             # Longer than a queue's former member is waited for.
-            await asyncio.sleep(assigned_queues.HAND_OVER_MS / 1000 + 0.3)
+            await asyncio.sleep(assigned_queues.RELEASE_MS / 1000 + 0.3)
             assert steps.begun == [b"0"]
             for _ in range(2):
                 steps.go.release()
@@ -202,6 +202,6 @@ def test_ordered_handler_sees_the_number_of_attempts() -> None:
             await until(lambda: broker.committed == 1)
         assert times == [0, 1, 2]
         [back] = broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)
-        assert back.fields["maxReconsumeTimes"] == "0"  # immediately to the dead-letter queue
+        assert back.fields["maxReconsumeTimes"] == "0"  # immediately to the dead-letter topic
 
     run(scenario)

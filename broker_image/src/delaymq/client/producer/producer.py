@@ -56,7 +56,7 @@ class Producer:
         self.group = group
         self.options = options or ProducerOptions()
         self._in_flight = InFlight(self.options.max_unanswered_sends, self.options.max_unanswered_bytes)
-        self._delivery = Sender(client, group, self.options)
+        self._sender = Sender(client, group, self.options)
         self._tracer: Tracer | None = None
         if self.options.enable_trace:
             self._tracer = Tracer(client, group, "PRODUCE", self.options.trace_topic)
@@ -95,7 +95,7 @@ class Producer:
                 self._tracer.cancel()  # also when the caller is cancelled
             self._client.leave(self)
         if not self._client.has_producer(self.group):
-            await unregister(self._client, self._delivery.topics, producer_group=self.group)
+            await unregister(self._client, self._sender.topics, producer_group=self.group)
 
     async def send(
         self,
@@ -145,7 +145,7 @@ class Producer:
         queue: MessageQueue | None = None,
         ordering_key: str | None = None,
     ) -> str:
-        """Send a message without waiting for a response, and return its unique ID. Errors as `send`.
+        """Send a message without waiting for a response, and return its unique id. Errors as `send`.
 
         Whether it was stored is unknown. Waits while the broker does not read the connection, at most the send
         timeout.
@@ -155,7 +155,7 @@ class Producer:
         limit_ms = self.options.send_timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):
-                await self._delivery.oneway(outgoing, queue, ordering_key)
+                await self._sender.oneway(outgoing, queue, ordering_key)
         except TimeoutError:
             failed = ClientError(f"the message could not be written within {limit_ms} ms")
             raise SendError(outgoing.topic, 1, failed) from failed
@@ -236,7 +236,7 @@ class Producer:
         return None
 
     def topics(self) -> Iterable[str]:
-        return self._delivery.topics
+        return self._sender.topics
 
     def membership_changed(self) -> None:
         """Do nothing: producers are not rebalanced."""
@@ -262,7 +262,7 @@ class Producer:
         if not self._in_flight.try_enter(size_bytes):
             await self._wait_for_room(outgoing.topic, size_bytes, deadline, limit_ms)
         try:
-            result = await self._delivery.deliver(outgoing, queue, ordering_key, deadline, limit_ms)
+            result = await self._sender.send(outgoing, queue, ordering_key, deadline, limit_ms)
         finally:
             self._in_flight.leave(size_bytes)
         if self._tracer is not None:

@@ -70,7 +70,7 @@ class Sender:
         """The topics used so far."""
         return self._rounds.keys()
 
-    async def deliver(
+    async def send(
         self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, deadline: float, limit_ms: int
     ) -> SendResult:
         """Send until a broker has stored it, the attempts are used up or the time is over. Errors as Producer.send."""

@@ -67,7 +67,7 @@ class Tracer:
         self._client = client
         self._group = group
         name = f"_INNER_TRACE_PRODUCER-{group}-{role}-{next(_numbers)}"[: names.MAX_GROUP_LENGTH]
-        self._delivery = Sender(client, name, _OPTIONS)
+        self._sender = Sender(client, name, _OPTIONS)
         self._waiting: deque[Trace] = deque()
         self._on_their_way = 0
         self._arrived = asyncio.Event()
@@ -206,7 +206,7 @@ class Tracer:
         try:
             message = Message(topic=self.topic, body=text.encode(errors="replace"), keys=keys)
             outgoing = await outgoing_message(message, None, self._client.unique_ids, _OPTIONS)
-            await self._delivery.deliver(outgoing, None, None, deadline, limit_ms)
+            await self._sender.send(outgoing, None, None, deadline, limit_ms)
         except (ClientError, IllegalMessageError) as error:
             self._drop(text.count(PAIR_SEPARATOR), str(error))
 

@@ -72,7 +72,7 @@ class ConsumeService:
             background.spawn(self._work())
         self._overdue.start(background)
 
-    def hand_over(self, reader: QueueReader, message: ReceivedMessage) -> None:
+    def submit(self, reader: QueueReader, message: ReceivedMessage) -> None:
         """Accept a message; return immediately."""
         self._tally.pulled(message)
         waiting = self._waiting.get(reader)

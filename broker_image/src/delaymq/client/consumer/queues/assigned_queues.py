@@ -23,7 +23,7 @@ from delaymq.client.options import PushConsumerOptions
 from delaymq.client.subscriptions import Subscription
 from delaymq.protocol.bodies import MessageQueue
 
-HAND_OVER_MS = 300
+RELEASE_MS = 300
 """Time that a member releasing a queue waits for its handlers before it commits."""
 TAKE_OVER_MS = 500
 """Time that a member acquiring a queue waits for that commit: messages handled since the last one would be repeated."""
@@ -32,7 +32,7 @@ TAKE_OVER_MS = 500
 class ConsumesMessages(Protocol):
     """Receiver of the readers' messages: handlers, or a buffer that is polled."""
 
-    def hand_over(self, reader: QueueReader, message: ReceivedMessage) -> None: ...
+    def submit(self, reader: QueueReader, message: ReceivedMessage) -> None: ...
     def forget(self, reader: QueueReader) -> None: ...
     async def settle(self, readers: Collection[QueueReader], timeout_ms: int) -> bool: ...
     async def wait_until_free(self, reader: QueueReader) -> None: ...
@@ -75,7 +75,7 @@ class AssignedQueues:
         self._tally = tally
         self._total = total
         self._readers: dict[MessageQueue, tuple[QueueReader, asyncio.Task[None]]] = {}
-        self._given_up: list[QueueReader] = []
+        self._released: list[QueueReader] = []
         """Released queues whose last offsets are not yet saved."""
         self._freeing: set[MessageQueue] = set()
         """Ordered queues that were released while a handler was running: not acquired again until it has finished."""
@@ -133,7 +133,7 @@ class AssignedQueues:
         """Commit the offsets of consumed messages."""
         async with self._saving:
             readers = [reader for reader in self.readers if not reader.dropped]
-            readers += [reader for reader in self._given_up if reader.queue not in self._readers]
+            readers += [reader for reader in self._released if reader.queue not in self._readers]
             await self._save(readers)
 
     async def reset(self, offsets: dict[MessageQueue, int]) -> None:
@@ -182,7 +182,7 @@ class AssignedQueues:
                 offsets=self._offsets,
                 options=self._options,
                 retry_topic=self._retry_topic,
-                hand_over=self._handling.hand_over,
+                submit=self._handling.submit,
                 begin_after_ms=TAKE_OVER_MS if share.has_others and self._locks is None else 0,
                 is_held=None if self._is_held is None else partial(self._is_held, queue),
                 start_at=self._reset_to.pop(queue, None),
@@ -221,10 +221,10 @@ class AssignedQueues:
                 self._freeing.add(queue)
                 self._background.spawn(self._unlock_when_free(reader, commit=commit_it))
         if dropped:
-            self._given_up += dropped
-            await self._handling.settle(dropped, HAND_OVER_MS)
+            self._released += dropped
+            await self._handling.settle(dropped, RELEASE_MS)
             await self._save(dropped)
-            self._given_up = [reader for reader in self._given_up if reader not in dropped]
+            self._released = [reader for reader in self._released if reader not in dropped]
 
     async def _unlock_when_free(self, reader: QueueReader, *, commit: bool) -> None:
         await self._handling.wait_until_free(reader)

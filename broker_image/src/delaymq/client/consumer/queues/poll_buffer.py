@@ -43,7 +43,7 @@ class PollBuffer:
 
     # Called by the readers and their owner.
 
-    def hand_over(self, reader: QueueReader, message: ReceivedMessage) -> None:
+    def submit(self, reader: QueueReader, message: ReceivedMessage) -> None:
         """Accept a message; return immediately."""
         if reader.dropped:
             return

@@ -27,7 +27,7 @@ QUICK_RESPONSE_MS = 50
 QUICK_RESPONSE_PAUSE_MS = 100
 
 _PAUSES_MS: Final[dict[int, int]] = {ResponseCode.FLOW_CONTROL: 20, ResponseCode.SYSTEM_BUSY: MAX_PAUSE_MS}
-"""Pauses after responses with which a broker throttles clients, as in RocketMQ's client."""
+"""Pauses after responses with which a broker slows down clients (flow control), as in RocketMQ's client."""
 
 HALF_AN_HOUR_MS = 30 * 60 * 1000
 
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 
 class QueueReader:
-    """Reads a queue until it is dropped. `hand_over` receives each message, whose handler then calls `finish`.
+    """Reads a queue until it is dropped. `submit` receives each message, whose handler then calls `finish`.
 
     `is_held` may pause pulling for a reason of the owner; `wake` triggers another check. `start_at` takes precedence
     over the stored offset of the group.
@@ -50,7 +50,7 @@ class QueueReader:
         offsets: OffsetStore,
         options: PushConsumerOptions,
         retry_topic: str,
-        hand_over: Callable[[QueueReader, ReceivedMessage], None],
+        submit: Callable[[QueueReader, ReceivedMessage], None],
         begin_after_ms: int = 0,
         is_held: Callable[[], bool] | None = None,
         start_at: int | None = None,
@@ -69,7 +69,7 @@ class QueueReader:
         self._offsets = offsets
         self._options = options
         self._retry_topic = retry_topic
-        self._hand_over = hand_over
+        self._submit = submit
         self._begin_after_ms = begin_after_ms
         self._is_held = is_held
         self._start_at = start_at
@@ -158,7 +158,7 @@ class QueueReader:
             # Offsets that were filtered out count as handled.
             cached.add(result.messages, result.next_offset)
             for message in result.messages:
-                self._hand_over(self, message)
+                self._submit(self, message)
 
     async def _begin(self) -> ProcessQueue:
         while True:
