@@ -23,7 +23,7 @@ TOPIC = "PaidOrders"
 
 
 class Payments:
-    """Stores a payment together with its message id in one database transaction: either both are stored, or neither."""
+    """Stores a payment together with its unique id in one database transaction: either both are stored, or neither."""
 
     def __init__(self) -> None:
         self.database = sqlite3.connect(":memory:")

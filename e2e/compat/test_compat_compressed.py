@@ -87,7 +87,7 @@ def test_command_line_and_http_show_decompressed_body(cluster: Cluster, clients:
 
 
 @by_each_type
-def test_compressed_body_is_unchanged_in_dead_letter_queue(clients: Workbench, kind: str) -> None:
+def test_compressed_body_is_unchanged_in_dead_letter_topic(clients: Workbench, kind: str) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)
     clients.push(topic, group=group, failTimes=9, maxReconsumeTimes=0, **FIRST)
     clients.new_producer(compressType=kind).send(topic, TEXT)

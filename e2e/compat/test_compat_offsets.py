@@ -27,7 +27,7 @@ def wait_committed(clients: Workbench, topic: str, group: str, expected: dict[in
     puller = clients.pull(group=group)
     deadline = time.monotonic() + COMMIT_TIMEOUT_S
     while (found := {queue: puller.committed(topic, queue) for queue in expected}) != expected:
-        assert time.monotonic() < deadline, f"committed offsets: {found}, not {expected}"
+        assert time.monotonic() < deadline, f"consumer offsets: {found}, not {expected}"
         time.sleep(0.05)
     clients.stop(puller)
 

@@ -131,7 +131,7 @@ def _ends(traces: list[dict[str, Any]]) -> list[int]:
 
 
 def _found(clients: Workbench, key: str, topic: str = TRACE_TOPIC) -> list[dict[str, Any]]:
-    """Return all traces of a message id or a key."""
+    """Return all traces of a unique id or a key."""
     try:
         messages = clients.admin.query(topic, key)
     except ClientError:

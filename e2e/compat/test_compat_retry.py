@@ -1,4 +1,4 @@
-"""Failed messages: sent back, retried through the delay levels, and finally moved to the dead-letter queue."""
+"""Failed messages: sent back, retried through the delay levels, and finally moved to the dead-letter topic."""
 
 import time
 

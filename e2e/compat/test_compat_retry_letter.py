@@ -200,7 +200,7 @@ def test_send_backs_need_broker_write_permission_and_survive_a_restart(
         assert seen == [(0, b"bad"), (1, b"bad")]
 
 
-def test_orderly_consumer_sends_message_at_maximum_to_dead_letter_queue_and_continues(
+def test_orderly_consumer_sends_message_at_maximum_to_dead_letter_topic_and_continues(
     clients: Workbench,
 ) -> None:
     topic, group = clients.topic(queues=1), clients.group(retry_topic=True)

@@ -15,7 +15,7 @@ def test_synchronous_send_returns_position_of_the_message(clients: Workbench) ->
 
     assert (first.status, first.topic, first.queue_id, first.queue_offset) == ("SEND_OK", topic, 0, 0)
     assert (second.queue_offset, second.broker_name, second.region_id) == (1, "broker-a", "DefaultRegion")
-    # The offset id starts with the broker's address and ends with a physical offset, which increases.
+    # The offset message id starts with the broker's address and ends with a physical offset, which increases.
     assert first.offset_message_id[:16] == second.offset_message_id[:16]
     assert first.offset_message_id[:8] == "7F000001"
     assert int(first.offset_message_id[16:], 16) < int(second.offset_message_id[16:], 16)

@@ -1,4 +1,4 @@
-"""Effects of a crash on messages that were sent back and on committed offsets, according to the log and the broker."""
+"""Effects of a crash on messages that were sent back and on consumer offsets, according to the log and the broker."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class RetryVerdict:
     failed: int
     stored_although_failed: int
     lost: tuple[str, ...]
-    """Send-back acknowledged, but neither redelivered nor in the dead-letter queue."""
+    """Send-back acknowledged, but neither redelivered nor in the dead-letter topic."""
     twice: tuple[str, ...]
     """One send-back, but several records where consumers read."""
     wrong_way: tuple[str, ...]
-    """In the dead-letter queue instead of being redelivered, or vice versa."""
+    """In the dead-letter topic instead of being redelivered, or vice versa."""
     early: tuple[str, ...]
     offsets: tuple[str, ...]
     """Offsets beyond the queue's end, never committed, or older than the interval allows."""

@@ -34,7 +34,7 @@ class Stored:
     key: str
     physical_offset: int
     is_hopeless: bool
-    """Whether it is sent back directly to the dead-letter queue."""
+    """Whether it is sent back directly to the dead-letter topic."""
 
 
 @dataclass

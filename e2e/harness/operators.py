@@ -43,7 +43,7 @@ class Operators:
         return info
 
     def consume_directly(self, group: str, member: str, message_id: str, *, topic: str | None = None) -> dict[str, Any]:
-        """Consume a message, identified by offset message ID, or by unique ID if the topic is given."""
+        """Consume a message, identified by offset message id, or by unique id if the topic is given."""
         fields = {"messageId": message_id} if topic is None else {"messageId": message_id, "topic": topic}
         result: dict[str, Any] = self.ask("consumeDirectly", group=group, member=member, **fields)
         return result

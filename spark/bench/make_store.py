@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--dir", type=Path, default=CACHE / "store", help=f"folder of the store (default: {CACHE}/store)"
+        "--dir", type=Path, default=CACHE / "store", help=f"directory of the store (default: {CACHE}/store)"
     )
     parser.add_argument("--bytes", default="5g", help="size of the log, such as 300m (default: 5g)")
     parser.add_argument("--body-bytes", type=int, default=1024, help="size of a body (default: 1024)")

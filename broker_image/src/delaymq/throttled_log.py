@@ -15,7 +15,7 @@ FIELDS_ATTRIBUTE = "delaymq_fields"
 
 
 def fields(**values: object) -> dict[str, dict[str, object]]:
-    """Return the fields of an event for `extra`: message id, keys, topic, group, peer. None values are omitted.
+    """Return the fields of an event for `extra`: unique id, keys, topic, group, peer. None values are omitted.
 
     Example: `logger.warning("…", extra=fields(topic=topic, peer=address))`.
     """

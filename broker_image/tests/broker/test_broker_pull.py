@@ -1,4 +1,4 @@
-"""Pulls: every status of the table, limits, filters, long polling, and committed offsets."""
+"""Pulls: every status of the table, limits, filters, long polling, and consumer offsets."""
 
 from collections.abc import Callable
 from typing import Any

@@ -135,7 +135,7 @@ def test_retry_drops_marks_and_due_times(harness: Harness) -> None:
 
 
 def own_retry(harness: Harness, times: int, *, max_times: int | None = None, version: int = 409) -> Response:
-    """What a consumer sends itself: orderly ones at their limit, others when a send-back failed."""
+    """What a consumer sends itself: ordered ones at their limit, others when a send-back failed."""
     properties = {"DELAY": str(3 + times), "RETRY_TOPIC": "Orders", "UNIQ_KEY": f"U{times}"}
     header = send_fields("%RETRY%readers", properties) | {"j": times}
     if max_times is not None:

@@ -241,7 +241,7 @@ def test_messages_are_found_by_key_id_and_time_even_while_pending(ask: Ask) -> N
     [by_id] = ask.json("message", "get", str(waits["messageId"]), "--topic", "Found")
     assert (by_id["body"], by_id["state"]) == ("later", "waiting")
     text = ask("message", "get", str(waits["offsetMessageId"])).out
-    assert "topic:      Found (pending delivery)" in text
+    assert "topic:             Found (pending delivery)" in text
     assert "due:" in text
     assert ask("message", "get", "A" * 32, "--topic", "Found").code == 1
 

@@ -117,7 +117,7 @@ def test_index_of_unknown_layout_is_reported_for_a_migration(tmp_path: Path) -> 
 def test_store_path_that_is_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ConfigError, match="is not a folder"):
+        with pytest.raises(ConfigError, match="is not a directory"):
             disk_note(broker("--store-path", str(path)))
 
 

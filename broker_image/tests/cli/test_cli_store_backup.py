@@ -236,7 +236,7 @@ def test_full_disk_is_reported_and_the_next_run_resumes(origin: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["backup", "NOWHERE", "b"], "is not a folder"),
+        (["backup", "NOWHERE", "b"], "is not a directory"),
         (["backup", "ftp://host", "b"], "not an HTTP address"),
         (["backup", "STORE", "STORE/inside"], "is inside the store"),
         (["backup", "STORE", "b", "--limit", "fast"], "is not a number of bytes"),

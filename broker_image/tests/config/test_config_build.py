@@ -103,5 +103,5 @@ def test_configurations_are_immutable() -> None:
 
 
 def test_capitalised_rocketmq_keys_are_accepted_in_their_spelling() -> None:
-    config, left_aside = build(BrokerConfig, {"checkCRCOnRecover": "false", "brokerIP1": "10.0.0.1"})
-    assert (config.check_crc_on_recover, config.broker_ip1, left_aside) == (False, "10.0.0.1", [])
+    config, ignored = build(BrokerConfig, {"checkCRCOnRecover": "false", "brokerIP1": "10.0.0.1"})
+    assert (config.check_crc_on_recover, config.broker_ip1, ignored) == (False, "10.0.0.1", [])

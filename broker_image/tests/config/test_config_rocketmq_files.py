@@ -41,7 +41,7 @@ def test_file_with_every_key_as_saved_by_rocketmq_works_unchanged() -> None:
     }
     assert resolved.config.broker_name == "broker-host"
     assert resolved.config.store_path_root_dir == "/home/rocketmq/store"
-    assert {"sendMessageThreadPoolNums", "serverWorkerThreads", "kvConfigPath"} <= resolved.left_aside.keys()
+    assert {"sendMessageThreadPoolNums", "serverWorkerThreads", "kvConfigPath"} <= resolved.ignored.keys()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_file_with_every_key_as_saved_by_rocketmq_works_unchanged() -> None:
 def test_files_of_masters_with_asynchronous_slaves_work_unchanged(name: str) -> None:
     layer, notes = file_layer(FILES / name)
     resolved = resolve(BrokerConfig, layer)
-    assert (notes, dict(resolved.left_aside)) == ([], {})
+    assert (notes, dict(resolved.ignored)) == ([], {})
     assert resolved.config.file_reserved_time == 48
     assert resolved.origins["fileReservedTime"] == f"{FILES / name}:5"
     assert resolved.origins["listenPort"] == "default"
@@ -90,7 +90,7 @@ def test_typical_tutorial_file_works_and_old_keys_are_named() -> None:
     resolved = resolve(BrokerConfig, file_layer(FILES / "people.conf")[0])
     assert resolved.config.name_servers == (("rocketmq-nameserver1", 9876), ("rocketmq-nameserver2", 9876))
     # Misspelt since RocketMQ 3, ignored by RocketMQ 4.9 too, without a message.
-    assert {"mapedFileSizeCommitLog", "checkTransactionMessageEnable", "abortFile"} <= resolved.left_aside.keys()
+    assert {"mapedFileSizeCommitLog", "checkTransactionMessageEnable", "abortFile"} <= resolved.ignored.keys()
     assert resolved.config.mapped_file_size_commit_log == 1 << 30
 
 

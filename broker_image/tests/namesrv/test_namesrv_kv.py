@@ -54,7 +54,7 @@ def test_broken_file_is_replaced_by_its_backup(tmp_path: Path, caplog: pytest.Lo
     ask(server, 100, namespace="N", key="k", value="2")
     path.write_bytes(b'{"configTable":{"N":')
     assert ask(name_server(path), 101, namespace="N", key="k").fields == {"value": "1"}
-    assert "is unreadable and is moved aside" in caplog.text
+    assert "is unreadable and is renamed" in caplog.text
 
 
 def test_settings_that_a_start_would_reject_are_rejected_and_the_file_stays_valid(

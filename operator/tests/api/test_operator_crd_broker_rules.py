@@ -26,7 +26,7 @@ TAKEN_PORT = (
 )
 OTHERS_PORT = (
     "spec.external.brokerNodePort",
-    "during the rolling restart, clients would confuse groups, since a group's new port is another group's old port: "
+    "during the rollout, clients would confuse groups, since a group's new port is another group's old port: "
     "choose a brokerNodePort that differs by 4, 5 or 6, or by 10 · size or more",
 )
 SMALL_VOLUME = (
@@ -35,7 +35,7 @@ SMALL_VOLUME = (
 )
 LARGE_VOLUME = "a volume has at most 1Pi: check the unit, and use a value like 10Gi"
 AMOUNT = "an amount is a number with an optional unit: use a value like 100m, 2 or 256Mi"
-NO_IP = "an advertised address is an IP address, since message IDs contain it: use a value like 203.0.113.10"
+NO_IP = "an advertised address is an IP address, since offset message ids contain it: use a value like 203.0.113.10"
 OWN_LABELS = (
     "labels delaymq.io/… and app.kubernetes.io/name, instance, component and managed-by are reserved for the "
     "operator: use other labels"

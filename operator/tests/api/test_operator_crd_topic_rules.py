@@ -11,7 +11,7 @@ BROKER_TOPIC = "the broker creates system topics named <broker> and <broker>_REP
 TO = {"brokerRef": {"name": "demo"}}
 SYSTEM_TOPIC = "this topic is a system topic of the broker: use another name"
 GROUP_TOPIC = (
-    "retry topics and dead-letter queues belong to consumer groups, and the broker creates them: use another name"
+    "retry topics and dead-letter topics belong to consumer groups, and the broker creates them: use another name"
 )
 RENAMED = "a topic cannot be renamed: restore the previous topicName, and create another Topic for the other name"
 REFUSED_TOPICS: list[tuple[str, Spec, str, str]] = [

@@ -1,4 +1,4 @@
-"""Allow lists: addresses of peers that need no signature, in the formats of RocketMQ's files.
+"""White lists: addresses of peers that need no signature, in the formats of RocketMQ's files.
 
 `*`, `10.0.0.7`, `10.0.0.*`, `10.0.1-3.*`, `10.0.0.{7,9}`, several separated by commas, and the same for IPv6
 (`2::ac5:78:*`).

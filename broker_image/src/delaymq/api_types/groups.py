@@ -57,7 +57,7 @@ class Progress(Answer):
     min_offset: int
     max_offset: int
     consumer_offset: int | None
-    """Offset of the next message to consume; None: no committed offset."""
+    """The consumer offset; None: the group has committed none."""
     lag: int
     last_consumed_ms: int | None
     """Store time of the message before that offset."""

@@ -26,10 +26,10 @@ class MessageRow(Answer):
     """One message."""
 
     message_id: str
-    """The unique id set by the producer; without one, the offset message id."""
+    """The unique id; for a message without one, the offset message id."""
     offset_message_id: str
     topic: str
-    """The destination topic for delayed messages."""
+    """The real topic for delayed messages."""
     queue_id: int
     queue_offset: int | None
     """None for delayed messages."""

@@ -4,7 +4,7 @@ from delaymq.api_types.base import Answer
 
 
 class Pin(Answer):
-    """A holder that prevents the deletion of log segments."""
+    """A pin, which exempts segments from retention."""
 
     holder: str
     bytes: int

@@ -85,7 +85,7 @@ class SendResult(msgspec.Struct, frozen=True):
 
     status: SendStatus
     message_id: str
-    """Unique ID assigned by the producer."""
+    """The unique id, which the producer assigned."""
     offset_message_id: str
     """ID by which the broker finds the message in its log; for a delayed message, that of the pending record."""
     queue: MessageQueue
@@ -108,7 +108,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     queue_offset: int
     physical_offset: int
     message_id: str
-    """Unique ID assigned by the producer, or the offset message ID if there is none."""
+    """The unique id; for a message without one, the offset message id."""
     offset_message_id: str
     properties: dict[str, str]
     born_timestamp_ms: int

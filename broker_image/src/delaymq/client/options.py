@@ -60,7 +60,7 @@ class ClientOptions:
     tls: TlsOptions | None = None
     """TLS options for connections to brokers and NameServers. None: plaintext."""
     delay_table_ms: int = 30_000
-    """Time for which a broker's table of delay levels is cached. After a change on the broker, delays may follow the
+    """Time for which a broker's delay level table is cached. After a change on the broker, delays may follow the
     old table for this time."""
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ class Resolved(Generic[Config]):
     config: Config
     origins: Mapping[str, str]
     """Key → origin of its value."""
-    left_aside: Mapping[str, str]
+    ignored: Mapping[str, str]
     """Known keys without a meaning here → where they were given."""
 
 
@@ -40,7 +40,7 @@ def build(kind: type[Config], *layers: Mapping[str, str], base: Config | None = 
     Raises ConfigError for unknown keys and invalid values.
     """
     resolved = resolve(kind, *(same_origin(layer, "") for layer in layers), base=base)
-    return resolved.config, [f"{key} has no meaning here and is ignored" for key in resolved.left_aside]
+    return resolved.config, [f"{key} has no meaning here and is ignored" for key in resolved.ignored]
 
 
 def resolve(kind: type[Config], *layers: Layer, base: Config | None = None) -> Resolved[Config]:
@@ -60,7 +60,7 @@ def resolve(kind: type[Config], *layers: Layer, base: Config | None = None) -> R
     except ValueError as error:
         raise ConfigError(str(error)) from error
     origins = {key: reading.origins.get(key, DEFAULT) for key in keys_of(kind)}
-    return Resolved(config=config, origins=origins, left_aside=reading.left_aside)
+    return Resolved(config=config, origins=origins, ignored=reading.ignored)
 
 
 class _Reading(Generic[Config]):
@@ -69,7 +69,7 @@ class _Reading(Generic[Config]):
     def __init__(self, kind: type[Config]) -> None:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
-        self.left_aside: dict[str, str] = {}
+        self.ignored: dict[str, str] = {}
         self.problems: list[str] = []
         self._known = keys_of(kind)
         self._of_the_other = keys_of(NamesrvConfig) if issubclass(kind, BrokerConfig) else keys_of(BrokerConfig)
@@ -88,7 +88,7 @@ class _Reading(Generic[Config]):
             if key not in FOLDERS and given.value.strip().lower() not in REFUSED[key].harmless:
                 self._refuse(given, f"{key}={given.value.strip()[:100]}: {REFUSED[key].why}")
         elif key in WITHOUT_MEANING or key in self._of_the_other:
-            self.left_aside[key] = given.origin
+            self.ignored[key] = given.origin
         elif is_dledger(key):
             self._refuse(given, f"{key[:100]}: {NO_DLEDGER}")
         else:

@@ -13,8 +13,8 @@ def ip_address(address: str) -> None:
         ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         raise ConfigError(
-            f"{address[:100]!r} is not an IP address: a host name cannot be used, because message ids contain the"
-            " address"
+            f"{address[:100]!r} is not an IP address: a host name cannot be used, because offset message ids contain"
+            " the address"
         ) from None
 
 

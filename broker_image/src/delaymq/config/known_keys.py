@@ -42,7 +42,7 @@ _ASIDE = {
         filterDataCleanTimeSpan filterServerNums mappedFileSizeConsumeQueueExt
         maxErrorRateOfBloomFilter
         """,
-    "RocketMQ's statistics and throttling; see the [metrics](http.md#metrics)": """
+    "RocketMQ's statistics and flow control; see the [metrics](http.md#metrics)": """
         autoDeleteUnusedStats commercialBaseCount commercialBigCount commercialEnable commercialTimerCount
         commercialTransCount diskFallRecorded
         enableDetailStat enableScheduleMessageStats highSpeedMode isolateLogEnable

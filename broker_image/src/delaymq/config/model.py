@@ -66,7 +66,7 @@ class _BrokerAddresses:
         outside="slaves are not supported yet: use 0, or remove this broker",
     )  # fmt: skip
     broker_ip1: str = text(
-        "127.0.0.1", "IPv4 or IPv6 address advertised to clients and contained in message ids", check=ip_address
+        "127.0.0.1", "IPv4 or IPv6 address advertised to clients and contained in offset message ids", check=ip_address
     )
     broker_ip2: str = text("127.0.0.1", "address for replication", check=ip_address)
     listen_host: str = text("127.0.0.1", "address to which the ports are bound", ours=True)

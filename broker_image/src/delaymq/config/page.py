@@ -22,7 +22,7 @@ def with_tables(text: str) -> str:
     tables = {
         "broker": _table(keys_of(BrokerConfig), STANDALONE_DEFAULTS),
         "namesrv": _table(keys_of(NamesrvConfig), {}),
-        "aside": _aside(),
+        "ignored": _ignored(),
         "refused": _refused(),
     }
     return _BLOCK.sub(lambda found: found[1] + tables[found[2]] + found[3], text)
@@ -53,7 +53,7 @@ def _table(keys: Mapping[str, dataclasses.Field[Any]], standalone: Mapping[str, 
     return "\n".join([*lines, ""])
 
 
-def _aside() -> str:
+def _ignored() -> str:
     keys_by_reason: dict[str, list[str]] = {}
     for key, why in WITHOUT_MEANING.items():
         keys_by_reason.setdefault(why, []).append(f"`{key}`")

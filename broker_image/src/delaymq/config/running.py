@@ -87,7 +87,7 @@ class RunningSettings(Generic[Config]):
                 self.waiting[key] = Given(after[key], origin)
             elif before[key] != after[key]:
                 self.origins[key] = origin
-        remark = self._remark([key for key in stated if key not in cold], cold, [*resolved.left_aside], trouble)
+        remark = self._remark([key for key in stated if key not in cold], cold, [*resolved.ignored], trouble)
         return Change(config=dataclasses.replace(current(), **fields), remark=remark)
 
     def set_until_restart(self, key: str, *, by: str, now_ms: int) -> None:
@@ -125,14 +125,14 @@ class RunningSettings(Generic[Config]):
             return False, f"cannot write {self._file} ({why})"
         return True, ""
 
-    def _remark(self, hot: Sequence[str], cold: Sequence[str], aside: Sequence[str], trouble: str) -> str:
+    def _remark(self, hot: Sequence[str], cold: Sequence[str], ignored: Sequence[str], trouble: str) -> str:
         parts = []
         if hot:
             parts.append(f"changed now: {', '.join(hot)}")
         if cold:
             parts.append(f"takes effect after a restart: {', '.join(cold)}")
-        if aside:
-            parts.append(f"ignored keys without a meaning here: {', '.join(aside)}")
+        if ignored:
+            parts.append(f"ignored keys without a meaning here: {', '.join(ignored)}")
         hidden = [key for key in hot if self._origins_at_start.get(key, DEFAULT).startswith(_ABOVE_THE_FILE)]
         if trouble:
             parts.append(f"lost at the next restart: {trouble}")

@@ -37,7 +37,7 @@ def delay_text(delay_ms: int) -> str:
 
 @dataclass(frozen=True)
 class DelayLevels:
-    """An immutable level table; levels count from 1."""
+    """An immutable delay level table; levels count from 1."""
 
     delays_ms: tuple[int, ...]
     """Delay of level n at index n - 1, in ms."""

@@ -51,7 +51,7 @@ DLQ_PREFIX: Final = "%DLQ%"
 MARKS_TOPIC: Final = "rmq_sys_delaymq_marks"
 """Holds the marks of cancelled, dropped and rescheduled messages; it has no topic configuration."""
 SCHEDULE_CONSUMER_GROUP: Final = "SCHEDULE_CONSUMER"
-"""The scheduler is named like a consumer group, so that its dead letters are in a dead-letter queue."""
+"""The scheduler is named like a consumer group, so that its dead letters are in a dead-letter topic."""
 SCHEDULE_DLQ_TOPIC: Final = DLQ_PREFIX + SCHEDULE_CONSUMER_GROUP
 
 CLOSED_TO_CLIENTS: Final = frozenset(
@@ -124,5 +124,5 @@ def reply_topic(cluster: str) -> str:
 
 
 def dead_letter_topic(group: str) -> str:
-    """Return the dead-letter queue of `group`."""
+    """Return the dead-letter topic of `group`."""
     return DLQ_PREFIX + group

@@ -25,7 +25,7 @@ MAX_CHARACTERS: Final = 16 << 20
 MAX_FILE_BYTES: Final = 16 << 20
 """Limit of the file at startup. A character takes up to 6 bytes in it."""
 UNREADABLE: Final = ".unreadable"
-"""Suffix of an unreadable file that was moved aside."""
+"""Suffix of an unreadable file that was renamed."""
 
 _logger = logging.getLogger(__name__)
 
@@ -108,8 +108,8 @@ def _load(path: Path) -> dict[str, dict[str, str]]:
         except FileNotFoundError:
             continue
         except (FastJsonError, ValueError) as error:
-            _logger.warning("%s is unreadable and is moved aside: %s", candidate, error)
-            _set_aside(candidate)
+            _logger.warning("%s is unreadable and is renamed: %s", candidate, error)
+            _rename_unreadable(candidate)
         except OSError as error:
             raise NamesrvError(f"cannot read {candidate}: {error.strerror}: make it readable") from error
     return {}
@@ -123,7 +123,7 @@ def _parse(data: bytes) -> dict[str, dict[str, str]]:
     return {str(name): {str(key): str(value) for key, value in table.items()} for name, table in tables.items()}
 
 
-def _set_aside(path: Path) -> None:
+def _rename_unreadable(path: Path) -> None:
     """Rename an unreadable file, so that it does not replace a valid backup."""
     kept, number = path.with_name(path.name + UNREADABLE), 1
     while kept.exists():

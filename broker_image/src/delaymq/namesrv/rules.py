@@ -14,7 +14,7 @@
     unsignedBrokers:             # networks from which all other names may be registered without a signature
     - 10.1.0.0/16
 
-A broker's `plain_acl.yml` is a valid file, too: its administrators are administrators here. Allow lists are ignored.
+A broker's `plain_acl.yml` is a valid file, too: its administrators are administrators here. White lists are ignored.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from delaymq.schedule.scheduler import Entry, Lane
 from delaymq.schedule.settled import Settled
 
 MAX_RUNS = 64
-"""Maximum number of runs. Due times in a queue ascend unless the level table or the clock changed. If they changed
-continuously, each entry would be a run. Above this number, the shorter half is merged into one run."""
+"""Maximum number of runs. Due times in a queue ascend unless the delay level table or the clock changed. If they
+changed continuously, each entry would be a run. Above this number, the shorter half is merged into one run."""
 _TRIM_ENTRIES = 8_192
 """The delivered front of a run is removed when it is at least this long and at least half of the run."""
 _PIECE_ENTRIES = 8_192

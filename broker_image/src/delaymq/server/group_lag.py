@@ -43,7 +43,7 @@ def queue_count(topic: TopicConfig) -> int:
 
 
 async def _lag(broker: "Broker", topic: str, name: str, slices: TimeSlices) -> int:
-    """Return the group's lag in a topic; queues without a committed offset count completely, as in RocketMQ."""
+    """Return the group's lag in a topic; queues without a consumer offset count completely, as in RocketMQ."""
     lag = 0
     offsets = broker.offsets.queues_of(topic, name)
     config = broker.topics.table.get(topic)

@@ -75,7 +75,7 @@ class LogFiles:
         return None if found is None else found.record
 
     def real_topics(self, offsets: list[int]) -> list[str]:
-        """Return the destination topics of pending records at these offsets; empty where a record is unreadable."""
+        """Return the real topics of pending records at these offsets; empty where a record is unreadable."""
         with _Segments(self._folder) as segments:
             found = [self._record(segments, offset, _PAGE_BYTES, 0) for offset in offsets]
         return ["" if each is None else clean_text(each.record.properties.get(REAL_TOPIC, "")) for each in found]

@@ -36,7 +36,7 @@ MAX_QUEUE_ID: Final = (1 << 31) - 1
 
 
 class ConsumeQueue:
-    """One queue. Entry numbers count from the queue's first message ever."""
+    """One queue. `number` is a queue offset: it counts from the queue's first message ever."""
 
     __slots__ = ("first_number", "max_number", "min_known_for", "min_number", "queue_id", "tail", "topic")
 
@@ -44,9 +44,9 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.first_number = 0
-        """Number of the first entry of the first file."""
+        """Queue offset of the first entry of the first file."""
         self.max_number = 0
-        """Number of the next entry."""
+        """Queue offset of the next entry."""
         self.tail: bytearray | None = None
         """Entries not yet in a file: the last ones before `max_number`."""
         self.min_number = 0
@@ -88,7 +88,7 @@ class ConsumeQueues:
         return queue
 
     def put(self, queue: ConsumeQueue, number: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Add entry `number`; return False if the queue already has it or its number is implausible."""
+        """Add entry `number`; return False if the queue already has it or its queue offset is implausible."""
         if number != queue.max_number and not self._make_room(queue, number, physical_offset):
             return False
         tail = queue.tail
@@ -179,7 +179,7 @@ class ConsumeQueues:
         return end, 0
 
     def bounds(self, queue: ConsumeQueue, log_min_offset: int) -> tuple[int, int]:
-        """Return the first entry whose record exists, and the number of the next entry."""
+        """Return the first entry whose record exists, and the queue offset of the next one."""
         if queue.min_known_for != log_min_offset or queue.min_number < queue.first_number:
             queue.min_number = self.first_at(queue, log_min_offset)
             queue.min_known_for = log_min_offset
@@ -277,7 +277,7 @@ class ConsumeQueues:
     # -- cutting and removing -------------------------------------------------------------------------------------
 
     def file_starts(self, queue: ConsumeQueue) -> list[int]:
-        """Return the entry numbers at which the queue's files in the folder start."""
+        """Return the queue offsets at which the queue's files in the folder start."""
         names = self._files.names_in(f"{self.folder}/{queue.topic}/{queue.queue_id}")
         return [int(n) // ENTRY_BYTES for n in names if n.isdigit() and int(n) % self.file_bytes == 0]
 

@@ -1,4 +1,4 @@
-"""Identification of a store folder, its format version and its file sizes, as the first steps of opening it."""
+"""Identification of a store, its format version and its file sizes, as the first steps of opening it."""
 
 from __future__ import annotations
 

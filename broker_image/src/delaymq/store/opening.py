@@ -58,7 +58,7 @@ def _open_store(
     path = path.rstrip("/")
     report = RecoveryReport()
     if not files.is_folder(path) and not files.make_folder(path):
-        raise NotAStoreError(f"{path} is not a folder: specify another --store-path")
+        raise NotAStoreError(f"{path} is not a directory: specify another --store-path")
     aside = AsideFolder(files, path)
     state = layout.read_state(files, path, report.corrections)
     lock = StoreLock(files, f"{path}/lock")
@@ -115,7 +115,7 @@ def _open_store(
 
 def _remedy(error: OSError) -> str:
     if is_shortage(error):
-        return "give the process more memory or descriptors (ulimit -n): a store needs one descriptor per log file"
+        return "give the process more memory or descriptors (ulimit -n): a store needs one descriptor per segment"
     if is_full(error):
         return "free space, or enlarge the volume"
     if error.errno == errno.EROFS:

@@ -1,4 +1,4 @@
-"""Files of the commit log: named after their first offset, equal in size, and without gaps.
+"""Segments of the commit log: files named after their first offset, equal in size, and without gaps.
 
 Only these files are allocated and mapped. A new file is created in the store's own folder and moved to the log by
 rename, so that the log's folder never holds a file of another size, which RocketMQ's broker would refuse to load.
@@ -33,7 +33,7 @@ class Segment:
 
 
 def segment_name(base: int) -> str:
-    """Return the name of a segment file: its first offset in 20 digits."""
+    """Return the name of a segment: its first offset in 20 digits."""
     return f"{base:0{NAME_DIGITS}d}"
 
 

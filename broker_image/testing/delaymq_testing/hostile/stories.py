@@ -15,7 +15,7 @@ from delaymq_testing.hostile.words import TREES
 
 Step = tuple[int, dict[str, str], bytes]
 """Code, fields and body. `{offset}`, `{number}` and `{id}` in a value stand for the last message that was stored: its
-offset in the log, its offset in its queue, and its message id."""
+offset in the log, its offset in its queue, and its offset message id."""
 
 _QUEUES: Final = 2
 _LONG_NAMES: Final = {

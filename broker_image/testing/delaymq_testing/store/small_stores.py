@@ -103,7 +103,7 @@ def entries_of(store: MessageStore, topic: str, queue_id: int, start: int = 0) -
 
 
 def expected_queues(path: str | Path) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
-    """Queue number, physical offset and size of each record, by queue, from the log alone."""
+    """Queue offset, physical offset and size of each record, by queue, from the log alone."""
     queues: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
     for record in StoreReader(path).records():
         if transaction_type(record.sys_flag) in (0, TRANSACTION_COMMIT):

@@ -1,4 +1,4 @@
-"""Permissions that follow from a group: its retry topic, its dead-letter queue; and reply topics."""
+"""Permissions that follow from a group: its retry topic, its dead-letter topic; and reply topics."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def test_unnamed_groups_use_the_group_default(groups: Guarded) -> None:
     assert read(groups, "Orders", "by-default") == ""
 
 
-def test_group_permission_includes_its_dead_letter_queue(groups: Guarded) -> None:
+def test_group_permission_includes_its_dead_letter_topic(groups: Guarded) -> None:
     for topic in ("%DLQ%G", "%RETRY%G"):
         assert read(groups, topic, "one-group") == ""
         assert groups.refusal(310, send_fields(topic), key="one-group") == ""

@@ -51,7 +51,7 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         (*SEEN, "create", "patch", "delete"),
         "run brokers and NameServers; delete: scale-in, and growing volumes (pods are orphaned and adopted again)",
     ),
-    Permission("", "pods", ("list", "watch", "delete"), "observe their state; delete: rolling restarts"),
+    Permission("", "pods", ("list", "watch", "delete"), "observe their state; delete: rollouts"),
     Permission(
         "", "services", (*SEEN, "create", "patch", "delete"), "addresses of brokers and NameServers; delete: scale-in"
     ),

@@ -46,7 +46,7 @@ class BrokerUnreachable(Exception):  # noqa: N818  (a state, and said so)
 
 
 class BrokerRefused(Exception):  # noqa: N818
-    """A broker or NameServer responded with an error; `code` is its error code."""
+    """A broker or NameServer responded with an error; `code` is its response code."""
 
     def __init__(self, address: str, code: str, message: str) -> None:
         super().__init__(f"{address}: {message} ({code})")

@@ -170,7 +170,7 @@ def _get(path: StorePath, question: str, patience_s: float = METADATA_PATIENCE_S
         if error.status in (404, 405):
             raise StorePathError(
                 f"{url} responds, but has no {question}: either it is not a DelayMQ broker, or its version is too old "
-                "to serve its store; upgrade the broker, or give the store's folder"
+                "to serve its store; upgrade the broker, or give the store's directory"
             ) from None
         raise StorePathError(str(error.strerror)) from None
     finally:

@@ -62,7 +62,7 @@ def _retried(topic: str | None, properties: str | None) -> Needed:
     origin = parse_properties(properties).get(RETRY_TOPIC)
     namespace, separator, _ = topic.removeprefix(RETRY_PREFIX).partition("%")
     if origin is not None and separator and not origin.startswith(namespace + separator):
-        origin = namespace + separator + origin  # RocketMQ's orderly consumers omit the namespace
+        origin = namespace + separator + origin  # RocketMQ's ordered consumers omit the namespace
     return _topic(origin, SUB)
 
 

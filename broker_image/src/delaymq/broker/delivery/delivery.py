@@ -222,7 +222,7 @@ class Delivery:
     # Configuration and status.
 
     def set_levels(self, levels: DelayLevels) -> None:
-        """Apply a new level table. Pending messages keep their due times."""
+        """Apply a new delay level table. Pending messages keep their due times."""
         self.levels = self.ingress.levels = levels
         self._store.levels = levels
 

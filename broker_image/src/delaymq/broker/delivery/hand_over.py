@@ -150,7 +150,7 @@ class HandOver:
         if place is None:
             self._counters.gone += 1
             level = level_of_queue(queue_id)
-            text = "a message of delay level %d is lost: its log file was deleted or its record is damaged"
+            text = "a message of delay level %d is lost: its segment was deleted or its record is damaged"
             self._throttled.warning(text, level, delayLevel=level, queueOffset=offset)
             self._settle(source, offset)
             return
@@ -161,7 +161,7 @@ class HandOver:
         properties = decode_properties(record.raw_properties)
         own_due_ms = parse_due(properties.get(names.DUE, ""), queue_id, offset)
         if own_due_ms is not None and own_due_ms > now_ms:
-            # The queue entry differs because another broker rebuilt it with its own level table. The record is correct.
+            # The queue entry differs: another broker rebuilt it with its own delay level table. The record is correct.
             source.give_back([(own_due_ms, queue_id, offset, 0)])
             return
         if own_due_ms is None:

@@ -275,7 +275,7 @@ def start_positions(
             settled.raise_low(known_from)
             if lost := settled.raise_low(first):
                 counters.gone += lost
-                _logger.error("%d messages of delay level %d are lost: their log files were deleted", lost, level)
+                _logger.error("%d messages of delay level %d are lost: their segments were deleted", lost, level)
         settled.raise_low(first)
         if settled.low != (position or 0):
             ahead = believed and position is not None and settled.low < position

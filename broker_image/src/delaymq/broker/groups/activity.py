@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 ACTIVE_MS: Final = 24 * 3_600_000
-"""A group is considered abandoned after this time. One day, so that nightly jobs count."""
+"""A group is active for this time after its last heartbeat or commit. One day, so that nightly jobs count."""
 MAX_GROUPS: Final = 200_000
 """Bounds the memory for group names, which clients may make up. Each is kept until it expires."""
 

@@ -1,4 +1,4 @@
-"""Queue locks: an orderly consumer owns a queue exclusively while it renews its lock."""
+"""Queue locks: an ordered consumer owns a queue exclusively while it renews its lock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 LOCK_MS = 60_000
 """Clients renew every 20 s."""
 MAX_LOCKS = 200_000
-"""Limit for all groups, above any realistic number of orderly consumed queues. Each lock takes memory for a minute."""
+"""Limit for all groups, above any realistic number of queues of ordered consumers. Each lock takes memory for 60 s."""
 
 Queue = tuple[str, str, int]
 """Broker name, topic and queue id, which identify a queue for clients."""

@@ -111,7 +111,7 @@ def _has_key(properties: dict[str, str], key: str) -> bool:
 
 
 def view_message_by_id(broker: Broker, session: Session, command: Command) -> Response:
-    """Handle VIEW_MESSAGE_BY_ID (33): return the record at the physical offset of a message id."""
+    """Handle VIEW_MESSAGE_BY_ID (33): return the record at the physical offset of an offset message id."""
     header = ViewMessageRequestHeader.from_fields(command.fields)
     record = broker.records.record_at(header.offset)
     if record is None:

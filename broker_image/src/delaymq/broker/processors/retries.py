@@ -115,7 +115,7 @@ def own_retry(
 ) -> tuple[str, int, bool]:
     """Return the target of a consumer's own send to its retry topic.
 
-    The target is that topic, or the dead-letter queue after the last try. Shape: topic, queue id, and whether the
+    The target is that topic, or the dead-letter topic after the last try. Shape: topic, queue id, and whether the
     message becomes a dead letter.
     """
     name = topic[len(names.RETRY_PREFIX) :]

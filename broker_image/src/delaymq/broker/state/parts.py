@@ -31,7 +31,7 @@ class Parts:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         """Address that clients use."""
         self.store_host = pack_host(host, port)
-        """The same address, packed as in message ids and records."""
+        """The same address, packed as in offset message ids and records."""
         self.stats = Stats(now_ms())
         self.topics = Topics(config, config.levels.max_level, now_ms)
         self.groups = Groups(config, now_ms)

@@ -25,7 +25,7 @@ from delaymq.config.page import limits_of
 SERVERS: Final = ("standalone", "broker", "namesrv")
 _NOT_CHANGED: Final = (DEFAULT, STANDALONE_DEFAULT)
 MAX_COLUMN: Final = 40
-"""Longer cells, such as a table of delay levels, do not widen their column."""
+"""Longer cells, such as a delay level table, do not widen their column."""
 Row = Mapping[str, Any]
 
 
@@ -74,30 +74,30 @@ def check(
     Example: delaymq config check broker.conf
     """
     problems: list[str] = []
-    aside: dict[str, str] = {}
+    ignored: dict[str, str] = {}
     notes: list[str] = []
     try:
         layer, notes = file_layer(file)
         if namesrv:
-            aside = dict(resolve(NamesrvConfig, layer).left_aside)
+            ignored = dict(resolve(NamesrvConfig, layer).ignored)
         else:
-            aside = _check_broker(layer)
+            ignored = _check_broker(layer)
     except ConfigError as error:
         problems = list(error.problems)
     if as_json:
         from delaymq.cli.terminal.output import print_json
 
-        left_aside = [{"key": key, "at": at, "why": _why_aside(key)} for key, at in aside.items()]
-        print_json({"file": str(file), "problems": problems, "notes": notes, "leftAside": left_aside})
+        rows = [{"key": key, "at": at, "why": _why_ignored(key)} for key, at in ignored.items()]
+        print_json({"file": str(file), "problems": problems, "notes": notes, "leftAside": rows})
     else:
         for note in notes:
             print(visible(note))
-        for key, at in aside.items():
-            print(visible(f"{at}: {key} is ignored: {_why_aside(key)}"))
+        for key, at in ignored.items():
+            print(visible(f"{at}: {key} is ignored: {_why_ignored(key)}"))
     if problems:
         raise CommandError("\ndelaymq: ".join(problems), EXIT_USAGE)
     if not as_json:
-        print(f"{file}: no errors; ignored keys: {len(aside)}")
+        print(f"{file}: no errors; ignored keys: {len(ignored)}")
 
 
 def keys(
@@ -133,10 +133,10 @@ def _check_broker(layer: Mapping[str, Any]) -> dict[str, str]:
     """Check a file as `standalone` reads it, including the NameServer's keys."""
     namesrv_only = keys_of(NamesrvConfig).keys() - keys_of(BrokerConfig).keys()
     problems: list[str] = []
-    aside: dict[str, str] = {}
+    ignored: dict[str, str] = {}
     try:
         own = {key: given for key, given in layer.items() if key not in namesrv_only}
-        aside = dict(resolve(BrokerConfig, own).left_aside)
+        ignored = dict(resolve(BrokerConfig, own).ignored)
     except ConfigError as error:
         problems += error.problems
     try:
@@ -145,7 +145,7 @@ def _check_broker(layer: Mapping[str, Any]) -> dict[str, str]:
         problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    return aside
+    return ignored
 
 
 def _print_running(words: Sequence[str]) -> None:
@@ -267,6 +267,6 @@ def _explain_other(key: str, as_json: bool) -> None:
         print(f"{key} {text}")
 
 
-def _why_aside(key: str) -> str:
+def _why_ignored(key: str) -> str:
     other = "brokers" if key in keys_of(BrokerConfig) else "NameServers"
     return WITHOUT_MEANING.get(key, f"only {other} have this key")

@@ -53,7 +53,7 @@ def list_letters(
             for message, at_ms in letters:
                 print_json(stored_data(message) | {"originTopic": _origin(message), "resentMs": at_ms})
         elif found:
-            columns = ("stored", "offset id", "topic", "message id", "resent", "keys", "body", "retries")
+            columns = ("stored", "offset message id", "topic", "unique id", "resent", "keys", "body", "retries")
             console().print(table(columns, [_cells(*letter) for letter in letters], left=7, elastic=6))
         else:
             console().print(f"group {group} has no dead letters")

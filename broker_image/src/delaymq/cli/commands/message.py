@@ -105,7 +105,7 @@ def find(
             for message in found:
                 print_json(stored_data(message))
         elif found:
-            columns = ("stored", "message id", "queue", "offset", "tags", "keys", "state", "body")
+            columns = ("stored", "unique id", "queue", "offset", "tags", "keys", "state", "body")
             console().print(table(columns, found_rows(found, SHOWN_BODY), left=8, elastic=7))
         if not found:
             what = f"no message found in topic {topic}{f' with {word}' if word else ''}"

@@ -91,8 +91,8 @@ def parser(command: str) -> argparse.ArgumentParser:
     made.add_argument("--listen-port", type=_port, metavar="PORT", help=listen_help)
     http_help = "health and metrics (default none)" if is_namesrv else "API, health and metrics (default 8080)"
     made.add_argument("--http-port", type=_port, metavar="PORT", help=f"HTTP port: {http_help}")
-    default_store = "namesrv" if command == "namesrv" else "store"
-    made.add_argument("--store-path", type=Path, metavar="DIR", help=f"folder for the data (default ./{default_store})")
+    store_help = f"directory for the data (default ./{'namesrv' if command == 'namesrv' else 'store'})"
+    made.add_argument("--store-path", type=Path, metavar="DIR", help=store_help)
     made.add_argument("--tls-mode", metavar="MODE", help="disabled, permissive (default) or enforcing")
     made.add_argument("--tls-cert", type=Path, metavar="FILE", help="server certificate, PEM")
     made.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
@@ -115,9 +115,9 @@ def disk_note(config: BrokerConfig) -> str:
     try:
         place = next(path for path in (store, *store.parents) if path.exists())
     except OSError as error:
-        raise ConfigError(f"cannot access the store's folder {store}: {error.strerror}") from error
+        raise ConfigError(f"cannot access the store's directory {store}: {error.strerror}") from error
     if not place.is_dir():
-        raise ConfigError(f"cannot create the store {store}: {place} is not a folder: specify another --store-path")
+        raise ConfigError(f"cannot create the store {store}: {place} is not a directory: specify another --store-path")
     needed = ALLOCATED_SEGMENTS * config.mapped_file_size_commit_log
     free = shutil.disk_usage(place).free
     if (store / "commitlog").exists():

@@ -58,7 +58,7 @@ def settings_of(command: str, options: argparse.Namespace, environment: Mapping[
     notes += [*tls_notes, *misspelt_variables(environment)]
     if command == "namesrv":
         namesrv = namesrv_settings(options, file, environment)
-        return ServerSettings(None, namesrv, notes + _aside_note(namesrv))
+        return ServerSettings(None, namesrv, notes + _ignored_note(namesrv))
     own = file if command == "broker" else {key: each for key, each in file.items() if key not in _NAMESRV_ONLY}
     problems: Sequence[str] = ()
     try:
@@ -67,7 +67,7 @@ def settings_of(command: str, options: argparse.Namespace, environment: Mapping[
         # Continue with defaults to report the NameServer's problems, too.
         problems = error.problems
         broker = resolve(BrokerConfig)
-    notes += _aside_note(broker)
+    notes += _ignored_note(broker)
     if command == "broker" and not problems:
         return ServerSettings(broker, None, notes)
     if command == "standalone":
@@ -202,9 +202,9 @@ def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
     return notes
 
 
-def _aside_note(resolved: Resolved[Config]) -> list[str]:
+def _ignored_note(resolved: Resolved[Config]) -> list[str]:
     """Return a single note on all keys without a meaning."""
-    keys = list(resolved.left_aside)
+    keys = list(resolved.ignored)
     if not keys:
         return []
     shown = ", ".join(keys[:MAX_SHOWN_KEYS])

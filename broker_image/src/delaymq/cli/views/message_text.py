@@ -84,7 +84,7 @@ def stored_data(message: ReceivedMessage, due_ms: int | None = None) -> dict[str
 
 
 def real_topic(message: ReceivedMessage) -> str:
-    """Return the destination topic of a message; pending delayed messages are stored in a system topic."""
+    """Return the real topic of a message; pending delayed messages are stored in a system topic."""
     if message.topic == names.SCHEDULE_TOPIC:
         return message.properties.get(names.REAL_TOPIC, message.topic)
     return message.topic
@@ -100,23 +100,23 @@ def state(message: ReceivedMessage) -> str:
 def as_lines(message: ReceivedMessage) -> list[str]:
     """Return the full text of one message, as lines."""
     lines = [
-        f"message id: {message.message_id}",
-        f"offset id:  {message.offset_message_id}",
-        f"topic:      {real_topic(message)}" + (" (pending delivery)" if state(message) == "waiting" else ""),
-        f"queue:      {message.queue.queue_id}, offset {message.queue_offset},"
+        f"unique id:         {message.message_id}",
+        f"offset message id: {message.offset_message_id}",
+        f"topic:             {real_topic(message)}" + (" (pending delivery)" if state(message) == "waiting" else ""),
+        f"queue:             {message.queue.queue_id}, offset {message.queue_offset},"
         f" physical offset {message.physical_offset}",
-        f"sent:       {format_time(message.born_timestamp_ms)}",
-        f"stored:     {format_time(message.store_timestamp_ms)}",
+        f"sent:              {format_time(message.born_timestamp_ms)}",
+        f"stored:            {format_time(message.store_timestamp_ms)}",
     ]
     if message.due_ms is not None:
-        lines.append(f"due:        {format_time(message.due_ms)}, level {message.delay_level}")
+        lines.append(f"due:               {format_time(message.due_ms)}, level {message.delay_level}")
     if message.tags:
-        lines.append(f"tags:       {message.tags}")
+        lines.append(f"tags:              {message.tags}")
     if message.keys:
-        lines.append(f"keys:       {' '.join(message.keys)}")
+        lines.append(f"keys:              {' '.join(message.keys)}")
     if message.reconsume_times:
-        lines.append(f"retries:    {message.reconsume_times}")
-    lines += [f"property:   {name}={value}" for name, value in sorted(message.properties.items())]
-    lines.append(f"body:       {len(message.body)} bytes")
+        lines.append(f"retries:           {message.reconsume_times}")
+    lines += [f"property:          {name}={value}" for name, value in sorted(message.properties.items())]
+    lines.append(f"body:              {len(message.body)} bytes")
     # A property must not imitate one of the other lines; the body comes last and may have several lines.
     return [*map(on_one_line, lines), body_text(message, 4_000)]

@@ -16,11 +16,11 @@ class GroupConfig:
     consume: bool = True
     """Whether the group may consume; False: its pulls are rejected."""
     broadcast: bool = True
-    """Whether its members may broadcast."""
+    """Whether its members may use broadcasting."""
     retry_queues: int = 1
     """Number of queues of its retry topic on this broker."""
     retry_max_times: int = 16
-    """Number of redeliveries before a message goes to the dead-letter queue."""
+    """Number of redeliveries before a message goes to the dead-letter topic."""
     from_min: bool = True
     broker_id: int = 0
     which_broker_when_slow: int = 1

@@ -38,7 +38,7 @@ class MemberCalls(AdminCalls):
         """Make a member's handler consume a stored message, independent of its queues. Nothing is committed or
         retried.
 
-        ValueError for an invalid offset message ID; RefusedError if the broker of the message does not have the
+        ValueError for an invalid offset message id; RefusedError if the broker of the message does not have the
         member, or it does not respond in time, in which case it may consume the message nevertheless.
         """
         host, port, _ = parse_offset_message_id(offset_message_id)

@@ -34,7 +34,7 @@ class MessageCalls(AdminCalls):
     """Requests for messages; no group's offset is read or changed."""
 
     async def view_message(self, offset_message_id: str) -> ReceivedMessage:
-        """Return the message with an offset message ID. ValueError if the ID is invalid."""
+        """Return the message with an offset message id. ValueError if the id is invalid."""
         host, port, offset = parse_offset_message_id(offset_message_id)
         address = host_and_port(host, port)
         header = ViewMessageRequestHeader(offset=offset)
@@ -57,7 +57,7 @@ class MessageCalls(AdminCalls):
         end_ms: int | None = None,
         on_unreachable: OnUnreachable | None = None,
     ) -> list[ReceivedMessage]:
-        """Return messages of `topic` with this key, oldest first; a unique ID is a key too.
+        """Return messages of `topic` with this key, oldest first; a unique id is a key too.
 
         All brokers of the topic are queried. An unreachable broker ends the search with its error, or is omitted if
         `on_unreachable` is given.

@@ -52,7 +52,7 @@ class HalfMessage(Message):
     """A message stored by the broker and not yet visible to consumers."""
 
     message_id: str
-    """Unique ID of the message; a check has the same one."""
+    """Unique id of the message; a check has the same one."""
 
 
 class TransactionListener(Protocol):

@@ -1,5 +1,5 @@
 """Sends, from messages to a broker's result.
 
 Here: the requests of sends, batches, and attempts over queues and brokers. Not here: limits on sends in flight and
-transactions (producer/). Invariant: every attempt of a send carries the same message id and body.
+transactions (producer/). Invariant: every attempt of a send carries the same unique id and body.
 """

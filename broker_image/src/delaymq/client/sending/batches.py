@@ -13,7 +13,7 @@ from delaymq.protocol.batch import BatchMessage, encode_batch
 ENTRY_BYTES = 4 + 4 + 4 + 4 + 4 + 2
 """Size of a message in a batch in addition to body and properties: size, magic, checksum, flag and two lengths."""
 OWN_PROPERTIES_BYTES = 96
-"""Maximum size that the unique ID and the wait flag add to a message's properties."""
+"""Maximum size that the unique id and the wait flag add to a message's properties."""
 DEFAULT_BATCH_BYTES = 1024 * 1024
 """Default size, as recommended by RocketMQ: larger batches gain nothing and delay subsequent requests."""
 MAX_BATCH_MESSAGES = 4_096

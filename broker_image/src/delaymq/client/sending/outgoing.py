@@ -64,7 +64,7 @@ async def outgoing_message(
     own: dict[str, str] | None = None,
     sys_flag: int = 0,
 ) -> Outgoing:
-    """Return `message` with a unique ID and this client's `own` properties.
+    """Return `message` with a unique id and this client's `own` properties.
 
     IllegalMessageError if no broker would accept it.
     """

@@ -36,7 +36,7 @@ class ConsumeEnd(IntEnum):
 
 
 class Trace(NamedTuple):
-    """A trace, and the message IDs and keys by which it is found."""
+    """A trace, and the unique ids and keys by which it is found."""
 
     text: str
     keys: tuple[str, ...]

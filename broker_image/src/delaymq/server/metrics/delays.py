@@ -18,7 +18,7 @@ def families(gathered: Gathered) -> Iterator[Metric]:
     counted = delivery.counters
     for name, text, value in (
         ("clamped", "Messages whose delay level was above the highest level of the table.", counted.clamped),
-        ("dead", "Delayed messages without a valid topic, moved to the dead-letter queue.", counted.dead),
+        ("dead", "Delayed messages without a valid topic, moved to the dead-letter topic.", counted.dead),
         ("failed", "Deliveries that failed and are retried.", counted.failed),
         ("dropped", "Delayed messages for the half topic, dropped.", counted.dropped),
         ("refused", "Overdue messages dropped on request.", counted.refused),

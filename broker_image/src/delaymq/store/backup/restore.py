@@ -1,4 +1,4 @@
-"""Restores a store from a backup: the log, the tables, and end numbers of queues without records in the log.
+"""Restores a store from a backup: the log, the tables, and end offsets of queues without records in the log.
 
 Queues, index and snapshot are not restored: the first start of the store builds them from the log. Until `finish`, the
 store cannot be opened (state.json states the reason), so that an incomplete store is never served.
@@ -213,7 +213,7 @@ class Restore:
         self._progress(self._done, self._total)
 
     def _ended_queues(self) -> None:
-        """Continue the numbering of queues without records: create their last file with blank entries."""
+        """Continue the offsets of queues without records: create their last file with blank entries."""
         copied = self.manifest.small_files.get(QUEUES)
         if copied is None:
             return

@@ -1,4 +1,4 @@
-"""Interface of the source of a backup, and its implementation for a store's folder.
+"""Interface of the source of a backup, and its implementation for a store's directory.
 
 The order of reads from a source matters: first positions (consumer offsets, delay positions), then the log's end.
 Therefore no position is ahead of the copied log.
@@ -46,7 +46,7 @@ class SourceState:
     sizes: FileSizes
     small_files: Mapping[str, bytes]
     ended_queues: Sequence[tuple[str, int, int]]
-    """Topic, queue id and next number of queues without records in the log, whose numbering must not restart."""
+    """Topic, queue id and next queue offset of queues without records in the log: their offsets must not restart."""
     start_offset: int
     end_offset: int
 
@@ -68,7 +68,7 @@ class BackupSource(Protocol):
 
 
 class FolderSource:
-    """Folder of a store, whose broker may run but is not contacted: a read shows whether a segment was deleted."""
+    """Directory of a store, whose broker may run but is not contacted: a read shows whether a segment was deleted."""
 
     def __init__(self, path: str, files: Files | None = None) -> None:
         self._path = path.rstrip("/")
@@ -137,7 +137,7 @@ class FolderSource:
         )
 
     def _end_if_ended(self, topic: str, queue_id: int, log_start: int) -> int | None:
-        """Return the next number of a queue whose last record is below the log's start; None for all others."""
+        """Return the next queue offset of a queue whose last record is below the log's start; None for all others."""
         found = self._reader.queue_files(topic, queue_id)
         if not found:
             return None

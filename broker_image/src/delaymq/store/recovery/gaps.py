@@ -29,7 +29,7 @@ class Gap:
     before: float
 
     def has(self, number: int, at: int) -> bool:
-        """Return whether the record at `at` with this number would fill the gap or a part of it."""
+        """Return whether the record at `at` with this queue offset would fill the gap or a part of it."""
         return self.low <= number < self.high and self.after < at < self.before
 
 
@@ -43,7 +43,7 @@ class Stray:
 
 
 class Gaps:
-    """Gaps of one survey. `end_of`: number and physical offset of the last record of a queue, if any."""
+    """Gaps of one survey. `end_of`: queue offset and physical offset of the last record of a queue, if any."""
 
     def __init__(self, end_of: Callable[[Key], tuple[int, int] | None]) -> None:
         self._end_of = end_of
@@ -55,13 +55,13 @@ class Gaps:
         self._by_queue.setdefault(gap.key, []).append(gap)
 
     def lacks(self, key: Key, at: int) -> bool:
-        """Return whether a queue lacks a number around a physical offset."""
+        """Return whether a queue lacks a queue offset around a physical offset."""
         gaps = self._by_queue.get(key, [])
         index = bisect_right(gaps, float(at), key=lambda gap: gap.before)
         return index < len(gaps) and gaps[index].after < at and gaps[index].low < gaps[index].high
 
     def fill(self, key: Key, strays: list[Stray]) -> list[tuple[Stray, int | None]]:
-        """Assign to each stray of a queue, in log order, the next number missing around it; None without one."""
+        """Assign to each stray of a queue, in log order, the next queue offset missing around it; None without one."""
         gaps = self._by_queue.get(key, [])
         index = 0
         filled: list[tuple[Stray, int | None]] = []
@@ -77,7 +77,7 @@ class Gaps:
         return filled
 
     def elsewhere(self, stray: Stray, named: Key | None) -> Gap | None:
-        """Return the gap of another queue that fits the stray's number and position, with the fewest damaged bits.
+        """Return the gap of another queue that fits the stray's offset and position, with the fewest damaged bits.
 
         `named`: the queue named in the record's properties; None: any.
         """
@@ -101,7 +101,7 @@ class Gaps:
         return None
 
     def take(self, gap: Gap, stray: Stray) -> None:
-        """Mark the stray's number as assigned in a gap returned by `elsewhere`."""
+        """Mark the stray's queue offset as assigned in a gap returned by `elsewhere`."""
         gaps = self._by_queue.get(gap.key, [])
         for index, each in enumerate(gaps):
             if each is gap:

@@ -1,7 +1,7 @@
-"""Assignment of queue and number to each record at a start (docs/decisions/0025-confirm-queue-offsets-in-recovery.md).
+"""Assignment of queue and offset to each record at a start (docs/decisions/0025-confirm-queue-offsets-in-recovery.md).
 
-No checksum covers queue id and queue offset. A record whose number fits neither the preceding nor the following records
-gets the number that its queue lacks at that position.
+No checksum covers queue id and queue offset. A record whose queue offset fits neither the preceding nor the following
+records gets the one that its queue lacks at that position. In this package, `number` is short for queue offset.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from delaymq.store.recovery.run_selection import Evidence, QueueRuns, RunChoice,
 
 
 class Place(NamedTuple):
-    """Decision on one record whose number is not trusted."""
+    """Decision on one record whose queue offset is not trusted."""
 
     at: int
     """Physical offset of the record."""
@@ -41,7 +41,7 @@ class Numbering:
         self._ends: dict[Key, tuple[int, int]] = {}
 
     def decide(self) -> list[Place]:
-        """Return the decisions on all records whose numbers are not trusted, in log order; empty without damage."""
+        """Return the decisions on all records whose offsets are not trusted, in log order; empty without damage."""
         survey = self._survey
         survey.call_odd([])
         queues = []
@@ -70,7 +70,7 @@ class Numbering:
         return sorted(self._places)
 
     def _parts(self, key: Key, start: Start, run: Run) -> list[Run]:
-        """Split off a stray with the number before the queue's next one; the rest of such a run is correct."""
+        """Split off a stray with the offset before the queue's next one; the rest of such a run is correct."""
         if not start.exact or start.number != run.start + 1 or len(run) == 1:
             return [run]
         second_at = self._evidence.places([(key, run)])[0][1]
@@ -80,7 +80,7 @@ class Numbering:
         ]
 
     def _strays_of_sound_queues(self, queues: list[QueueRuns]) -> tuple[list[QueueRuns], list[int]]:
-        """Find queues of a single record whose number is missing there from a queue whose key differs in one bit.
+        """Find queues of a single record whose offset is missing there from a queue whose key differs in one bit.
 
         The first message of a queue looks like this if a bit of its topic is damaged. If the other queue lost its
         record to different damage, its gap is already explained. If there are several such records, any may be the
@@ -141,7 +141,7 @@ class Numbering:
         self._ends[queue.key] = (last.end, last.last_at) if last else (queue.start.number or 0, -1)
 
     def _part_overlaps(self, queue: QueueRuns) -> None:
-        """Separate records with the same number: one is from another queue; without evidence, the later one."""
+        """Separate records with the same offset: one is from another queue; without evidence, the later one."""
         for index in range(1, len(queue.kept)):
             before, run = queue.kept[index - 1], queue.kept[index]
             if before.end <= run.start or index in queue.resets:
@@ -154,7 +154,7 @@ class Numbering:
                 run.start += 1
 
     def _contest(self, queue: QueueRuns) -> None:
-        """Replace a stray at the start or end of a run by a dismissed record of this queue with the same number."""
+        """Replace a stray at the start or end of a run by a dismissed record of this queue with the same offset."""
         for run in queue.dismissed:
             if len(run) > 1 or self._gaps.lacks(queue.key, run.first_at):
                 continue
@@ -172,7 +172,7 @@ class Numbering:
                 _swap(run, behind, behind.first_at)
 
     def _is_from_elsewhere(self, key: Key, number: int, one_at: int, other_at: int) -> bool:
-        """Return whether, of two records that claim a number, the first one is from another queue."""
+        """Return whether, of two records that claim an offset, the first one is from another queue."""
         one = self._evidence.confirms(key, number, one_at)
         other = self._evidence.confirms(key, number, other_at)
         if one is not other:
@@ -198,7 +198,7 @@ class Numbering:
             queue.strays.sort(key=lambda stray: stray.at)
 
     def _fill_own_gaps(self, queue: QueueRuns) -> list[Stray]:
-        """Assign numbers missing at the strays' positions; return the strays without such a number."""
+        """Assign offsets missing at the strays' positions; return the strays without such an offset."""
         begin = queue.kept[max(queue.resets)].first_at if queue.resets else -1
         for stray in queue.strays:
             if stray.at < begin:
@@ -211,7 +211,7 @@ class Numbering:
                 left.append(stray)
         if queue.start.number is not None or not queue.kept or queue.resets:
             return left
-        # Older log is deleted: the first strays get the numbers directly before the first trusted record.
+        # Older log is deleted: the first strays get the offsets directly before the first trusted record.
         before = [stray for stray in left if stray.at < queue.kept[0].first_at]
         for below, stray in enumerate(reversed(before), 1):
             if (number := queue.kept[0].start - below) >= 0:
@@ -231,7 +231,7 @@ class Numbering:
         return True
 
     def _append(self, stray: Stray) -> None:
-        """Assign the next number of the queue if no trusted record follows; otherwise the record gets no entry."""
+        """Assign the next offset of the queue if no trusted record follows; otherwise the record gets no entry."""
         number, last_at = self._end_of(stray.key) or (self._start_of(stray.key).number or 0, -1)
         if last_at < stray.at:
             self._place(stray, stray.key, number)
@@ -240,12 +240,12 @@ class Numbering:
             self._places.append(Place(stray.at, stray.key, stray.number, None, -1))
 
     def _place(self, stray: Stray, key: Key, number: int) -> None:
-        # A record that is distrusted only because others are damaged keeps its number.
+        # A record that is distrusted only because others are damaged keeps its offset.
         if (key, number) != (stray.key, stray.number):
             self._places.append(Place(stray.at, stray.key, stray.number, key, number))
 
     def _end_of(self, key: Key) -> tuple[int, int] | None:
-        """Return number of the queue's next record and physical offset of its last one, from trusted records."""
+        """Return queue offset of the queue's next record and physical offset of its last one, from trusted records."""
         if key in self._ends:
             return self._ends[key]
         run = self._survey.last_run(key)

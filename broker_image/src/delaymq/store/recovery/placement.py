@@ -33,7 +33,7 @@ class Placing:
         self._queues = queues
 
     def confirms(self, key: Key, number: int, at: int) -> bool | None:
-        """Return whether queue file or properties confirm this number of the record at `at`; None if unknown."""
+        """Return whether queue file or properties confirm this queue offset of the record at `at`; None if unknown."""
         topic = key[0].decode("utf-8", "surrogateescape")
         queue = self._queues.table.get((topic, key[1]))
         entry = self._queues.entry(queue, number) if queue is not None else None
@@ -88,15 +88,15 @@ class Placing:
         return found
 
     def put_in_place(self, place: Place) -> Correction:
-        """Write a record's assigned queue and number to the log, for consumers and later starts."""
+        """Write a record's assigned queue and queue offset to the log, for consumers and later starts."""
         segment = self._log.segment_of(place.at)
         record = self._record_at(place.at)
         assert segment is not None
         assert record is not None
         file = f"commitlog/{segment_name(segment.base)}"
-        said = f"number {place.said_number} of {_shown(place.said)}"
+        said = f"queue offset {place.said_number} of {_shown(place.said)}"
         if place.key is None:
-            detail = f"the record states that it is {said}, but another record is: it gets no queue entry"
+            detail = f"the record states {said}, but another record has it: it gets no queue entry"
             return Correction("queue-number", file, place.at, detail)
         self._aside.keep_log(segment.descriptor, segment.base, place.at, place.at + record.size)
         position = place.at - segment.base
@@ -108,8 +108,8 @@ class Placing:
             self._write(segment, position + topic_at, topic)
         self._files.fdatasync(segment.descriptor)
         detail = (
-            f"the record states that it is {said}, which fits neither the preceding nor the following records: it "
-            f"became number {place.number} of {_shown(place.key)}, and its original place is saved in delaymq/aside"
+            f"the record states {said}, which fits neither the preceding nor the following records: it became "
+            f"queue offset {place.number} of {_shown(place.key)}, and its original place is saved in delaymq/aside"
         )
         return Correction("queue-number", file, place.at, detail)
 

@@ -123,7 +123,7 @@ class FoundQueues:
         return kept
 
     def clear(self, kept: dict[Key, int]) -> None:
-        """Remove all entries except those measured, so that numbering continues and does not restart."""
+        """Remove all entries except those measured, so that the queue offsets continue and do not restart at 0."""
         rebuilt = 0
         for queue in self.queues.table.values():
             rebuilt += self.queues.cut(queue, kept[queue.topic.encode(), queue.queue_id])

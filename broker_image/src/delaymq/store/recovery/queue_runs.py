@@ -1,6 +1,6 @@
-"""Queue numbers of the log's records, collected in one walk before the replay.
+"""Queue offsets of the log's records, collected in one walk before the replay.
 
-Numbers of a queue are consecutive, so an undamaged queue is one run of any length. Only runs are stored.
+The offsets of a queue are consecutive, so an undamaged queue is one run of any length. Only runs are stored.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True)
 class Run:
-    """Records of one queue with consecutive numbers, in log order."""
+    """Records of one queue with consecutive offsets, in log order."""
 
     start: int
     end: int
-    """Number after the last record's."""
+    """Queue offset after the last record's."""
     first_at: int
     last_at: int
     """Physical offsets of the first and the last record."""
@@ -54,7 +54,7 @@ class Survey:
             if transaction == TRANSACTION_ROLLBACK:
                 self.lost(at, size)
             elif number:
-                self._odd.append(at)  # such a number is due to damage: the record's queue lacks it
+                self._odd.append(at)  # such an offset is due to damage: the record's queue lacks it
             return
         key = topic, queue_id
         run = self._last.get(key)
@@ -102,5 +102,5 @@ class Survey:
         return [*self._earlier.get(key, ()), self._last[key]]
 
     def is_broken(self, key: Key) -> bool:
-        """Whether the numbers of a queue are not consecutive."""
+        """Whether the offsets of a queue are not consecutive."""
         return key in self._earlier

@@ -191,7 +191,7 @@ class Recovery:
             self._correct("index-rebuilt", "index", 0, "a file has another size: rebuilt from the log")
 
     def _start_of(self, key: Key, kept: dict[Key, int] | None) -> Start:
-        """Return the start of a queue's numbers in the survey."""
+        """Return the start of a queue's offsets in the survey."""
         if self.report.snapshot_used:
             queue = self.queues.table.get((key[0].decode("utf-8", "surrogateescape"), key[1]))
             return Start(queue.max_number if queue is not None else 0)

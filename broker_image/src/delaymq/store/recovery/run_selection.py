@@ -11,7 +11,7 @@ from delaymq.store.recovery.gaps import Stray
 from delaymq.store.recovery.queue_runs import Key, Run, Survey
 
 _CONFIRMED: Final = 3
-"""Number of consecutive records that confirm a number larger than the preceding log allows."""
+"""Number of consecutive records that confirm a queue offset larger than the preceding log allows."""
 _RESET_COST: Final = 3
 """Number of records that may be renumbered rather than assuming that a topic was recreated."""
 _MAX_PASSED_OVER: Final = 256
@@ -19,10 +19,10 @@ _MAX_PASSED_OVER: Final = 256
 
 
 class Evidence(Protocol):
-    """Evidence, other than the numbers of records, of the queue that a record belongs to."""
+    """Evidence, other than the queue offsets of records, of the queue that a record belongs to."""
 
     def confirms(self, key: Key, number: int, at: int) -> bool | None:
-        """Return whether the record at `at` has this number; None if unknown."""
+        """Return whether the record at `at` has this queue offset; None if unknown."""
 
     def queue_of(self, at: int) -> Key | None:
         """Return the queue named in the properties of the record at `at`; None if there is none."""
@@ -32,21 +32,21 @@ class Evidence(Protocol):
 
 
 class Start(NamedTuple):
-    """Start of a queue's numbers in a walk."""
+    """Start of a queue's offsets in a walk."""
 
     number: int | None
-    """Next known number; None: any, because older log is deleted."""
+    """Next known queue offset; None: any, because older log is deleted."""
     exact: bool = True
-    """False: the known number may be wrong."""
+    """False: the known offset may be wrong."""
 
 
 class _Worth(NamedTuple):
     """Score of a selection of runs; the highest wins."""
 
     records: int
-    """Number of records that keep their number."""
+    """Number of records that keep their queue offset."""
     missing: int
-    """Negative count of missing numbers that neither lost bytes nor dismissed records explain."""
+    """Negative count of missing queue offsets that neither lost bytes nor dismissed records explain."""
     confirmed: int
     """Number of lone records with other evidence."""
 
@@ -60,7 +60,7 @@ _REFUSED: Final = _Worth(-1, 0, 0)
 
 @dataclass(slots=True)
 class QueueRuns:
-    """A queue whose numbers are not consecutive."""
+    """A queue whose offsets are not consecutive."""
 
     key: Key
     start: Start
@@ -127,7 +127,7 @@ class RunChoice:
                 worth, earlier = chosen[0].plus(*own), runs[before]
                 overlap = earlier.end - run.start
                 if overlap == 1 and len(run) > 1 and len(earlier) > 1:
-                    # Both claim one number: one record is from another queue.
+                    # Both claim one offset: one record is from another queue.
                     options.append((worth.plus(-1), before, False))
                 elif overlap <= 0 and self.may_jump(queue.key, earlier.end, earlier.last_at, run):
                     missing = self._missing(earlier.end, earlier.last_at, run, index - before - 1)
@@ -148,7 +148,7 @@ class RunChoice:
         queue.dismissed = [run for run in runs if id(run) not in chosen_runs]
 
     def _missing(self, number: int, after: int, run: Run, passed_over: int) -> int:
-        """Return the number of missing numbers between `number` and `run` that nothing in between explains."""
+        """Return the number of missing queue offsets between `number` and `run` that nothing in between explains."""
         lacking = run.start - number
         return max(lacking - self._survey.may_be_lost(after, run.first_at) - passed_over, 0) if lacking > 0 else 0
 

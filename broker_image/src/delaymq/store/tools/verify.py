@@ -301,7 +301,7 @@ class _Check:
 
 
 def _expected_tags_code(record: Record) -> int | None:
-    """Return the expected tags code; None if only the level table at the store time would show the due time."""
+    """Return the expected tags code; None if only the delay level table at the store time would show the due time."""
     properties = record.properties
     if record.topic == SCHEDULE_TOPIC and DELAY in properties:
         due = properties.get(DUE)

@@ -209,7 +209,7 @@ def _list_messages(api: HttpApi, answer: dict[str, Any], asked: int, as_json: bo
             for each in answer["messages"]
         ]
         if rows:
-            console().print(table(("due", "topic", "message id", "keys", "level", "bytes"), rows, left=4))
+            console().print(table(("due", "topic", "unique id", "keys", "level", "bytes"), rows, left=4))
         else:
             console().print("no pending messages")
         for note in notes:

@@ -13,7 +13,7 @@ ON_TIME_MS = 1_000
 
 @dataclass(slots=True)
 class Sent:
-    """A message confirmed by the broker."""
+    """A message that the broker acknowledged."""
 
     label: str
     delay_ms: int

@@ -26,7 +26,8 @@ BackupFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The backup's 
 
 def backup(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="Folder of a store, or HTTP address of a running broker (http://…).")
+        str,
+        typer.Argument(metavar="SOURCE", help="Directory of a store, or HTTP address of a running broker (http://…)."),
     ],
     folder: BackupFolder,
     limit: Annotated[
@@ -64,7 +65,7 @@ def open_source(source: str, folder: str, token_file: str | None) -> BackupSourc
         return RemoteSource(asked.http, asked.token, folder)
     if not os.path.isdir(source):
         raise CommandError(
-            f"{source} is not a folder: specify a store's folder, or the address of a running broker such as"
+            f"{source} is not a directory: specify a store's directory, or the address of a running broker such as"
             " http://127.0.0.1:8080",
             2,
         )

@@ -26,7 +26,7 @@ from delaymq.store.reader import StoreReader
 
 
 def export(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a store or a backup.")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Directory of a store or a backup.")],
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic.")] = None,
     since: Annotated[
         str | None,

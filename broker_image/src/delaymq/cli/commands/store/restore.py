@@ -28,7 +28,7 @@ CLONING = ".clone"
 """Folder in the new store for the intermediate copy when a store is cloned without a backup."""
 POLICY_FILE = "delaymq/delivery.json"
 
-Target = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the new store; must be missing or empty.")]
+Target = Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the new store; must be missing or empty.")]
 
 
 def restore(
@@ -60,7 +60,7 @@ def restore(
 
 def clone(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A backup, a store's folder, or a broker's address (http://…).")
+        str, typer.Argument(metavar="SOURCE", help="A backup, a store's directory, or a broker's address (http://…).")
     ],
     store: Target,
     overdue: Annotated[

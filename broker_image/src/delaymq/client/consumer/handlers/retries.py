@@ -37,9 +37,9 @@ class Retries:
 
     async def send_back(self, message: ReceivedMessage, *, to_dead_letters: bool = False, delay_level: int = 0) -> bool:
         """Send a message back and return whether the broker accepted it; after the last retry, it goes to the
-        dead-letter queue.
+        dead-letter topic.
 
-        `delay_level`: level of this retry, chosen by the handler; -1: the dead-letter queue, 0: the group's default.
+        `delay_level`: level of this retry, chosen by the handler; -1: the dead-letter topic, 0: the group's default.
         """
         max_times = 0 if to_dead_letters or delay_level < 0 else self._max_reconsume_times
         level = max(delay_level, 0) or self._delay_level

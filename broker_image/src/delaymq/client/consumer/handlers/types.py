@@ -24,7 +24,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Redeliver the remaining messages after the delay of a delay level; -1: move them to the dead-letter queue
+    """Redeliver the remaining messages after the delay of a delay level; -1: move them to the dead-letter topic
     immediately.
 
     For ordered and broadcasting consumers it counts as Outcome.RETRY.
@@ -35,7 +35,7 @@ class Retry:
     def __post_init__(self) -> None:
         if self.delay_level == 0 or self.delay_level < -1:
             raise ValueError(
-                f"the delay level of a retry must be 1 or more, or -1 for the dead-letter queue, not {self.delay_level}"
+                f"the delay level of a retry must be 1 or more, or -1 for the dead-letter topic, not {self.delay_level}"
             )
 
 

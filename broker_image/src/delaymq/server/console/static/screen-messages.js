@@ -23,7 +23,7 @@ export function messagesScreen(view, { parameters }) {
   const form = searchForm(view, wanted);
   const show = (...nodes) => view.render(head, form, ...nodes);
   if (!wanted.topic && !wanted.q) {
-    show(empty("Enter a topic to see its newest messages, a topic and a key, or a message id. Each send returns both ids of the message:", "delaymq send Orders hello --key order-42"));
+    show(empty("Enter a topic to see its newest messages, a topic and a key, or an offset message id. Each send returns both ids of the message:", "delaymq send Orders hello --key order-42"));
     return;
   }
   show(loading());
@@ -103,7 +103,7 @@ function found({ messages, truncated, pending }, wanted) {
   const waiting = pending && !wanted.q ? waitingNote(pending, wanted.topic) : null;
   if (!messages.length) {
     const none = wanted.q
-      ? `No message of ${wanted.topic} has the key or id “${wanted.q}”${wanted.from !== null || wanted.to !== null ? " in this time range" : ""}. It may have been deleted with its log file.`
+      ? `No message of ${wanted.topic} has the key or id “${wanted.q}”${wanted.from !== null || wanted.to !== null ? " in this time range" : ""}. It may have been deleted with its segment.`
       : `No message of ${wanted.topic} was stored in this time range.`;
     return [empty(none), waiting];
   }

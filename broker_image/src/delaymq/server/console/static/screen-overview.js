@@ -72,7 +72,7 @@ function attention({ totals, cluster, groups }) {
     found.push(["bad", ["Delayed messages are overdue: deliveries have stopped. See ", link("#/delays", "Delays"), " or the log for the reason."]]);
   }
   const used = totals.disk.usedRatio;
-  if (used >= DISK_WARN) found.push([used >= DISK_BAD ? "bad" : "warn", `The disk is ${percent(used)} full: above 85 %, log files are deleted before their retention time; above 90 %, sends are rejected.`]);
+  if (used >= DISK_WARN) found.push([used >= DISK_BAD ? "bad" : "warn", `The disk is ${percent(used)} full: above 85 %, segments are deleted before their retention time; above 90 %, sends are rejected.`]);
   if (totals.eventLoopLagMs > LOOP_LAG_MS) found.push(["warn", `The event loop lags by ${duration(totals.eventLoopLagMs)}: the CPU is the bottleneck.`]);
   const alone = (groups?.groups ?? []).filter((each) => each.lag > 0 && each.members === 0);
   if (alone.length) found.push(["warn", [`${counted(alone.length, "group")} with unconsumed messages ${alone.length === 1 ? "has" : "have"} no member connected. `, link("#/groups", "Show groups")]]);

@@ -68,7 +68,7 @@ final class PullConsumers {
         return null;
     }
 
-    /** Pull the message at an offset and send it back with a delay level (negative: to the dead-letter queue). */
+    /** Pull the message at an offset and send it back with a delay level (negative: to the dead-letter topic). */
     Object sendBack(JSONObject request) throws Exception {
         DefaultMQPullConsumer consumer = clients.get(request, DefaultMQPullConsumer.class);
         MessageQueue queue = Messages.queue(request);

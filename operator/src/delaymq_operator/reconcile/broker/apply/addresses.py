@@ -1,4 +1,4 @@
-"""Services of groups, and the addresses that brokers advertise, which must not change, since message IDs contain
+"""Services of groups, and the addresses that brokers advertise, which must not change, since offset message ids contain
 them.
 """
 
@@ -91,7 +91,7 @@ def report_port_taken(p: BrokerPass, what: str, field: str, error: KubeError) ->
 
 
 def ingress_ip(service: Manifest | None) -> str | None:
-    """Return the IP address of a load balancer; a host name cannot be used, since message IDs contain an IP address."""
+    """Return the IP address of a load balancer; offset message ids cannot contain a host name."""
     ingress = (((service or {}).get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
     return next((each["ip"] for each in ingress if each.get("ip")), None)
 
