@@ -42,7 +42,8 @@ OWN_LABELS = (
 )
 ADDRESS = "an address is host:port: use a value like namesrv.messaging:9876"
 ONE_PEER_KIND = (
-    "an entry has either ipBlock, or podSelector, namespaceSelector or both: use two entries for pods and addresses"
+    "an entry must have either ipBlock, or at least one of podSelector and namespaceSelector: use separate entries for "
+    "pods and for addresses"
 )
 RANGE = "a range is an address and a prefix length: use a value like 198.51.100.0/24"
 TLS_KEYS = (

@@ -87,7 +87,7 @@ OWNED_KEYS: Final = {
     "aclEnable": "use spec.accessControl, which names a Secret with the rules and an account for the operator",
     "aclConfigPath": "use spec.accessControl, which names a Secret with the rules",
     "namesrvAccountFile": "use spec.accessControl: the account is in the Secret <broker>-registration",
-    "brokerPermission": "it redirects writes before a restart",
+    "brokerPermission": "the operator changes it to redirect writes before a restart",
 }
 """broker.conf keys that the operator sets itself, and what a user writes instead."""
 
