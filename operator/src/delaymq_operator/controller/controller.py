@@ -116,7 +116,7 @@ class Controller:
         if workers:
             _, late = await asyncio.wait(workers, timeout=grace_s)
             for task in late:
-                _logger.info("%s did not finish in time and is cancelled", task.get_name())
+                _logger.info("%s did not finish in time and is being cancelled", task.get_name())
                 task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 

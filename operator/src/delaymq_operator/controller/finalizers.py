@@ -54,7 +54,7 @@ class StrandedFinalizers:
             async with self._controller.alone(key):
                 waiting = await release(key)
             if waiting is not None:
-                _logger.info("finalizer of %s not removed yet: %s", key, waiting.message)
+                _logger.info("finalizer of %s has not been removed yet: %s", key, waiting.message)
                 return
             body = await self._kube.get(*key)
             if body is None or not _is_held(body):

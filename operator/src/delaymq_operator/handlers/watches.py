@@ -69,7 +69,9 @@ def _releaser(kind: str, controller: Controller, release: Release) -> Callable[.
             raise kopf.TemporaryError(str(error), delay=backoff_s) from None
         if waiting is not None:
             delay_s = min(MAX_WAIT_S, max(waiting.requeue_after_s, FIRST_BACKOFF_S))
-            _logger.info("finalizer of %s not removed yet: %s; retrying in %.0f s", key, waiting.message, delay_s)
+            _logger.info(
+                "finalizer of %s has not been removed yet: %s; retrying in %.0f s", key, waiting.message, delay_s
+            )
             raise kopf.TemporaryError(waiting.message, delay=delay_s)
 
     return release_resource
