@@ -113,7 +113,7 @@ def test_file_is_in_the_users_configuration_folder() -> None:
 def test_contexts_are_set_used_shown_and_deleted(environment: dict[str, str]) -> None:
     assert "no contexts in" in called("context", "list", environment=environment).out
     first = called("context", "set", "dev", "--namesrv", "10.0.0.5:9876", environment=environment)
-    assert (first.code, "the current one" in first.out) == (0, True)
+    assert (first.code, "and is the current context" in first.out) == (0, True)
     called("context", "set", "prod", "--namesrv", "10.9.9.9:9876;10.9.9.8:9876", environment=environment)
     called("context", "set", "prod", "--http", "http://10.9.9.9:8080", "--token-file", "/t", environment=environment)
     rows = [json.loads(line) for line in called("context", "list", "--json", environment=environment).lines]

@@ -231,11 +231,10 @@ def test_conflicting_options_are_reported(words: tuple[str, ...], told: str, api
 
 def test_paused_deliveries_are_reported(api: FakeApi) -> None:
     api.answers["/api/v1/delay"] = (200, {**DELAY, "held": {"mode": "paused", "overdue": 4}})
-    assert (
-        "deliveries are paused, 4 overdue: resume them with `delaymq delay resume`" in ask(api, "delay", "status").out
-    )
+    told = "deliveries are paused (4 overdue): resume deliveries with `delaymq delay resume`"
+    assert told in ask(api, "delay", "status").out
     api.answers["/api/v1/delay"] = (200, {**DELAY, "held": {"mode": "spread", "left": 4}})
-    assert "4 overdue messages are being spread over time" in ask(api, "delay", "status").out
+    assert "; spreading 4 overdue messages over time" in ask(api, "delay", "status").out
 
 
 def test_unreadable_offsets_are_discarded_only_on_request(api: FakeApi) -> None:

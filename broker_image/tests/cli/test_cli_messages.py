@@ -107,14 +107,14 @@ def test_rate_limit_is_obeyed(ask: Ask) -> None:
         (("receive", "T", "--tail", "1", "--group", "g"), 2, "omit --group"),
         (("receive", "T", "--tail", "1", "--count", "1"), 2, "require --follow"),
         (("receive", "T", "--queue", "1"), 2, "require --tail"),
-        (("receive", "T", "--sql", "a > 1", "--tags", "A", "--tail", "1"), 2, "exclude each other"),
+        (("receive", "T", "--sql", "a > 1", "--tags", "A", "--tail", "1"), 2, "mutually exclusive"),
         (("message", "find", "T"), 2, "give a search criterion"),
         (("message", "find", "T", "--key", "a", "--id", "b"), 2, "not both"),
         (("message", "find", "T", "--key", "a", "--queue", "1"), 2, "requires --from"),
         (("message", "find", "T", "--from", "now", "--to", "1h ago"), 2, "swap them"),
         (("message", "find", "T", "--from", "whenever"), 2, "is not a time"),
         (("message", "get", "nonsense"), 2, "a unique id requires --topic"),
-        (("message", "get", "0A0102030000" + "0" * 20), 1, "with which no broker is registered"),
+        (("message", "get", "0A0102030000" + "0" * 20), 1, "but no registered broker has that address"),
         (("message", "life", "0" * 32), 1, "a unique id requires --topic"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
@@ -235,6 +235,8 @@ def test_messages_are_found_by_key_id_and_time_even_while_pending(ask: Ask) -> N
     assert len(ask.json(*between, "--queue", str(first["queueId"]))) == 1
     none = ask("message", "find", "Found", "--from", "0", "--to", "1")
     assert (none.code, none.out, "no message found in topic Found" in none.err) == (1, "", True)
+    assert "no message found in topic Found with key k9" in ask("message", "find", "Found", "--key", "k9").err
+    assert "no message found in topic Found with unique id 0A" in ask("message", "find", "Found", "--id", "0A").err
     assert ask("message", "find", "Found", "--key", "other").code == 1
     [got] = ask.json("message", "get", str(first["offsetMessageId"]))
     assert (got["body"], got["messageId"]) == ("a", first["messageId"])

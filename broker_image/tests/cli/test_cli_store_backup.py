@@ -117,7 +117,7 @@ def test_restore_treats_overdue_messages_as_chosen(
 def test_drop_needs_confirmation_and_else_the_store_stays_paused(backup: Path, tmp_path: Path) -> None:
     done = called("store", "restore", str(backup), str(tmp_path / "again"), "--overdue", "drop")
     assert done.code == 2
-    assert f"{OVERDUE} delayed messages are overdue. Drop them permanently?" in done.err
+    assert f"Permanently drop {OVERDUE} overdue delayed messages?" in done.err
     assert "paused" in done.err
     assert delivered(tmp_path / "again") == ([], {1: OVERDUE, 2: PENDING})
 

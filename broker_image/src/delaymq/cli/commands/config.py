@@ -48,7 +48,9 @@ def print_settings(context: typer.Context) -> None:
         raise CommandError(f"{command[:64]!r} is not a server: use one of {', '.join(SERVERS)}", EXIT_USAGE)
     made = parser(command)
     made.prog = f"delaymq config print {command}"
-    made.description = "Show the settings that this server would use. Pass the same arguments as to the server."
+    made.description = (
+        "Show the settings that this server would use. Pass the same arguments as you would to the server."
+    )
     _printing(made)
     made.add_argument("--http", metavar="URL", help="show the settings of the running broker at this address instead")
     options = made.parse_args(words)

@@ -137,8 +137,8 @@ def set_context(
     after = replace(before, **{option: value for option, value in given.items() if value is not None})
     changed = with_context(contexts, name, after)
     save(path_of_file(), changed)
-    current = ", the current one" if changed.current == name else ""
-    console().print(f"{name} is set in {path_of_file()}{current}")
+    current = " and is the current context" if changed.current == name else ""
+    console().print(f"context {name} was saved in {path_of_file()}{current}")
 
 
 def delete(name: Name, yes: Yes = False) -> None:

@@ -108,7 +108,8 @@ def find(
             columns = ("stored", "unique id", "queue", "offset", "tags", "keys", "state", "body")
             console().print(table(columns, found_rows(found, SHOWN_BODY), left=8, elastic=7))
         if not found:
-            what = f"no message found in topic {topic}{f' with {word}' if word else ''}"
+            criterion = f" with {'unique id' if key is None else 'key'} {word}" if word else ""
+            what = f"no message found in topic {topic}{criterion}"
             more = "; ".join([*waiting, str(unreachable)] if unreachable else waiting)
             raise CommandError(f"{what}: {more}" if more else what, unreachable.exit_code)
         for line in [] if as_json else waiting:

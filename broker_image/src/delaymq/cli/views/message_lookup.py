@@ -45,7 +45,7 @@ async def find_by_offset_id(client: Client, message_id: str) -> ReceivedMessage:
     # A unique id has the same form but contains an arbitrary address.
     if address not in known:
         raise CommandError(
-            f"{message_id} contains the address {address}, with which no broker is registered (registered:"
+            f"{message_id} contains the address {address}, but no registered broker has that address (registered:"
             f" {', '.join(sorted(known)) or 'none'}): if it is a unique id, specify its topic with --topic"
         )
     try:

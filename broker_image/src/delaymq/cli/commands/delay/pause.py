@@ -38,7 +38,7 @@ def resume(
     if choice.what == "drop":
         told = api.get("delay")
         count = (told.get("held") or {}).get("overdue", 0)
-        confirm(f"{count} delayed messages are overdue. Drop them permanently?", yes)
+        confirm(f"Permanently drop {counted(count, 'overdue delayed message')}?", yes)
         body["upToMs"] = told["asOfMs"]
     answer = api.post("delay/resume", body)
     if as_json:

@@ -12,7 +12,7 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, TokenFile
 from delaymq.cli.target.contexts import target
 from delaymq.cli.target.http_api import HttpApi
-from delaymq.cli.terminal.output import console, duration, explain_bad_answers, print_json
+from delaymq.cli.terminal.output import console, counted, duration, explain_bad_answers, print_json
 from delaymq.cli.terminal.tables import table
 from delaymq.cli.terminal.times import format_clock
 from delaymq.message.errors import LevelTableError
@@ -98,9 +98,9 @@ def _held(held: dict[str, Any] | None) -> str:
     if not held:
         return ""
     if held["mode"] == "paused":
-        return f"; deliveries are paused, {held['overdue']} overdue: resume them with `delaymq delay resume`"
+        return f"; deliveries are paused ({held['overdue']} overdue): resume deliveries with `delaymq delay resume`"
     if held["mode"] == "spread" and held["left"]:
-        return f"; {held['left']} overdue messages are being spread over time"
+        return f"; spreading {counted(held['left'], 'overdue message')} over time"
     return ""
 
 

@@ -28,7 +28,10 @@ def reset(
     ] = None,
     queue: Annotated[int | None, typer.Option(min=0, help="The queue for --offset.")] = None,
     broker: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The queue's broker, if several have the queue.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The broker of the queue; required if several brokers have a queue with this number."
+        ),
     ] = None,
     yes: Yes = False,
     namesrv: NameServers = None,

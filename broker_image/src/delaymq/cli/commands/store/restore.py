@@ -14,7 +14,7 @@ from delaymq.cli.commands.store.common import explain_errors, progress
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, Yes, confirm
 from delaymq.cli.overdue_policy import OverduePolicy, parse_overdue
-from delaymq.cli.terminal.output import console, print_json
+from delaymq.cli.terminal.output import console, counted, print_json
 from delaymq.clock import now_ms
 from delaymq.store.backup.backup import Backup, Progress
 from delaymq.store.backup.manifest import is_backup
@@ -117,7 +117,7 @@ def _finish(work: Restore, store: Path, choice: OverduePolicy, yes: bool) -> Reo
     work.finish()
 
     def may_drop(count: int) -> None:
-        confirm(f"{count} delayed messages are overdue. Drop them permanently?", yes)
+        confirm(f"Permanently drop {counted(count, 'overdue delayed message')}?", yes)
 
     try:
         return reopen(store, work.manifest, work.options(), choice, may_drop)
