@@ -297,8 +297,8 @@ class MessageStore:
         if self._log.failure is not None:
             raise self._log.failure
         raise StoreFullError(
-            f"the disk is {self._retention.disk.used_ratio:.0%} full; the store rejects messages above "
-            f"{self.options.disk_write_refused_ratio:.0%}: free space or enlarge the volume"
+            f"the disk is {self._retention.disk.used_ratio:.0%} full; the store rejects messages while usage is "
+            f"above {self.options.disk_write_refused_ratio:.0%}: free space or enlarge the volume"
         )
 
     # -- queues ---------------------------------------------------------------------------------------------------

@@ -278,7 +278,8 @@ class HandOver:
         elif fate is Fate.DEAD:
             counters.dead += 1
             self._throttled.warning(
-                "a delayed message (physical offset %d) has no valid real topic and is now in %s",
+                "a delayed message (physical offset %d) names no valid topic for its delivery and was moved to topic"
+                " %s",
                 record.physical_offset,
                 copy.topic,
                 **about_message(decode_properties(record.raw_properties)),

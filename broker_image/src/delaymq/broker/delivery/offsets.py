@@ -106,7 +106,7 @@ class OffsetsFile:
             if self._store.flushed_offset == flushed_before:
                 break
         if self._store.flushed_offset < end:
-            raise OSError(f"{FILE_NAME} is not written: the log could not be flushed to {end}")
+            raise OSError(f"{FILE_NAME} was not written: the log could not be flushed up to offset {end}")
         self._captured = None
         self._store.config_files.save(FILE_NAME, data, max_bytes=MAX_FILE_BYTES)
         self._saved = data

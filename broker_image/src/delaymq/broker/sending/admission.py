@@ -150,7 +150,7 @@ def admit_batched(shared: dict[str, str], shared_characters: int, raw: bytes) ->
             REFUSED[name](properties[name])
         if level_of(properties) > 0:
             raise message_illegal(
-                "a batch cannot be delayed: send its messages individually, or without property DELAY"
+                "a batch cannot be delayed: send its messages individually, or without the property DELAY"
             )
     if len(text) + shared_characters > _SURELY_FITS_CHARACTERS:
         check_size(properties)

@@ -183,7 +183,7 @@ class FolderSource:
             try:
                 descriptor = os.open(f"{self._path}/commitlog/{segment_name(base)}", os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError as error:
-                raise SegmentGoneError(f"{segment_name(base)} was deleted meanwhile") from error
+                raise SegmentGoneError(f"{segment_name(base)} was deleted in the meantime") from error
             self._open = base, descriptor
         data = self._files.pread(self._open[1], count, position)
         if not data:
