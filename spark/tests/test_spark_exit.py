@@ -31,7 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 TARGET = "configmap/shop/run-1"
-JAVA_NEEDED = "delaymq-spark: Spark did not start: install Java 17 or 21 (java on the PATH, or JAVA_HOME)"
+JAVA_NEEDED = "delaymq-spark: Spark did not start: install Java 17 or 21, and put java on the PATH or set JAVA_HOME"
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def test_segment_deleted_during_the_read_is_reported_and_the_rest_is_read(broker
             keys += [row["keys"] for row in batch.to_pylist()]
     lost = [part for part in parts if part.segment.base == SEGMENT_BYTES]
     assert [(each.offset, each.lost_bytes, each.reason) for each in told] == [
-        (part.start, part.bytes_count, "the file was deleted meanwhile") for part in lost
+        (part.start, part.bytes_count, "the file was deleted in the meantime") for part in lost
     ]
     assert {each.file for each in told} == {f"{broker.url}/api/v1/store/segments/{SEGMENT_BYTES:020d}"}
     assert len(keys) + len(lost) * 100 < COUNT

@@ -127,7 +127,7 @@ def test_retry_after_header_is_respected(broker: FakeBroker, clock: Clock) -> No
     [
         (reset, "tried for 120 s"),
         (fail(503, "busy", "others read"), "others read; tried for 120 s"),
-        (fail(404, "segment_gone", "the segment was deleted"), "the file was deleted meanwhile"),
+        (fail(404, "segment_gone", "the segment was deleted"), "the file was deleted in the meantime"),
         (fail(404, "no_such_segment", "no such"), "the response is 404 (no such)"),
         (fail(500), "the response is 500 (Internal Server Error)"),
         (fail(302, Location="http://127.0.0.1:1/"), "the response is 302"),
@@ -175,8 +175,8 @@ def html(handler: Handler) -> None:
     ("answer", "said"),
     [
         (html, "is not JSON: give the HTTP address of a DelayMQ broker"),
-        (lambda handler: send_json(handler, ["x"]), "is not a broker's (Expected `object`, got `array`): give"),
-        (lambda handler: send_json(handler, {"formatVersion": 1}), "missing required field `asOfMs`): give"),
+        (lambda handler: send_json(handler, ["x"]), "compatible broker (Expected `object`, got `array`): check"),
+        (lambda handler: send_json(handler, {"formatVersion": 1}), "missing required field `asOfMs`): check"),
         (lambda handler: send_json(handler, {"formatVersion": 2}), "in version 2, but this program supports 1"),
         (fail(404), "either it is not a DelayMQ broker, or its version is too old to serve"),
         (fail(401, "unauthorized", "send it"), "requires a token (401): set DELAYMQ_HTTP_TOKEN to its httpToken"),

@@ -288,7 +288,7 @@ def test_file_deleted_or_truncated_after_planning_is_reported(tmp_path: Path) ->
     assert counts[0] == 0
     assert counts[1] == 10_000 // (found.parts[2].start and 3000 + 91 + 6 + 6)
     assert [(each.file, each.reason) for each in told] == [
-        (str(files[0]), "the file was deleted meanwhile"),
+        (str(files[0]), "the file was deleted in the meantime"),
         (str(files[1]), "the file was truncated while it was read"),
     ]
 

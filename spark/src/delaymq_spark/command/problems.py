@@ -7,7 +7,7 @@ import errno
 _MAX_TEXT = 500
 _KNOWN = (
     (("JAVA_GATEWAY_EXITED", "Java gateway", "JAVA_HOME is not set"),
-     "Spark did not start: install Java 17 or 21 (java on the PATH, or JAVA_HOME)"),
+     "Spark did not start: install Java 17 or 21, and put java on the PATH or set JAVA_HOME"),
     (("No space left on device", "Disk quota exceeded"),
      "the disk is full: free space in the directory of --out and in Spark's local directory (spark.local.dir, by "
      "default /tmp)"),

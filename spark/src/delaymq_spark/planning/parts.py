@@ -258,7 +258,7 @@ class Planner:
     def _unreadable(self, info: SegmentInfo, error: OSError) -> None:
         reason = f"cannot be read: {error.strerror or error}"
         if isinstance(error, FileNotFoundError):
-            reason = "the file was deleted meanwhile"
+            reason = "the file was deleted in the meantime"
         self.skipped.append(Skipped(info.path, 0, info.base, info.file_bytes, reason))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 REASONS = {
     "filler": "filler over damaged bytes",
-    "delivered": "delayed, delivered since",
+    "delivered": "delayed, since delivered",
     "withdrawn": "delayed, dropped or cancelled",
     "transaction_settled": "transaction settled",
     "mark_obsolete": "mark of a deleted message",

@@ -88,7 +88,7 @@ def windows(part: Part, tell: Callable[[Skipped], None]) -> Iterator[tuple[Windo
         finally:
             file.close()
     except FileNotFoundError:
-        tell(_rest(part, reached, "the file was deleted meanwhile"))
+        tell(_rest(part, reached, "the file was deleted in the meantime"))
     except OSError as error:
         tell(_rest(part, reached, f"cannot be read: {error.strerror or error}"))
 

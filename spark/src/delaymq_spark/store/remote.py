@@ -102,8 +102,8 @@ def record_starts(info: RemoteSegment, every_bytes: int) -> list[int]:
 def unusable(url: str, reason: str) -> StorePathError:
     """Return the error for a response that no broker sends."""
     return StorePathError(
-        f"{url}: the response is not a broker's ({reason[:200]}): give the HTTP address of a DelayMQ broker, and "
-        "upgrade the broker if it is older than this program"
+        f"{url}: the response did not come from a compatible broker ({reason[:200]}): check that this is the HTTP "
+        "address of a DelayMQ broker, or upgrade the broker if it is older than this program"
     )
 
 
