@@ -21,7 +21,16 @@ from delaymq.message.ids import offset_message_id
 from delaymq.message.marks import DUE_WIDTH
 from delaymq.message.names import topic_problem
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, format_properties, is_storable
-from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC, SYS_FLAG_AT, Record, decode_record
+from delaymq.message.record import (
+    ENCODED_MAGIC,
+    FIXED_BYTES,
+    MAGIC_AT,
+    MESSAGE_MAGIC,
+    OUTLINE,
+    SIZE_AND_MAGIC,
+    Record,
+    decode_record,
+)
 from delaymq.protocol.bodies import MessageQueue
 
 _logger = logging.getLogger(__name__)
@@ -227,10 +236,10 @@ def compressed_bytes(data: bytes) -> int:
     """
     total = at = 0
     while at + FIXED_BYTES <= len(data):
-        size = int.from_bytes(data[at : at + 4], "big", signed=True)
+        size, _, sys_flag, _ = OUTLINE.unpack_from(data, at)
         if size < FIXED_BYTES:
             break
-        if data[at + SYS_FLAG_AT + 3] & flags.COMPRESSED:
+        if sys_flag & flags.COMPRESSED:
             total += size
         at += size
     return total
@@ -244,7 +253,7 @@ def _bytes_of_damaged(data: bytes, at: int) -> int | None:
     end = at + size
     if magic != MESSAGE_MAGIC or size < FIXED_BYTES or end > len(data):
         return None
-    if end < len(data) and data[end + 4 : end + 8] != MESSAGE_MAGIC.to_bytes(4, "big"):
+    if end < len(data) and not data.startswith(ENCODED_MAGIC, end + MAGIC_AT):
         return None
     return int(size)
 

@@ -1,4 +1,7 @@
-"""Codec of commit log records (docs/formats/store.md, "Commit-log record")."""
+"""Codec of commit log records (docs/formats/store.md, "Commit-log record").
+
+Only this module contains the layout as numbers. Other modules that read or change parts of a record use its names.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,24 @@ from delaymq.message.names import MAX_TOPIC_LENGTH
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, decode_properties
 
 MESSAGE_MAGIC: Final = 0xDAA320A7
+"""Magic number of a message."""
+MESSAGE_MAGIC_V2: Final = 0xDAA320AB
+"""Magic number of a message of RocketMQ 5 whose topic may exceed 127 bytes; this module cannot decode it."""
 BLANK_MAGIC: Final = 0xCBD43194
+"""Magic number of the blank record that fills the end of a segment."""
 BLANK_BYTES: Final = 8
 """Size and magic of a blank record; a message leaves at least this much at the end of a segment."""
 FIXED_BYTES: Final = 91
 """Size of a record without body, topic and properties, with IPv4 hosts."""
 IPV4_HOST_BYTES: Final = 8
-IPV6_EXTRA_BYTES: Final = 12
+"""Size of a host with an IPv4 address: the address and the port."""
+IPV6_HOST_BYTES: Final = 20
+"""Size of a host with an IPv6 address."""
+IPV6_EXTRA_BYTES: Final = IPV6_HOST_BYTES - IPV4_HOST_BYTES
 """Additional size of an IPv6 host."""
+_WITHOUT_HOSTS_BYTES: Final = FIXED_BYTES - 2 * IPV4_HOST_BYTES
+BODY_CRC_MASK: Final = 0x7FFFFFFF
+"""Bits of zlib's crc32 of the body that a record contains."""
 
 HEAD = struct.Struct(
     ">i"  # total size
@@ -45,7 +58,7 @@ assert HEAD.size == 88
 _UP_TO_BORN = struct.Struct(">iIIiiqqiq")
 _STORE_TIMESTAMP = struct.Struct(">q")
 _AFTER_STORE = struct.Struct(">iqi")
-assert _UP_TO_BORN.size + 8 + _STORE_TIMESTAMP.size + 8 + _AFTER_STORE.size == HEAD.size
+assert _UP_TO_BORN.size + _STORE_TIMESTAMP.size + _AFTER_STORE.size + 2 * IPV4_HOST_BYTES == HEAD.size
 
 # Positions of fields in a record, in bytes; independent of the width of the hosts:
 MAGIC_AT: Final = struct.calcsize(">i")
@@ -57,13 +70,46 @@ PHYSICAL_OFFSET_AT: Final = struct.calcsize(">iIIiiq")
 SYS_FLAG_AT: Final = struct.calcsize(">iIIiiqq")
 BORN_TIMESTAMP_AT: Final = struct.calcsize(">iIIiiqqi")
 BORN_HOST_AT: Final = _UP_TO_BORN.size
-# Distances from the end of the born host to that of the store timestamp, and from the end of the store host to the
-# body:
-STORE_TIMESTAMP_BYTES: Final = _STORE_TIMESTAMP.size
-AFTER_STORE_HOST_BYTES: Final = _AFTER_STORE.size
-BODY_LENGTH_BYTES: Final = struct.calcsize(">i")
-"""The last field before the body."""
 PREPARED_OFFSET_BEHIND_STORE_HOST: Final = struct.calcsize(">i")
+"""Position relative to the end of the store host."""
+
+SIZE_BYTES: Final = struct.calcsize(">i")
+"""Size of the first field, which states the size of the record."""
+QUEUE_ID_BYTES: Final = struct.calcsize(">i")
+"""Size of the queue id at QUEUE_ID_AT."""
+QUEUE_OFFSET_BYTES: Final = struct.calcsize(">q")
+"""Size of the queue offset at QUEUE_OFFSET_AT."""
+PHYSICAL_OFFSET_BYTES: Final = struct.calcsize(">q")
+"""Size of the physical offset at PHYSICAL_OFFSET_AT."""
+SYS_FLAG_BYTES: Final = struct.calcsize(">i")
+"""Size of the sys flag at SYS_FLAG_AT."""
+STORE_TIMESTAMP_BYTES: Final = _STORE_TIMESTAMP.size
+"""Size of the store timestamp, which is between the born host and the store host."""
+AFTER_STORE_HOST_BYTES: Final = _AFTER_STORE.size
+"""Size of the fields between the store host and the body."""
+BODY_LENGTH = struct.Struct(">i")
+"""The last field before the body."""
+BODY_LENGTH_BYTES: Final = BODY_LENGTH.size
+"""Size of the body's length."""
+
+TOPIC_LENGTH_BYTES: Final = 1
+"""Size of the topic's length, an unsigned byte at the start of the tail."""
+PROPERTIES_LENGTH = struct.Struct(">h")
+"""The length of the properties, which is between the topic and the properties."""
+PROPERTIES_LENGTH_BYTES: Final = PROPERTIES_LENGTH.size
+"""Size of the properties' length."""
+TAIL_LENGTHS_BYTES: Final = TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES
+"""Size of both lengths. The tail of a record, which follows the body, consists of the topic's length, the topic, the
+properties' length and the properties.
+"""
+MAX_TAIL_BYTES: Final = TAIL_LENGTHS_BYTES + MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
+"""Maximum size of a tail."""
+assert HEAD.size + TAIL_LENGTHS_BYTES == FIXED_BYTES
+
+ENCODED_MAGIC: Final = MESSAGE_MAGIC.to_bytes(struct.calcsize(">I"), "big")
+"""Bytes of MESSAGE_MAGIC in a record; the record starts MAGIC_AT bytes before them."""
+MAGIC_OVERLAP_BYTES: Final = len(ENCODED_MAGIC) - 1
+"""Bytes that adjacent pieces of a search share, so that one of them contains every magic number completely."""
 
 # Some fields of a head, for scans of many records:
 SIZE_AND_MAGIC = struct.Struct(">iI")
@@ -72,12 +118,13 @@ PLACE = struct.Struct(f">iI{QUEUE_OFFSET_AT - SIZE_AND_MAGIC.size}xq")
 """Size, magic, queue offset."""
 UP_TO_PHYSICAL_OFFSET = struct.Struct(">iIIiiqq")
 """Size, magic, CRC, queue id, flag, queue offset, physical offset."""
-OUTLINE = struct.Struct(f">iI{SYS_FLAG_AT - SIZE_AND_MAGIC.size}xi{HEAD.size - SYS_FLAG_AT - 8}xi")
+OUTLINE = struct.Struct(
+    f">iI{SYS_FLAG_AT - SIZE_AND_MAGIC.size}xi{HEAD.size - SYS_FLAG_AT - SYS_FLAG_BYTES - BODY_LENGTH_BYTES}xi"
+)
 """Size, magic, sys flag and, if both hosts are IPv4, the length of the body."""
 assert OUTLINE.size == HEAD.size
 MAX_HEAD_BYTES: Final = HEAD.size + 2 * IPV6_EXTRA_BYTES
 """Maximum size of the fields before the body."""
-PROPERTIES_LENGTH = struct.Struct(">h")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,7 +146,7 @@ class Record:
     prepared_transaction_offset: int
     body: bytes
     body_crc: int
-    """zlib's crc32 of the body & 0x7FFFFFFF."""
+    """zlib's crc32 of the body & BODY_CRC_MASK."""
     raw_properties: bytes
     size: int
     """Size of the whole record, in bytes."""
@@ -131,7 +178,7 @@ class Record:
 
 def record_bytes(topic_bytes: int, body_bytes: int, properties_bytes: int, born_host: bytes, store_host: bytes) -> int:
     """Return the size of a record with parts of these sizes."""
-    return FIXED_BYTES - 16 + len(born_host) + len(store_host) + topic_bytes + body_bytes + properties_bytes
+    return _WITHOUT_HOSTS_BYTES + len(born_host) + len(store_host) + topic_bytes + body_bytes + properties_bytes
 
 
 def check_record_parts(topic_length: int, properties_length: int) -> None:
@@ -171,8 +218,8 @@ def encode_record(
     topic_length, body_length, properties_length = len(topic), len(body), len(properties)
     if topic_length > MAX_TOPIC_LENGTH or properties_length > MAX_PROPERTIES_BYTES:
         check_record_parts(topic_length, properties_length)
-    body_crc = crc32(body) & 0x7FFFFFFF
-    if len(born_host) == 8 and len(store_host) == 8:
+    body_crc = crc32(body) & BODY_CRC_MASK
+    if len(born_host) == IPV4_HOST_BYTES and len(store_host) == IPV4_HOST_BYTES:
         head = HEAD.pack(
             FIXED_BYTES + topic_length + body_length + properties_length,
             MESSAGE_MAGIC,
@@ -203,7 +250,14 @@ def encode_record(
             (reconsume_times, prepared_transaction_offset, body_length),
         )
     return b"".join(
-        (head, body, topic_length.to_bytes(1, "big"), topic, PROPERTIES_LENGTH.pack(properties_length), properties)
+        (
+            head,
+            body,
+            topic_length.to_bytes(TOPIC_LENGTH_BYTES, "big"),
+            topic,
+            PROPERTIES_LENGTH.pack(properties_length),
+            properties,
+        )
     )
 
 
@@ -219,9 +273,9 @@ def _wide_head(
     rest: tuple[int, int, int],
 ) -> bytes:
     sys_flag &= ~flags.HOST_MASK
-    if len(born_host) == 20:
+    if len(born_host) == IPV6_HOST_BYTES:
         sys_flag |= flags.BORN_HOST_IPV6
-    if len(store_host) == 20:
+    if len(store_host) == IPV6_HOST_BYTES:
         sys_flag |= flags.STORE_HOST_IPV6
     return b"".join(
         (
@@ -245,7 +299,7 @@ def decode_store_timestamp(head: bytes) -> int | None:
     if len(head) < FIXED_BYTES or SIZE_AND_MAGIC.unpack_from(head)[1] != MESSAGE_MAGIC:
         return None
     sys_flag = _UP_TO_BORN.unpack_from(head)[7]
-    at = BORN_HOST_AT + (20 if sys_flag & flags.BORN_HOST_IPV6 else 8)
+    at = BORN_HOST_AT + (IPV6_HOST_BYTES if sys_flag & flags.BORN_HOST_IPV6 else IPV4_HOST_BYTES)
     timestamp_ms: int = _STORE_TIMESTAMP.unpack_from(head, at)[0]
     return timestamp_ms
 
@@ -285,9 +339,9 @@ def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, ch
     at = position + HEAD.size
     if sys_flag & flags.HOST_MASK:
         at = position + _UP_TO_BORN.size
-        born_bytes = 20 if sys_flag & flags.BORN_HOST_IPV6 else 8
-        store_bytes = 20 if sys_flag & flags.STORE_HOST_IPV6 else 8
-        if size < FIXED_BYTES - 16 + born_bytes + store_bytes:
+        born_bytes = IPV6_HOST_BYTES if sys_flag & flags.BORN_HOST_IPV6 else IPV4_HOST_BYTES
+        store_bytes = IPV6_HOST_BYTES if sys_flag & flags.STORE_HOST_IPV6 else IPV4_HOST_BYTES
+        if size < _WITHOUT_HOSTS_BYTES + born_bytes + store_bytes:
             raise RecordError(f"the record states a size of {size} bytes, too few for its IPv6 addresses")
         born_host = bytes(data[at : at + born_bytes])
         at += born_bytes
@@ -299,20 +353,20 @@ def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, ch
         at += _AFTER_STORE.size
     end = position + size
     topic_at = at + body_length
-    if body_length < 0 or topic_at + 3 > end:
+    if body_length < 0 or topic_at + TAIL_LENGTHS_BYTES > end:
         raise RecordError(f"the body length {body_length} does not fit in a record of {size} bytes")
     topic_length = data[topic_at]
-    properties_at = topic_at + 1 + topic_length
-    if topic_length > MAX_TOPIC_LENGTH or properties_at + 2 > end:
+    properties_at = topic_at + TOPIC_LENGTH_BYTES + topic_length
+    if topic_length > MAX_TOPIC_LENGTH or properties_at + PROPERTIES_LENGTH_BYTES > end:
         raise RecordError(f"the topic length {topic_length} does not fit in a record of {size} bytes")
     (properties_length,) = PROPERTIES_LENGTH.unpack_from(data, properties_at)
-    if properties_length < 0 or properties_at + 2 + properties_length != end:
+    if properties_length < 0 or properties_at + PROPERTIES_LENGTH_BYTES + properties_length != end:
         raise RecordError(f"the properties length {properties_length} does not fit in a record of {size} bytes")
     body = bytes(data[at:topic_at])
-    if check_crc and crc32(body) & 0x7FFFFFFF != body_crc:
+    if check_crc and crc32(body) & BODY_CRC_MASK != body_crc:
         raise RecordError("the body's checksum does not match")
     return Record(
-        topic=str(data[topic_at + 1 : properties_at], "utf-8", "surrogateescape"),
+        topic=str(data[topic_at + TOPIC_LENGTH_BYTES : properties_at], "utf-8", "surrogateescape"),
         queue_id=queue_id,
         queue_offset=queue_offset,
         physical_offset=physical_offset,
@@ -326,6 +380,6 @@ def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, ch
         prepared_transaction_offset=prepared_offset,
         body=body,
         body_crc=body_crc,
-        raw_properties=bytes(data[properties_at + 2 : end]),
+        raw_properties=bytes(data[properties_at + PROPERTIES_LENGTH_BYTES : end]),
         size=size,
     )

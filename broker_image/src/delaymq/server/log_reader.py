@@ -13,16 +13,20 @@ from delaymq.message.record import (
     BODY_LENGTH_BYTES,
     FIXED_BYTES,
     MAX_HEAD_BYTES,
+    MAX_TAIL_BYTES,
     MESSAGE_MAGIC,
     SIZE_AND_MAGIC,
+    SIZE_BYTES,
     SYS_FLAG_AT,
+    SYS_FLAG_BYTES,
+    TAIL_LENGTHS_BYTES,
     Record,
     body_at,
     decode_record,
     decode_store_timestamp,
 )
 from delaymq.store.segments import segment_name
-from delaymq.store.untrusted_offsets import MAX_REFERENCED_BYTES, MAX_TAIL_BYTES
+from delaymq.store.untrusted_offsets import MAX_REFERENCED_BYTES
 
 if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
@@ -153,18 +157,20 @@ class _Segments:
 
 def read_cut(descriptor: int, position: int, head: bytes, size: int, shown_bytes: int) -> ReadRecord:
     """Read a large record with the beginning of its body, by decoding it with a header changed to an empty body."""
-    at = body_at(int.from_bytes(head[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big"))
+    at = body_at(int.from_bytes(head[SYS_FLAG_AT : SYS_FLAG_AT + SYS_FLAG_BYTES], "big"))
     body_bytes = int.from_bytes(head[at - BODY_LENGTH_BYTES : at], "big", signed=True)
     if not 0 <= body_bytes <= size - FIXED_BYTES:
         raise RecordError(f"body length {body_bytes} does not fit in a record of {size} bytes")
     tail_bytes = size - at - body_bytes
     if not 0 <= tail_bytes <= MAX_TAIL_BYTES:
-        raise RecordError(f"the record has {tail_bytes} bytes after its body: 3 to {MAX_TAIL_BYTES} are valid")
+        raise RecordError(
+            f"the record has {tail_bytes} bytes after its body: {TAIL_LENGTHS_BYTES} to {MAX_TAIL_BYTES} are valid"
+        )
     rest = os.pread(descriptor, tail_bytes, position + at + body_bytes)
     without_body = b"".join(
         (
-            (size - body_bytes).to_bytes(4, "big"),
-            head[4 : at - BODY_LENGTH_BYTES],
+            (size - body_bytes).to_bytes(SIZE_BYTES, "big"),
+            head[SIZE_BYTES : at - BODY_LENGTH_BYTES],
             bytes(BODY_LENGTH_BYTES),
             rest,
         )

@@ -20,10 +20,15 @@ from delaymq.message.errors import RecordError
 from delaymq.message.record import (
     BLANK_BYTES,
     BLANK_MAGIC,
+    ENCODED_MAGIC,
     FIXED_BYTES,
+    MAGIC_AT,
+    MAGIC_OVERLAP_BYTES,
     MESSAGE_MAGIC,
     PHYSICAL_OFFSET_AT,
+    PHYSICAL_OFFSET_BYTES,
     SIZE_AND_MAGIC,
+    SIZE_BYTES,
     Record,
     decode_record,
 )
@@ -31,7 +36,6 @@ from delaymq.message.record import (
 QUEUE_ENTRY: Final = struct.Struct(">qiq")
 INDEX_HEADER: Final = struct.Struct(">qqqqii")
 INDEX_ENTRY: Final = struct.Struct(">iqii")
-_MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 _PIECE_BYTES: Final = 1 << 20
 _PAGE_BYTES: Final = 4096
 _ZERO_RUN: Final = re.compile(rb"\0+")
@@ -287,23 +291,23 @@ def _next_sound(view: mmap.mmap, segment: SegmentInfo, position: int, not_before
             except OSError:
                 return None
             piece = os.pread(file.fileno(), _PIECE_BYTES, at)
-            hit = piece.find(_MAGIC_BYTES)
+            hit = piece.find(ENCODED_MAGIC)
             while hit >= 0:
-                candidate = at + hit - 4
+                candidate = at + hit - MAGIC_AT
                 if candidate > position and _is_sound(view, segment, candidate, not_before_ms):
                     return candidate
-                hit = piece.find(_MAGIC_BYTES, hit + 1)
+                hit = piece.find(ENCODED_MAGIC, hit + 1)
             if len(piece) < _PIECE_BYTES:
                 return None
-            at += len(piece) - 3
+            at += len(piece) - MAGIC_OVERLAP_BYTES
     return None
 
 
 def _is_sound(view: mmap.mmap, segment: SegmentInfo, position: int, not_before_ms: int) -> bool:
     stated_at = position + PHYSICAL_OFFSET_AT
-    if int.from_bytes(view[stated_at : stated_at + 8], "big") != segment.base + position:
+    if int.from_bytes(view[stated_at : stated_at + PHYSICAL_OFFSET_BYTES], "big") != segment.base + position:
         return False
-    size = int.from_bytes(view[position : position + 4], "big")
+    size = int.from_bytes(view[position : position + SIZE_BYTES], "big")
     try:
         record = decode_record(view[position : position + size])
     except RecordError:

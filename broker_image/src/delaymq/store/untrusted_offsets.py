@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from delaymq.message.names import MAX_TOPIC_LENGTH
-from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.message.record import (
     BODY_LENGTH_BYTES,
     FIXED_BYTES,
     HEAD,
     MAX_HEAD_BYTES,
     MESSAGE_MAGIC,
+    PROPERTIES_LENGTH,
+    TAIL_LENGTHS_BYTES,
+    TOPIC_LENGTH_BYTES,
     body_at,
 )
 from delaymq.store.commit_log import CommitLog
@@ -23,9 +25,7 @@ from delaymq.store.consume_queue import ConsumeQueues
 
 MAX_REFERENCED_BYTES: Final = (16 << 20) + (64 << 10)
 """Size of the largest frame's body plus the head, topic and properties of a record."""
-MAX_TAIL_BYTES: Final = 1 + MAX_TOPIC_LENGTH + 2 + MAX_PROPERTIES_BYTES
-"""Largest size of the part of a record after its body."""
-_TOPIC_AND_LENGTHS: Final = 1 + MAX_TOPIC_LENGTH + 2
+_TOPIC_AND_LENGTHS: Final = TAIL_LENGTHS_BYTES + MAX_TOPIC_LENGTH
 
 
 class ReferencedHead(NamedTuple):
@@ -69,14 +69,15 @@ def _head_at(log: CommitLog, offset: int) -> ReferencedHead | None:
     head_bytes = body_at(sys_flag)
     body_bytes = int.from_bytes(data[head_bytes - BODY_LENGTH_BYTES : head_bytes], "big", signed=True)
     topic_at = head_bytes + body_bytes
-    if len(data) < head_bytes or body_bytes < 0 or topic_at + 3 > size:
+    if len(data) < head_bytes or body_bytes < 0 or topic_at + TAIL_LENGTHS_BYTES > size:
         return None
     tail = log.read_bytes(offset + topic_at, min(_TOPIC_AND_LENGTHS, size - topic_at))
-    properties_at = topic_at + 3 + tail[0]
+    topic_end = TOPIC_LENGTH_BYTES + tail[0]
+    properties_at = topic_at + TAIL_LENGTHS_BYTES + tail[0]
     properties_bytes = size - properties_at
     if tail[0] > MAX_TOPIC_LENGTH or properties_bytes < 0:
         return None
-    if int.from_bytes(tail[1 + tail[0] : 3 + tail[0]], "big") != properties_bytes:
+    if PROPERTIES_LENGTH.unpack_from(tail, topic_end)[0] != properties_bytes:
         return None
-    topic = str(tail[1 : 1 + tail[0]], "utf-8", "surrogateescape")
+    topic = str(tail[TOPIC_LENGTH_BYTES:topic_end], "utf-8", "surrogateescape")
     return ReferencedHead(topic, queue_id, queue_offset, offset, size, offset + properties_at, properties_bytes)

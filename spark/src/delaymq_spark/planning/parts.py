@@ -14,11 +14,10 @@ from typing import Final, TypeVar
 
 from delaymq.message.errors import RecordError
 from delaymq.message.names import topic_problem
-from delaymq.message.record import decode_record
+from delaymq.message.record import ENCODED_MAGIC, MAGIC_AT, MAGIC_OVERLAP_BYTES, SIZE_BYTES, decode_record
 from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 
 from delaymq_spark.planning.time_range import FirstTimes, excluded_segments
-from delaymq_spark.scan.frames import MAGIC_BYTES
 from delaymq_spark.scan.walk import Walk, sound_at
 from delaymq_spark.store.broker_client import NoAnswerError
 from delaymq_spark.store.remote import RemoteSegment, record_starts
@@ -206,22 +205,23 @@ class Planner:
         end = min(at + _SEARCH_BYTES, file.file_bytes)
         while at < end:
             piece = read_bytes(file, at, _PIECE_BYTES)
-            hit = piece.find(MAGIC_BYTES)
+            hit = piece.find(ENCODED_MAGIC)
             while hit >= 0:
-                if at + hit - 4 >= wished and sound_at(file, at + hit - 4) is not None:
-                    if self._is_in_queue(file, at + hit - 4):
-                        return at + hit - 4
+                candidate = at + hit - MAGIC_AT
+                if candidate >= wished and sound_at(file, candidate) is not None:
+                    if self._is_in_queue(file, candidate):
+                        return candidate
                     tries += 1
                     if tries >= _MAX_TRIES:
                         return None
-                hit = piece.find(MAGIC_BYTES, hit + 1)
+                hit = piece.find(ENCODED_MAGIC, hit + 1)
             if len(piece) < _PIECE_BYTES:
                 return None
-            at = file.next_data(at + len(piece) - 3)
+            at = file.next_data(at + len(piece) - MAGIC_OVERLAP_BYTES)
         return None
 
     def _is_in_queue(self, file: SegmentFile, position: int) -> bool:
-        size = int.from_bytes(read_bytes(file, position, 4), "big")
+        size = int.from_bytes(read_bytes(file, position, SIZE_BYTES), "big")
         try:
             record = decode_record(memoryview(read_bytes(file, position, size)))
         except RecordError:

@@ -25,15 +25,19 @@ from delaymq.message.record import (
     BLANK_MAGIC,
     BODY_LENGTH_BYTES,
     BORN_HOST_AT,
+    ENCODED_MAGIC,
     FIXED_BYTES,
     IPV4_HOST_BYTES,
     IPV6_EXTRA_BYTES,
     MAGIC_AT,
     MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
     PHYSICAL_OFFSET_AT,
+    PROPERTIES_LENGTH_BYTES,
     SIZE_AND_MAGIC,
     STORE_TIMESTAMP_BYTES,
     SYS_FLAG_AT,
+    TOPIC_LENGTH_BYTES,
     decode_record,
 )
 from delaymq.store.reader import is_torn
@@ -43,7 +47,6 @@ MAX_RESTARTS: Final = 4
 """A body full of things that look like records must not make the walk quadratic."""
 MAX_CANDIDATES: Final = 8
 """Candidates checked in a stripe before it is read together with the preceding one."""
-MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 
 Positions = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.int64]
@@ -148,8 +151,7 @@ def problem_at(window: Window, position: int, segment_end: int) -> str | None:
 def _hint(magic: int) -> str:
     if magic == 0:
         return " (nothing was written here)"
-    # Message version 2 of RocketMQ 5 (topics of more than 127 bytes).
-    return " (a record of RocketMQ 5)" if magic == 0xDAA320AB else ""
+    return " (a record of RocketMQ 5)" if magic == MESSAGE_MAGIC_V2 else ""
 
 
 def _chain(window: Window, start: int) -> Positions:
@@ -179,14 +181,15 @@ def _lanes(window: Window, start: int) -> Positions:
     last = window.used_bytes - FIXED_BYTES
     for stripe in range(start + STRIPE_BYTES, last, STRIPE_BYTES):
         end = min(stripe + STRIPE_BYTES, last)
-        at = find(MAGIC_BYTES, stripe, end)
+        at = find(ENCODED_MAGIC, stripe, end)
         for _ in range(MAX_CANDIDATES):
             if at < 0:
                 break
-            if offsets[at - 4 + PHYSICAL_OFFSET_AT] == window.offset + at - 4:
-                lanes.append(at - 4)
+            candidate = at - MAGIC_AT
+            if offsets[candidate + PHYSICAL_OFFSET_AT] == window.offset + candidate:
+                lanes.append(candidate)
                 break
-            at = find(MAGIC_BYTES, at + 1, end)
+            at = find(ENCODED_MAGIC, at + 1, end)
     return np.array(lanes, np.int64)
 
 
@@ -249,14 +252,15 @@ def _checked(window: Window, position: Positions) -> Frames:
         body_at = store_time_at + (STORE_TIMESTAMP_BYTES + IPV4_HOST_BYTES + AFTER_STORE_HOST_BYTES)
     end = position + size
     # Positions derived from a wrong length are clamped; such a record is invalid anyway.
-    last = window.used_bytes - 2
-    body_bytes = window.i4[np.minimum(body_at - BODY_LENGTH_BYTES, last - 2)].astype(np.int64)
-    topic_at = body_at + body_bytes + 1
-    sound &= (body_bytes >= 0) & (topic_at + 2 <= end)
-    topic_bytes = window.u1[np.clip(topic_at - 1, 0, last)].astype(np.int64)
-    properties_at = topic_at + topic_bytes + 2
+    last_body_length_at = window.used_bytes - BODY_LENGTH_BYTES
+    last = window.used_bytes - PROPERTIES_LENGTH_BYTES
+    body_bytes = window.i4[np.minimum(body_at - BODY_LENGTH_BYTES, last_body_length_at)].astype(np.int64)
+    topic_at = body_at + body_bytes + TOPIC_LENGTH_BYTES
+    sound &= (body_bytes >= 0) & (topic_at + PROPERTIES_LENGTH_BYTES <= end)
+    topic_bytes = window.u1[np.clip(topic_at - TOPIC_LENGTH_BYTES, 0, last)].astype(np.int64)
+    properties_at = topic_at + topic_bytes + PROPERTIES_LENGTH_BYTES
     sound &= (topic_bytes <= MAX_TOPIC_LENGTH) & (properties_at <= end)
-    properties_bytes = window.i2[np.clip(properties_at - 2, 0, last)].astype(np.int64)
+    properties_bytes = window.i2[np.clip(properties_at - PROPERTIES_LENGTH_BYTES, 0, last)].astype(np.int64)
     sound &= (properties_bytes >= 0) & (properties_at + properties_bytes == end)
     frames = Frames(
         position, size, sys_flag, store_time_at, body_at, body_bytes, topic_at, topic_bytes, properties_at,

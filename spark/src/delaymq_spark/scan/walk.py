@@ -7,10 +7,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from delaymq.message.errors import RecordError
-from delaymq.message.record import FIXED_BYTES, PHYSICAL_OFFSET_AT, decode_record
+from delaymq.message.record import (
+    ENCODED_MAGIC,
+    FIXED_BYTES,
+    MAGIC_AT,
+    MAGIC_OVERLAP_BYTES,
+    PHYSICAL_OFFSET_AT,
+    SIZE_BYTES,
+    UP_TO_PHYSICAL_OFFSET,
+    decode_record,
+)
 from delaymq.store.reader import is_torn
 
-from delaymq_spark.scan.frames import MAGIC_BYTES, Frames, Window, frames_of, problem_at
+from delaymq_spark.scan.frames import Frames, Window, frames_of, problem_at
 from delaymq_spark.store.segments import SegmentFile, Skipped, read_bytes
 
 WINDOW_BYTES: Final = 4 << 20
@@ -89,7 +98,7 @@ class Walk:
         if short:
             return "the file was truncated while it was read"
         available = window.used_bytes - stop
-        if available < PHYSICAL_OFFSET_AT + 8:
+        if available < UP_TO_PHYSICAL_OFFSET.size:
             return "incomplete record" if end - position <= available else None
         size = int(window.u4[stop])
         if int(window.i8[stop + PHYSICAL_OFFSET_AT]) != window.offset + stop:
@@ -115,22 +124,22 @@ def next_sound(file: SegmentFile, position: int, end: int, not_before_ms: int) -
     written_end = position + len(read_bytes(file, position, 1).rstrip(b"\0"))
     at = position + 1
     while (at := file.next_data(at)) < end:
-        piece = read_bytes(file, at, min(_PIECE_BYTES, end - at + 3))
+        piece = read_bytes(file, at, min(_PIECE_BYTES, end - at + MAGIC_OVERLAP_BYTES))
         # Most of the bytes were never written, and comparing is faster than searching.
         is_written = piece != _ZEROS[: len(piece)]
         if is_written:
             written_end = min(at + len(piece.rstrip(b"\0")), end)
-        hit = piece.find(MAGIC_BYTES) if is_written else -1
+        hit = piece.find(ENCODED_MAGIC) if is_written else -1
         while hit >= 0:
-            candidate = at + hit - 4
+            candidate = at + hit - MAGIC_AT
             if position < candidate < end:
                 stored_ms = sound_at(file, candidate)
                 if stored_ms is not None and stored_ms >= not_before_ms:
                     return candidate, written_end
-            hit = piece.find(MAGIC_BYTES, hit + 1)
+            hit = piece.find(ENCODED_MAGIC, hit + 1)
         if len(piece) < _PIECE_BYTES:
             break
-        at += len(piece) - 3
+        at += len(piece) - MAGIC_OVERLAP_BYTES
     return None, written_end
 
 
@@ -138,12 +147,12 @@ def sound_at(file: SegmentFile, position: int) -> int | None:
     """Return the store time in ms of the valid record at byte `position`; None if there is none."""
     if position < 0:
         return None
-    head = read_bytes(file, position, PHYSICAL_OFFSET_AT + 8)
-    if len(head) < PHYSICAL_OFFSET_AT + 8:
+    head = read_bytes(file, position, UP_TO_PHYSICAL_OFFSET.size)
+    if len(head) < UP_TO_PHYSICAL_OFFSET.size:
         return None
     if int.from_bytes(head[PHYSICAL_OFFSET_AT:], "big") != file.base + position:
         return None
-    size = int.from_bytes(head[:4], "big")
+    size = int.from_bytes(head[:SIZE_BYTES], "big")
     if not FIXED_BYTES <= size <= min(file.file_bytes - position, MAX_RECORD_BYTES):
         return None
     try:

@@ -32,9 +32,12 @@ from delaymq.message.names import (
 )
 from delaymq.message.record import (
     BODY_CRC_AT,
+    BODY_CRC_MASK,
     BORN_HOST_AT,
     BORN_TIMESTAMP_AT,
     FLAG_AT,
+    IPV4_HOST_BYTES,
+    IPV6_HOST_BYTES,
     PREPARED_OFFSET_BEHIND_STORE_HOST,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
@@ -101,7 +104,7 @@ class Rows:
 
     @cached_property
     def store_host_bytes(self) -> npt.NDArray[np.int64]:
-        return np.where(self.frames.sys_flag & STORE_HOST_IPV6, 20, 8)
+        return np.where(self.frames.sys_flag & STORE_HOST_IPV6, IPV6_HOST_BYTES, IPV4_HOST_BYTES)
 
     @cached_property
     def topics(self) -> pa.DictionaryArray:
@@ -214,7 +217,7 @@ def _time(ms: npt.NDArray[np.int64], there: Mask | None = None) -> pa.Array:
 
 def _hosts(rows: Rows, at: npt.NDArray[np.int64], ipv6_flag: int) -> pa.Array:
     """Return `address:port`, with brackets around an IPv6 address; each distinct host is formatted once."""
-    widths = np.where(rows.frames.sys_flag & ipv6_flag, 20, 8)
+    widths = np.where(rows.frames.sys_flag & ipv6_flag, IPV6_HOST_BYTES, IPV4_HOST_BYTES)
     encoded = gather(rows.window.data, at, widths).dictionary_encode()
     shown = []
     for packed in encoded.dictionary.to_pylist():
@@ -228,7 +231,7 @@ def _kind(rows: Rows) -> pa.Array:
 
 
 def _half_offset(rows: Rows) -> pa.Array:
-    """Return the queue offset of the half message that the body of an op record names; null if it is not a number."""
+    """Return the queue offset of the half message that the body of an op mark names; null if it is not a number."""
     frames = rows.frames
     of_topic = np.array([topic == OP_HALF_TOPIC for topic in rows.topics.dictionary.to_pylist()], np.bool_)
     if not of_topic.any():
@@ -246,7 +249,7 @@ def _crc_ok(rows: Rows) -> pa.Array:
     data, frames = memoryview(rows.window.data), rows.frames
     stored = rows.window.u4[frames.position + BODY_CRC_AT].astype(np.int64)
     ends = frames.body_at + frames.body_bytes
-    computed = [crc32(data[a:b]) & 0x7FFFFFFF for a, b in zip(frames.body_at.tolist(), ends.tolist(), strict=True)]
+    computed = [crc32(data[a:b]) & BODY_CRC_MASK for a, b in zip(frames.body_at.tolist(), ends.tolist(), strict=True)]
     return pa.array(np.array(computed, np.int64) == stored)
 
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from delaymq.message import flags
-from delaymq.message.record import BODY_LENGTH_BYTES, HEAD, MAX_HEAD_BYTES, MESSAGE_MAGIC, OUTLINE, body_at
+from delaymq.message.record import (
+    BODY_LENGTH,
+    BODY_LENGTH_BYTES,
+    HEAD,
+    MAX_HEAD_BYTES,
+    MESSAGE_MAGIC,
+    OUTLINE,
+    PROPERTIES_LENGTH,
+    PROPERTIES_LENGTH_BYTES,
+    TAIL_LENGTHS_BYTES,
+    body_at,
+)
 from delaymq.store.consume_queue import ENTRY
 
 WINDOW_BYTES: Final = 16 * 1024
@@ -21,7 +31,7 @@ Row = tuple[int, tuple[int, int, int]]
 """Number of an entry among those read, and the entry: physical offset, size, tags code."""
 
 _HEAD_AT: Final = OUTLINE.unpack_from
-_BODY_LENGTH: Final = struct.Struct(">i")
+_PROPERTIES_LENGTH_AT: Final = PROPERTIES_LENGTH.unpack_from
 
 
 class PropertyReader:
@@ -118,13 +128,13 @@ def _topic_behind_wide_head(data: bytes, at: int, end: int, sys_flag: int) -> in
     begin = at + body_at(sys_flag)
     if begin > end:
         return -1
-    body_length: int = _BODY_LENGTH.unpack_from(data, begin - BODY_LENGTH_BYTES)[0]
+    body_length: int = BODY_LENGTH.unpack_from(data, begin - BODY_LENGTH_BYTES)[0]
     return begin + body_length if body_length >= 0 else -1
 
 
 def _last_part(data: bytes, topic_at: int, end: int) -> bytes | None:
     """Return the properties, which follow the topic at the end of a record."""
-    begin = topic_at + 3 + data[topic_at]
-    if begin > end or data[begin - 2] << 8 | data[begin - 1] != end - begin:
+    begin = topic_at + TAIL_LENGTHS_BYTES + data[topic_at]
+    if begin > end or _PROPERTIES_LENGTH_AT(data, begin - PROPERTIES_LENGTH_BYTES)[0] != end - begin:
         return None
     return data[begin:end]

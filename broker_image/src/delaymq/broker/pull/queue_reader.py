@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from delaymq import clock
 from delaymq.broker.filters import Filter
 from delaymq.broker.pull.property_reader import PropertyReader, Row
-from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, PLACE, QUEUE_OFFSET_AT
+from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, PLACE, QUEUE_OFFSET_AT, QUEUE_OFFSET_BYTES
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY
 from delaymq.throttled_log import ThrottledLogger
 
@@ -302,6 +302,7 @@ def _sound_ones(broker: PullLimits, entries: bytes, offset: int, wanted: Filter)
         elif wanted.properties is None or wanted.properties(record.raw_properties):
             data = store.read_bytes(physical_offset, size)
             if record.queue_offset != number:
-                data = data[:QUEUE_OFFSET_AT] + number.to_bytes(8, "big") + data[QUEUE_OFFSET_AT + 8 :]
+                stated = number.to_bytes(QUEUE_OFFSET_BYTES, "big")
+                data = data[:QUEUE_OFFSET_AT] + stated + data[QUEUE_OFFSET_AT + QUEUE_OFFSET_BYTES :]
             parts.append(data)
     return b"".join(parts), len(parts)

@@ -16,11 +16,17 @@ from delaymq.message.properties import decode_properties
 from delaymq.message.record import (
     BLANK_BYTES,
     BLANK_MAGIC,
+    BODY_CRC_MASK,
+    ENCODED_MAGIC,
     FIXED_BYTES,
     HEAD,
+    MAGIC_AT,
     MESSAGE_MAGIC,
     PROPERTIES_LENGTH,
+    PROPERTIES_LENGTH_BYTES,
     SIZE_AND_MAGIC,
+    TAIL_LENGTHS_BYTES,
+    TOPIC_LENGTH_BYTES,
     UP_TO_PHYSICAL_OFFSET,
     decode_record,
 )
@@ -29,7 +35,8 @@ from delaymq.store.dispatch import due_or_tags_code
 from delaymq.store.model import Dispatched
 from delaymq.store.reader import is_torn
 
-_MAGIC_BYTES = MESSAGE_MAGIC.to_bytes(4, "big")
+_CARRIED_BYTES = SIZE_AND_MAGIC.size - 1
+"""Bytes of a piece that are searched again with the next one: size and magic of a record may be split."""
 
 
 @dataclass(slots=True)
@@ -153,21 +160,24 @@ def walk_segment(data: mmap | memoryview, base: int, at: ScanPosition, take: Hea
             else:
                 topic_at = position + HEAD.size + body_length
                 stop = position + size
-                if body_length < 0 or topic_at + 3 > stop:
+                if body_length < 0 or topic_at + TAIL_LENGTHS_BYTES > stop:
                     return False
-                properties_at = topic_at + 1 + view[topic_at]
-                if properties_at - topic_at - 1 > MAX_TOPIC_LENGTH or properties_at + 2 > stop:
+                topic_length = view[topic_at]
+                topic_end = topic_at + TOPIC_LENGTH_BYTES + topic_length
+                properties_at = topic_end + PROPERTIES_LENGTH_BYTES
+                if topic_length > MAX_TOPIC_LENGTH or properties_at > stop:
                     return False
-                if properties_at + 2 + PROPERTIES_LENGTH.unpack_from(view, properties_at)[0] != stop:
+                if properties_at + PROPERTIES_LENGTH.unpack_from(view, topic_end)[0] != stop:
                     return False
-                if check_crc and crc32(view[position + HEAD.size : topic_at]) & 0x7FFFFFFF != body_crc:
+                if check_crc and crc32(view[position + HEAD.size : topic_at]) & BODY_CRC_MASK != body_crc:
                     return False
-                raw_properties = bytes(view[properties_at + 2 : stop])
-                if b"\0" in raw_properties and is_torn(raw_properties, properties_at + 2):
+                raw_properties = bytes(view[properties_at:stop])
+                if b"\0" in raw_properties and is_torn(raw_properties, properties_at):
                     return False
                 take(
                     physical_offset, size, body_crc, queue_id, queue_offset, sys_flag, born_ms, store_ms,
-                    reconsume_times, prepared_offset, bytes(view[topic_at + 1 : properties_at]), raw_properties,
+                    reconsume_times, prepared_offset, bytes(view[topic_at + TOPIC_LENGTH_BYTES : topic_end]),
+                    raw_properties,
                 )  # fmt: skip
             at.last_offset, at.last_crc = physical_offset, body_crc
             at.third_last_ms, at.before_last_ms = at.before_last_ms, at.last_store_timestamp_ms
@@ -225,10 +235,11 @@ def find_sound(files: Files, descriptor: int, data: mmap, start: int, base: int,
     for position, piece in files.nonzero_pieces(descriptor, start, len(data)):
         if position == expected:
             piece, position = carried + piece, position - len(carried)
-        at = piece.find(_MAGIC_BYTES, 4)
+        at = piece.find(ENCODED_MAGIC, MAGIC_AT)
         while at >= 0:
-            if is_sound(data, position + at - 4, base, not_before_ms):
-                return position + at - 4
-            at = piece.find(_MAGIC_BYTES, at + 1)
-        carried, expected = piece[-7:], position + len(piece)
+            candidate = position + at - MAGIC_AT
+            if is_sound(data, candidate, base, not_before_ms):
+                return candidate
+            at = piece.find(ENCODED_MAGIC, at + 1)
+        carried, expected = piece[-_CARRIED_BYTES:], position + len(piece)
     return None

@@ -9,7 +9,19 @@ from typing import Any
 from delaymq.message.errors import RecordError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.names import DUE, MARK, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
-from delaymq.message.record import BORN_HOST_AT, FIXED_BYTES, QUEUE_ID_AT, QUEUE_OFFSET_AT, Record, decode_record
+from delaymq.message.record import (
+    BORN_HOST_AT,
+    FIXED_BYTES,
+    PROPERTIES_LENGTH_BYTES,
+    QUEUE_ID_AT,
+    QUEUE_ID_BYTES,
+    QUEUE_OFFSET_AT,
+    QUEUE_OFFSET_BYTES,
+    SIZE_BYTES,
+    STORE_TIMESTAMP_BYTES,
+    Record,
+    decode_record,
+)
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import BLANK_SIZE, ConsumeQueues
 from delaymq.store.disk.aside import AsideFolder
@@ -101,10 +113,10 @@ class Placing:
         self._aside.keep_log(segment.descriptor, segment.base, place.at, place.at + record.size)
         position = place.at - segment.base
         topic, queue_id = place.key
-        self._write(segment, position + QUEUE_ID_AT, queue_id.to_bytes(4, "big", signed=True))
-        self._write(segment, position + QUEUE_OFFSET_AT, place.number.to_bytes(8, "big"))
+        self._write(segment, position + QUEUE_ID_AT, queue_id.to_bytes(QUEUE_ID_BYTES, "big", signed=True))
+        self._write(segment, position + QUEUE_OFFSET_AT, place.number.to_bytes(QUEUE_OFFSET_BYTES, "big"))
         if topic != place.said[0]:
-            topic_at = record.size - len(record.raw_properties) - 2 - len(topic)
+            topic_at = record.size - len(record.raw_properties) - PROPERTIES_LENGTH_BYTES - len(topic)
             self._write(segment, position + topic_at, topic)
         self._files.fdatasync(segment.descriptor)
         detail = (
@@ -121,7 +133,7 @@ class Placing:
         assert record is not None
         self._aside.keep_log(segment.descriptor, segment.base, at, at + record.size)
         position = at - segment.base + BORN_HOST_AT + len(record.born_host)
-        self._write(segment, position, store_timestamp_ms.to_bytes(8, "big"))
+        self._write(segment, position, store_timestamp_ms.to_bytes(STORE_TIMESTAMP_BYTES, "big"))
         self._files.fdatasync(segment.descriptor)
 
     def _write(self, segment: Segment, position: int, data: bytes) -> None:
@@ -132,7 +144,7 @@ class Placing:
         if segment is None:
             return None
         position = at - segment.base
-        size = int.from_bytes(self._files.pread(segment.descriptor, 4, position), "big")
+        size = int.from_bytes(self._files.pread(segment.descriptor, SIZE_BYTES, position), "big")
         if not FIXED_BYTES <= size <= self._log.file_bytes - position:
             return None
         try:

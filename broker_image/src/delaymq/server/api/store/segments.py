@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from delaymq.message.errors import RecordError
-from delaymq.message.record import FIXED_BYTES, MAX_HEAD_BYTES, MESSAGE_MAGIC, PHYSICAL_OFFSET_AT
+from delaymq.message.record import (
+    ENCODED_MAGIC,
+    FIXED_BYTES,
+    MAGIC_AT,
+    MAGIC_OVERLAP_BYTES,
+    MAX_HEAD_BYTES,
+    PHYSICAL_OFFSET_AT,
+    PHYSICAL_OFFSET_BYTES,
+    SIZE_BYTES,
+)
 from delaymq.server.log_reader import read_cut
 from delaymq.store.reader import is_torn
 from delaymq.store.untrusted_offsets import MAX_REFERENCED_BYTES
@@ -18,7 +27,6 @@ CHUNK_BYTES: Final = 256 * 1024
 """Size of the chunks that a thread reads and the loop sends, which takes some 0.1 ms."""
 SEARCH_BYTES: Final = 8 * 1024 * 1024
 """Maximum range of a search for the start of a record."""
-_MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
 
 
@@ -74,23 +82,23 @@ def records_after(descriptor: int, base: int, position: int, end: int, count: in
     at = position
     while at < end_of_search and len(found) < count:
         piece = read_chunk(descriptor, at, end)
-        hit = piece.find(_MAGIC_BYTES)
+        hit = piece.find(ENCODED_MAGIC)
         while hit >= 0 and len(found) < count:
-            candidate = at + hit - 4
+            candidate = at + hit - MAGIC_AT
             record = _record_at(descriptor, base, candidate, end) if candidate >= position else None
             if record is not None:
                 found.append(record)
-            hit = piece.find(_MAGIC_BYTES, hit + 1)
-        if at + len(piece) >= end or len(piece) < len(_MAGIC_BYTES):
+            hit = piece.find(ENCODED_MAGIC, hit + 1)
+        if at + len(piece) >= end or len(piece) < len(ENCODED_MAGIC):
             break
-        at += len(piece) - 3
+        at += len(piece) - MAGIC_OVERLAP_BYTES
     return found
 
 
 def _record_at(descriptor: int, base: int, position: int, end: int) -> Found | None:
     head = os.pread(descriptor, MAX_HEAD_BYTES, position)
-    size = int.from_bytes(head[:4], "big")
-    stated_offset = int.from_bytes(head[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big")
+    size = int.from_bytes(head[:SIZE_BYTES], "big")
+    stated_offset = int.from_bytes(head[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + PHYSICAL_OFFSET_BYTES], "big")
     if stated_offset != base + position or not FIXED_BYTES <= size <= min(end - position, MAX_REFERENCED_BYTES):
         return None
     try:
