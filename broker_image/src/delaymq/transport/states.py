@@ -1,4 +1,4 @@
-"""States of a connection: theory of operation, and the tables that the code uses.
+"""States of a connection: theory of operation, and tables of transitions.
 
 A connection is in one state of each of four machines:
 
@@ -12,8 +12,12 @@ A connection is in one state of each of four machines:
 - `Peer`: whether the peer reads what is sent. BEHIND lasts from asyncio's `pause_writing` to its `resume_writing`.
 
 Each machine is a literal table of state × event. A cell is the next state, or the reason why the event cannot occur in
-this state; for the latter, `Machine.after` raises `InvalidTransitionError`. The tables are independent. Four rules
-connect the machines:
+this state; for the latter, `Machine.after` raises `InvalidTransitionError`. PHASES, INTAKES and LONG_REQUESTS drive
+the code: it changes these states only by `Machine.after`. PEERS specifies the fourth machine, and only tests use it:
+`SendingProtocol` has no field for this state, but derives it from `_drained`, which is an event exactly while the peer
+is BEHIND. Every event can occur in both states, so `Machine.after` would detect no error.
+
+The tables are independent. Four rules connect the machines:
 
 1. CLOSING and LOST stop the intake: after a close, no more requests of the connection are handled.
 2. A long request defers the requests after it: unless the intake has stopped, it is DEFERRING while one is running.
