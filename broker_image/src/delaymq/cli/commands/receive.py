@@ -81,10 +81,8 @@ def receive(
     """
     where = target(namesrv, context=context)
     if sql is not None and tags != "*":
-        raise CommandError(
-            "--sql and --tags are mutually exclusive: to filter by tag, put TAGS = 'TagA' in the --sql condition",
-            EXIT_USAGE,
-        )
+        text = "--sql and --tags are mutually exclusive: to filter by tag, put TAGS = 'TagA' in the --sql condition"
+        raise CommandError(text, EXIT_USAGE)
     if tail is None:
         if each_queue or queue is not None:
             raise CommandError("--each-queue and --queue require --tail", EXIT_USAGE)
