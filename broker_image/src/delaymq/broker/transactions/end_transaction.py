@@ -78,7 +78,7 @@ class EndTransaction:
         properties = committed_properties(record, max(checks, checks_of(record.properties)))
         topic, queue_id = properties.get(names.REAL_TOPIC, ""), real_queue_id(properties)
         if names.topic_problem(topic) is not None or topic in names.CLOSED_TO_CLIENTS or queue_id < 0:
-            raise system_error("The half message has no valid real topic")
+            raise system_error("The half message names no valid topic for its commit")
         level = requested_level(properties)
         if level > 0:
             # The level was checked when the half message arrived. A delay level table that became shorter must not

@@ -26,7 +26,7 @@ def resume(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Resume deliveries after a pause, and decide what happens to the messages that came due meanwhile."""
+    """Resume deliveries after a pause, and decide what happens to the messages that have come due since."""
     choice = parse_overdue(overdue)
     if choice.what == "pause":
         pause(http, token_file, context, as_json)
@@ -44,12 +44,13 @@ def resume(
     if as_json:
         print_json(answer)
         return
-    fate = {
-        "deliver": "are delivered now",
-        "spread": f"are delivered over {choice.over_ms / 1000:g} s",
-        "drop": "are dropped, each recorded by a mark in the commit log",
+    number = counted(answer["overdue"], "overdue message")
+    action = {
+        "deliver": f"delivering {number} now",
+        "spread": f"delivering {number} over {choice.over_ms / 1000:g} s",
+        "drop": f"dropping {number}, each recorded by a mark in the commit log",
     }
-    console().print(f"deliveries are resumed; {answer['overdue']} overdue messages {fate[choice.what]}")
+    console().print(f"deliveries are resumed: {action[choice.what]}")
 
 
 def pause(
