@@ -11,3 +11,7 @@ class LevelTableError(ValueError):
 
 class IllegalMessageError(ValueError):
     """The store format cannot represent a message; the error says what to change."""
+
+
+class NewerFormError(ValueError):
+    """A sound statement in a record has a form that only a newer program knows."""

@@ -1,0 +1,204 @@
+"""Form 2 of `__DMQ_DUE` and `__DMQ_MARK`: statements about one scheduled message, complete and with a checksum.
+
+Both begin with `VERSION:PLACE:` and end with `:CRC`, in this and every later version, so that a program can verify the
+statements of all versions:
+
+- VERSION is 2.
+- PLACE is the physical offset of the record that has the property, in 20 digits. It tells a statement from the copies
+  that RocketMQ's broker makes when it stores a message again. Its width is fixed because it is known only after the
+  record's size.
+- CRC is the CRC32 of everything before the last colon, in 8 lower-case hexadecimal digits.
+
+`__DMQ_DUE` is `2:PLACE:DUE:CRC` on the first record of a message, and `2:PLACE:DUE:IDENTITY:CRC` on a record that
+carries the message forward. IDENTITY is the place of the first record and never changes.
+
+`__DMQ_MARK` is `2:PLACE:KIND:DECIDED:IDENTITY:RECORD:DUE:NEXT:QUEUE:DETAILS:CRC`. A statement is complete: the newest
+one about an identity, in the order of the log, decides, so a damaged one costs only itself. With NEXT, the message is
+pending and due then; without NEXT, it has ended. Format: docs/formats/store.md; reasons: docs/decisions/0054.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+from zlib import crc32
+
+from delaymq.message.errors import NewerFormError
+
+VERSION: Final = 2
+PLACE_DIGITS: Final = 20
+MAX_NUMBER: Final = (1 << 63) - 1
+"""Limit of physical offsets, queue offsets and times, which are signed numbers of 8 bytes."""
+MAX_TEXT_BYTES: Final = 1_024
+"""Limit of a statement; longer texts are not read."""
+_CRC_DIGITS: Final = 8
+_SEALED = re.compile(rf"(\d{{1,9}}):(\d{{{PLACE_DIGITS}}}):(.*):([0-9a-f]{{{_CRC_DIGITS}}})\Z", re.ASCII)
+_DETAIL = re.compile(r"([a-z][A-Za-z]*)=([A-Za-z0-9_.-]*)\Z", re.ASCII)
+
+
+class TimedMarkKind(StrEnum):
+    """Reason of a change. Whether the message is pending afterwards depends only on `next_due_ms`."""
+
+    DELIVERED = "delivered"
+    """Stored in its real topic; with a next due time, one run of a repeating message."""
+    DROPPED = "dropped"
+    """Stored in a dead-letter topic, or given up."""
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    MOVED = "moved"
+    FIRED = "fired"
+    """Due immediately, on request."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedDue:
+    """Statement of a record that holds a scheduled message: the message is due at `due_ms`."""
+
+    place: int
+    due_ms: int
+    identity: int
+    """Place of the first record of the message; in that record, equal to `place`."""
+
+    def __str__(self) -> str:
+        identity = "" if self.identity == self.place else f":{self.identity}"
+        return _sealed(self.place, f"{self.due_ms}{identity}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedMark:
+    """Statement of a record that ends a pending message or changes its due time."""
+
+    place: int
+    kind: TimedMarkKind
+    decided_ms: int
+    """Time of the decision, by the broker's clock."""
+    identity: int
+    record: int
+    """Place of the record that held the message at that time."""
+    due_ms: int
+    """Due time until then."""
+    next_due_ms: int | None = None
+    """Due time from then on; None: the message has ended."""
+    queue: tuple[int, int] | None = None
+    """Queue id and queue offset of `record` in the schedule topic; None for a record of the timeline's topic."""
+    details: Mapping[str, str] = field(default_factory=dict)
+    """Further facts, such as the number of a run. Keys are words in camel case, values match `[A-Za-z0-9_.-]*`."""
+
+    def __str__(self) -> str:
+        record = "" if self.record == self.identity else self.record
+        next_due = "" if self.next_due_ms is None else self.next_due_ms
+        queue = "" if self.queue is None else f"{self.queue[0]}.{self.queue[1]}"
+        details = ",".join(f"{key}={value}" for key, value in self.details.items())
+        return _sealed(
+            self.place,
+            f"{self.kind}:{self.decided_ms}:{self.identity}:{record}:{self.due_ms}:{next_due}:{queue}:{details}",
+        )
+
+
+def place_of(text: str) -> int | None:
+    """Return the place that a statement of any version names; None if `text` is none, or its checksum differs."""
+    opened = _opened(text)
+    return None if opened is None else opened[1]
+
+
+def parse_own_due(text: str, place: int) -> TimedDue | None:
+    """Return the due time that the record at `place` states; None if the text is damaged or another record's.
+
+    Raises NewerFormError if it is sound, the record's own, and of an unknown form: ignoring it could deliver early.
+    """
+    body = _own(text, place)
+    if body is None:
+        return None
+    due, *identity = body.split(":")
+    if len(identity) > 1:
+        raise _newer(text)
+    return TimedDue(place, _number(due, text), _number(identity[0], text) if identity else place)
+
+
+def parse_own_mark(text: str, place: int) -> TimedMark | None:
+    """Return the mark of the record at `place`; None if the text is damaged or another record's.
+
+    Raises NewerFormError if it is sound, the record's own, and of an unknown form or kind: it must not be ignored.
+    """
+    body = _own(text, place)
+    if body is None:
+        return None
+    words = body.split(":")
+    if len(words) != 8 or words[0] not in set(TimedMarkKind):
+        raise _newer(text)
+    kind, decided, identity, record, due, next_due, queue, details = words
+    queue_id, _, queue_offset = queue.partition(".")
+    return TimedMark(
+        place=place,
+        kind=TimedMarkKind(kind),
+        decided_ms=_number(decided, text),
+        identity=_number(identity, text),
+        record=_number(record or identity, text),
+        due_ms=_number(due, text),
+        next_due_ms=_number(next_due, text) if next_due else None,
+        queue=(_number(queue_id, text), _number(queue_offset, text)) if queue else None,
+        details=_details(details, text),
+    )
+
+
+def corrected(text: str, place: int) -> str | None:
+    """Return the statement of the record at `place` from which `text` differs by one flipped bit; None without one.
+
+    There is at most one: at these lengths, CRC32 detects every error of up to four bits.
+    """
+    raw = bytearray(text.encode("utf-8", "surrogateescape"))
+    if len(raw) > MAX_TEXT_BYTES:
+        return None
+    for index in range(len(raw)):
+        for bit in range(8):
+            raw[index] ^= 1 << bit
+            candidate = raw.decode("ascii", "replace")
+            raw[index] ^= 1 << bit
+            if place_of(candidate) == place:
+                return candidate
+    return None
+
+
+def _sealed(place: int, body: str) -> str:
+    text = f"{VERSION}:{place:0{PLACE_DIGITS}d}:{body}"
+    return f"{text}:{crc32(text.encode('ascii')):0{_CRC_DIGITS}x}"
+
+
+def _opened(text: str) -> tuple[int, int, str] | None:
+    """Return version, place and body of a sound statement."""
+    match = _SEALED.match(text) if len(text) <= MAX_TEXT_BYTES and text.isascii() else None
+    if match is None or crc32(text[: match.end(3)].encode("ascii")) != int(match[4], 16):
+        return None
+    return int(match[1]), int(match[2]), match[3]
+
+
+def _own(text: str, place: int) -> str | None:
+    opened = _opened(text)
+    if opened is None or opened[1] != place:
+        return None
+    if opened[0] != VERSION:
+        raise _newer(text)
+    return opened[2]
+
+
+def _newer(text: str) -> NewerFormError:
+    return NewerFormError(f"{text!r} has a form that this program does not know: use the version that wrote the store")
+
+
+def _number(word: str, text: str) -> int:
+    if word.isdigit() and len(word) <= PLACE_DIGITS and int(word) <= MAX_NUMBER:
+        return int(word)
+    raise _newer(text)
+
+
+def _details(words: str, text: str) -> dict[str, str]:
+    details = {}
+    for word in words.split(",") if words else ():
+        match = _DETAIL.match(word)
+        if match is None or match[1] in details:
+            raise _newer(text)
+        details[match[1]] = match[2]
+    return details
