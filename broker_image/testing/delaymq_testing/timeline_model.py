@@ -414,7 +414,7 @@ class Model:
         newest = self._truth.stated.get(identity or 0) == victim.place
         others = [item for item in items if item.place in held and self._own(item) == identity]
         if newest or (victim.due and not others):
-            # The damaged statement is the only one that says so.
+            # No other statement contains the same fact.
             found.pop(identity or 0, None)
             truth.pop(identity or 0, None)
         if found != truth:
