@@ -14,7 +14,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from delaymq.message.timed_marks import TimedDue, TimedMark, TimedMarkKind, parse_own_due, parse_own_mark
+from delaymq.message.timed_marks import PLACE_DIGITS, TimedDue, TimedMark, TimedMarkKind, parse_own_due, parse_own_mark
 
 BUGS: Final = {
     "trust-damaged": "a statement counts although its checksum differs",
@@ -66,15 +66,42 @@ class Snapshot:
     ended: frozenset[int]
 
 
+class _Fact(NamedTuple):
+    """A statement about one message, recorded apart from the log."""
+
+    place: int
+    due_ms: int | None
+    """None: the message has ended."""
+    holds: bool
+    """Whether the record holds the message."""
+
+
 @dataclass(slots=True)
 class _Truth:
-    """Pending messages and the newest statements, by identity."""
+    """Pending messages, and all statements about each message, by identity."""
 
     due_ms: dict[int, int] = field(default_factory=dict)
-    stated: dict[int, int] = field(default_factory=dict)
+    facts: dict[int, tuple[_Fact, ...]] = field(default_factory=dict)
 
     def copy(self) -> _Truth:
-        return _Truth(dict(self.due_ms), dict(self.stated))
+        return _Truth(dict(self.due_ms), dict(self.facts))
+
+    def state(self, identity: int, fact: _Fact) -> None:
+        self.facts[identity] = (*self.facts.get(identity, ()), fact)
+        if fact.due_ms is None:
+            del self.due_ms[identity]
+        else:
+            self.due_ms[identity] = fact.due_ms
+
+    def without(self, identity: int, place: int, start: int) -> tuple[int, int] | None:
+        """Return due time and holder of a message if the statement at `place`, and all before `start`, are missing."""
+        facts = [fact for fact in self.facts[identity] if fact.place != place and fact.place >= start]
+        held = [fact.place for fact in facts if fact.holds]
+        if not held or (facts[-1].due_ms is None):
+            return None
+        known = [fact for fact in facts if fact.place >= held[0]]
+        due_ms = known[-1].due_ms
+        return None if due_ms is None else (due_ms, held[-1])
 
 
 class ModelError(AssertionError):
@@ -83,6 +110,7 @@ class ModelError(AssertionError):
 
 def fold(items: list[Item], bugs: frozenset[str] = frozenset(), saved: Snapshot | None = None) -> dict[int, Pending]:
     """Return the pending messages by identity: the newest statement about each decides."""
+    # An end is final.
     states = dict(saved.known) if saved is not None else {}
     ended = set(saved.ended) if saved is not None else set()
     for item in items:
@@ -91,10 +119,9 @@ def fold(items: list[Item], bugs: frozenset[str] = frozenset(), saved: Snapshot 
             continue
         if item.due:
             due = _due_of(item, bugs)
-            if due is not None:
+            if due is not None and due.identity not in ended:
                 identity = place if "carried-is-new" in bugs else due.identity
                 states[identity] = Pending(due.due_ms, identity, place, place)
-                ended.discard(identity)
         elif item.mark:
             mark = _mark_of(item, bugs)
             if mark is not None:
@@ -122,14 +149,14 @@ def _mark_of(item: Item, bugs: frozenset[str]) -> TimedMark | None:
 
 def _apply(mark: TimedMark, states: dict[int, Pending], ended: set[int], bugs: frozenset[str]) -> None:
     known = states.get(mark.identity)
-    if known is None or ("chain-by-due" in bugs and known.due_ms != mark.due_ms):
+    if mark.identity in ended or ("chain-by-due" in bugs and known is not None and known.due_ms != mark.due_ms):
         return
     if mark.next_due_ms is None:
-        del states[mark.identity]
-        return
-    record = mark.record if "record-from-mark" in bugs else known.record
-    states[mark.identity] = Pending(mark.next_due_ms, mark.identity, record, mark.place)
-    ended.discard(mark.identity)
+        states.pop(mark.identity, None)
+        ended.add(mark.identity)
+    elif known is not None:
+        record = mark.record if "record-from-mark" in bugs else known.record
+        states[mark.identity] = Pending(mark.next_due_ms, mark.identity, record, mark.place)
 
 
 def _is_covered(state: Pending, saved: Snapshot, bugs: frozenset[str]) -> bool:
@@ -141,7 +168,7 @@ def _resealed(text: str) -> str:
     """Return the statement with the checksum of its damaged text, if it is still one."""
     words = text.split(":")
     try:
-        due = TimedDue(int(words[1]), int(words[2]), int(words[3]) if len(words) > 4 else int(words[1]))
+        due = TimedDue(int(words[1]), int(words[2]), int(words[3]) if len(words) > 5 else int(words[1]))
         return str(due)
     except (ValueError, IndexError):
         pass
@@ -203,20 +230,19 @@ class Model:
             # Carrying does not change when a message is due.
             due_ms = self._truth.due_ms.get(due.identity, due.due_ms)
             self._state(Pending(due_ms, due.identity, due.place, due.place))
+            self._truth.state(due.identity, _Fact(due.place, due_ms, True))
         elif mark is not None:
             known = self._states[mark.identity]
             if mark.next_due_ms is not None:
                 self._state(Pending(mark.next_due_ms, mark.identity, known.record, mark.place))
             else:
-                del self._states[mark.identity], self._truth.due_ms[mark.identity]
-                self._truth.stated[mark.identity] = mark.place
+                del self._states[mark.identity]
+            self._truth.state(mark.identity, _Fact(mark.place, mark.next_due_ms, False))
         self._end += RECORD_BYTES
         self._history.append((self._end, self._truth.copy()))
 
     def _state(self, state: Pending) -> None:
         self._states[state.identity] = self._known[state.identity] = state
-        self._truth.due_ms[state.identity] = state.due_ms
-        self._truth.stated[state.identity] = state.version
 
     def _mark(self, state: Pending, kind: TimedMarkKind, next_due_ms: int | None = None) -> None:
         self._append(
@@ -376,7 +402,8 @@ class Model:
             self._published = self._published if "snapshot-before-log" in self._bugs else None
         if self._published is not None:
             saved = fold(self._items, self._bugs, self._published)
-            if {state[:3] for state in saved.values()} != {state[:3] for state in states.values()}:
+            self.counts["snapshot used"] = self.counts.get("snapshot used", 0) + 1
+            if saved != states:
                 raise ModelError(f"after {cause}, the snapshot leads to {saved}, and the log to {states}")
         self._states = states
         # The files of the index are rebuilt.
@@ -387,38 +414,34 @@ class Model:
 
     def _check(self, items: list[Item], cause: str) -> dict[int, Pending]:
         states = fold(items, self._bugs)
-        held = {item.place for item in items if item.due}
+        held = {item.place for item in items if item.due and self._own(item) is not None}
         found = {identity: state.due_ms for identity, state in states.items()}
         if found != self._truth.due_ms or not held.issuperset(state.record for state in states.values()):
             raise ModelError(f"after {cause}, the log leads to {found}; pending are {self._truth.due_ms}")
         return states
 
     def _damage(self) -> bool:
-        """Flip a digit in one statement, and check that only what it alone states is lost."""
+        """Change a digit in one statement, and check that the other statements about its message decide."""
         stated = [index for index, item in enumerate(self._items) if self._own(item) is not None]
         if not stated:
             return False
         index = self._random.choice(stated)
         victim = self._items[index]
         identity = self._own(victim)
+        assert identity is not None
         items = list(self._items)
         text = victim.due or victim.mark
-        digits = [at for at, letter in enumerate(text) if letter.isdigit() and at > 24]
+        digits = [at for at, letter in enumerate(text) if letter.isdigit() and at > PLACE_DIGITS + 2]
         at = self._random.choice(digits)
         text = text[:at] + str((int(text[at]) + self._random.randint(1, 9)) % 10) + text[at + 1 :]
         items[index] = Item(victim.place, due=text) if victim.due else Item(victim.place, mark=text)
-        states = fold(items, self._bugs)
-        held = {item.place for item in items if item.due and parse_own_due(item.due, item.place) is not None}
-        found = {each: state.due_ms for each, state in states.items() if state.record in held}
-        truth = dict(self._truth.due_ms)
-        newest = self._truth.stated.get(identity or 0) == victim.place
-        others = [item for item in items if item.place in held and self._own(item) == identity]
-        if newest or (victim.due and not others):
-            # No other statement contains the same fact.
-            found.pop(identity or 0, None)
-            truth.pop(identity or 0, None)
-        if found != truth:
-            raise ModelError(f"without {victim}, the log leads to {found}; pending are {truth}")
+        found = {each: (state.due_ms, state.record) for each, state in fold(items, self._bugs).items()}
+        expected = {each: (state.due_ms, state.record) for each, state in self._states.items() if each != identity}
+        remaining = self._truth.without(identity, victim.place, self._start)
+        if remaining is not None:
+            expected[identity] = remaining
+        if found != expected:
+            raise ModelError(f"without {victim}, the log leads to {found}; the other statements to {expected}")
         return True
 
     @staticmethod

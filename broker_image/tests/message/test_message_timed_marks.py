@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from zlib import crc32
 
 import pytest
-from delaymq.message.errors import NewerFormError
+from delaymq.message.errors import IllegalMessageError, NewerFormError
 from delaymq.message.timed_marks import (
     MAX_NUMBER,
     MAX_TEXT_BYTES,
@@ -26,7 +27,7 @@ details = st.dictionaries(
     st.text("abcXYZ0189_.-", max_size=24),
     max_size=4,
 )
-dues = st.builds(TimedDue, numbers, numbers, numbers)
+dues = st.builds(TimedDue, numbers, numbers, numbers, details)
 marks = st.builds(
     TimedMark,
     place=numbers,
@@ -59,7 +60,8 @@ def sealed(text: str) -> str:
 
 def test_text_is_that_of_the_format() -> None:
     assert str(FIRST) == sealed("2:00000000000000004096:1800000000250")
-    assert str(TimedDue(8192, 5, 4096)) == sealed("2:00000000000000008192:5:4096")
+    assert str(TimedDue(8192, 5, 4096)) == sealed("2:00000000000000008192:5:4096:")
+    assert str(TimedDue(8192, 5, 4096, {"run": "3"})) == sealed("2:00000000000000008192:5:4096:run=3")
     assert str(MARK) == sealed(
         "2:00000000000000008192:moved:1799000000000:4096:6144:1800000000250:1900000000000:0.17:run=3,by=YWxpY2U"
     )
@@ -97,6 +99,24 @@ def test_flipped_bit_is_detected_and_corrected(statement: TimedDue | TimedMark, 
     assert corrected(damaged, statement.place) == str(statement)
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        TimedDue(1, -1, 1),
+        TimedDue(MAX_NUMBER + 1, 1, 1),
+        replace(MARK, due_ms=-1),
+        replace(MARK, queue=(0, -1)),
+        replace(MARK, details={"by": "a:b"}),
+        replace(MARK, details={"by": "a,run=2"}),
+        replace(MARK, details={"By": "a"}),
+        replace(MARK, details={"by": "x" * MAX_TEXT_BYTES}),
+    ],
+)
+def test_statement_that_could_not_be_read_back_is_not_written(statement: TimedDue | TimedMark) -> None:
+    with pytest.raises(IllegalMessageError):
+        str(statement)
+
+
 def test_damage_that_is_no_flipped_bit_is_not_corrected() -> None:
     text = str(FIRST)
     assert corrected(text.replace("0250", "0521"), FIRST.place) is None
@@ -107,7 +127,9 @@ def test_damage_that_is_no_flipped_bit_is_not_corrected() -> None:
     "body",
     [
         "3:00000000000000004096:1800000000250",
-        "2:00000000000000004096:1800000000250:1:1",
+        "2:00000000000000004096:1800000000250:1",
+        "2:00000000000000004096:1800000000250:1:run=1:1",
+        "2:00000000000000004096:1800000000250:1:run",
         "2:00000000000000004096:soon",
         "2:00000000000000004096:9223372036854775808",
         "2:00000000000000004096:",

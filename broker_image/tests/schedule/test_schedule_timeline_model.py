@@ -9,20 +9,22 @@ from delaymq_testing.timeline_model import BUGS, Model, ModelError
 STEPS = FUZZ_INPUTS
 STEPS_A_RUN = 500
 MAX_RUNS_UNTIL_FOUND = 200
+PERFORMED = {
+    "send", "deliver", "move", "cancel", "copy", "carry", "delete", "flush", "snapshot", "kill", "lose_power", "damage",
+    "snapshot used",
+}  # fmt: skip
+"""Operations that each run of the test performs."""
 
 
 def test_log_leads_to_the_pending_messages_after_any_crash_and_any_damaged_statement() -> None:
     counts: dict[str, int] = {}
-    for run in range(STEPS // STEPS_A_RUN):
+    for run in range(max(1, STEPS // STEPS_A_RUN)):
         model = Model(SEED * 1_000_003 + run)
         for _ in range(STEPS_A_RUN):
             model.step()
         for name, count in model.counts.items():
             counts[name] = counts.get(name, 0) + count
-    missing = {"send", "deliver", "move", "cancel", "copy", "carry", "delete", "kill", "lose_power", "damage"} - set(
-        counts
-    )
-    assert not missing, counts
+    assert counts.keys() >= PERFORMED, counts
 
 
 @pytest.mark.parametrize("bug", BUGS)

@@ -3,18 +3,19 @@
 Both begin with `VERSION:PLACE:` and end with `:CRC`, in this and every later version, so that a program can verify the
 statements of all versions:
 
-- VERSION is 2.
+- VERSION is 2. A statement of any version consists of at most 1,024 printable ASCII characters.
 - PLACE is the physical offset of the record that has the property, in 20 digits. It tells a statement from the copies
   that RocketMQ's broker makes when it stores a message again. Its width is fixed because it is known only after the
   record's size.
 - CRC is the CRC32 of everything before the last colon, in 8 lower-case hexadecimal digits.
 
-`__DMQ_DUE` is `2:PLACE:DUE:CRC` on the first record of a message, and `2:PLACE:DUE:IDENTITY:CRC` on a record that
-carries the message forward. IDENTITY is the place of the first record and never changes.
+`__DMQ_DUE` is `2:PLACE:DUE:CRC` on the first record of a message, and `2:PLACE:DUE:IDENTITY:DETAILS:CRC` on a record
+that carries the message forward. IDENTITY is the place of the first record and never changes. DETAILS takes over what
+marks stated before, such as the number of a run.
 
 `__DMQ_MARK` is `2:PLACE:KIND:DECIDED:IDENTITY:RECORD:DUE:NEXT:QUEUE:DETAILS:CRC`. A statement is complete: the newest
 one about an identity, in the order of the log, decides, so a damaged one costs only itself. With NEXT, the message is
-pending and due then; without NEXT, it has ended. Format: docs/formats/store.md; reasons: docs/decisions/0054.
+pending and due then; without NEXT, it has ended, for good. Format: docs/formats/store.md; reasons: docs/decisions/0054.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from enum import StrEnum
 from typing import Final
 from zlib import crc32
 
-from delaymq.message.errors import NewerFormError
+from delaymq.message.errors import IllegalMessageError, NewerFormError
 
 VERSION: Final = 2
 PLACE_DIGITS: Final = 20
 MAX_NUMBER: Final = (1 << 63) - 1
 """Limit of physical offsets, queue offsets and times, which are signed numbers of 8 bytes."""
 MAX_TEXT_BYTES: Final = 1_024
-"""Limit of a statement; longer texts are not read."""
+"""Limit of a statement, in all versions."""
 _CRC_DIGITS: Final = 8
 _SEALED = re.compile(rf"(\d{{1,9}}):(\d{{{PLACE_DIGITS}}}):(.*):([0-9a-f]{{{_CRC_DIGITS}}})\Z", re.ASCII)
 _DETAIL = re.compile(r"([a-z][A-Za-z]*)=([A-Za-z0-9_.-]*)\Z", re.ASCII)
@@ -53,6 +54,9 @@ class TimedMarkKind(StrEnum):
     """Due immediately, on request."""
 
 
+_KINDS: Final = {str(kind): kind for kind in TimedMarkKind}
+
+
 @dataclass(frozen=True, slots=True)
 class TimedDue:
     """Statement of a record that holds a scheduled message: the message is due at `due_ms`."""
@@ -61,10 +65,14 @@ class TimedDue:
     due_ms: int
     identity: int
     """Place of the first record of the message; in that record, equal to `place`."""
+    details: Mapping[str, str] = field(default_factory=dict)
+    """As in `TimedMark`; none in the first record."""
 
     def __str__(self) -> str:
-        identity = "" if self.identity == self.place else f":{self.identity}"
-        return _sealed(self.place, f"{self.due_ms}{identity}")
+        numbers = (self.place, self.due_ms, self.identity)
+        if self.identity == self.place and not self.details:
+            return _sealed(self.place, f"{self.due_ms}", numbers)
+        return _sealed(self.place, f"{self.due_ms}:{self.identity}:{_joined(self.details)}", numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +99,12 @@ class TimedMark:
         record = "" if self.record == self.identity else self.record
         next_due = "" if self.next_due_ms is None else self.next_due_ms
         queue = "" if self.queue is None else f"{self.queue[0]}.{self.queue[1]}"
-        details = ",".join(f"{key}={value}" for key, value in self.details.items())
+        numbers = (self.place, self.decided_ms, self.identity, self.record, self.due_ms, self.next_due_ms or 0)
         return _sealed(
             self.place,
-            f"{self.kind}:{self.decided_ms}:{self.identity}:{record}:{self.due_ms}:{next_due}:{queue}:{details}",
+            f"{self.kind}:{self.decided_ms}:{self.identity}:{record}:{self.due_ms}:{next_due}:{queue}:"
+            f"{_joined(self.details)}",
+            numbers + (self.queue or ()),
         )
 
 
@@ -112,10 +122,13 @@ def parse_own_due(text: str, place: int) -> TimedDue | None:
     body = _own(text, place)
     if body is None:
         return None
-    due, *identity = body.split(":")
-    if len(identity) > 1:
+    words = body.split(":")
+    if len(words) == 1:
+        return TimedDue(place, _number(body, text), place)
+    if len(words) != 3:
         raise _newer(text)
-    return TimedDue(place, _number(due, text), _number(identity[0], text) if identity else place)
+    due, identity, details = words
+    return TimedDue(place, _number(due, text), _number(identity, text), _details(details, text))
 
 
 def parse_own_mark(text: str, place: int) -> TimedMark | None:
@@ -127,13 +140,14 @@ def parse_own_mark(text: str, place: int) -> TimedMark | None:
     if body is None:
         return None
     words = body.split(":")
-    if len(words) != 8 or words[0] not in set(TimedMarkKind):
+    kind = _KINDS.get(words[0])
+    if len(words) != 8 or kind is None:
         raise _newer(text)
-    kind, decided, identity, record, due, next_due, queue, details = words
+    decided, identity, record, due, next_due, queue, details = words[1:]
     queue_id, _, queue_offset = queue.partition(".")
     return TimedMark(
         place=place,
-        kind=TimedMarkKind(kind),
+        kind=kind,
         decided_ms=_number(decided, text),
         identity=_number(identity, text),
         record=_number(record or identity, text),
@@ -147,7 +161,8 @@ def parse_own_mark(text: str, place: int) -> TimedMark | None:
 def corrected(text: str, place: int) -> str | None:
     """Return the statement of the record at `place` from which `text` differs by one flipped bit; None without one.
 
-    There is at most one: at these lengths, CRC32 detects every error of up to four bits.
+    There is at most one, because CRC32 detects every error of two bits. A flip that makes a separator of properties
+    out of a letter is not corrected: the property has then lost its end.
     """
     raw = bytearray(text.encode("utf-8", "surrogateescape"))
     if len(raw) > MAX_TEXT_BYTES:
@@ -162,9 +177,22 @@ def corrected(text: str, place: int) -> str | None:
     return None
 
 
-def _sealed(place: int, body: str) -> str:
+def _sealed(place: int, body: str, numbers: tuple[int, ...]) -> str:
+    """Return the text of a statement; raise IllegalMessageError if it could not be read back."""
     text = f"{VERSION}:{place:0{PLACE_DIGITS}d}:{body}"
+    if not all(0 <= number <= MAX_NUMBER for number in numbers):
+        raise IllegalMessageError(f"{text!r} contains a number outside 0 to {MAX_NUMBER}")
+    if len(text) > MAX_TEXT_BYTES - _CRC_DIGITS - 1:
+        raise IllegalMessageError(f"a statement has {len(text)} characters: use fewer or shorter details")
     return f"{text}:{crc32(text.encode('ascii')):0{_CRC_DIGITS}x}"
+
+
+def _joined(details: Mapping[str, str]) -> str:
+    words = [f"{key}={value}" for key, value in details.items()]
+    for word in words:
+        if _DETAIL.match(word) is None:
+            raise IllegalMessageError(f"{word!r} is not a detail: use a word in camel case and [A-Za-z0-9_.-]")
+    return ",".join(words)
 
 
 def _opened(text: str) -> tuple[int, int, str] | None:
