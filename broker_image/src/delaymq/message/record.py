@@ -1,6 +1,6 @@
 """Codec of commit log records (docs/formats/store.md, "Commit-log record").
 
-Only this module contains the layout as numbers. Other modules that read or change parts of a record use its names.
+Other modules that read or change parts of a record use this module's names instead of numbers.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from delaymq.message import names
 from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
 from delaymq.message.properties import decode_properties
-from delaymq.message.record import BLANK_MAGIC, SIZE_AND_MAGIC, Record
+from delaymq.message.record import BLANK_MAGIC, IPV4_HOST_BYTES, SIZE_AND_MAGIC, Record
 from delaymq.schedule import Backoff, Entry, LevelQueue, PacedQueue, RetryQueue, Scheduler
 from delaymq.store.disk.files import is_shortage
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
@@ -23,7 +23,7 @@ from delaymq.throttled_log import ThrottledLogger, about_message
 
 _STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreateError, MemoryError)
 """Errors after which no message can be delivered: the whole schedule pauses, and no message counts as failed."""
-_NO_HOST = bytes(8)
+_NO_HOST = bytes(IPV4_HOST_BYTES)
 
 _logger = logging.getLogger(__name__)
 

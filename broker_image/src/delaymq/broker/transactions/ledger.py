@@ -15,6 +15,7 @@ from delaymq.broker.transactions.pending import PendingHalves
 from delaymq.broker.transactions.records import CHECK_TIMES, COPIED, PREPARED_QUEUE_OFFSET, checks_of, immunity_ms
 from delaymq.message import names
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from delaymq.message.record import BODY_CRC_MASK
 from delaymq.store.model import Dispatched
 
 STATE_VERSION: Final = 1
@@ -224,7 +225,7 @@ class Ledger:
     def _marks_newest_copy(self, body_crc: int) -> bool:
         # The body is the queue offset in decimal digits. For few candidates, its checksum is sufficient.
         for number, (physical_offset, offset) in enumerate(reversed(self.unmarked.items())):
-            if crc32(b"%d" % offset) & 0x7FFFFFFF == body_crc:
+            if crc32(b"%d" % offset) & BODY_CRC_MASK == body_crc:
                 del self.unmarked[physical_offset]
                 return True
             if number == _NEWEST_COPIES:

@@ -99,8 +99,10 @@ def state(message: ReceivedMessage) -> str:
 
 def as_lines(message: ReceivedMessage) -> list[str]:
     """Return the full text of one message, as lines."""
+    # Without a unique id, `message_id` is the offset message id.
+    unique = [f"unique id:         {message.message_id}"] if message.message_id != message.offset_message_id else []
     lines = [
-        f"unique id:         {message.message_id}",
+        *unique,
         f"offset message id: {message.offset_message_id}",
         f"topic:             {real_topic(message)}" + (" (pending delivery)" if state(message) == "waiting" else ""),
         f"queue:             {message.queue.queue_id}, offset {message.queue_offset},"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from delaymq.message.flags import TRANSACTION_ROLLBACK
 from delaymq.message.names import MARKS_TOPIC
-from delaymq.message.record import BLANK_BYTES, BLANK_MAGIC, FIXED_BYTES, SIZE_AND_MAGIC, encode_record
+from delaymq.message.record import BLANK_BYTES, BLANK_MAGIC, FIXED_BYTES, IPV4_HOST_BYTES, SIZE_AND_MAGIC, encode_record
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files
@@ -18,7 +18,7 @@ from delaymq.store.segments import Segment, segment_name
 _MIN_FILLER_BYTES = FIXED_BYTES + 1
 """The topic of a record has at least one character."""
 _MAX_FILLER_BYTES = 1 << 20
-_NO_HOST = bytes(8)
+_NO_HOST = bytes(IPV4_HOST_BYTES)
 
 
 class LogRepair:

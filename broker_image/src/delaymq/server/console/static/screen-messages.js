@@ -23,7 +23,7 @@ export function messagesScreen(view, { parameters }) {
   const form = searchForm(view, wanted);
   const show = (...nodes) => view.render(head, form, ...nodes);
   if (!wanted.topic && !wanted.q) {
-    show(empty("Enter a topic to see its newest messages, a topic and a key, or an offset message id. Each send returns both ids of the message:", "delaymq send Orders hello --key order-42"));
+    show(empty("Enter a topic to see its newest messages, a topic and a key or unique id, or an offset message id. Each send returns both ids of the message:", "delaymq send Orders hello --key order-42"));
     return;
   }
   show(loading());
