@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from delaymq.message.timed_marks import PLACE_DIGITS, TimedDue, TimedMark, TimedMarkKind, parse_own_due, parse_own_mark
 
@@ -97,10 +98,7 @@ class _Truth:
         """Return due time and holder of a message if the statement at `place`, and all before `start`, are missing."""
         facts = [fact for fact in self.facts[identity] if fact.place != place and fact.place >= start]
         held = [fact.place for fact in facts if fact.holds]
-        if not held or (facts[-1].due_ms is None):
-            return None
-        known = [fact for fact in facts if fact.place >= held[0]]
-        due_ms = known[-1].due_ms
+        due_ms = facts[-1].due_ms if held else None
         return None if due_ms is None else (due_ms, held[-1])
 
 
@@ -109,10 +107,12 @@ class ModelError(AssertionError):
 
 
 def fold(items: list[Item], bugs: frozenset[str] = frozenset(), saved: Snapshot | None = None) -> dict[int, Pending]:
-    """Return the pending messages by identity: the newest statement about each decides."""
-    # An end is final.
-    states = dict(saved.known) if saved is not None else {}
-    ended = set(saved.ended) if saved is not None else set()
+    """Return the pending messages by identity: the newest statement about each decides, and an end is final."""
+    states: dict[int, Pending] = {}
+    ended: set[int] = set()
+    if saved is not None:
+        ended |= saved.ended
+        states |= {identity: state for identity, state in saved.known.items() if identity not in ended}
     for item in items:
         place = item.place
         if saved is not None and place < saved.log_end:
@@ -128,11 +128,9 @@ def fold(items: list[Item], bugs: frozenset[str] = frozenset(), saved: Snapshot 
                 _apply(mark, states, ended, bugs)
     if "shared-key" in bugs:
         states = {state.identity: state for state in {state.due_ms: state for state in states.values()}.values()}
-    return {
-        identity: state
-        for identity, state in states.items()
-        if identity not in ended and not (saved is not None and _is_covered(state, saved, bugs))
-    }
+    if saved is None:
+        return states
+    return {identity: state for identity, state in states.items() if not _is_covered(state, saved, bugs)}
 
 
 def _due_of(item: Item, bugs: frozenset[str]) -> TimedDue | None:
@@ -165,27 +163,9 @@ def _is_covered(state: Pending, saved: Snapshot, bugs: frozenset[str]) -> bool:
 
 
 def _resealed(text: str) -> str:
-    """Return the statement with the checksum of its damaged text, if it is still one."""
-    words = text.split(":")
-    try:
-        due = TimedDue(int(words[1]), int(words[2]), int(words[3]) if len(words) > 5 else int(words[1]))
-        return str(due)
-    except (ValueError, IndexError):
-        pass
-    try:
-        return str(
-            TimedMark(
-                place=int(words[1]),
-                kind=TimedMarkKind(words[2]),
-                decided_ms=int(words[3]),
-                identity=int(words[4]),
-                record=int(words[5] or words[4]),
-                due_ms=int(words[6]),
-                next_due_ms=int(words[7]) if words[7] else None,
-            )
-        )
-    except (ValueError, IndexError):
-        return text
+    """Return the statement with the checksum of its text."""
+    body = text.rpartition(":")[0]
+    return f"{body}:{crc32(body.encode()):08x}"
 
 
 class Model:
@@ -224,38 +204,37 @@ class Model:
 
     # Statements
 
-    def _append(self, *, due: TimedDue | None = None, mark: TimedMark | None = None) -> None:
-        self._items.append(Item(self._end, str(due) if due else "", str(mark) if mark else ""))
-        if due is not None:
-            # Carrying does not change when a message is due.
-            due_ms = self._truth.due_ms.get(due.identity, due.due_ms)
-            self._state(Pending(due_ms, due.identity, due.place, due.place))
-            self._truth.state(due.identity, _Fact(due.place, due_ms, True))
-        elif mark is not None:
-            known = self._states[mark.identity]
-            if mark.next_due_ms is not None:
-                self._state(Pending(mark.next_due_ms, mark.identity, known.record, mark.place))
-            else:
-                del self._states[mark.identity]
-            self._truth.state(mark.identity, _Fact(mark.place, mark.next_due_ms, False))
+    def _append(self, *, due: str = "", mark: str = "") -> None:
+        """Append a record, after the truth contains its statement."""
+        self._items.append(Item(self._end, due, mark))
         self._end += RECORD_BYTES
         self._history.append((self._end, self._truth.copy()))
 
     def _state(self, state: Pending) -> None:
         self._states[state.identity] = self._known[state.identity] = state
+        self._truth.state(state.identity, _Fact(state.version, state.due_ms, state.version == state.record))
+
+    def _hold(self, due_ms: int, identity: int, stated_ms: int) -> None:
+        """Append a record that holds a message and states `stated_ms`, which differs from `due_ms` only by mistake."""
+        self._state(Pending(due_ms, identity, self._end, self._end))
+        self._append(due=str(TimedDue(self._end, stated_ms, identity)))
 
     def _mark(self, state: Pending, kind: TimedMarkKind, next_due_ms: int | None = None) -> None:
-        self._append(
-            mark=TimedMark(
-                place=self._end,
-                kind=kind,
-                decided_ms=self._now_ms,
-                identity=state.identity,
-                record=state.record,
-                due_ms=state.due_ms,
-                next_due_ms=next_due_ms,
-            )
+        if next_due_ms is not None:
+            self._state(Pending(next_due_ms, state.identity, state.record, self._end))
+        else:
+            del self._states[state.identity]
+            self._truth.state(state.identity, _Fact(self._end, None, False))
+        mark = TimedMark(
+            place=self._end,
+            kind=kind,
+            decided_ms=self._now_ms,
+            identity=state.identity,
+            record=state.record,
+            due_ms=state.due_ms,
+            next_due_ms=next_due_ms,
         )
+        self._append(mark=str(mark))
 
     def _any_pending(self) -> Pending | None:
         return self._random.choice(list(self._states.values())) if self._states else None
@@ -266,7 +245,8 @@ class Model:
     def _send(self) -> bool:
         if len(self._states) > 40:
             return False
-        self._append(due=TimedDue(self._end, self._later(), self._end))
+        due_ms = self._later()
+        self._hold(due_ms, self._end, due_ms)
         return True
 
     def _move(self) -> bool:
@@ -283,12 +263,9 @@ class Model:
         return state is not None
 
     def _deliver(self) -> bool:
-        order = self._states.values()
+        due = sorted(state for state in self._states.values() if state.due_ms <= self._now_ms)
         if "order-by-record" in self._bugs:
-            due = sorted(order, key=lambda state: (state.due_ms, state.record))
-        else:
-            due = sorted(order)
-        due = [state for state in due if state.due_ms <= self._now_ms]
+            due.sort(key=lambda state: (state.due_ms, state.record))
         if not due:
             return False
         fails = self._random.random() < 0.1
@@ -305,9 +282,7 @@ class Model:
         if not self._items:
             return False
         copied = self._random.choice(self._items)
-        self._items.append(Item(self._end, copied.due, copied.mark))
-        self._end += RECORD_BYTES
-        self._history.append((self._end, self._truth.copy()))
+        self._append(due=copied.due, mark=copied.mark)
         return True
 
     # Retention
@@ -321,14 +296,12 @@ class Model:
         held = [state for state in self._states.values() if state.record < limit]
         if not held or limit > self._flushed:
             return False
-        first_due = {item.place: parse_own_due(item.due, item.place) for item in self._items if item.due}
         for state in sorted(held, key=lambda each: each.record):
-            due_ms = state.due_ms
-            record = first_due.get(state.record)
-            if "carry-first-due" in self._bugs and record is not None:
-                due_ms = record.due_ms
-            self._append(due=TimedDue(self._end, due_ms, state.identity))
-            self._check(self._items, "carrying")
+            stated_ms = state.due_ms
+            if "carry-first-due" in self._bugs:
+                (stated_ms,) = (int(item.due.split(":")[2]) for item in self._items if item.place == state.record)
+            self._hold(state.due_ms, state.identity, stated_ms)
+            self._check("carrying")
         return True
 
     def _delete(self) -> bool:
@@ -344,7 +317,7 @@ class Model:
             return False
         self._items = [item for item in self._items if item.place >= limit]
         self._start = limit
-        self._check(self._items, "deleting a segment")
+        self._check("deleting a segment")
         return True
 
     # Durability
@@ -396,25 +369,25 @@ class Model:
 
     def _recover(self, cause: str) -> None:
         self._taken = None
-        states = self._check(self._items, cause)
-        if self._published is not None and self._published.log_end < self._start:
-            # Statements between the two are missing.
-            self._published = self._published if "snapshot-before-log" in self._bugs else None
-        if self._published is not None:
-            saved = fold(self._items, self._bugs, self._published)
+        states = self._check(cause)
+        published = self._published
+        # If the log begins after a snapshot, statements between the two are missing.
+        if published is not None and (published.log_end >= self._start or "snapshot-before-log" in self._bugs):
+            saved = fold(self._items, self._bugs, published)
             self.counts["snapshot used"] = self.counts.get("snapshot used", 0) + 1
             if saved != states:
                 raise ModelError(f"after {cause}, the snapshot leads to {saved}, and the log to {states}")
         self._states = states
         # The files of the index are rebuilt.
         self._known = dict(states)
-        self._published = None if self._random.random() < 0.5 else self._published
+        if self._random.random() < 0.5:
+            self._published = None
 
     # Checks
 
-    def _check(self, items: list[Item], cause: str) -> dict[int, Pending]:
-        states = fold(items, self._bugs)
-        held = {item.place for item in items if item.due and self._own(item) is not None}
+    def _check(self, cause: str) -> dict[int, Pending]:
+        states = fold(self._items, self._bugs)
+        held = {item.place for item in self._items if item.due and self._own(item) is not None}
         found = {identity: state.due_ms for identity, state in states.items()}
         if found != self._truth.due_ms or not held.issuperset(state.record for state in states.values()):
             raise ModelError(f"after {cause}, the log leads to {found}; pending are {self._truth.due_ms}")

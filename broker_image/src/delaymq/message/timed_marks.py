@@ -69,10 +69,10 @@ class TimedDue:
     """As in `TimedMark`; none in the first record."""
 
     def __str__(self) -> str:
-        numbers = (self.place, self.due_ms, self.identity)
-        if self.identity == self.place and not self.details:
-            return _sealed(self.place, f"{self.due_ms}", numbers)
-        return _sealed(self.place, f"{self.due_ms}:{self.identity}:{_joined(self.details)}", numbers)
+        carried = (
+            "" if self.identity == self.place and not self.details else f":{self.identity}:{_joined(self.details)}"
+        )
+        return _sealed(self.place, f"{self.due_ms}{carried}", self.due_ms, self.identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +99,16 @@ class TimedMark:
         record = "" if self.record == self.identity else self.record
         next_due = "" if self.next_due_ms is None else self.next_due_ms
         queue = "" if self.queue is None else f"{self.queue[0]}.{self.queue[1]}"
-        numbers = (self.place, self.decided_ms, self.identity, self.record, self.due_ms, self.next_due_ms or 0)
         return _sealed(
             self.place,
             f"{self.kind}:{self.decided_ms}:{self.identity}:{record}:{self.due_ms}:{next_due}:{queue}:"
             f"{_joined(self.details)}",
-            numbers + (self.queue or ()),
+            self.decided_ms,
+            self.identity,
+            self.record,
+            self.due_ms,
+            self.next_due_ms or 0,
+            *(self.queue or ()),
         )
 
 
@@ -177,10 +181,10 @@ def corrected(text: str, place: int) -> str | None:
     return None
 
 
-def _sealed(place: int, body: str, numbers: tuple[int, ...]) -> str:
-    """Return the text of a statement; raise IllegalMessageError if it could not be read back."""
+def _sealed(place: int, body: str, *numbers: int) -> str:
+    """Return a statement whose body contains `numbers`; raise IllegalMessageError if it could not be read back."""
     text = f"{VERSION}:{place:0{PLACE_DIGITS}d}:{body}"
-    if not all(0 <= number <= MAX_NUMBER for number in numbers):
+    if not all(0 <= number <= MAX_NUMBER for number in (place, *numbers)):
         raise IllegalMessageError(f"{text!r} contains a number outside 0 to {MAX_NUMBER}")
     if len(text) > MAX_TEXT_BYTES - _CRC_DIGITS - 1:
         raise IllegalMessageError(f"a statement has {len(text)} characters: use fewer or shorter details")

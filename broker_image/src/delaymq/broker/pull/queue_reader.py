@@ -24,8 +24,8 @@ MAX_PROPERTY_WORK: Final = 3_000
 """The same for properties, which cost more: units of about 1 µs for one pull, and the cost of a record without its
 filter.
 """
-# A pull has an overhead of about 60 µs, so a much smaller minimum would mostly pay for the overhead. Limits for many
-# pulls for rare messages in one turn of the event loop, as their total work in a window and the minimum for each:
+# Limits for many pulls for rare messages in one turn of the event loop: their total work in this window, and the
+# minimum for each. A pull has an overhead of about 60 µs, so a much smaller minimum would mostly pay for the overhead:
 PROPERTY_WINDOW_MS: Final = 20
 PROPERTY_WORK_PER_WINDOW: Final = 6_000
 MIN_PROPERTY_WORK: Final = 500
