@@ -26,16 +26,31 @@ TTL: Final = "TTL"
 MESSAGE_TYPE: Final = "MSG_TYPE"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 REPLY_ARRIVE_TIME: Final = "ARRIVE_TIME"
-TIMER_PROPERTIES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME")
-"""Due times of RocketMQ 5; rejected, since a 4.9 broker would deliver such messages immediately."""
+# Due times that clients request, with RocketMQ 5's names, and that of hosted RocketMQ:
+TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
+TIMER_PROPERTIES: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME)
+# Properties that brokers add to timed messages:
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+"""Due time in ms. RocketMQ 5 rounds it down to a second; DelayMQ does not."""
+TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+TIMER_DELETE_UNIQUE_KEY: Final = "TIMER_DEL_UNIQKEY"
 # Properties of DelayMQ; see marks.py:
 OWN_PREFIX: Final = "__DMQ_"
 DUE: Final = "__DMQ_DUE"
 MARK: Final = "__DMQ_MARK"
+ACCOUNT: Final = "__DMQ_ACCOUNT"
+"""On records of TIMER_TOPIC: the account of the producer, if the broker has accounts. Copies do not have it."""
 RESENT: Final = "__DMQ_RESENT"
 """On the copy of a dead letter that was resent to its group: the offset message id of the dead letter."""
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+"""Holds the messages with any due time, in queue 0, as in RocketMQ 5."""
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANS_CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
