@@ -24,10 +24,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from delaymq.message.errors import IllegalMessageError, NewerFormError
+from delaymq.message.names import DUE, MARK
 
 VERSION: Final = 2
 PLACE_DIGITS: Final = 20
@@ -57,6 +58,27 @@ class TimedMarkKind(StrEnum):
 _KINDS: Final = {str(kind): kind for kind in TimedMarkKind}
 
 
+class Statement(NamedTuple):
+    """A statement without its place, which the store adds when it appends the record."""
+
+    name: str
+    """Name of the property."""
+    body: str
+
+    @property
+    def property_bytes(self) -> int:
+        """Size in the record's properties: name, statement, and a separator of each kind."""
+        return len(self.name) + len(self.body) + _FRAME_BYTES
+
+    def at(self, place: int) -> str:
+        """Return the statement of the record at `place`."""
+        text = f"{VERSION}:{place:0{PLACE_DIGITS}d}:{self.body}"
+        return f"{text}:{crc32(text.encode('ascii')):0{_CRC_DIGITS}x}"
+
+
+_FRAME_BYTES: Final = 2 + len(f"{VERSION}:") + PLACE_DIGITS + len(":") + len(":") + _CRC_DIGITS
+
+
 @dataclass(frozen=True, slots=True)
 class TimedDue:
     """Statement of a record that holds a scheduled message: the message is due at `due_ms`."""
@@ -68,11 +90,15 @@ class TimedDue:
     details: Mapping[str, str] = field(default_factory=dict)
     """As in `TimedMark`; none in the first record."""
 
-    def __str__(self) -> str:
+    def statement(self) -> Statement:
+        """Return the statement without its place."""
         carried = (
             "" if self.identity == self.place and not self.details else f":{self.identity}:{_joined(self.details)}"
         )
-        return _sealed(self.place, f"{self.due_ms}{carried}", self.due_ms, self.identity)
+        return _checked(DUE, f"{self.due_ms}{carried}", self.place, self.due_ms, self.identity)
+
+    def __str__(self) -> str:
+        return self.statement().at(self.place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +121,16 @@ class TimedMark:
     details: Mapping[str, str] = field(default_factory=dict)
     """Further facts, such as the number of a run. Keys are words in camel case, values match `[A-Za-z0-9_.-]*`."""
 
-    def __str__(self) -> str:
+    def statement(self) -> Statement:
+        """Return the statement without its place."""
         record = "" if self.record == self.identity else self.record
         next_due = "" if self.next_due_ms is None else self.next_due_ms
         queue = "" if self.queue is None else f"{self.queue[0]}.{self.queue[1]}"
-        return _sealed(
-            self.place,
+        return _checked(
+            MARK,
             f"{self.kind}:{self.decided_ms}:{self.identity}:{record}:{self.due_ms}:{next_due}:{queue}:"
             f"{_joined(self.details)}",
+            self.place,
             self.decided_ms,
             self.identity,
             self.record,
@@ -110,6 +138,9 @@ class TimedMark:
             self.next_due_ms or 0,
             *(self.queue or ()),
         )
+
+    def __str__(self) -> str:
+        return self.statement().at(self.place)
 
 
 def place_of(text: str) -> int | None:
@@ -166,12 +197,21 @@ def corrected(text: str, place: int) -> str | None:
     """Return the statement of the record at `place` from which `text` differs by one flipped bit; None without one.
 
     There is at most one, because CRC32 detects every error of two bits. A flip that makes a separator of properties
-    out of a letter is not corrected: the property has then lost its end.
+    out of a letter is not corrected: the property has then lost its end. Statements of later versions are not
+    corrected.
     """
     raw = bytearray(text.encode("utf-8", "surrogateescape"))
     if len(raw) > MAX_TEXT_BYTES:
         return None
-    for index in range(len(raw)):
+    # Statements of other records, and texts of clients, differ from the known beginning in more than one bit.
+    beginning = f"{VERSION}:{place:0{PLACE_DIGITS}d}:".encode()
+    flipped = [one ^ other for one, other in zip(raw, beginning, strict=False) if one != other]
+    if len(raw) < len(beginning) or len(flipped) > 1 or (flipped and flipped[0].bit_count() > 1):
+        return None
+    if flipped:
+        candidate = (beginning + raw[len(beginning) :]).decode("ascii", "replace")
+        return candidate if place_of(candidate) == place else None
+    for index in range(len(beginning), len(raw)):
         for bit in range(8):
             raw[index] ^= 1 << bit
             candidate = raw.decode("ascii", "replace")
@@ -181,14 +221,19 @@ def corrected(text: str, place: int) -> str | None:
     return None
 
 
-def _sealed(place: int, body: str, *numbers: int) -> str:
+def _checked(name: str, body: str, *numbers: int) -> Statement:
     """Return a statement whose body contains `numbers`; raise IllegalMessageError if it could not be read back."""
-    text = f"{VERSION}:{place:0{PLACE_DIGITS}d}:{body}"
-    if not all(0 <= number <= MAX_NUMBER for number in (place, *numbers)):
-        raise IllegalMessageError(f"{text!r} contains a number outside 0 to {MAX_NUMBER}")
-    if len(text) > MAX_TEXT_BYTES - _CRC_DIGITS - 1:
-        raise IllegalMessageError(f"a statement has {len(text)} characters: use fewer or shorter details")
-    return f"{text}:{crc32(text.encode('ascii')):0{_CRC_DIGITS}x}"
+    if not all(0 <= number <= MAX_NUMBER for number in numbers):
+        raise IllegalMessageError(f"{body!r} contains a number outside 0 to {MAX_NUMBER}")
+    statement = Statement(name, body)
+    if statement.property_bytes - len(name) - 2 > MAX_TEXT_BYTES:
+        raise IllegalMessageError(f"a statement has {len(body)} characters: use fewer or shorter details")
+    return statement
+
+
+def first_due(due_ms: int) -> Statement:
+    """Return the statement of the first record of a message that is due at `due_ms`."""
+    return Statement(DUE, str(due_ms))
 
 
 def _joined(details: Mapping[str, str]) -> str:

@@ -9,29 +9,57 @@ from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACT
 from delaymq.message.hashing import tags_code
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import parse_due
-from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TAGS
+from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TAGS, TIMER_OUT_MS, TIMER_TOPIC
+from delaymq.message.timed_marks import corrected, parse_own_due
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import Dispatched, DispatchObserver, LiveObserver
+
+_MAX_TIME_DIGITS = 18
 
 
 def due_or_tags_code(
     topic: str,
     queue_id: int,
     queue_offset: int,
+    physical_offset: int,
     properties: dict[str, str],
     store_timestamp_ms: int,
     levels: DelayLevels,
 ) -> int:
-    """Return the tags code of a record's queue entry: the due time in ms of a delayed record, else its tags' hash."""
+    """Return the tags code of a record's queue entry: the due time in ms of a delayed record, else its tags' hash.
+
+    NewerFormError: the record states its due time in a form that only a newer program knows.
+    """
     if topic == SCHEDULE_TOPIC:
         level = recorded_level(properties)
         if level > 0:
             due_text = properties.get(DUE)
             due_ms = parse_due(due_text, queue_id, queue_offset) if due_text is not None else None
             return due_ms if due_ms is not None else store_timestamp_ms + levels.delay_ms(level)
+    elif topic == TIMER_TOPIC:
+        due_ms = recorded_due_ms(properties, physical_offset)
+        if due_ms is not None:
+            return due_ms
     tags = properties.get(TAGS)
     return tags_code(tags) if tags else 0
+
+
+def recorded_due_ms(properties: dict[str, str], physical_offset: int) -> int | None:
+    """Return the due time in ms that a record of the timer topic states; None if it states none.
+
+    A statement with one flipped bit is corrected. TIMER_OUT_MS replaces one that is damaged further, and applies to
+    records of RocketMQ's broker. NewerFormError: the statement has a form that only a newer program knows.
+    """
+    text = properties.get(DUE)
+    if text is not None:
+        due = parse_own_due(text, physical_offset)
+        if due is None and (mended := corrected(text, physical_offset)) is not None:
+            due = parse_own_due(mended, physical_offset)
+        if due is not None:
+            return due.due_ms
+    text = properties.get(TIMER_OUT_MS, "")
+    return int(text) if len(text) <= _MAX_TIME_DIGITS and text.isascii() and text.isdigit() else None
 
 
 def recorded_level(properties: dict[str, str]) -> int:

@@ -18,11 +18,13 @@ from delaymq.store.options import StoreOptions
 from delaymq.store.segments import SegmentFolder
 
 _logger = logging.getLogger(__name__)
-FORMAT_VERSION = 1
-"""Version of the format that this program writes; raised by every change that an older program cannot interpret."""
-MINIMUM_READER = 1
-"""Lowest FORMAT_VERSION of programs that may open a store written by this one. It is not raised as long as an older
-program can ignore new content without loss; a downgrade then only requires starting the older program."""
+FORMAT_VERSION = 2
+"""Newest version of the format that this program reads and writes."""
+BASE_VERSION = 1
+"""Version that a new store states, so that older programs can open it while it has no newer content."""
+TIMED_VERSION = 2
+"""Version of stores with statements of form 2 (docs/formats/store.md). An older program must not open such a store:
+it would ignore pending messages."""
 _STATE = "delaymq/state.json"
 _FOLDERS = ("commitlog", "consumequeue", "index", "config", "delaymq")
 
@@ -35,7 +37,7 @@ class StoreState:
     epoch: int
     role: str
     store_id: str
-    minimum_reader: int = MINIMUM_READER
+    minimum_reader: int = BASE_VERSION
     """Lowest format version of programs that may open the store."""
     unfinished: str = ""
     """Operation that a tool left unfinished; such a store cannot be opened."""
@@ -103,12 +105,16 @@ def write_state(files: Files, path: str, state: StoreState) -> None:
 
 def new_state() -> StoreState:
     """Return the state of a store that DelayMQ has not opened before."""
-    return StoreState(format_version=FORMAT_VERSION, epoch=0, role="master", store_id=str(uuid.uuid4()))
+    return StoreState(format_version=BASE_VERSION, epoch=0, role="master", store_id=str(uuid.uuid4()))
 
 
 def raised(state: StoreState) -> StoreState:
-    """Return the state of an older program's store, raised to this program's version."""
-    return replace(state, format_version=FORMAT_VERSION, minimum_reader=max(state.minimum_reader, MINIMUM_READER))
+    """Return the state of a store that may contain statements of form 2."""
+    return replace(
+        state,
+        format_version=max(state.format_version, TIMED_VERSION),
+        minimum_reader=max(state.minimum_reader, TIMED_VERSION),
+    )
 
 
 def make_folders(files: Files, path: str) -> None:

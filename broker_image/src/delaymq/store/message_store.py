@@ -21,11 +21,12 @@ from delaymq.message.record import (
     encode_record,
     record_bytes,
 )
-from delaymq.store import opening
+from delaymq.message.timed_marks import Statement
+from delaymq.store import layout, opening
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.disk.config_files import ConfigFiles
-from delaymq.store.disk.files import Files
+from delaymq.store.disk.files import Files, is_full, is_shortage
 from delaymq.store.disk.store_lock import StoreLock
 from delaymq.store.dispatch import Dispatcher, due_or_tags_code
 from delaymq.store.errors import (
@@ -65,7 +66,7 @@ class MessageStore:
     def __init__(
         self,
         path: str,
-        store_id: str,
+        state: layout.StoreState,
         files: Files,
         options: StoreOptions,
         log: CommitLog,
@@ -78,8 +79,7 @@ class MessageStore:
         now_ms: Callable[[], int],
     ) -> None:
         self.path = path
-        self.store_id = store_id
-        """Id from state.json: generated with the store and unchanged by restarts."""
+        self._state = state
         self.options = options
         self.recovery = report
         self._files = files
@@ -159,6 +159,38 @@ class MessageStore:
         self._dispatcher.levels = levels
 
     @property
+    def store_id(self) -> str:
+        """Id from state.json: generated with the store and unchanged by restarts."""
+        return self._state.store_id
+
+    @property
+    def format_version(self) -> int:
+        """Version of the format in state.json: lowest one that describes all records of the store."""
+        return self._state.format_version
+
+    def raise_format_version(self) -> None:
+        """Durably require a program that knows statements of form 2; call it before the first such record is appended.
+
+        StoreFullError, StoreFailedError: state.json could not be written, and nothing has changed.
+        """
+        if self._state.format_version >= layout.TIMED_VERSION:
+            return
+        if self._closed or self._log.failure is not None or self._retention.disk.writes_refused:
+            self._refuse()
+        state = layout.raised(self._state)
+        try:
+            layout.write_state(self._files, self.path, state)
+        except OSError as error:
+            if is_full(error) or is_shortage(error):
+                raise StoreFullError(
+                    f"state.json cannot be written ({error}), which the first message with a due time requires: free"
+                    " space or file descriptors"
+                ) from error
+            raise StoreFailedError(f"state.json cannot be written ({error}): check the disk") from error
+        self._state = state
+        _logger.info("the store now has format version %d: older programs cannot open it", state.format_version)
+
+    @property
     def min_offset(self) -> int:
         """Physical offset of the oldest byte of the log."""
         return self._log.min_offset
@@ -231,7 +263,11 @@ class MessageStore:
         else:
             queue_offset = 0
         physical_offset = log.end_offset
-        data = _encode(message, property_bytes, queue_offset, physical_offset, now_ms)
+        statement = message.statement
+        stated_bytes = property_bytes
+        if statement is not None:
+            stated_bytes = _with_statement(property_bytes, statement, properties, physical_offset)
+        data = _encode(message, stated_bytes, queue_offset, physical_offset, now_ms)
         size = len(data)
         if size > self.options.max_record_bytes and not message.is_copy:
             raise RecordTooLargeError(
@@ -239,13 +275,17 @@ class MessageStore:
             )
         if size + BLANK_BYTES > log.segment_end - physical_offset:
             physical_offset = log.roll(size)
-            data = _encode(message, property_bytes, queue_offset, physical_offset, now_ms)
+            if statement is not None:
+                stated_bytes = _with_statement(property_bytes, statement, properties, physical_offset)
+            data = _encode(message, stated_bytes, queue_offset, physical_offset, now_ms)
         at = physical_offset - log.segment_base
         log.mapping[at : at + size] = data
         log.end_offset = physical_offset + size
         (body_crc,) = _body_crc_of(data)
         log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
-        code = due_or_tags_code(topic, queue_id, queue_offset, properties, now_ms, self._dispatcher.levels)
+        code = due_or_tags_code(
+            topic, queue_id, queue_offset, physical_offset, properties, now_ms, self._dispatcher.levels
+        )
         record = Dispatched(
             topic, queue_id, queue_offset, physical_offset, size, sys_flag, now_ms, message.born_timestamp_ms,
             body_crc, message.reconsume_times, message.prepared_transaction_offset, properties, code,
@@ -277,10 +317,11 @@ class MessageStore:
         total = 0
         for message, encoded in zip(messages, property_bytes, strict=True):
             self._queues.get_or_make(message.topic, message.queue_id)
-            check_record_parts(len(message.topic.encode()), len(encoded))
-            size = record_bytes(
-                len(message.topic.encode()), len(message.body), len(encoded), message.born_host, message.store_host
-            )
+            topic_bytes, properties_bytes = len(message.topic.encode()), len(encoded)
+            if message.statement is not None:
+                properties_bytes += message.statement.property_bytes
+            check_record_parts(topic_bytes, properties_bytes)
+            size = record_bytes(topic_bytes, len(message.body), properties_bytes, message.born_host, message.store_host)
             if size > self.options.max_record_bytes:
                 raise RecordTooLargeError(
                     f"a record of the batch has {size} bytes (limit: {self.options.max_record_bytes}): send smaller"
@@ -460,6 +501,15 @@ class MessageStore:
         if self._index is not None:
             self._index.close()
         self._lock.release()
+
+
+def _with_statement(
+    property_bytes: bytes, statement: Statement, properties: dict[str, str], physical_offset: int
+) -> bytes:
+    """Return the properties with the statement of the record at `physical_offset`, which `properties` gets too."""
+    text = properties[statement.name] = statement.at(physical_offset)
+    added = f"\x02{statement.name}\x01{text}".encode("ascii")
+    return property_bytes + added if property_bytes else added[1:]
 
 
 def _encode(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from delaymq.message.timed_marks import Statement
+
 
 @dataclass(slots=True)
 class NewRecord:
@@ -24,6 +26,8 @@ class NewRecord:
     is_copy: bool = False
     """Whether it is a copy of a record in the log. The only limit is then the segment size, because the limit on
     record sizes may have been lowered since."""
+    statement: Statement | None = None
+    """Statement of form 2 that the record makes. The store adds it to the properties, with the record's offset."""
 
 
 @dataclass(slots=True)

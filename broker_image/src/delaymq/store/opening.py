@@ -68,10 +68,6 @@ def _open_store(
             aside.keep_file(f"{path}/delaymq/state.json")
             state = layout.new_state()
             layout.write_state(files, path, state)
-        elif state.format_version < layout.FORMAT_VERSION:
-            # First of all writes: an older program must detect that it may not read the new format.
-            state = layout.raised(state)
-            layout.write_state(files, path, state)
         report.clean = files.facts(f"{path}/abort") is None
         if report.clean:
             files.write(f"{path}/abort", b"")
@@ -103,9 +99,7 @@ def _open_store(
         ).run()
         report.duration_ms = (time.monotonic_ns() - started_ns) // 1_000_000
         _log_report(path, report)
-        return store_class(
-            path, state.store_id, files, options, log, queues, index, dispatcher, observers, lock, report, now_ms
-        )
+        return store_class(path, state, files, options, log, queues, index, dispatcher, observers, lock, report, now_ms)
     except BaseException:
         lock.release()
         raise

@@ -120,7 +120,7 @@ def scan_segment(
     ) -> None:  # fmt: skip
         topic = str(raw_topic, "utf-8", "surrogateescape")
         properties = decode_properties(raw_properties)
-        code = due_or_tags_code(topic, queue_id, queue_offset, properties, store_ms, levels)
+        code = due_or_tags_code(topic, queue_id, queue_offset, physical_offset, properties, store_ms, levels)
         record = Dispatched(
             topic, queue_id, queue_offset, physical_offset, size, sys_flag, store_ms, born_ms, body_crc,
             reconsume_times, prepared_offset, properties, code,
