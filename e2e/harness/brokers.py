@@ -5,6 +5,7 @@ RocketMQ's broker allocates its gigabyte segments immediately. RocketMQ's progra
 """
 
 import shutil
+import struct
 import sys
 import tempfile
 import urllib.error
@@ -35,6 +36,15 @@ SMALL_FILES: Mapping[str, str] = {
 }
 PATIENT: Mapping[str, str] = {"brokerFastFailureEnable": "false"}
 """Test machines occasionally stall for seconds; only tests of flow control should notice."""
+TIMER_WHEEL: Mapping[str, str] = {
+    "timerWheelEnable": "true",
+    "timerMaxDelaySec": str(366 * 86_400),
+    "mappedFileSizeTimerLog": str(1 << 20),
+    "fileReservedTime": str(10 * 365 * 24),
+}
+"""RocketMQ 5's timers, with small files, and no deletion of old files. Its limit is three days by default."""
+TIMER_CHECK_BYTES = 4096
+"""Size of RocketMQ 5's file ``config/timercheck``."""
 SMALL_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 HOME_PATH = Path(__file__).resolve().parent / "rocketmq_home"
 
@@ -145,6 +155,8 @@ class RealNameServer:
 class RealCluster(Cluster):
     """RocketMQ's NameServer and broker; ``jvm_options`` replace the small heap."""
 
+    profile: java.BrokerProfile = "broker"
+
     def __init__(
         self,
         *,
@@ -158,7 +170,7 @@ class RealCluster(Cluster):
         options = [*jvm_options, *_directories(self.base_path, self.home_path)]
         main_class = "org.apache.rocketmq.broker.BrokerStartup"
         arguments = ("-c", str(self.config_path))
-        command = java.command(java.class_path("broker"), main_class, *arguments, options=options)
+        command = java.command(java.class_path(self.profile), main_class, *arguments, options=options)
         self._broker = ServerProcess("the real broker", command, self.base_path / "broker.log", environment={})
 
     @property
@@ -189,6 +201,33 @@ class RealCluster(Cluster):
         self._broker.kill()
         self.namesrv.process.kill()
         shutil.rmtree(self.base_path, ignore_errors=True)
+
+
+class RealCluster5(RealCluster):
+    """RocketMQ 5.3's broker with its timer wheel, registered with the NameServer of 4.9."""
+
+    profile = "broker5"
+
+    def __init__(
+        self,
+        *,
+        config: Mapping[str, str] | None = None,
+        store_path: Path | None = None,
+        jvm_options: Sequence[str] = SMALL_HEAP,
+    ) -> None:
+        log = f"-Drmq.logback.configurationFile=file:{HOME_PATH / 'conf' / 'logback_broker5.xml'}"
+        settings = {**TIMER_WHEEL, **(config or {})}
+        super().__init__(config=settings, store_path=store_path, jvm_options=(*jvm_options, log))
+
+    def start_timers_at(self, queue_offset: int) -> None:
+        """Let the next start read the timer topic from an offset, like a broker that processed all earlier records.
+
+        Call it while the broker is stopped.
+        """
+        path = self.store_path / "config" / "timercheck"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Last read time, flushed position in the timer log, queue offset, and queue offset of the master.
+        path.write_bytes(struct.pack(">4q", 0, 0, queue_offset, queue_offset).ljust(TIMER_CHECK_BYTES, b"\0"))
 
 
 class OurCluster(Cluster):

@@ -32,6 +32,8 @@ class Sent:
     queue_offset: int
     broker_name: str
     region_id: str
+    recall_handle: str | None
+    """Only with the client of 5.3, for a timed message."""
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Sent":
@@ -44,6 +46,7 @@ class Sent:
             queue_offset=fields["queueOffset"],
             broker_name=fields["brokerName"],
             region_id=fields["regionId"],
+            recall_handle=fields.get("recallHandle"),
         )
 
 
@@ -71,7 +74,9 @@ class Pulled:
 
 
 def message(topic: str, body: str | bytes | int, **fields: Any) -> dict[str, Any]:
-    """Return a message to send; an int body is a length in bytes. Fields: tags, keys, flag, delayLevel, properties."""
+    """Return a message to send; an int body is a length in bytes. Fields: tags, keys, flag, delayLevel,
+    deliverTimeMs, delayTimeMs, delayTimeSec, properties, and reservedProperties, which the client would not permit.
+    """
     if isinstance(body, int):
         return {"topic": topic, "bodySize": body, **fields}
     raw = body.encode() if isinstance(body, str) else body

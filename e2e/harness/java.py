@@ -18,9 +18,10 @@ from harness import apt, locks
 from harness.caching import cache_root
 from harness.errors import HarnessError
 
-Profile = Literal["client", "client5", "broker"]
+Profile = Literal["client", "client5", "broker", "broker5"]
 """``client``: client and tools, newest 4.9; ``client5``: those of 5.3; ``broker``: broker and NameServer, newest 4.9 on
-Maven Central."""
+Maven Central; ``broker5``: broker of 5.3."""
+BrokerProfile = Literal["broker", "broker5"]
 ClientProfile = Literal["client", "client5"]
 
 JAVA_PATH = Path(__file__).resolve().parent.parent / "compat" / "java"
@@ -61,7 +62,7 @@ def libraries(profile: Profile, *, pom_path: Path | None = None) -> Path:
 
     Raises HarnessError if Maven is missing or fails.
     """
-    pom_path = pom_path or (POM_5_PATH if profile == "client5" else POM_PATH)
+    pom_path = pom_path or (POM_5_PATH if profile.endswith("5") else POM_PATH)
     entry = cache_path() / hashlib.sha256(pom_path.read_bytes()).hexdigest()[:16] / profile
 
     def copy_dependencies(target: Path) -> None:
@@ -132,7 +133,8 @@ def prepare() -> None:
     Raises HarnessError, which states how to obtain what is missing.
     """
     install_missing()
-    libraries("broker")
+    for broker_profile in get_args(BrokerProfile):
+        libraries(broker_profile)
     for profile in get_args(ClientProfile):
         driver_class_path(profile)
 

@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -37,8 +38,21 @@ final class Messages {
         if (fields.containsKey("waitStoreOk")) {
             message.setWaitStoreMsgOK(fields.getBooleanValue("waitStoreOk"));
         }
+        if (fields.containsKey("delayTimeSec")) {
+            Versions.setDelayTimeSec(message, fields.getLongValue("delayTimeSec"));
+        }
+        if (fields.containsKey("delayTimeMs")) {
+            Versions.setDelayTimeMs(message, fields.getLongValue("delayTimeMs"));
+        }
+        if (fields.containsKey("deliverTimeMs")) {
+            Versions.setDeliverTimeMs(message, fields.getLongValue("deliverTimeMs"));
+        }
         if (fields.containsKey("properties")) {
             fields.getJSONObject("properties").forEach((key, value) -> message.putUserProperty(key, (String) value));
+        }
+        if (fields.containsKey("reservedProperties")) {
+            fields.getJSONObject("reservedProperties")
+                .forEach((key, value) -> MessageAccessor.putProperty(message, key, (String) value));
         }
         return message;
     }
@@ -101,6 +115,7 @@ final class Messages {
         fields.put("queueOffset", result.getQueueOffset());
         fields.put("regionId", result.getRegionId());
         fields.put("traceOn", result.isTraceOn());
+        fields.put("recallHandle", Versions.recallHandle(result));
         if (result.getMessageQueue() != null) {
             fields.put("queueId", result.getMessageQueue().getQueueId());
             fields.put("topic", result.getMessageQueue().getTopic());

@@ -3,6 +3,8 @@ package delaymq.driver;
 import java.lang.reflect.Field;
 import java.util.List;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.protocol.body.ConsumeMessageDirectlyResult;
 import org.apache.rocketmq.remoting.RPCHook;
@@ -68,5 +70,23 @@ final class Versions {
 
     static boolean resumeCheckHalfMessage(DefaultMQAdminExt admin, String offsetMessageId) throws Exception {
         return admin.resumeCheckHalfMessage(offsetMessageId);
+    }
+
+    /** Set a user property: this client knows no due times, and does not reserve their names. */
+    static void setDelayTimeSec(Message message, long seconds) {
+        message.putUserProperty("TIMER_DELAY_SEC", String.valueOf(seconds));
+    }
+
+    static void setDelayTimeMs(Message message, long timeMs) {
+        message.putUserProperty("TIMER_DELAY_MS", String.valueOf(timeMs));
+    }
+
+    static void setDeliverTimeMs(Message message, long timeMs) {
+        message.putUserProperty("TIMER_DELIVER_MS", String.valueOf(timeMs));
+    }
+
+    /** Return null: this client ignores the field of the response. */
+    static String recallHandle(SendResult result) {
+        return null;
     }
 }

@@ -4,7 +4,9 @@ import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.acl.common.AclUtils;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.body.ConsumeMessageDirectlyResult;
@@ -61,5 +63,21 @@ final class Versions {
 
     static boolean resumeCheckHalfMessage(DefaultMQAdminExt admin, String offsetMessageId) throws Exception {
         return admin.resumeCheckHalfMessage(ANY_TOPIC, offsetMessageId);
+    }
+
+    static void setDelayTimeSec(Message message, long seconds) {
+        message.setDelayTimeSec(seconds);
+    }
+
+    static void setDelayTimeMs(Message message, long timeMs) {
+        message.setDelayTimeMs(timeMs);
+    }
+
+    static void setDeliverTimeMs(Message message, long timeMs) {
+        message.setDeliverTimeMs(timeMs);
+    }
+
+    static String recallHandle(SendResult result) {
+        return result.getRecallHandle();
     }
 }
