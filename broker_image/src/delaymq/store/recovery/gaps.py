@@ -10,7 +10,7 @@ from typing import Final
 
 from delaymq.store.recovery.queue_runs import Key
 
-_MAX_BITS: Final = 8
+MAX_BITS: Final = 8
 """Maximum number of damaged bits in queue id and topic together."""
 MAX_LOOKUPS: Final = 1_000_000
 """Maximum number of gap lookups in other queues per recovery. Only a severely damaged log needs more; the remaining
@@ -81,7 +81,7 @@ class Gaps:
 
         `named`: the queue named in the record's properties; None: any.
         """
-        found, fewest = None, _MAX_BITS + 1
+        found, fewest = None, MAX_BITS + 1
         for key, gaps in self._by_queue.items():
             bits = bits_between(key, stray.key)
             if not 0 < bits < fewest or self._looks > MAX_LOOKUPS or named not in (None, key):
@@ -93,9 +93,11 @@ class Gaps:
         if found is not None:
             return found
         # The newest record of a queue leaves no gap.
-        for bit in range(31):
-            key = stray.key[0], stray.key[1] ^ (1 << bit)
-            end = self._end_of(key) if named in (None, key) else None
+        topic, queue_id = stray.key
+        for key in [(topic, queue_id ^ (1 << bit)) for bit in range(31)] if named is None else [named]:
+            if not 0 < bits_between(key, stray.key) <= MAX_BITS:
+                continue
+            end = self._end_of(key) or (None if named is None else (0, -1))
             if end is not None and end[0] == stray.number and end[1] < stray.at:
                 return Gap(key, end[0], end[0] + 1, end[1], inf)
         return None
@@ -115,6 +117,6 @@ class Gaps:
 def bits_between(one: Key, other: Key) -> int:
     """Return the number of bits by which queue id and topic differ; a large number if damage cannot be the cause."""
     if len(one[0]) != len(other[0]):
-        return _MAX_BITS + 1
+        return MAX_BITS + 1
     topics = int.from_bytes(one[0], "big") ^ int.from_bytes(other[0], "big")
     return topics.bit_count() + ((one[1] ^ other[1]) & 0xFFFFFFFF).bit_count()

@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import NamedTuple
 
+from delaymq.message.names import TIMER_TOPIC
 from delaymq.store.recovery.gaps import MAX_LOOKUPS, Gap, Gaps, Stray, bits_between
 from delaymq.store.recovery.queue_runs import Key, Run, Survey
 from delaymq.store.recovery.run_selection import Evidence, QueueRuns, RunChoice, Start
+
+_TIMER_QUEUE: Key = (TIMER_TOPIC.encode(), 0)
 
 
 class Place(NamedTuple):
@@ -65,6 +68,8 @@ class Numbering:
         self._gather_strays(queues)
         left = [stray for queue in queues for stray in self._fill_own_gaps(queue)]
         left = [stray for stray in left if not self._fill_gap_elsewhere(stray)]
+        for stray in self._strays_of_timer_queue({queue.key for queue in queues}):
+            self._fill_gap_elsewhere(stray)
         for stray in sorted(left, key=lambda each: each.at):
             self._append(stray)
         return sorted(self._places)
@@ -86,7 +91,7 @@ class Numbering:
         record to different damage, its gap is already explained. If there are several such records, any may be the
         damaged one.
         The second list contains physical offsets of records that may explain why a queue lacks one number before a lone
-        record. Either record may be damaged, so both keep their numbers.
+        record. Either record may be damaged, so both keep their numbers unless properties name the queue.
         """
         gaps = [each for queue in queues for each in self._unexplained_gaps(queue)]
         known = {queue.key for queue in queues}
@@ -100,15 +105,16 @@ class Numbering:
             for index, (gap, following) in enumerate(gaps):
                 if bits_between(gap.key, key) != 1:
                     continue
-                if len(following) == 1:
-                    edges = [edge for run in runs for edge in ((run.start, run.first_at), (run.end - 1, run.last_at))]
-                    undecided += [at for number, at in edges if gap.high - gap.low == 1 and gap.has(number, at)]
-                elif (
+                fits = (
                     is_lone
                     and gap.has(runs[0].start, runs[0].first_at)
                     and self._choice.confirms(key, runs[0]) is not True
-                ):
+                )
+                if fits and (len(following) > 1 or self._evidence.queue_of(runs[0].first_at) == gap.key):
                     fitting.setdefault(index, []).append((key, runs[0]))
+                elif len(following) == 1:
+                    edges = [edge for run in runs for edge in ((run.start, run.first_at), (run.end - 1, run.last_at))]
+                    undecided += [at for number, at in edges if gap.high - gap.low == 1 and gap.has(number, at)]
         found: dict[Key, QueueRuns] = {}
         for index, lone in fitting.items():
             # If there are several, prefer one whose properties name the queue.
@@ -118,6 +124,19 @@ class Numbering:
             for key, run in sure or (free if len(free) == 1 else []):
                 found[key] = QueueRuns(key, self._start_of(key), [run], dismissed=[run])
         return list(found.values()), undecided
+
+    def _strays_of_timer_queue(self, known: set[Key]) -> list[Stray]:
+        """Find queues of a single record that belongs to the timer topic by its due time, which has a checksum.
+
+        If the damaged record is the newest one of the timer topic, no gap shows that it is missing there.
+        """
+        strays = []
+        for key in self._survey.queues:
+            if key not in known and bits_between(key, _TIMER_QUEUE) == 1:
+                runs = self._survey.runs(key)
+                if sum(map(len, runs)) == 1 and self._evidence.queue_of(runs[0].first_at) == _TIMER_QUEUE:
+                    strays.append(Stray(key, runs[0].start, runs[0].first_at))
+        return sorted(strays, key=lambda stray: stray.at)
 
     def _unexplained_gaps(self, queue: QueueRuns) -> Iterator[tuple[Gap, Run]]:
         """Yield unexplained gaps of a queue, each with the run that follows."""

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from delaymq.message.errors import RecordError
+from delaymq.message.errors import NewerFormError, RecordError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
-from delaymq.message.names import DUE, MARK, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
+from delaymq.message.marks import MarkKind, parse_mark
+from delaymq.message.names import (
+    DUE,
+    MARK,
+    MARKS_TOPIC,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    SCHEDULE_DLQ_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from delaymq.message.record import (
     BORN_HOST_AT,
     FIXED_BYTES,
@@ -22,17 +32,23 @@ from delaymq.message.record import (
     Record,
     decode_record,
 )
+from delaymq.message.timed_marks import TimedMarkKind, parse_own_due, parse_own_mark
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import BLANK_SIZE, ConsumeQueues
 from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files
 from delaymq.store.model import Correction
+from delaymq.store.recovery.gaps import MAX_BITS, bits_between
 from delaymq.store.recovery.log_scan import Head, ScanPosition, walk_segment
 from delaymq.store.recovery.numbering import Place
 from delaymq.store.recovery.queue_runs import Key, Run
 from delaymq.store.segments import Segment, segment_name
 
 _DUE_PLACE = re.compile(r"\d{16}:(\d{4}):(\d{20})\Z", re.ASCII)
+_QUEUE_ID = re.compile(r"\d{1,9}\Z", re.ASCII)
+_TIMER_QUEUE: Key = (TIMER_TOPIC.encode(), 0)
+_UNDELIVERED_QUEUES: tuple[Key, ...] = ((SCHEDULE_DLQ_TOPIC.encode(), 0), (MARKS_TOPIC.encode(), 0))
+"""Queues of dead letters and of marks alone."""
 
 
 class Placing:
@@ -53,23 +69,21 @@ class Placing:
             return True
         if topic == SCHEDULE_TOPIC:
             record = self._record_at(at)
-            due = _DUE_PLACE.match(record.properties.get(DUE, "")) if record is not None else None
-            return None if due is None else (int(due[1]), int(due[2])) == (key[1], number)
+            due = _due_place(record) if record is not None else None
+            return None if due is None else due == (key[1], number)
         return False if self.queue_of(at) not in (None, key) else None
 
     def queue_of(self, at: int) -> Key | None:
-        """Return the queue named in the properties of a pending message or delivered copy; None if there is none."""
+        """Return the queue to which the properties of a record assign it; None if they assign it to none.
+
+        Properties that name a queue unlike the stated one were copied from another record: brokers and clients of
+        RocketMQ copy them to retries, dead letters and new messages.
+        """
         record = self._record_at(at)
         if record is None:
             return None
-        properties = record.properties
-        if MARK in properties:
-            topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE_ID, "")
-            if topic is None or not queue_id.isdecimal():
-                return None
-            return topic.encode("utf-8", "surrogateescape"), int(queue_id)
-        due = _DUE_PLACE.match(properties.get(DUE, ""))
-        return None if due is None else (SCHEDULE_TOPIC.encode(), int(due[1]))
+        stated = record.topic.encode("utf-8", "surrogateescape"), record.queue_id
+        return next((key for key in _named(record, at) if bits_between(stated, key) <= MAX_BITS), None)
 
     def places(self, runs: Sequence[tuple[Key, Run]]) -> list[list[int]]:
         """Return the physical offsets of the records of each run, found in one walk."""
@@ -151,6 +165,35 @@ class Placing:
             return decode_record(self._files.pread(segment.descriptor, size, position), check_crc=False)
         except RecordError:
             return None
+
+
+def _named(record: Record, at: int) -> Iterator[Key]:
+    """Yield the queues that a due time or mark of the record at `at` may name."""
+    properties = record.properties
+    try:
+        if parse_own_due(properties.get(DUE, ""), at) is not None:
+            yield _TIMER_QUEUE
+        text = properties.get(MARK, "")
+        mark = parse_own_mark(text, at) or parse_mark(text)
+    except NewerFormError:
+        return  # the replay rejects the store
+    if mark is None:
+        if (due := _due_place(record)) is not None:
+            yield SCHEDULE_TOPIC.encode(), due[0]
+    elif mark.kind not in (MarkKind.DELIVERED, TimedMarkKind.DELIVERED):
+        yield from _UNDELIVERED_QUEUES
+    elif _QUEUE_ID.match(queue_id := properties.get(REAL_QUEUE_ID, "")):
+        yield properties.get(REAL_TOPIC, "").encode("utf-8", "surrogateescape"), int(queue_id)
+
+
+def _due_place(record: Record) -> tuple[int, int] | None:
+    """Return queue id and queue offset that a delayed record states; None if it states none.
+
+    A record with a mark is a copy, and so is its due time.
+    """
+    properties = record.properties
+    due = _DUE_PLACE.match(properties.get(DUE, "")) if MARK not in properties else None
+    return None if due is None else (int(due[1]), int(due[2]))
 
 
 def _shown(key: Key) -> str:
