@@ -88,7 +88,7 @@ class NoRouteError(ClientError):
 
 
 class NoSuchDelayError(ClientError):
-    """A delay that is not exactly one of the broker's levels."""
+    """A delay that is invalid, or a delay or due time that the broker does not support."""
 
 
 class SendError(ClientError):

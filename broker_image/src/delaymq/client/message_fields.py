@@ -13,7 +13,7 @@ _KINDS: Final[Mapping[str, tuple[type, str, str]]] = {
     "topic": (str, "a string", ""),
     "tags": (str, "a string", ": a message has one tag"),
     "properties": (dict, "a dict of strings", ""),
-    "delay_level": (int, "a whole number", ": for a delay such as '5s', use send(message, delay='5s')"),
+    "delay_level": (int, "a whole number", ": for a delay such as '5s', use delay='5s'"),
     "flag": (int, "a whole number", ""),
 }
 

@@ -7,16 +7,19 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
+from delaymq.client.due_times import Delay, Schedule, delay_in_ms, due_in_ms, due_of_handle
+from delaymq.client.errors import NoSuchDelayError
 from delaymq.client.message_fields import check_kinds, check_property, checked_body, checked_keys
 from delaymq.message import flags, names
 from delaymq.message.compression import inflate
-from delaymq.message.errors import IllegalMessageError, RecordError
+from delaymq.message.errors import IllegalMessageError, NewerFormError, RecordError
 from delaymq.message.ids import offset_message_id
 from delaymq.message.marks import DUE_WIDTH
 from delaymq.message.names import topic_problem
@@ -31,6 +34,7 @@ from delaymq.message.record import (
     Record,
     decode_record,
 )
+from delaymq.message.timed_marks import parse_own_due, parse_own_mark
 from delaymq.protocol.bodies import MessageQueue
 
 _logger = logging.getLogger(__name__)
@@ -44,6 +48,7 @@ _RESERVED: Final = frozenset(
     {
         names.KEYS, names.TAGS, names.DELAY, names.WAIT, names.UNIQUE_KEY, names.REAL_TOPIC, names.REAL_QUEUE_ID,
         names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID,
+        *names.TIMER_PROPERTIES,
     }
 )  # fmt: skip
 """Properties that only brokers and this client may set."""
@@ -62,16 +67,22 @@ class Message:
     """Keys by which the message can be searched, without spaces, as a tuple. A string is one key."""
     properties: dict[str, str] = field(default_factory=dict)
     delay_level: int = 0
-    """Delay level; 0: no delay. The broker's table defines the levels; `delay=` of a send finds the level of a
-    delay.
-    """
+    """Delay level; 0: no delay. The broker's table defines the levels. Excludes `delay` and `at`."""
     wait_stored: bool = True
     """Whether the response waits until the message is on disk, if the broker flushes synchronously."""
     flag: int = 0
     """Free for the application; brokers store it unchanged."""
+    delay: Delay | None = None
+    """Delay by the broker's clock, such as `1500ms`, a number of seconds or a timedelta, rounded up to milliseconds."""
+    at: datetime | None = None
+    """Due time with a time zone, rounded up to milliseconds. Excludes `delay`."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
+        try:
+            schedule_for(self)
+        except NoSuchDelayError as error:
+            raise IllegalMessageError(str(error)) from error
         object.__setattr__(self, "body", checked_body(self.body))
         object.__setattr__(self, "keys", checked_keys(self.keys))
 
@@ -103,6 +114,13 @@ class SendResult(msgspec.Struct, frozen=True):
     """Region of the broker (its regionId)."""
     trace_on: bool = True
     """Whether the broker requests that sends be traced."""
+    recall_handle: str | None = None
+    """Identifies a pending timed message; None for all other messages, and for a timed one that was due immediately."""
+
+    @property
+    def due_ms(self) -> int | None:
+        """Due time of a pending timed message in ms since 1970, from its recall handle."""
+        return due_of_handle(self.recall_handle)
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,10 +162,46 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def due_ms(self) -> int | None:
-        """Due time of a delayed message in ms since 1970, if the broker provides it; otherwise None."""
+        """Due time of a delayed or timed message in ms since 1970, if the broker provides it; otherwise None.
+
+        For a message that was retried, it is that of its last retry.
+        """
         text = self.properties.get(names.DUE, "")
         head = text.partition(":")[0]
-        return int(head) if len(text) == DUE_WIDTH and head.isascii() and head.isdigit() else None
+        if len(text) == DUE_WIDTH and head.isascii() and head.isdigit():
+            return int(head)
+        try:
+            timed = parse_own_due(text, self.physical_offset) or parse_own_mark(
+                self.properties.get(names.MARK, ""), self.physical_offset
+            )
+        except NewerFormError:
+            return None
+        return None if timed is None else timed.due_ms
+
+
+def schedule_for(message: Message, delay: object = None, at: object = None) -> Schedule | None:
+    """Return when `message` is due, with the arguments of its send; None: immediately, or after its delay level.
+
+    IllegalMessageError if more than one of delay, due time and delay level is given, or the due time is invalid;
+    NoSuchDelayError for an invalid delay.
+    """
+    if delay is None and at is None and message.delay is None and message.at is None:
+        return None
+    given = {
+        "the send's delay": delay,
+        "the send's at": at,
+        "the message's delay": message.delay,
+        "the message's at": message.at,
+        "the message's delay_level": message.delay_level or None,
+    }
+    stated = [name for name, value in given.items() if value is not None]
+    if len(stated) > 1:
+        raise IllegalMessageError(f"{' and '.join(stated)} exclude each other: give one of them")
+    due = message.at if at is None else at
+    if due is not None:
+        return Schedule(due_ms=due_in_ms(due))
+    delay_ms = delay_in_ms(message.delay if delay is None else delay)
+    return Schedule(delay_ms=delay_ms) if delay_ms else None
 
 
 _topic_problem = lru_cache(maxsize=1_024)(topic_problem)

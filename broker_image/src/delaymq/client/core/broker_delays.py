@@ -1,9 +1,9 @@
-"""Delay support of brokers: their delay level table, and whether a commit delays a transaction's message."""
+"""Delay support of brokers: their delay level table, timed messages, and delayed transactions."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from delaymq.client.core.delays import table_of
 from delaymq.client.core.shared_calls import SharedCalls
@@ -16,6 +16,17 @@ from delaymq.protocol.command import Command, request_command
 
 SETTING_OF_OURS: Final = "httpPort"
 """A setting that identifies DelayMQ; RocketMQ's brokers do not have it."""
+TIMER_SETTING: Final = "timerMaxDelaySec"
+"""A setting of brokers with timed messages.
+
+RocketMQ 5 has it too, but its first versions ignore TIMER_DELAY_MS, and all of them ignore the times of messages in
+batches: such a message would be delivered immediately. The client therefore uses timed messages only with DelayMQ.
+"""
+
+
+class _Support(NamedTuple):
+    levels: DelayLevels
+    has_timers: bool
 
 
 class BrokerDelays:
@@ -24,22 +35,42 @@ class BrokerDelays:
     def __init__(self, request: Callable[[str, Command], Awaitable[Command]], table_ms: int) -> None:
         self._ask = request
         self._table_ms = table_ms
-        self._levels: dict[str, tuple[int, DelayLevels]] = {}
+        self._known: dict[str, tuple[int, _Support]] = {}
         self._delays_commits: set[str] = set()
-        self._calls: SharedCalls[str, DelayLevels] = SharedCalls()
+        self._calls: SharedCalls[str, _Support] = SharedCalls()
 
     async def levels(self, address: str, *, fresh: bool = False) -> DelayLevels:
         """Return the delay levels of the broker at `address`, at most `table_ms` old."""
+        return (await self._support(address, fresh=fresh)).levels
+
+    async def has_timers(self, address: str, *, fresh: bool = False) -> bool:
+        """Return whether the broker at `address` supports timed messages, also in batches and transactions.
+
+        The result is at most `table_ms` old.
+        """
+        return (await self._support(address, fresh=fresh)).has_timers
+
+    async def require_timers(self, address: str) -> None:
+        """Raise NoSuchDelayError unless the broker at `address` supports timed messages."""
+        # It may just have been upgraded.
+        if not (await self.has_timers(address) or await self.has_timers(address, fresh=True)):
+            raise NoSuchDelayError(
+                f"the broker at {address} does not support timed messages, which due times and delays in batches "
+                f"require: use a delay level, or upgrade it to a version of DelayMQ with the setting {TIMER_SETTING}"
+            )
+
+    async def _support(self, address: str, *, fresh: bool) -> _Support:
         now = now_ms()
-        known = self._levels.get(address)
+        known = self._known.get(address)
         if known is not None and not fresh and now - known[0] < self._table_ms:
             return known[1]
-        levels = await self._calls.call(address, lambda: self._request_levels(address))
-        self._levels[address] = (now, levels)
-        return levels
+        support = await self._calls.call(address, lambda: self._request_support(address))
+        self._known[address] = (now, support)
+        return support
 
-    async def _request_levels(self, address: str) -> DelayLevels:
-        return table_of(await self._settings(address))
+    async def _request_support(self, address: str) -> _Support:
+        settings = await self._settings(address)
+        return _Support(table_of(settings), SETTING_OF_OURS in settings and TIMER_SETTING in settings)
 
     async def require_delayed_commits(self, address: str) -> None:
         """Raise NoSuchDelayError unless the broker at `address` delays a transaction's message at its commit."""

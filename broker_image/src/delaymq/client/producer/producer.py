@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Self
 
 from delaymq.client.core.client import Client
-from delaymq.client.core.delays import Delay
 from delaymq.client.core.replies import reply_message, reply_to
 from delaymq.client.core.unregister import unregister
+from delaymq.client.due_times import Delay
 from delaymq.client.errors import (
     AnswerTimeoutError,
     ClientError,
@@ -102,23 +103,27 @@ class Producer:
         message: Message,
         *,
         delay: Delay | None = None,
+        at: datetime | None = None,
         queue: MessageQueue | None = None,
         ordering_key: str | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send a message and wait for the broker's response.
 
-        `delay`, such as `5s`, a number of seconds or a timedelta, must be one of the broker's levels; it takes
-        precedence over `message.delay_level`. `ordering_key`: messages with the same key go to the same queue, even
-        after failed attempts, as long as the topic's queues do not change; they keep their order if each send is
-        awaited before the next.
+        `delay`, such as `1500ms`, a number of seconds or a timedelta, counts from the message's arrival, by the
+        broker's clock. `at` is a due time with a time zone; one in the past means now. Both are rounded up to
+        milliseconds, and exclude each other and the delay, due time and delay level of `message`. On brokers without
+        timed messages, a delay must be one of the broker's levels, and `at` raises NoSuchDelayError.
+
+        `ordering_key`: messages with the same key go to the same queue, even after failed attempts, as long as the
+        topic's queues do not change; they keep their order if each send is awaited before the next.
 
         Raises SendError if all attempts failed, RefusedError for errors that a retry cannot resolve,
         NoSuchDelayError, IllegalMessageError, NoRouteError, ClosedError. After a timeout the message may be stored,
         and sending it again may duplicate it.
         """
         self._check(queue, ordering_key)
-        outgoing = await outgoing_message(message, delay, self._client.unique_ids, self.options)
+        outgoing = await outgoing_message(message, self._client.unique_ids, self.options, delay=delay, at=at)
         return await self._send(outgoing, queue, ordering_key, timeout_ms)
 
     async def send_batch(
@@ -131,7 +136,8 @@ class Producer:
     ) -> SendResult:
         """Send messages of one topic in one request: either all are stored, in one queue, or none. Errors as `send`.
 
-        `split_batches` divides any number of messages into batches of permitted size.
+        Each message may have its own `delay` or `at`, if the broker supports timed messages. `split_batches` divides
+        any number of messages into batches of permitted size.
         """
         self._check(queue, ordering_key)
         outgoing = outgoing_batch(messages, self._client.unique_ids, self.options)
@@ -142,6 +148,7 @@ class Producer:
         message: Message,
         *,
         delay: Delay | None = None,
+        at: datetime | None = None,
         queue: MessageQueue | None = None,
         ordering_key: str | None = None,
     ) -> str:
@@ -151,7 +158,7 @@ class Producer:
         timeout.
         """
         self._check(queue, ordering_key)
-        outgoing = await outgoing_message(message, delay, self._client.unique_ids, self.options)
+        outgoing = await outgoing_message(message, self._client.unique_ids, self.options, delay=delay, at=at)
         limit_ms = self.options.send_timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):
@@ -187,7 +194,7 @@ class Producer:
                 names.REPLY_TO_CLIENT: self._client.client_id,
                 names.TTL: str(timeout_ms),
             }
-            outgoing = await outgoing_message(message, None, self._client.unique_ids, self.options, own)
+            outgoing = await outgoing_message(message, self._client.unique_ids, self.options, own)
             await self._introduce(outgoing.topic, deadline)
             try:
                 await self._send(outgoing, queue, ordering_key, min(timeout_ms, self.options.send_timeout_ms))

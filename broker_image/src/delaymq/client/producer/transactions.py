@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, fields
+from datetime import datetime
 from enum import Enum
 from typing import Final, Protocol
 
@@ -12,7 +13,7 @@ import msgspec
 
 from delaymq.client.core.background import Background
 from delaymq.client.core.client import Client
-from delaymq.client.core.delays import Delay
+from delaymq.client.due_times import Delay
 from delaymq.client.errors import BadAnswerError, ClientError, ClosedError
 from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus, received_in_thread
 from delaymq.client.options import TransactionOptions
@@ -131,6 +132,7 @@ class TransactionProducer(Producer):
         arg: object = None,
         *,
         delay: Delay | None = None,
+        at: datetime | None = None,
         queue: MessageQueue | None = None,
         ordering_key: str | None = None,
         timeout_ms: int | None = None,
@@ -138,7 +140,8 @@ class TransactionProducer(Producer):
         """Send `message` as a half message, let the listener execute the local transaction, and report its outcome
         to the broker.
 
-        A `delay` counts from the commit; only DelayMQ supports this, and with other brokers it is rejected.
+        A `delay` counts from the commit. Only DelayMQ supports delays and due times (`at`) of transactions; with other
+        brokers they are rejected.
         `timeout_ms` applies to the half message; errors as `send`, in which case nothing was executed. If the broker
         stored the message but could not flush or replicate it, nothing is executed either, and the message is rolled
         back.
@@ -147,13 +150,13 @@ class TransactionProducer(Producer):
         if self._closing:
             raise ClosedError("the producer is being closed: no new transaction can start")
         deadline = asyncio.get_running_loop().time() + (timeout_ms or self.options.send_timeout_ms) / 1000
-        delayed = delay is not None or message.delay_level > 0
         own = {names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: self.group}
         self._executing += 1
         try:
             outgoing = await outgoing_message(
-                message, delay, self._client.unique_ids, self.options, own, flags.TRANSACTION_PREPARED
+                message, self._client.unique_ids, self.options, own, flags.TRANSACTION_PREPARED, delay=delay, at=at
             )
+            delayed = outgoing.schedule is not None or message.delay_level > 0
             # No further attempt if the first one may have been stored: the transaction would have two half messages.
             outgoing = msgspec.structs.replace(outgoing, once_only=True, delays_commit=delayed)
             await self._introduce(outgoing.topic, deadline)

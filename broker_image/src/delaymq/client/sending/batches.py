@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from delaymq.client.messages import Message, outgoing_properties, properties_text
+from delaymq.client.messages import Message, outgoing_properties, properties_text, schedule_for
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.properties import encode_properties
@@ -14,6 +14,8 @@ ENTRY_BYTES = 4 + 4 + 4 + 4 + 4 + 2
 """Size of a message in a batch in addition to body and properties: size, magic, checksum, flag and two lengths."""
 OWN_PROPERTIES_BYTES = 96
 """Maximum size that the unique id and the wait flag add to a message's properties."""
+TIMER_PROPERTY_BYTES = 40
+"""Maximum size that a delay or a due time adds to them."""
 DEFAULT_BATCH_BYTES = 1024 * 1024
 """Default size, as recommended by RocketMQ: larger batches gain nothing and delay subsequent requests."""
 MAX_BATCH_MESSAGES = 4_096
@@ -32,7 +34,12 @@ def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
                 "the messages of a batch must have the same topic and wait_stored: see split_batches"
             )
         _check_batchable(message)
-        properties = properties_text(outgoing_properties(message, unique_id))
+        own = outgoing_properties(message, unique_id)
+        schedule = schedule_for(message)
+        if schedule is not None:
+            name, value = schedule.timer_property
+            own[name] = value
+        properties = properties_text(own)
         entries.append(BatchMessage(message.flag, message.body, properties.encode("utf-8", "surrogateescape")))
     return encode_batch(entries)
 
@@ -44,7 +51,7 @@ def split_batches(
     `wait_stored`.
 
     Messages of a topic keep their order; only incomplete batches are held in memory. A message above `max_bytes` gets
-    its own batch. IllegalMessageError for a message that cannot be in a batch, such as a delayed one.
+    its own batch. IllegalMessageError for a message that cannot be in a batch, such as one with a delay level.
     """
     if max_bytes <= 0 or max_messages <= 0:
         raise ValueError("max_bytes and max_messages must be more than 0")
@@ -68,6 +75,8 @@ def batched_bytes(message: Message) -> int:
     size = ENTRY_BYTES + OWN_PROPERTIES_BYTES + len(message.body) + len(encode_properties(message.properties))
     if message.tags:
         size += len(names.TAGS) + len(message.tags.encode()) + 2
+    if message.delay is not None or message.at is not None:
+        size += TIMER_PROPERTY_BYTES
     if message.keys:
         size += len(names.KEYS) + len(" ".join(message.keys).encode()) + 2
     return size
@@ -77,4 +86,6 @@ def _check_batchable(message: Message) -> None:
     if message.topic.startswith(names.RETRY_PREFIX):
         raise IllegalMessageError("messages to a retry topic cannot be in a batch: send them individually")
     if message.delay_level or names.DELAY in message.properties:
-        raise IllegalMessageError("delayed messages cannot be in a batch: send them individually")
+        raise IllegalMessageError(
+            "messages with a delay level cannot be in a batch: send them individually, or use delay or at"
+        )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import msgspec
 
-from delaymq.client.core.delays import Delay
 from delaymq.client.core.replies import REPLY
-from delaymq.client.messages import Message, outgoing_properties, properties_text
+from delaymq.client.due_times import Delay, Schedule
+from delaymq.client.messages import Message, outgoing_properties, properties_text, schedule_for
 from delaymq.client.options import ProducerOptions
 from delaymq.client.sending.batches import batch_body
 from delaymq.client.sending.requests import check_size, compressed_in_thread, request_of
@@ -29,8 +30,8 @@ class Outgoing(msgspec.Struct, frozen=True):
     """Body as sent, compressed if that made it smaller."""
     properties: str
     """Properties in wire format."""
-    delay: Delay | None = None
-    """Delay, converted to a level of the chosen broker."""
+    schedule: Schedule | None = None
+    """Delay or due time of a message, which becomes a property that the chosen broker supports."""
     flag: int = 0
     sys_flag: int = 0
     is_batch: bool = False
@@ -38,18 +39,22 @@ class Outgoing(msgspec.Struct, frozen=True):
     once_only: bool = False
     """Whether to stop after an attempt that may have been stored."""
     delays_commit: bool = False
-    """Whether it is a half message with a delay."""
+    """Whether it is a half message with a delay or a due time."""
+    has_timed: bool = False
+    """Whether it is a batch with messages that have delays or due times."""
 
     @property
     def needs_no_broker(self) -> bool:
         """Whether it can be sent without querying the broker first."""
-        return self.delay is None and not self.delays_commit
+        return self.schedule is None and not self.delays_commit and not self.has_timed
 
-    def request(self, group: str, queue: MessageQueue, new_topic_queues: int, delay_level: int = 0) -> Command:
-        """Return the request that sends it to `queue`."""
+    def request(
+        self, group: str, queue: MessageQueue, new_topic_queues: int, delaying: tuple[str, str] | None = None
+    ) -> Command:
+        """Return the request that sends it to `queue`, with the property `delaying` that delays it."""
         properties = self.properties
-        if delay_level:
-            properties += f"\x02{names.DELAY}\x01{delay_level}"
+        if delaying is not None:
+            properties += f"\x02{delaying[0]}\x01{delaying[1]}"
         return request_of(
             group, queue, self.body, properties, sys_flag=self.sys_flag, flag=self.flag,
             new_topic_queues=new_topic_queues, is_batch=self.is_batch, is_reply=self.is_reply,
@@ -58,22 +63,23 @@ class Outgoing(msgspec.Struct, frozen=True):
 
 async def outgoing_message(
     message: Message,
-    delay: Delay | None,
     ids: UniqueIds,
     options: ProducerOptions,
     own: dict[str, str] | None = None,
     sys_flag: int = 0,
+    *,
+    delay: Delay | None = None,
+    at: datetime | None = None,
 ) -> Outgoing:
     """Return `message` with a unique id and this client's `own` properties.
 
-    IllegalMessageError if no broker would accept it.
+    IllegalMessageError if no broker would accept it, NoSuchDelayError for an invalid delay.
     """
+    schedule = schedule_for(message, delay, at)
     message_id = ids.next()
     properties = outgoing_properties(message, message_id)
     if own is not None:
         properties |= own
-    if delay is not None:
-        properties.pop(names.DELAY, None)
     body = message.body
     check_size(body, options)
     if len(body) > options.compress_above_bytes:
@@ -81,7 +87,7 @@ async def outgoing_message(
         sys_flag |= compressed
     text, keys = properties_text(properties), properties.get(names.KEYS, "")
     is_reply = properties.get(names.MESSAGE_TYPE) == REPLY
-    return Outgoing(message.topic, message_id, keys, body, text, delay, message.flag, sys_flag, is_reply=is_reply)
+    return Outgoing(message.topic, message_id, keys, body, text, schedule, message.flag, sys_flag, is_reply=is_reply)
 
 
 def outgoing_batch(messages: Sequence[Message], ids: UniqueIds, options: ProducerOptions) -> Outgoing:
@@ -92,4 +98,5 @@ def outgoing_batch(messages: Sequence[Message], ids: UniqueIds, options: Produce
     first = messages[0]
     keys = ",".join(" ".join(message.keys) for message in messages if message.keys)
     properties = properties_text({names.WAIT: "true" if first.wait_stored else "false"})
-    return Outgoing(first.topic, ",".join(message_ids), keys, body, properties, is_batch=True)
+    has_timed = any(schedule_for(message) is not None for message in messages)
+    return Outgoing(first.topic, ",".join(message_ids), keys, body, properties, is_batch=True, has_timed=has_timed)

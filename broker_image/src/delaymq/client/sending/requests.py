@@ -24,6 +24,8 @@ COMPRESSED_IN_THREAD_BYTES = 64 * 1024
 millisecond.
 """
 
+RECALL_HANDLE = "recallHandle"
+"""Field of the response to a send that stored a timed message, as in RocketMQ 5."""
 RETRIED = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR,
@@ -141,5 +143,5 @@ def send_result(address: str, answer: Command, unique_id: str, queue: MessageQue
     fields = answer.fields
     return SendResult(
         status, unique_id, header.msg_id, queue, header.queue_offset,
-        fields.get(names.MSG_REGION, ""), fields.get(names.TRACE_ON) != "false",
+        fields.get(names.MSG_REGION, ""), fields.get(names.TRACE_ON) != "false", fields.get(RECALL_HANDLE) or None,
     )  # fmt: skip

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from delaymq.client.core.broker_faults import BrokerFaults
 from delaymq.client.core.client import Client
-from delaymq.client.core.delays import Delay, level_for
+from delaymq.client.core.delays import level_for
 from delaymq.client.core.routes import QueueRound, Route, queue_for_key
+from delaymq.client.due_times import Schedule
 from delaymq.client.errors import (
     AnswerTimeoutError,
     ClientError,
@@ -24,6 +25,7 @@ from delaymq.client.messages import SendResult, SendStatus
 from delaymq.client.options import ProducerOptions
 from delaymq.client.sending.outgoing import Outgoing
 from delaymq.client.sending.requests import RETRIED, send_result
+from delaymq.message import names
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.command import Command
 from delaymq.transport import ConnectionClosedError
@@ -156,12 +158,14 @@ class Sender:
         attempts.tried, attempts.address = queue, address
         if before is not None and before.broker_name == queue.broker_name:
             await asyncio.sleep(SAME_BROKER_PAUSE_MS * (attempts.number - 1) / 1000)
-        level = 0
+        delaying = None
         if outgoing.delays_commit:
             await client.delays.require_delayed_commits(address)
-        if outgoing.delay is not None:
-            level = await self._level(outgoing.delay, queue.broker_name, address)
-        return queue, outgoing.request(self._group, queue, new_topic_queues, level)
+        if outgoing.has_timed:
+            await client.delays.require_timers(address)
+        if outgoing.schedule is not None:
+            delaying = await self._delaying(outgoing.schedule, queue.broker_name, address)
+        return queue, outgoing.request(self._group, queue, new_topic_queues, delaying)
 
     def _all_tried(self, attempts: _Attempts) -> bool:
         """Return whether every broker of the route has been tried."""
@@ -185,9 +189,18 @@ class Sender:
         now_ms = 0.0 if self._faults is None else asyncio.get_running_loop().time() * 1000
         return rounds.choose(route.writable, avoid, self._faults, now_ms)
 
-    async def _level(self, delay: Delay, broker_name: str, address: str) -> int:
+    async def _delaying(self, schedule: Schedule, broker_name: str, address: str) -> tuple[str, str]:
+        """Return the property that delays a message on this broker; a level, if it does not support timed messages."""
+        delays = self._client.delays
+        if schedule.delay_ms is None:
+            await delays.require_timers(address)
+        if await delays.has_timers(address):
+            return schedule.timer_property
         try:
-            return level_for(delay, await self._client.delays.levels(address), broker_name)
+            level = level_for(schedule.delay_ms or 0, await delays.levels(address), broker_name)
         except NoSuchDelayError:
-            # The table may just have been changed.
-            return level_for(delay, await self._client.delays.levels(address, fresh=True), broker_name)
+            # The table may just have been changed, or the broker upgraded.
+            if await delays.has_timers(address, fresh=True):
+                return schedule.timer_property
+            level = level_for(schedule.delay_ms or 0, await delays.levels(address), broker_name)
+        return names.DELAY, str(level)

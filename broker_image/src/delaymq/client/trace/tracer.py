@@ -103,7 +103,7 @@ class Tracer:
             return
         properties = parse_properties(outgoing.properties)
         kind = MessageKind.NORMAL
-        if outgoing.delay is not None or names.DELAY in properties:
+        if outgoing.schedule is not None or names.DELAY in properties:
             kind = MessageKind.DELAYED
         if properties.get(names.TRANSACTION_PREPARED) == "true":
             kind = MessageKind.HALF
@@ -205,7 +205,7 @@ class Tracer:
         deadline = asyncio.get_running_loop().time() + limit_ms / 1000
         try:
             message = Message(topic=self.topic, body=text.encode(errors="replace"), keys=keys)
-            outgoing = await outgoing_message(message, None, self._client.unique_ids, _OPTIONS)
+            outgoing = await outgoing_message(message, self._client.unique_ids, _OPTIONS)
             await self._sender.send(outgoing, None, None, deadline, limit_ms)
         except (ClientError, IllegalMessageError) as error:
             self._drop(text.count(PAIR_SEPARATOR), str(error))

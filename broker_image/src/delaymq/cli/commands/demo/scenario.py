@@ -20,7 +20,7 @@ from delaymq.client import (
     PushConsumerOptions,
     ReceivedMessage,
 )
-from delaymq.client.core.delays import delay_in_ms
+from delaymq.client.due_times import delay_in_ms
 from delaymq.clock import now_ms
 
 TOPIC = "Reminders"

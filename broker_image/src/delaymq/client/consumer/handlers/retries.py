@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from delaymq.client.core.client import Client
 from delaymq.client.errors import ClientError, RefusedError
@@ -21,6 +22,14 @@ DEFAULT_MAX_RECONSUME_TIMES = 16
 # Properties that state the number of retries to a broker that receives the retry as a new message:
 RECONSUME_TIME = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+
+_OF_SCHEDULES: Final = frozenset(
+    {
+        *names.TIMER_PROPERTIES, names.TIMER_OUT_MS, names.TIMER_ENQUEUE_MS, names.TIMER_DEQUEUE_MS,
+        names.TIMER_ROLL_TIMES, names.TIMER_DELETE_UNIQUE_KEY,
+    }
+)  # fmt: skip
+"""Properties of the schedule by which a message was delivered first."""
 
 _logger = logging.getLogger(__name__)
 _options = ProducerOptions()
@@ -72,8 +81,12 @@ class Retries:
     async def _send_copy(self, message: ReceivedMessage, max_times: int, level: int) -> None:
         topic = retry_topic(self._group)
         times = message.reconsume_times + 1
+        # RocketMQ's client keeps the properties of a schedule. Here they are dropped: a broker with timed messages may
+        # reject them next to the level of the retry, or apply them again when the retry is delivered.
         properties = {
-            name: value for name, value in message.properties.items() if not name.startswith(names.OWN_PREFIX)
+            name: value
+            for name, value in message.properties.items()
+            if not name.startswith(names.OWN_PREFIX) and name not in _OF_SCHEDULES
         }
         properties.setdefault(names.RETRY_TOPIC, message.topic)
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.message_id)
