@@ -36,13 +36,15 @@ SMALL_FILES: Mapping[str, str] = {
 }
 PATIENT: Mapping[str, str] = {"brokerFastFailureEnable": "false"}
 """Test machines occasionally stall for seconds; only tests of flow control should notice."""
-TIMER_WHEEL: Mapping[str, str] = {
+VERSION_5: Mapping[str, str] = {
     "timerWheelEnable": "true",
     "timerMaxDelaySec": str(366 * 86_400),
     "mappedFileSizeTimerLog": str(1 << 20),
     "fileReservedTime": str(10 * 365 * 24),
+    "reviveQueueNum": "1",
 }
-"""RocketMQ 5's timers, with small files, and no deletion of old files. Its limit is three days by default."""
+"""Settings of RocketMQ 5: timers with small files and a limit above the default of three days, no deletion of old
+files, and only one queue whose thread delays a stop."""
 TIMER_CHECK_BYTES = 4096
 """Size of RocketMQ 5's file ``config/timercheck``."""
 SMALL_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -216,7 +218,7 @@ class RealCluster5(RealCluster):
         jvm_options: Sequence[str] = SMALL_HEAP,
     ) -> None:
         log = f"-Drmq.logback.configurationFile=file:{HOME_PATH / 'conf' / 'logback_broker5.xml'}"
-        settings = {**TIMER_WHEEL, **(config or {})}
+        settings = {**VERSION_5, **(config or {})}
         super().__init__(config=settings, store_path=store_path, jvm_options=(*jvm_options, log))
 
     def start_timers_at(self, queue_offset: int) -> None:
