@@ -41,13 +41,13 @@ _closed_topics: Final = names.CLOSED_TO_CLIENTS
 def send_message(broker: Broker, session: Session, command: Command) -> Response | Deferred | TimeSliced:
     """Handle SEND_MESSAGE (10), whose header has long names."""
     header = SendMessageRequestHeader.from_fields(command.fields)
-    return _send_batch(broker, session, command, header) if header.batch else _send(broker, session, command, header)
+    return _send_batch(broker, session, command, header) if header.batch else send_one(broker, session, command, header)
 
 
 def send_message_v2(broker: Broker, session: Session, command: Command) -> Response | Deferred | TimeSliced:
     """Handle SEND_MESSAGE_V2 (310), whose header has one-letter names. Clients use this code."""
     header = SendMessageRequestHeaderV2.from_fields(command.fields)
-    return _send_batch(broker, session, command, header) if header.batch else _send(broker, session, command, header)
+    return _send_batch(broker, session, command, header) if header.batch else send_one(broker, session, command, header)
 
 
 def send_batch_message(broker: Broker, session: Session, command: Command) -> Response | Deferred | TimeSliced:
@@ -55,7 +55,10 @@ def send_batch_message(broker: Broker, session: Session, command: Command) -> Re
     return _send_batch(broker, session, command, SendMessageRequestHeaderV2.from_fields(command.fields))
 
 
-def _send(broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader) -> Response | Deferred:
+def send_one(
+    broker: Broker, session: Session, command: Command, header: SendMessageRequestHeader
+) -> Response | Deferred:
+    """Store the message in the body of `command`. Raises RequestError if it is rejected."""
     body = command.body
     if len(body) > broker.max_message_size:
         raise too_large(broker, len(body))

@@ -162,6 +162,21 @@ class FlowControl:
                 kept.append(command)
         return kept
 
+    def refuse_send(self, peer: str) -> str | None:
+        """Return the remark with which a send that did not wait is rejected now, and count it; None: it is accepted.
+
+        `peer` is the client's address, for the log.
+        """
+        flushing = self._flushing
+        if self._clock() >= flushing.busy_at:
+            reason, remark = "rejectrequest", REJECTED
+        elif self._broker.waits_for_flush and flushing.waiting >= self._capacity:
+            reason, remark = "overload", OVERLOADED
+        else:
+            return None
+        self._count(RequestCode.SEND_MESSAGE_V2, peer, reason, remark)
+        return remark
+
     def _refuse_old(self, session: ClientSession, command: Command, waited_s: float, queued: int) -> None:
         by_store = self._store_blocked and command.code in _SENDS
         reason = "pcbusy_clean_queue" if by_store else "timeout_clean_queue"
@@ -169,9 +184,12 @@ class FlowControl:
         self._refuse(session, command, reason, remark)
 
     def _refuse(self, session: ClientSession, command: Command, reason: str, remark: str) -> None:
+        self._count(command.code, session.remote_address, reason, remark)
+        self._reply(session, command, Response(ResponseCode.SYSTEM_BUSY, remark))
+
+    def _count(self, code: int, peer: str, reason: str, remark: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
-        if command.code in _SENDS:
+        if code in _SENDS:
             refused = self._broker.stats.refused
             refused[ResponseCode.SYSTEM_BUSY] = refused.get(ResponseCode.SYSTEM_BUSY, 0) + 1
-        _throttled.warning("rejected a request from %s (code %d): %s", session.remote_address, command.code, remark)
-        self._reply(session, command, Response(ResponseCode.SYSTEM_BUSY, remark))
+        _throttled.warning("rejected a request from %s (code %d): %s", peer, code, remark)

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.requests.results import Deferred
@@ -45,11 +46,10 @@ class FlushTimes:
 
 
 class _Waiting:
-    __slots__ = ("deadline", "deferred", "done", "request", "session")
+    __slots__ = ("answer", "deadline", "deferred", "done")
 
-    def __init__(self, session: ClientSession, request: Command, deferred: Deferred, deadline: float) -> None:
-        self.session = session
-        self.request = request
+    def __init__(self, answer: Callable[[Response], None], deferred: Deferred, deadline: float) -> None:
+        self.answer = answer
         self.deferred = deferred
         self.deadline = deadline
         self.done = False
@@ -93,15 +93,29 @@ class Flushing:
 
     def wait(self, session: ClientSession, request: Command, deferred: Deferred) -> None:
         """Answer `request` when the log is flushed up to the offset of `deferred`, or on its timeout."""
+        request.body = b""  # already stored; with a slow disk, thousands of requests wait here
+        self._wait(partial(self._reply, session, request), deferred)
+
+    async def outcome(self, deferred: Deferred) -> Response:
+        """Return the response of `deferred` when the log is flushed up to its offset, or `late` on its timeout."""
+        outcome: asyncio.Future[Response] = self._loop.create_future()
+
+        def answer(response: Response) -> None:
+            if not outcome.done():
+                outcome.set_result(response)
+
+        self._wait(answer, deferred)
+        return await outcome
+
+    def _wait(self, answer: Callable[[Response], None], deferred: Deferred) -> None:
         if deferred.until <= self._store.flushed_offset:
-            self._reply(session, request, deferred.response)
+            answer(deferred.response)
             return
         if self._stopped:
-            self._reply(session, request, deferred.late)
+            answer(deferred.late)
             return
-        request.body = b""  # already stored; with a slow disk, thousands of requests wait here
         deadline = self._loop.time() + deferred.timeout_ms / 1000
-        self._waiting.append(_Waiting(session, request, deferred, deadline))
+        self._waiting.append(_Waiting(answer, deferred, deadline))
         if self._deadline_timer is None:
             self._deadline_timer = self._loop.call_at(deadline, self._expire)
         self.request()
@@ -207,7 +221,7 @@ class Flushing:
         while waiting and (waiting[0].done or waiting[0].deferred.until <= flushed):
             each = waiting.popleft()
             if not each.done:
-                self._reply(each.session, each.request, each.deferred.response)
+                each.answer(each.deferred.response)
         self._on_confirmed()
 
     def _expire(self) -> None:
@@ -224,4 +238,4 @@ class Flushing:
 
     def _answer_late(self, each: _Waiting) -> None:
         each.done = True
-        self._reply(each.session, each.request, each.deferred.late)
+        each.answer(each.deferred.late)
