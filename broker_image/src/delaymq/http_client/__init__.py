@@ -4,7 +4,7 @@ Invariant: requests are not retried, redirects are not followed, and errors neve
 responses with the types of delaymq.api_types.
 """
 
-from delaymq.http_client.client import HttpClient, NotSentError, Reply
+from delaymq.http_client.client import HttpClient, NotSentError, RefusedError, Reply
 from delaymq.http_client.response import AnswerCutError, AnswerTooLargeError, Pace, Response, problem_of
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "HttpClient",
     "NotSentError",
     "Pace",
+    "RefusedError",
     "Reply",
     "Response",
     "problem_of",

@@ -7,9 +7,12 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+
+import msgspec
 
 from delaymq.api_types.base import Problem
+from delaymq.api_types.sends import SendBody, Sent
 from delaymq.http_client.response import AnswerTooLargeError, Pace, Response, problem_of
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -41,6 +44,15 @@ class Reply:
     def problem(self) -> Problem:
         """Code and message of an error; empty if the body is not a broker's error."""
         return problem_of(self.data)
+
+
+class RefusedError(Exception):
+    """The broker rejected the request; `reply` is its response."""
+
+    def __init__(self, reply: Reply) -> None:
+        problem = reply.problem
+        super().__init__(problem.message or f"status {reply.status} {reply.reason}")
+        self.reply = reply
 
 
 class HttpClient:
@@ -91,6 +103,19 @@ class HttpClient:
         if not self._keeps_connection:
             self.close()
         return Reply(response.status, response.reason, response.headers, data)
+
+    def send_message(self, topic: str, message: SendBody) -> Sent:
+        """Send a message to `topic` and return its ids.
+
+        Raises RefusedError for an error response, msgspec.DecodeError for a response that is not a broker's, and the
+        errors of `request`. After other errors than RefusedError and NotSentError, the message may be stored. The same
+        applies to a RefusedError with the code `not_flushed`.
+        """
+        path = f"/api/v1/topics/{quote(topic, safe='')}/messages"
+        reply = self.request("POST", path, msgspec.json.encode(message))
+        if reply.status != http.client.OK:
+            raise RefusedError(reply)
+        return msgspec.json.decode(reply.data, type=Sent)
 
     def send(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS

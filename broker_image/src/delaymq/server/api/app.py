@@ -28,4 +28,5 @@ async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServe
     app.on_cleanup.append(stop_reader)
     reader.start()
     config = server.config
-    return await serve(app, bound, config.http_host, config.http_token, config.own_http_names)
+    own_bodies = [route.path for route in ROUTES if route.receives_body]
+    return await serve(app, bound, config.http_host, config.http_token, config.own_http_names, own_bodies)

@@ -19,6 +19,7 @@ from delaymq.api_types.delay import Delay, DeliveryState, Resume
 from delaymq.api_types.groups import GroupDetails, Groups
 from delaymq.api_types.messages import MessageDetails, Messages
 from delaymq.api_types.pending import NextMessages, Pending
+from delaymq.api_types.sends import DescribedSendBody, Sent
 from delaymq.api_types.store import Files, PinBody, PinHeld, PinReleased, Positions, Starts, Store
 from delaymq.api_types.topics import TopicDetails, Topics
 from delaymq.api_types.totals import Totals
@@ -26,6 +27,7 @@ from delaymq.server.api import cluster, config, groups, log_level, openapi, topi
 from delaymq.server.api.broker import BrokerHttp
 from delaymq.server.api.delay import DelayHttp
 from delaymq.server.api.messages import dead_letters, history, pending, search
+from delaymq.server.api.messages.send import SendHttp, SendQuery
 from delaymq.server.api.offsets import OffsetsHttp
 from delaymq.server.api.routing import Route, get, post, put
 from delaymq.server.api.store.endpoints import SegmentQuery, StartsQuery, StoreHttp
@@ -70,6 +72,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         *("/api/v1/topics/{topic}", "One topic with its queues and groups", topics.topic, TopicDetails),
         query=topics.TopicQuery,
         refusals=(404,),
+    ),
+    post(
+        *("/api/v1/topics/{topic}/messages", "Send a message, to be delivered now or later", SendHttp.send, Sent),
+        query=SendQuery,
+        body=DescribedSendBody,
+        receives_body=True,
+        refusals=(404, 409),
     ),
     get("/api/v1/groups", "List consumer groups, sorted by name", groups.groups, Groups, query=groups.GroupsQuery),
     get(

@@ -74,6 +74,8 @@ class Route:
     """Error statuses besides those that every request may get."""
     is_open: bool = False
     """Whether the operation needs no token."""
+    receives_body: bool = False
+    """Whether the handler, a method, receives the request body, with a limit of its own."""
 
     @property
     def owner(self) -> str | None:

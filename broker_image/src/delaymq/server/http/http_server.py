@@ -4,6 +4,7 @@ import asyncio
 import logging
 import resource
 import socket
+from collections.abc import Collection
 from typing import Final, cast
 
 from aiohttp import web
@@ -15,7 +16,7 @@ from delaymq.server.listening import BACKLOG, port_of
 from delaymq.transport.tcp_socket import LINGER_OFF, reset_at_close
 
 MAX_BODY_BYTES: Final = 64 * 1024
-"""All valid request bodies are much smaller."""
+"""Valid request bodies are much smaller, except on paths with a limit of their own."""
 SHUTDOWN_TIMEOUT_S: Final = 1.0
 MAX_CONNECTIONS: Final = 256
 """Maximum concurrent connections; each takes a descriptor and some memory.
@@ -30,6 +31,8 @@ BODY_TIMEOUT_S: Final = 10.0
 STALLED_S: Final = 30.0
 """A connection whose peer receives nothing of a response for this time is reset."""
 _STALL_CHECK_S: Final = 5.0
+NOT_ENCODED: Final = "the body does not match its Content-Encoding: send it unencoded"
+"""Message of the error response to a body that cannot be decoded."""
 
 __all__ = ["MAX_BODY_BYTES", "HttpServer", "abort", "error_response", "serve"]
 
@@ -61,14 +64,22 @@ class HttpServer:
 
 
 async def serve(
-    app: web.Application, bound: socket.socket, host: str, token: str, own_names: tuple[str, ...] = ()
+    app: web.Application,
+    bound: socket.socket,
+    host: str,
+    token: str,
+    own_names: tuple[str, ...] = (),
+    own_bodies: Collection[str] = (),
 ) -> HttpServer:
-    """Serve `app` on a bound socket; `host` is the bound address, `own_names` are further accepted names."""
+    """Serve `app` on a bound socket; `host` is the bound address, `own_names` are further accepted names.
+
+    Handlers of the paths in `own_bodies` receive the request bodies, and limit their size and time.
+    """
     busy: set[asyncio.BaseTransport] = set()
     app.middlewares.append(_marks_busy(busy))
     app.middlewares.append(errors_as_json)
     app.middlewares.append(guard(host, token, own_names))
-    app.middlewares.append(_complete_bodies)
+    app.middlewares.append(_complete_bodies(frozenset(own_bodies)))
     app.on_response_prepare.append(add_headers)
     # aiohttp would log malformed requests with a traceback; our own failures are logged in responses.py.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
@@ -106,17 +117,28 @@ def _marks_busy(busy: set[asyncio.BaseTransport]) -> Middleware:
     return marked
 
 
-@web.middleware
-async def _complete_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if request.can_read_body:
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                await request.read()
-        except web.RequestPayloadError:
-            return error_response(400, "bad_request", "the body does not match its Content-Encoding: send it unencoded")
-        except TimeoutError:
-            return error_response(408, "request_timeout", f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
-    return await handler(request)
+def _complete_bodies(own_bodies: frozenset[str]) -> Middleware:
+    """Return a middleware that receives the body before the handler runs, except on the paths in `own_bodies`."""
+
+    @web.middleware
+    async def completed(request: web.Request, handler: Handler) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        if request.can_read_body and (resource is None or resource.canonical not in own_bodies):
+            try:
+                async with asyncio.timeout(BODY_TIMEOUT_S):
+                    await request.read()
+            except web.RequestPayloadError:
+                return error_response(400, "bad_request", NOT_ENCODED)
+            except TimeoutError:
+                return error_response(408, "request_timeout", late_body())
+        return await handler(request)
+
+    return completed
+
+
+def late_body() -> str:
+    """Return the message of the error response to a request whose body is late."""
+    return f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
 
 
 class _Site(web.SockSite):
