@@ -27,6 +27,9 @@ _KINDS = {
     Kind.DELIVERED: "delivered",
     Kind.DEAD_LETTER: "dead_letter",
     Kind.MARK: "system",
+    Kind.TIMED: "delayed",
+    Kind.TIMED_COPY: "delivered",
+    Kind.TIMED_MARK: "system",
     Kind.FILLER: "system",
 }
 _LEVELS = DelayLevels.parse(DEFAULT_LEVELS)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from delaymq.message.record import Record
 from delaymq.store.reader import Damage, StoreReader
 from delaymq.store.tools.record_kinds import kind_of
+from delaymq.store.tools.timed_messages import TimedMessages
 
 
 @dataclass(kw_only=True)
@@ -39,6 +40,8 @@ class Inspection:
     topics: dict[str, dict[str, int]]
     """Records by topic and kind."""
     kinds: dict[str, int]
+    timed: dict[str, int]
+    """Timed messages whose record is in the log: `pending`, and the others by the kind of mark that ended them."""
     segments: list[SegmentCounts]
     queues: int
 
@@ -48,7 +51,10 @@ class Inspection:
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
-    """Count the records of a store. FileNotFoundError if `path` is not a store."""
+    """Count the records of a store.
+
+    FileNotFoundError: `path` is not a store. NewerFormError: only a newer program can interpret a record.
+    """
     reader = StoreReader(path)
     segments = reader.segments()
     counts = [
@@ -57,6 +63,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     topics: dict[str, Counter[str]] = {}
     segment_kinds: list[Counter[str]] = [Counter() for _ in segments]
     kinds: Counter[str] = Counter()
+    timed = TimedMessages()
     records = damaged = number = 0
     end_offset = segments[0].base if segments else 0
     for item in reader.walk():
@@ -66,6 +73,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
             continue
         while item.physical_offset >= segments[number].end:
             number += 1
+        timed.take(item)
         kind = kind_of(item).value
         topics.setdefault(item.topic, Counter())[kind] += 1
         kinds[kind] += 1
@@ -88,6 +96,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         damaged_places=damaged,
         topics={topic: dict(sorted(by_kind.items())) for topic, by_kind in sorted(topics.items())},
         kinds=dict(sorted(kinds.items())),
+        timed=timed.counts(),
         segments=counts,
         queues=sum(1 for _ in reader.queues()),
     )

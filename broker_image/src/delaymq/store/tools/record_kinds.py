@@ -17,8 +17,11 @@ from delaymq.message.names import (
     REAL_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
 )
 from delaymq.message.record import Record
+from delaymq.message.timed_marks import TimedMarkKind
+from delaymq.store.tools.timed_messages import delivered_by_rocketmq, own_mark
 
 
 class Kind(StrEnum):
@@ -32,14 +35,20 @@ class Kind(StrEnum):
     RETRY = "retry"
     DEAD_LETTER = "dead letter"
     MARK = "mark"
+    TIMED = "timed"
+    TIMED_COPY = "timed copy"
+    TIMED_MARK = "timed mark"
     FILLER = "filler"
 
 
-_BY_TOPIC = {SCHEDULE_TOPIC: Kind.DELAYED, HALF_TOPIC: Kind.HALF, OP_HALF_TOPIC: Kind.OP, MARKS_TOPIC: Kind.MARK}
+_BY_TOPIC = {SCHEDULE_TOPIC: Kind.DELAYED, TIMER_TOPIC: Kind.TIMED, HALF_TOPIC: Kind.HALF, OP_HALF_TOPIC: Kind.OP}
 
 
 def kind_of(record: Record) -> Kind:
-    """Return a record's kind. The topic takes precedence: a delivered copy in a retry topic counts as a retry."""
+    """Return a record's kind. The topic takes precedence: a delivered copy in a retry topic counts as a retry.
+
+    NewerFormError: the record has a mark that only a newer program knows.
+    """
     if transaction_type(record.sys_flag) == TRANSACTION_ROLLBACK:
         return Kind.FILLER
     by_topic = _BY_TOPIC.get(record.topic)
@@ -49,6 +58,14 @@ def kind_of(record: Record) -> Kind:
         return Kind.RETRY
     if record.topic.startswith(DLQ_PREFIX):
         return Kind.DEAD_LETTER
+    timed_mark = own_mark(record)
+    is_timed = timed_mark is not None and timed_mark.queue is None
+    if record.topic == MARKS_TOPIC:
+        return Kind.TIMED_MARK if is_timed else Kind.MARK
+    if timed_mark is not None and timed_mark.kind is TimedMarkKind.DELIVERED:
+        return Kind.TIMED_COPY if is_timed else Kind.DELIVERED
+    if delivered_by_rocketmq(record) is not None:
+        return Kind.TIMED_COPY
     properties = record.properties
     mark = parse_mark(properties.get(MARK, ""))
     if mark is not None and mark.kind == MarkKind.DELIVERED:

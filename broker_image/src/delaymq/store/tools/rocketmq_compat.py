@@ -1,7 +1,9 @@
 """Predicts how RocketMQ's broker would treat the delays of a DelayMQ store (`delaymq store verify --for-rocketmq`).
 
-RocketMQ's broker ignores marks and explicit due times. It uses only delayOffset.json, the queue entries and its delay
-level table.
+RocketMQ's broker ignores marks and due times of DelayMQ. For delay levels, it uses only delayOffset.json, the queue
+entries and its delay level table. Timed messages are in a topic that is an ordinary one to RocketMQ 4.9. RocketMQ 5 has
+no position in it, because it keeps that in files of its own (timerwheel, timerlog, config/timercheck). It therefore
+reads the topic from its first entry, and delivers a message whose time has passed immediately.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from delaymq.message.marks import parse_mark
 from delaymq.message.names import MARK, SCHEDULE_TOPIC
 from delaymq.message.record import Record
 from delaymq.store.reader import StoreReader
+from delaymq.store.tools.timed_messages import TimedMessage, TimedMessages, own_mark
 
 _PAIR = re.compile(rb'"?(\d+)"?\s*:\s*(-?\d+)')
 
@@ -42,6 +45,10 @@ class Prospect:
     """Messages due later than now plus the delay of their level, which would be delivered immediately."""
     never: list[DelayedMessage] = field(default_factory=list)
     """Pending messages that would be skipped, or whose level is missing from RocketMQ's table."""
+    timed_pending: list[TimedMessage] = field(default_factory=list)
+    """Pending timed messages: RocketMQ 4.9 would never deliver them, RocketMQ 5 when they are due."""
+    timed_ended: list[TimedMessage] = field(default_factory=list)
+    """Timed messages that were delivered, or ended otherwise: RocketMQ 5 would deliver them again."""
 
     def as_json(self) -> dict[str, object]:
         """Return the prediction for `--json`."""
@@ -49,13 +56,18 @@ class Prospect:
 
 
 def prospect_for_rocketmq(path: str | os.PathLike[str], levels: DelayLevels, now_ms: int) -> Prospect:
-    """Compare the log's marks with delayOffset.json. FileNotFoundError if `path` is not a store."""
+    """Compare the log's marks with delayOffset.json.
+
+    FileNotFoundError: `path` is not a store. NewerFormError: only a newer program can interpret a record.
+    """
     reader = StoreReader(path)
     offsets = _delay_offsets(reader.path)
-    settled = _settled(reader)
+    settled, timed = _marks(reader)
     # A queue without marks was served by RocketMQ's broker, whose offset is then correct.
     marked_queues = {number for number, _, _ in settled}
     prospect = Prospect(offsets=offsets)
+    for each in timed:
+        (prospect.timed_pending if each.ended is None else prospect.timed_ended).append(each)
     for topic, queue_id in reader.queues():
         if topic != SCHEDULE_TOPIC:
             continue
@@ -84,15 +96,20 @@ def _entries(reader: StoreReader, queue_id: int, level: int) -> Iterator[Delayed
             yield DelayedMessage(level=level, queue_offset=number, physical_offset=offset, due_ms=code)
 
 
-def _settled(reader: StoreReader) -> set[tuple[int, int, int]]:
-    """Return queue id, queue offset and physical offset of each record that a mark of the log names."""
+def _marks(reader: StoreReader) -> tuple[set[tuple[int, int, int]], TimedMessages]:
+    """Return queue id, queue offset and physical offset of each delayed record that a mark names; and timed messages."""
     settled = set()
+    timed = TimedMessages()
     for record in reader.records():
-        if _has_mark(record):
-            mark = parse_mark(record.properties.get(MARK, ""))
-            if mark is not None:
-                settled.add((mark.queue_id, mark.queue_offset, mark.physical_offset))
-    return settled
+        timed.take(record)
+        if not _has_mark(record):
+            continue
+        mark = parse_mark(record.properties.get(MARK, ""))
+        if mark is not None:
+            settled.add((mark.queue_id, mark.queue_offset, mark.physical_offset))
+        elif (stated := own_mark(record)) is not None and stated.queue is not None and stated.next_due_ms is None:
+            settled.add((*stated.queue, stated.record))
+    return settled, timed
 
 
 def _has_mark(record: Record) -> bool:

@@ -12,16 +12,24 @@ import re
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
+from delaymq.message.errors import NewerFormError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, transaction_type
-from delaymq.message.hashing import index_key_hash, tags_code
-from delaymq.message.marks import parse_due
-from delaymq.message.names import DELAY, DUE, KEYS, SCHEDULE_TOPIC, TAGS, UNIQUE_KEY
+from delaymq.message.hashing import index_key_hash
+from delaymq.message.levels import DelayLevels
+from delaymq.message.marks import parse_due, parse_mark
+from delaymq.message.names import DUE, KEYS, MARK, OWN_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, UNIQUE_KEY
 from delaymq.message.record import Record
+from delaymq.message.timed_marks import corrected, parse_own_due, parse_own_mark, place_of
+from delaymq.store.disk.files import Files
+from delaymq.store.dispatch import due_or_tags_code, recorded_due_ms, recorded_level
+from delaymq.store.layout import TIMED_VERSION, read_state_as_it_is
 from delaymq.store.reader import INDEX_ENTRY, INDEX_HEADER, QUEUE_ENTRY, Damage, LogEnd, StoreReader
+from delaymq.store.segments import segment_name
 from delaymq.store.snapshot.snapshot import decode_snapshot
+from delaymq.store.tools.timed_messages import own_due
 
 SOUND: Final = 0
 DAMAGED: Final = 1
@@ -30,6 +38,8 @@ BLANK_SIZE: Final = 2_147_483_647
 MAX_INDEX_ENTRIES_CHECKED: Final = 200_000
 """Each checked entry costs a read of its record: this number suffices to find a broken file, and limits large ones."""
 _MAX_OPEN_FILES: Final = 128
+_LEVELS: Final = DelayLevels.parse()
+_OWN_PREFIX: Final = OWN_PREFIX.encode()
 _BARE_NUMBER_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
 
 
@@ -98,6 +108,7 @@ class _Check:
         self._lacking: dict[tuple[str, int], int] = {}
         self._differing: dict[tuple[str, int], tuple[int, str]] = {}
         self._deleted_topics = self._read_deleted_topics()
+        self._has_timed = False
 
     def _shown(self, path: str) -> str:
         return path.removeprefix(self._reader.path + "/")
@@ -163,6 +174,46 @@ class _Check:
 
     def _record(self, record: Record) -> None:
         self._result.records += 1
+        try:
+            if record.topic == TIMER_TOPIC or _OWN_PREFIX in record.raw_properties:
+                self._statements(record)
+            self._record_and_entry(record)
+        except NewerFormError as error:
+            self._result.damage.append(self._finding("newer-form", record, str(error)))
+
+    def _finding(self, what: str, record: Record, detail: str) -> Finding:
+        base = self._segments[bisect_right(self._segments, record.physical_offset, key=attrgetter("base")) - 1].base
+        file = f"commitlog/{segment_name(base)}"
+        return Finding(what=what, file=file, offset=record.physical_offset - base, detail=detail)
+
+    def _statements(self, record: Record) -> None:
+        """Check statements of form 2: no other checksum covers properties."""
+        place = record.physical_offset
+        for name, parse in ((DUE, parse_own_due), (MARK, parse_own_mark)):
+            text = record.properties.get(name)
+            if text is None:
+                continue
+            mended = None if place_of(text) is not None else corrected(text, place)
+            self._has_timed |= parse(mended or text, place) is not None
+            if mended is not None:
+                detail = f"{name} has one flipped bit, which every reader corrects"
+                self._result.rebuildable.append(self._finding("statement-damaged", record, detail))
+            elif name == MARK and place_of(text) is None and parse_mark(text) is None:
+                detail = f"{name} is damaged: a broker compares the record with the pending messages instead"
+                self._result.rebuildable.append(self._finding("statement-damaged", record, detail))
+            elif name == DUE and place_of(text) is None and record.topic == TIMER_TOPIC:
+                self._damaged_due(record)
+
+    def _damaged_due(self, record: Record) -> None:
+        result = self._result
+        if recorded_due_ms(record.properties, record.physical_offset) is not None:
+            detail = f"{DUE} is damaged: the due time in TIMER_OUT_MS is used instead"
+            result.rebuildable.append(self._finding("statement-damaged", record, detail))
+        else:
+            detail = f"{DUE} and TIMER_OUT_MS are damaged: the message is never delivered"
+            result.damage.append(self._finding("statement-damaged", record, detail))
+
+    def _record_and_entry(self, record: Record) -> None:
         if transaction_type(record.sys_flag) not in (0, TRANSACTION_COMMIT):
             return
         if record.physical_offset < self._deleted_topics.get(record.topic, 0):
@@ -286,6 +337,13 @@ class _Check:
                 except ValueError as error:
                     backup = "its backup" if f"{name}.bak" in names else "an empty table"
                     self._rebuildable("config-damaged", f"config/{name}", 0, f"{error}: {backup} is used")
+        state = read_state_as_it_is(Files(), self._reader.path) if self._has_timed else None
+        if state is not None and state.minimum_reader < TIMED_VERSION:
+            detail = (
+                f"minimumReader is {state.minimum_reader}, but the log contains timed messages, which programs older"
+                f" than format version {TIMED_VERSION} ignore: do not open the store with one"
+            )
+            self._rebuildable("format-version", "delaymq/state.json", 0, detail)
         snapshot = f"{self._reader.path}/delaymq/snapshot.json"
         if os.path.exists(snapshot):
             with open(snapshot, "rb") as file:
@@ -301,12 +359,26 @@ class _Check:
 
 
 def _expected_tags_code(record: Record) -> int | None:
-    """Return the expected tags code; None if only the delay level table at the store time would show the due time."""
+    """Return the expected tags code; None if another broker may have written another one.
+
+    That is the case if only the delay level table at the store time would show the due time, and for a record of the
+    timer topic that does not state its own due time.
+    """
     properties = record.properties
-    if record.topic == SCHEDULE_TOPIC and DELAY in properties:
-        due = properties.get(DUE)
-        return parse_due(due, record.queue_id, record.queue_offset) if due is not None else None
-    return tags_code(properties.get(TAGS, ""))
+    if record.topic == SCHEDULE_TOPIC and recorded_level(properties) > 0:
+        if parse_due(properties.get(DUE, ""), record.queue_id, record.queue_offset) is None:
+            return None
+    elif record.topic == TIMER_TOPIC and own_due(record) is None:
+        return None
+    return due_or_tags_code(
+        record.topic,
+        record.queue_id,
+        record.queue_offset,
+        record.physical_offset,
+        properties,
+        record.store_timestamp_ms,
+        _LEVELS,
+    )
 
 
 def _key_hashes(record: Record) -> set[int]:

@@ -18,11 +18,15 @@ from delaymq.cli.terminal.sanitize import json_line
 from delaymq.cli.terminal.times import parse_time
 from delaymq.message import names
 from delaymq.message.compression import inflate
-from delaymq.message.errors import RecordError
+from delaymq.message.errors import NewerFormError, RecordError
 from delaymq.message.flags import COMPRESSED
 from delaymq.message.ids import offset_message_id
+from delaymq.message.marks import Mark, parse_due, parse_mark
 from delaymq.message.record import Record
+from delaymq.message.timed_marks import TimedMark
+from delaymq.store.dispatch import recorded_due_ms
 from delaymq.store.reader import StoreReader
+from delaymq.store.tools.timed_messages import own_mark
 
 
 def export(
@@ -35,7 +39,9 @@ def export(
     until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored before this time.")] = None,
     delayed: Annotated[
         bool,
-        typer.Option("--delayed", help="Include delayed messages as originally stored, whether pending or delivered."),
+        typer.Option(
+            "--delayed", help="Include delayed and timed messages as originally stored, whether pending or delivered."
+        ),
     ] = False,
     output: Annotated[
         Path | None,
@@ -61,7 +67,11 @@ def export(
                 if until_ms is not None and record.store_timestamp_ms >= until_ms:
                     break  # store times never decrease
                 if _is_wanted(record, topic, delayed=delayed):
-                    out.write(json_line(as_data(record)) + "\n")
+                    try:
+                        line = json_line(as_data(record))
+                    except NewerFormError as error:
+                        raise CommandError(f"{store}: {error}") from error
+                    out.write(line + "\n")
                     count += 1
         out.flush()
     print(counted(count, "message"), file=sys.stderr)
@@ -79,7 +89,7 @@ def _records(reader: StoreReader, shown: Any) -> Iterator[Record]:
 
 
 def _is_wanted(record: Record, topic: str | None, *, delayed: bool) -> bool:
-    if record.topic == names.SCHEDULE_TOPIC:
+    if record.topic in (names.SCHEDULE_TOPIC, names.TIMER_TOPIC):
         return delayed and (topic is None or record.properties.get(names.REAL_TOPIC) == topic)
     return record.topic == topic or (topic is None and record.topic != names.MARKS_TOPIC)
 
@@ -98,8 +108,13 @@ def _opened(output: Path | None) -> Iterator[IO[str]]:
 
 
 def as_data(record: Record) -> dict[str, object]:
-    """Return a line's object: `body` if the body is UTF-8, else `bodyBase64`; compressed bodies are decompressed."""
+    """Return a line's object: `body` if the body is UTF-8, else `bodyBase64`; compressed bodies are decompressed.
+
+    NewerFormError: the record states a due time or a mark in a form that only a newer program knows.
+    """
     properties = record.properties
+    stated = own_mark(record)
+    mark = parse_mark(properties.get(names.MARK, ""))
     body = record.body
     if record.sys_flag & COMPRESSED:
         with contextlib.suppress(RecordError):  # kept compressed, as sysFlag indicates
@@ -117,9 +132,39 @@ def as_data(record: Record) -> dict[str, object]:
         "keys": properties.get(names.KEYS, "").split(),
         "reconsumeTimes": record.reconsume_times,
         "sysFlag": record.sys_flag,
+        "dueMs": _due_ms(record, mark) if stated is None else stated.due_ms,
+        "mark": _mark_members(stated, mark),
         "properties": properties,
     }
     try:
         return data | {"body": body.decode()}
     except UnicodeDecodeError:
         return data | {"bodyBase64": base64.b64encode(body).decode()}
+
+
+def _mark_members(stated: TimedMark | None, mark: Mark | None) -> dict[str, object] | None:
+    """Return the members of a line's `mark`; None if the record has none.
+
+    `physicalOffset` is that of the record that held the message. A mark of form 2 also states the identity of the
+    message, its due time, its next due time if it is still pending, and the time of the decision.
+    """
+    if stated is not None:
+        return {
+            "kind": stated.kind.value,
+            "physicalOffset": stated.record,
+            "identity": stated.identity,
+            "dueMs": stated.due_ms,
+            "nextDueMs": stated.next_due_ms,
+            "decidedMs": stated.decided_ms,
+        }
+    return None if mark is None else {"kind": mark.kind.value, "physicalOffset": mark.physical_offset}
+
+
+def _due_ms(record: Record, mark: Mark | None) -> int | None:
+    """Return the due time that a pending message, or a copy with a mark of form 1, states; None if it states none."""
+    if record.topic == names.TIMER_TOPIC:
+        return recorded_due_ms(record.properties, record.physical_offset)
+    text = record.properties.get(names.DUE, "")
+    if mark is not None:
+        return parse_due(text, mark.queue_id, mark.queue_offset)
+    return parse_due(text, record.queue_id, record.queue_offset) if record.topic == names.SCHEDULE_TOPIC else None

@@ -15,7 +15,7 @@ from delaymq.cli.errors import CommandError
 from delaymq.cli.terminal.output import console, print_json
 from delaymq.cli.terminal.tables import table
 from delaymq.clock import now_ms
-from delaymq.message.errors import LevelTableError
+from delaymq.message.errors import LevelTableError, NewerFormError
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 from delaymq.store.backup.check import check_backup
 from delaymq.store.backup.manifest import holds_backup
@@ -36,7 +36,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def verify(
     path: StorePath,
     for_rocketmq: Annotated[
-        bool, typer.Option("--for-rocketmq", help="Report what RocketMQ's broker would do with the delayed messages.")
+        bool,
+        typer.Option("--for-rocketmq", help="Report what RocketMQ's broker would do with delayed and timed messages."),
     ] = False,
     levels: Annotated[
         str, typer.Option("--levels", metavar="TABLE", help="The messageDelayLevel of RocketMQ's broker.")
@@ -55,6 +56,8 @@ def verify(
         result = verify_store(path)
         if for_rocketmq and result.exit_code != NOT_A_STORE:
             prospect = prospect_for_rocketmq(path, table_of_levels, now_ms())
+    except NewerFormError as error:
+        raise CommandError(f"{path}: {error}", NOT_A_STORE) from error
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}", NOT_A_STORE) from error
     if as_json:
@@ -74,6 +77,8 @@ def inspect(path: StorePath, as_json: AsJson = False) -> None:
         result = inspect_store(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CommandError(f"{path} is not a store: it contains no commitlog folder", NOT_A_STORE) from error
+    except NewerFormError as error:
+        raise CommandError(f"{path}: {error}", NOT_A_STORE) from error
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}", NOT_A_STORE) from error
     if as_json:
@@ -133,7 +138,11 @@ def _show_prospect(out: Console, prospect: Prospect) -> None:
         ("would be delivered immediately, before they are due", prospect.early),
         ("would never be delivered", prospect.never),
     )
-    if not any(messages for _, messages in parts):
+    timed = (
+        ("pending timed messages would never be delivered by RocketMQ 4.9, and on time by 5", prospect.timed_pending),
+        ("ended timed messages would be delivered again by RocketMQ 5", prospect.timed_ended),
+    )
+    if not any(messages for _, messages in parts) and not any(messages for _, messages in timed):
         out.print("RocketMQ's broker would deliver every pending message once and on time")
     for what, messages in parts:
         if messages:
@@ -146,6 +155,17 @@ def _show_prospect(out: Console, prospect: Prospect) -> None:
             )
         if len(messages) > SHOWN_FINDINGS:
             out.print(f"  … and {len(messages) - SHOWN_FINDINGS} more, see --json")
+    for what, timed_messages in timed:
+        if timed_messages:
+            out.print(f"{len(timed_messages)} {what}:")
+        for message in timed_messages[:SHOWN_FINDINGS]:
+            ended = "" if message.ended is None else f", {message.ended}"
+            out.print(
+                f"  queue offset {message.queue_offset}, physical offset {message.physical_offset},"
+                f" due {_time(message.due_ms)}{ended}"
+            )
+        if len(timed_messages) > SHOWN_FINDINGS:
+            out.print(f"  … and {len(timed_messages) - SHOWN_FINDINGS} more, see --json")
 
 
 def _show_inspection(out: Console, result: Inspection) -> None:
@@ -168,6 +188,8 @@ def _show_inspection(out: Console, result: Inspection) -> None:
         f"{result.records} records from {result.first_offset} to {result.end_offset} in {len(result.segments)}"
         f" segments and {result.queues} queues",
     )
+    if any(result.timed.values()):
+        out.print(f"timed messages: {', '.join(f'{count} {state}' for state, count in result.timed.items())}")
     if result.open_or_killed:
         out.print("a broker has the store open or was killed: counts may be slightly out of date")
     if result.damaged_places:
@@ -178,5 +200,10 @@ def _counts(kinds: Iterable[str], by_kind: dict[str, int]) -> list[str]:
     return [str(by_kind[kind]) if kind in by_kind else "" for kind in kinds]
 
 
-def _time(stored_ms: int | None) -> str:
-    return "" if stored_ms is None else datetime.fromtimestamp(stored_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
+def _time(time_ms: int | None) -> str:
+    if time_ms is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, OSError, ValueError):
+        return f"{time_ms} ms since 1970"  # beyond the calendar: damage, or a record of another program

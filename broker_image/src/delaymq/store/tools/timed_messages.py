@@ -1,0 +1,182 @@
+"""States of timed messages, derived from the records of the log in their order.
+
+The newest statement about a message decides, and an end is final (docs/formats/store.md, "Form 2 of due times and
+marks"). Memory: about 30 bytes for each message whose record is in the log.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from delaymq.message.flags import TRANSACTION_COMMIT, transaction_type
+from delaymq.message.names import DUE, MARK, OWN_PREFIX, TIMER_ROLL_TIMES, TIMER_TOPIC
+from delaymq.message.record import Record
+from delaymq.message.timed_marks import (
+    TimedDue,
+    TimedMark,
+    TimedMarkKind,
+    corrected,
+    parse_own_due,
+    parse_own_mark,
+    place_of,
+)
+from delaymq.store.dispatch import recorded_due_ms
+
+_PENDING: Final = 0
+_ENDS: Final = (None, *TimedMarkKind)
+"""State of a message by the number that stands for it."""
+_OWN_PREFIX: Final = OWN_PREFIX.encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedMessage:
+    """A timed message whose record is in the log."""
+
+    identity: int
+    """Physical offset of its first record."""
+    physical_offset: int
+    """Physical offset of the record that holds it."""
+    queue_offset: int
+    """Queue offset of that record."""
+    due_ms: int
+    ended: str | None
+    """Kind of the mark that ended it; None: pending."""
+
+
+class TimedMessages:
+    """Collector of the states; pass all records to `take`, in the order of the log."""
+
+    def __init__(self) -> None:
+        # One item for each first record, in the order of the log and thus of identities:
+        self._identities = array("q")
+        self._due_ms = array("q")
+        self._queue_offsets = array("q")
+        self._ends = bytearray()
+        self._carried: dict[int, _Carried] = {}
+        """Messages whose record was stored again, by identity."""
+
+    def take(self, record: Record) -> None:
+        """Apply a record. NewerFormError: it states a form that only a newer program knows."""
+        if record.topic == TIMER_TOPIC:
+            self._take_holder(record)
+        elif _OWN_PREFIX in record.raw_properties:
+            mark = own_mark(record)
+            if mark is not None and mark.queue is None:
+                self._change(mark.identity, mark.next_due_ms, mark.kind)
+            elif (identity := delivered_by_rocketmq(record)) is not None:
+                self._change(identity, None, TimedMarkKind.DELIVERED)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of messages by state: `pending`, or the kind of the mark that ended them."""
+        found = Counter(message.ended or "pending" for message in self)
+        return {"pending": found.pop("pending", 0), **dict(sorted(found.items()))}
+
+    def __iter__(self) -> Iterator[TimedMessage]:
+        for number, identity in enumerate(self._identities):
+            if identity not in self._carried:
+                yield TimedMessage(
+                    identity=identity,
+                    physical_offset=identity,
+                    queue_offset=self._queue_offsets[number],
+                    due_ms=self._due_ms[number],
+                    ended=_ENDS[self._ends[number]],
+                )
+        for identity, held in self._carried.items():
+            yield TimedMessage(
+                identity=identity,
+                physical_offset=held.physical_offset,
+                queue_offset=held.queue_offset,
+                due_ms=held.due_ms,
+                ended=_ENDS[held.end],
+            )
+
+    def _take_holder(self, record: Record) -> None:
+        if transaction_type(record.sys_flag) not in (0, TRANSACTION_COMMIT):
+            return
+        due = own_due(record)
+        is_named = place_of(record.properties.get(DUE, "")) is not None
+        if due is None and (is_named or TIMER_ROLL_TIMES in record.properties):
+            return  # RocketMQ 5 stored the record again, which is neither a new message nor a delivery
+        due_ms = recorded_due_ms(record.properties, record.physical_offset) if due is None else due.due_ms
+        if due_ms is None:
+            return
+        if due is None or due.identity == record.physical_offset:
+            self._identities.append(record.physical_offset)
+            self._due_ms.append(due_ms)
+            self._queue_offsets.append(record.queue_offset)
+            self._ends.append(_PENDING)
+            return
+        number = self._number_of(due.identity)
+        known = self._carried.get(due.identity)
+        end = known.end if known is not None else _PENDING if number is None else self._ends[number]
+        self._carried[due.identity] = _Carried(record.physical_offset, record.queue_offset, due_ms, end)
+
+    def _change(self, identity: int, next_due_ms: int | None, kind: TimedMarkKind) -> None:
+        end = _ENDS.index(kind) if next_due_ms is None else _PENDING
+        held = self._carried.get(identity)
+        if held is not None:
+            if held.end == _PENDING:
+                held.end, held.due_ms = end, held.due_ms if next_due_ms is None else next_due_ms
+            return
+        number = self._number_of(identity)
+        if number is not None and self._ends[number] == _PENDING:
+            self._ends[number] = end
+            if next_due_ms is not None:
+                self._due_ms[number] = next_due_ms
+
+    def _number_of(self, identity: int) -> int | None:
+        number = bisect_left(self._identities, identity)
+        return number if number < len(self._identities) and self._identities[number] == identity else None
+
+
+@dataclass(slots=True)
+class _Carried:
+    physical_offset: int
+    queue_offset: int
+    due_ms: int
+    end: int
+
+
+def own_due(record: Record) -> TimedDue | None:
+    """Return the due time of form 2 that a record states, with one flipped bit corrected; None without one.
+
+    NewerFormError: only a newer program knows its form.
+    """
+    text, place = record.properties.get(DUE), record.physical_offset
+    if text is None:
+        return None
+    due = parse_own_due(text, place)
+    if due is None and (mended := corrected(text, place)) is not None:
+        due = parse_own_due(mended, place)
+    return due
+
+
+def own_mark(record: Record) -> TimedMark | None:
+    """Return the mark of form 2 that a record states, with one flipped bit corrected; None without one.
+
+    NewerFormError: only a newer program knows its form.
+    """
+    text, place = record.properties.get(MARK), record.physical_offset
+    if text is None:
+        return None
+    mark = parse_own_mark(text, place)
+    if mark is None and (mended := corrected(text, place)) is not None:
+        mark = parse_own_mark(mended, place)
+    return mark
+
+
+def delivered_by_rocketmq(record: Record) -> int | None:
+    """Return the identity of the timed message of which RocketMQ 5 stored this copy; None if it is no such copy.
+
+    Its copies keep the due time of the pending record, which names another place, and have no mark.
+    """
+    text = record.properties.get(DUE, "")
+    if record.topic == TIMER_TOPIC or MARK in record.properties or (place := place_of(text)) is None:
+        return None
+    due = parse_own_due(text, place) if place != record.physical_offset else None
+    return None if due is None else due.identity
