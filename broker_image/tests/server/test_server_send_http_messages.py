@@ -54,7 +54,7 @@ def test_schedule_becomes_one_property(schedule: dict[str, object], expected: di
 
 
 def test_due_time_is_returned_with_the_recall_handle() -> None:
-    handle = urlsafe_b64encode(f"v1 Orders broker-a 1700000000123 {ID}".encode()).decode()
+    handle = urlsafe_b64encode(f"v1 Orders broker a 1700000000123 {ID}".encode()).decode()
     fields = {"msgId": "0" * 32, "queueId": "2", "queueOffset": "7", "recallHandle": handle}
     answer = sent(ID, Response(0, None, fields))
     assert (answer.message_id, answer.due_ms, answer.recall_handle) == (ID, 1_700_000_000_123, handle)

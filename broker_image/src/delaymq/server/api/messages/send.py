@@ -252,4 +252,4 @@ def sent(unique_id: str, response: Response) -> Sent:
 
 def _due_ms(handle: str) -> int:
     """Return the due time in a recall handle of this broker: `v1 TOPIC BROKERNAME DUE_MS UNIQ_KEY`."""
-    return int(urlsafe_b64decode(handle).split(b" ")[3])
+    return int(urlsafe_b64decode(handle).split(b" ")[-2])  # the broker's name may contain spaces
