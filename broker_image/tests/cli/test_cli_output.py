@@ -6,8 +6,13 @@ from datetime import datetime
 
 from delaymq.cli.commands.demo.report import Report, Sent
 from delaymq.cli.terminal.output import duration
-from delaymq.cli.views.message_text import as_data, as_line
+from delaymq.cli.terminal.times import format_time
+from delaymq.cli.views.message_text import as_data, as_line, as_lines, stored_data
 from delaymq.client import MessageQueue, ReceivedMessage
+from delaymq.message import names
+from delaymq.message.marks import format_due
+from delaymq.message.timed_marks import TimedDue, TimedMark, TimedMarkKind
+from msgspec import structs
 
 BORN_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -23,8 +28,37 @@ def message(body: bytes = b"hello", **properties: str) -> ReceivedMessage:
 
 def test_delayed_message_shows_its_delay_and_lateness() -> None:
     line = as_line(message(TAGS="A", KEYS="k1 k2", DELAY="2"), BORN_MS + 5_003, BORN_MS + 5_000)
-    clock = datetime.fromtimestamp((BORN_MS + 5_003) / 1000).strftime("%Y-%m-%d %H:%M:%S.003")
-    assert line == f"{clock}  hello  tags A  keys k1 k2  delayed 5.0 s  late by 1 ms  queue 3, offset 9"
+    clock = datetime.fromtimestamp((BORN_MS + 5_003) / 1000).strftime("%Y-%m-%d %H:%M:%S")
+    timing = f"due {clock}.000  delayed 5.0 s  late by 1 ms"
+    assert line == f"{clock}.003  hello  tags A  keys k1 k2  {timing}  queue 3, offset 9"
+
+
+def test_delivered_message_shows_its_due_time_and_lateness() -> None:
+    mark = TimedMark(
+        place=0, kind=TimedMarkKind.DELIVERED, decided_ms=BORN_MS, identity=7, record=7, due_ms=BORN_MS + 4_900
+    )
+    timed = message(__DMQ_MARK=str(mark), TIMER_OUT_MS=str(BORN_MS + 4_900))
+    level = message(__DMQ_DUE=format_due(BORN_MS + 5_000, 1, 9), DELAY="2")
+    assert [each for each in as_lines(timed) if each.startswith(("due:", "late"))] == [
+        f"due:               {format_time(BORN_MS + 4_900)}", "late by:           101 ms",
+    ]  # fmt: skip
+    assert [each for each in as_lines(level) if each.startswith(("due:", "late"))] == [
+        f"due:               {format_time(BORN_MS + 5_000)}, level 2", "late by:           1 ms",
+    ]  # fmt: skip
+    assert not [each for each in as_lines(message()) if each.startswith(("due:", "late"))]
+    assert (stored_data(timed)["dueMs"], stored_data(timed)["state"]) == (BORN_MS + 4_900, "stored")
+
+
+def test_pending_timed_message_shows_its_real_topic() -> None:
+    pending = structs.replace(
+        message(__DMQ_DUE=str(TimedDue(0, BORN_MS + 9_000, 0)), REAL_TOPIC="Orders"), topic=names.TIMER_TOPIC
+    )
+    lines = as_lines(pending)
+    assert "topic:             Orders (pending delivery)" in lines
+    assert f"due:               {format_time(BORN_MS + 9_000)}" in lines
+    assert not [each for each in lines if each.startswith("late")]
+    data = stored_data(pending)
+    assert (data["topic"], data["state"], data["dueMs"]) == ("Orders", "waiting", BORN_MS + 9_000)
 
 
 def test_punctual_message_read_later_is_not_late() -> None:

@@ -1,10 +1,11 @@
 """Parsing and formatting of times."""
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from delaymq.cli.errors import CommandError
-from delaymq.cli.terminal.times import format_clock, format_moment, format_time, parse_time
+from delaymq.cli.terminal.times import format_clock, format_moment, format_time, parse_due_time, parse_time
 
 NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 
@@ -40,6 +41,55 @@ def test_invalid_time_is_reported_with_examples(text: str) -> None:
     with pytest.raises(CommandError, match="use 2026-01-31T12:00") as caught:
         parse_time(text, NOW_MS)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2027-01-01T09:00+01:00", datetime(2027, 1, 1, 9, tzinfo=timezone(timedelta(hours=1)))),
+        ("2027-01-01T09:00Z", datetime(2027, 1, 1, 9, tzinfo=UTC)),
+        (" 2027-01-01 09:00:00.250-05:30 ", datetime(2027, 1, 1, 14, 30, 0, 250_000, UTC)),
+        ("1970-01-01T00:00Z", datetime(1970, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_due_times_are_parsed(text: str, at: datetime) -> None:
+    assert parse_due_time(text) == at
+
+
+def test_due_time_without_an_offset_is_rejected_with_both_readings() -> None:
+    with pytest.raises(CommandError) as caught:
+        parse_due_time("2027-07-01T09:00")
+    assert caught.value.exit_code == 2
+    told = re.fullmatch(
+        r"'2027-07-01T09:00' has no offset from UTC: use (\S+) for local time, or (\S+)", str(caught.value)
+    )
+    assert told is not None
+    assert parse_due_time(told[1]) == datetime(2027, 7, 1, 9).astimezone()
+    assert parse_due_time(told[2]) == datetime(2027, 7, 1, 9, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "tomorrow",
+        "now",
+        "10m ago",
+        "1798790400000",
+        "2027-13-01T00:00Z",
+        "0001-01-01T00:00",
+        "2027-01-01T09:00+25:00",
+    ],
+)
+def test_invalid_due_time_is_reported_with_examples(text: str) -> None:
+    with pytest.raises(CommandError, match=r"is not a due time: use 2027-01-31T12:00\+01:00") as caught:
+        parse_due_time(text)
+    assert caught.value.exit_code == 2
+
+
+def test_due_time_before_1970_is_rejected() -> None:
+    with pytest.raises(CommandError, match="is before 1970: use a later due time"):
+        parse_due_time("1970-01-01T00:59+01:00")
 
 
 def test_times_are_shown_with_their_offset_and_parsed_back() -> None:

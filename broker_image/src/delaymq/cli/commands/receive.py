@@ -247,9 +247,7 @@ class _Receiver:
         await _for_ever()
 
     async def _due_ms(self, message: ReceivedMessage) -> int | None:
-        if message.delay_level == 0:
-            return None
-        if message.due_ms is not None:
+        if message.due_ms is not None or message.delay_level == 0:
             return message.due_ms
         address = await self._client.address_of(message.queue)
         try:

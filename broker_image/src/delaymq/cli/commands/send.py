@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -19,14 +20,31 @@ from delaymq.cli.target.connection import exit_code_of, explain, with_client
 from delaymq.cli.target.contexts import target
 from delaymq.cli.terminal.output import console, counted, print_json, progress
 from delaymq.cli.terminal.stdin import in_thread, standard_input
-from delaymq.client import Client, ClientError, Message, Producer, SendResult
+from delaymq.cli.terminal.times import format_time, parse_due_time
+from delaymq.client import Client, ClientError, Message, NoSuchDelayError, Producer, SendResult
+from delaymq.client.due_times import delay_in_ms
+from delaymq.client.messages import schedule_for
 from delaymq.message.errors import IllegalMessageError
+from delaymq.message.levels import MAX_LEVELS
 
 MAX_COUNT: Final = 1_000_000
 MAX_INPUT_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of a body from standard input or of a line: the broker's default message size limit."""
 MAX_AT_ONCE: Final = 1_000
 MAX_RATE: Final = 1_000_000
+
+DelayOption = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help="Delivery delay, such as 1500ms, 5s, 1.5h or 7d, by the broker's clock."),
+]
+DueOption = Annotated[
+    str | None,
+    typer.Option("--at", metavar="TIME", help="Due time with an offset from UTC, such as 2027-01-31T12:00+01:00."),
+]
+LevelOption = Annotated[
+    int | None, typer.Option(min=1, max=MAX_LEVELS, help="Delay level of the broker's table, counted from 1.")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only print the number of sent messages at the end.")]
 
 
 def send(
@@ -38,10 +56,9 @@ def send(
     lines: Annotated[
         str | None, typer.Option(metavar="FILE", help="Send each non-empty line of a file, or of stdin (-).")
     ] = None,
-    delay: Annotated[
-        str | None,
-        typer.Option(help="Delivery delay, such as 5s, 1m or 2h; it must be one of the broker's delay levels."),
-    ] = None,
+    delay: DelayOption = None,
+    at: DueOption = None,
+    delay_level: LevelOption = None,
     key: Annotated[
         list[str] | None, typer.Option("--key", metavar="KEY", help="A key to find the message by; repeatable.")
     ] = None,
@@ -56,28 +73,30 @@ def send(
         int,
         typer.Option(min=1, max=MAX_AT_ONCE, help="Maximum concurrent sends; above 1, the order is not guaranteed."),
     ] = 1,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Only print the number of sent messages at the end.")
-    ] = False,
+    quiet: QuietOption = False,
     namesrv: NameServers = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
     """Send messages, immediately or delayed.
 
-    Examples: delaymq send Orders "hello later" --delay 5s --key 4711; delaymq send Orders --lines orders.jsonl --rate
-    100; seq 1000 | delaymq send Orders --lines - --at-once 32 -q
+    --delay, --at and --delay-level exclude each other and apply to every message. A broker without timed messages
+    accepts only delays that are equal to one of its levels, and no due times. Examples: delaymq send Orders "hello
+    later" --delay 5s --key 4711; delaymq send Orders "happy new year" --at 2027-01-01T00:00+01:00; delaymq send Orders
+    --lines orders.jsonl --rate 100; seq 1000 | delaymq send Orders --lines - --at-once 32 -q
     """
     if bool(bodies) == (lines is not None):
         raise CommandError("give either message texts or --lines FILE", EXIT_USAGE)
     where = target(namesrv, context=context)
     message = Message(
-        topic=topic, body=b"", tags=tags, keys=(*(key or ()), *keys.split()), properties=_properties(properties or [])
-    )
+        topic=topic, body=b"", tags=tags, keys=(*(key or ()), *keys.split()), properties=_properties(properties or []),
+        delay=_checked_delay(delay, at, delay_level), at=None if at is None else parse_due_time(at),
+        delay_level=delay_level or 0,
+    )  # fmt: skip
     total = None if lines is not None else len(bodies or ()) * count
     texts = _lines(lines) if lines is not None else map(_body, bodies or ())
-    messages = chain.from_iterable(repeat(_with_body(message, text), count) for text in texts)
-    show = _nothing if quiet else (_show_json(delay) if as_json else _show_line(topic, delay))
+    messages = chain.from_iterable(repeat(replace(message, body=text), count) for text in texts)
+    show = _nothing if quiet else (_show_json(delay) if as_json else _show_line(message))
 
     async def work(client: Client) -> int:
         sending = _Sending(show, at_once, rate)
@@ -86,7 +105,7 @@ def send(
         try:
             with bar as step:
                 async with Producer(client, "delaymq-send") as producer:
-                    await sending.all(producer, in_thread(messages), delay, step)
+                    await sending.all(producer, in_thread(messages), step)
         except (ClientError, IllegalMessageError, ValueError) as error:
             if not sending.sent:
                 raise
@@ -108,9 +127,7 @@ class _Sending:
         self._at_once = at_once
         self._rate = rate
 
-    async def all(
-        self, producer: Producer, messages: AsyncIterator[Message], delay: str | None, step: Callable[[], None]
-    ) -> None:
+    async def all(self, producer: Producer, messages: AsyncIterator[Message], step: Callable[[], None]) -> None:
         """Send all messages; stop at the first failure, after the results of earlier sends have been shown."""
         under_way: deque[asyncio.Task[SendResult]] = deque()
         began = time.monotonic()
@@ -120,7 +137,7 @@ class _Sending:
                 if self._rate is not None:
                     await asyncio.sleep(max(began + number / self._rate - time.monotonic(), 0))
                 number += 1
-                under_way.append(asyncio.create_task(producer.send(message, delay=delay)))
+                under_way.append(asyncio.create_task(producer.send(message)))
                 # Before the next line is read, so that slow input shows each result immediately.
                 while under_way and (len(under_way) >= self._at_once or under_way[0].done()):
                     self._done(await under_way.popleft(), step)
@@ -152,22 +169,37 @@ def _show_json(delay: str | None) -> Callable[[SendResult], None]:
                 "queueId": result.queue.queue_id,
                 "queueOffset": result.queue_offset,
                 "delay": delay,
+                "dueMs": result.due_ms,
+                "recallHandle": result.recall_handle,
             }
         )
 
     return show
 
 
-def _show_line(topic: str, delay: str | None) -> Callable[[SendResult], None]:
+def _show_line(message: Message) -> Callable[[SendResult], None]:
     out = console()
 
     def show(result: SendResult) -> None:
         place = f"{result.queue.broker_name}, queue {result.queue.queue_id}"
-        due = f", due in {delay}" if delay else f", offset {result.queue_offset}"
         status = "" if result.status == 0 else f" ({result.status.name})"
-        out.print(f"sent {result.message_id} to {topic} ({place}{due}){status}")
+        line = f"sent {result.message_id} to {message.topic} ({place}, {_when(message, result)}){status}"
+        out.print(line, soft_wrap=True)
 
     return show
+
+
+def _when(message: Message, result: SendResult) -> str:
+    """Return when a sent message is due, or its offset if it was not delayed."""
+    if result.recall_handle is not None:
+        after = "due" if message.delay is None else f"due in {message.delay} at"
+        return f"{after} {format_time(result.due_ms) or 'an unknown time'}, recall handle {result.recall_handle}"
+    schedule = schedule_for(message)
+    if schedule is not None and schedule.delay_ms is not None:
+        return f"due in {message.delay}"
+    if message.delay_level:
+        return f"delay level {message.delay_level}"
+    return f"{'due immediately, ' if message.at else ''}offset {result.queue_offset}"
 
 
 def _report(sent: int, seconds: float, as_json: bool) -> None:
@@ -177,8 +209,18 @@ def _report(sent: int, seconds: float, as_json: bool) -> None:
         console().print(f"{counted(sent, 'message')} sent in {seconds:.1f} s")
 
 
-def _with_body(message: Message, body: bytes) -> Message:
-    return Message(topic=message.topic, body=body, tags=message.tags, keys=message.keys, properties=message.properties)
+def _checked_delay(delay: str | None, at: str | None, delay_level: int | None) -> str | None:
+    """Return `delay`; CommandError if it is invalid, or more than one of the options is given."""
+    options = {"--delay": delay, "--at": at, "--delay-level": delay_level}
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) > 1:
+        raise CommandError(f"{' and '.join(given)} exclude each other: give one of them", EXIT_USAGE)
+    try:
+        if delay is not None:
+            delay_in_ms(delay)
+    except NoSuchDelayError as error:
+        raise CommandError(f"--delay: {error}", EXIT_USAGE) from error
+    return delay
 
 
 def _properties(words: list[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError
@@ -12,8 +12,10 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 _AGO: Final = re.compile(r"\s*((?:\d+\s*[a-z]+\s*)+)ago\s*\Z", re.IGNORECASE)
 _PART: Final = re.compile(r"(\d+)\s*([a-z]+)", re.IGNORECASE)
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_MS: Final = 253_402_214_400_000
 """Before the year 10000, which Python's datetime does not support."""
+HOW_DUE: Final = "use 2027-01-31T12:00+01:00 or 2027-01-31T11:00Z"
 HOW: Final = "use 2026-01-31T12:00 (local time), 2026-01-31T12:00+01:00, '10m ago', now, or ms since 1970"
 
 
@@ -34,6 +36,23 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
         return _checked(round(datetime.fromisoformat(word).timestamp() * 1000), text)
     except (ValueError, OverflowError, OSError) as error:
         raise CommandError(f"{text!r} is not a time: {HOW}", EXIT_USAGE) from error
+
+
+def parse_due_time(text: str) -> datetime:
+    """Parse an ISO time with an offset or Z. CommandError, which shows the local offset, for a time without one."""
+    word = text.strip()
+    try:
+        at = datetime.fromisoformat(word)
+        if at.utcoffset() is not None:
+            if at < _EPOCH:
+                raise CommandError(f"{text[:60]!r} is before 1970: use a later due time", EXIT_USAGE)
+            return at
+        local = at.astimezone().isoformat()
+    except (ValueError, OverflowError, OSError) as error:
+        raise CommandError(f"{text[:60]!r} is not a due time: {HOW_DUE}", EXIT_USAGE) from error
+    raise CommandError(
+        f"{text[:60]!r} has no offset from UTC: use {local} for local time, or {at.isoformat()}Z", EXIT_USAGE
+    )
 
 
 def _checked(ms: int, text: str) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, CommandError
 from delaymq.cli.terminal.times import format_time
 from delaymq.cli.views.message_ids import parse_message_id
-from delaymq.cli.views.message_text import body_text, state
+from delaymq.cli.views.message_text import PENDING_TOPICS, body_text, state
 from delaymq.client import Admin, Client, ClientError, NoRouteError, ReceivedMessage, RefusedError
 from delaymq.message import names
+from delaymq.message.errors import NewerFormError
+from delaymq.message.timed_marks import parse_own_due
 from delaymq.transport.addresses import host_and_port
 
 MAX_KEYED = 64
@@ -85,20 +87,33 @@ async def find_by_key(
         topic, key, max_messages=most, begin_ms=begin_ms, end_ms=end_ms, on_unreachable=unreachable
     )
     delivered = {message.message_id for message in found}
-    try:
-        waiting = await admin.query_by_key(
-            *(names.SCHEDULE_TOPIC, key),
-            max_messages=MAX_KEYED,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
-            on_unreachable=unreachable,
-        )
-    except NoRouteError:
-        waiting = []  # a broker that does not register the topic, or has no delayed messages yet
-    for message in waiting:
-        if message.properties.get(names.REAL_TOPIC) == topic and message.message_id not in delivered:
-            found.append(message)
+    for pending_topic in PENDING_TOPICS:
+        try:
+            waiting = await admin.query_by_key(
+                *(pending_topic, key),
+                max_messages=MAX_KEYED,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
+                on_unreachable=unreachable,
+            )
+        except NoRouteError:
+            continue  # a broker that does not register the topic, or has no delayed messages yet
+        for message in _newest_records(waiting):
+            if message.properties.get(names.REAL_TOPIC) == topic and message.message_id not in delivered:
+                found.append(message)
     return sorted(found, key=lambda message: message.store_timestamp_ms)[:most]
+
+
+def _newest_records(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+    """Return the newest record of each message: a broker stores a timed message again before it deletes its segment."""
+    newest: dict[tuple[str, int], ReceivedMessage] = {}
+    for message in sorted(messages, key=lambda message: message.physical_offset):
+        try:
+            due = parse_own_due(message.properties.get(names.DUE, ""), message.physical_offset)
+        except NewerFormError:
+            due = None
+        newest[message.queue.broker_name, message.physical_offset if due is None else due.identity] = message
+    return [*newest.values()]
 
 
 def found_rows(messages: list[ReceivedMessage], body_characters: int) -> list[tuple[str, ...]]:

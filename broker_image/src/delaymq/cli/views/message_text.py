@@ -15,6 +15,8 @@ from delaymq.message import names
 SHOWN_CHARACTERS: Final = 200
 MIN_SHOWN_LATENESS_MS: Final = 1_000
 """Minimum time between delivery and arrival that is shown; less is normal transfer time."""
+PENDING_TOPICS: Final = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC)
+"""Topics that hold pending messages with delay levels, and timed ones."""
 
 
 def body_text(message: ReceivedMessage, most: int = SHOWN_CHARACTERS) -> str:
@@ -36,6 +38,7 @@ def as_line(message: ReceivedMessage, arrived_ms: int, due_ms: int | None) -> st
     if message.reconsume_times:
         parts.append(f"retry {message.reconsume_times}")
     if due_ms is not None:
+        parts.append(f"due {format_moment(due_ms, now_ms())}")
         parts.append(f"delayed {duration(due_ms - message.born_timestamp_ms)}")
         parts.append(f"late by {duration(message.store_timestamp_ms - due_ms)}")
         read_after_ms = arrived_ms - message.store_timestamp_ms
@@ -85,14 +88,14 @@ def stored_data(message: ReceivedMessage, due_ms: int | None = None) -> dict[str
 
 def real_topic(message: ReceivedMessage) -> str:
     """Return the real topic of a message; pending delayed messages are stored in a system topic."""
-    if message.topic == names.SCHEDULE_TOPIC:
+    if message.topic in PENDING_TOPICS:
         return message.properties.get(names.REAL_TOPIC, message.topic)
     return message.topic
 
 
 def state(message: ReceivedMessage) -> str:
     """Return the state of a record: `waiting` (pending or already delivered), `deadLettered` or `stored`."""
-    if message.topic == names.SCHEDULE_TOPIC:
+    if message.topic in PENDING_TOPICS:
         return "waiting"
     return "deadLettered" if message.queue.topic.startswith(names.DLQ_PREFIX) else "stored"
 
@@ -111,7 +114,10 @@ def as_lines(message: ReceivedMessage) -> list[str]:
         f"stored:            {format_time(message.store_timestamp_ms)}",
     ]
     if message.due_ms is not None:
-        lines.append(f"due:               {format_time(message.due_ms)}, level {message.delay_level}")
+        level = f", level {message.delay_level}" if message.delay_level else ""
+        lines.append(f"due:               {format_time(message.due_ms)}{level}")
+        if state(message) != "waiting":
+            lines.append(f"late by:           {duration(message.store_timestamp_ms - message.due_ms)}")
     if message.tags:
         lines.append(f"tags:              {message.tags}")
     if message.keys:
