@@ -1,0 +1,200 @@
+"""Positions in runs, and the order in which the entries of many runs are taken."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final, TypeAlias
+
+from delaymq.schedule.timeline.entries import ENTRY, NO_RECORD, Pending, Row
+from delaymq.schedule.timeline.runs import Run
+
+_BUFFERED: Final = 64
+"""Entries that a cursor unpacks at once."""
+Key: TypeAlias = tuple[int, int]
+"""Due time in ms and identity."""
+_NEVER: Final[Key] = (1 << 63, 0)
+_COMPACT_ITEMS: Final = 64
+
+
+class Cursor:
+    """Entries of a run and partition that have not been taken: those from `head` to before `end`."""
+
+    __slots__ = ("_at", "_rows", "end", "head", "is_closed", "partition", "queue", "run")
+
+    def __init__(self, run: Run, partition: int, head: int, end: int) -> None:
+        self.run = run
+        self.partition = partition
+        self.head = head
+        self.end = end
+        self.queue: EntryQueue | None = None
+        """Queue in which the cursor is open."""
+        self.is_closed = False
+        """Whether the entries are now in another run."""
+        self._rows: list[Row] = []
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        """Number of entries."""
+        return self.end - self.head
+
+    def row(self) -> Row:
+        """Return the first entry. There must be one. OSError, TimelineDamagedError."""
+        if self._at >= len(self._rows):
+            count = min(_BUFFERED, self.end - self.head)
+            self._rows = list(ENTRY.iter_unpack(self.run.read(self.head, count)))
+            self._at = 0
+        return self._rows[self._at]
+
+    def advance(self) -> None:
+        """Move beyond the first entry."""
+        self.run.left -= 1
+        self.head += 1
+        self._at += 1
+
+    def rest(self) -> None:
+        """Release the unpacked entries."""
+        self._rows, self._at = [], 0
+
+    def split(self, due_ms: int) -> Cursor | None:
+        """Split off the entries due at or before `due_ms` and return them as a cursor; None without such entries."""
+        at = self.run.find(self.head, self.end, (due_ms + 1, 0))
+        if at == self.head:
+            return None
+        part = Cursor(self.run, self.partition, self.head, at)
+        self.head = at
+        self.rest()
+        return part
+
+
+class EntryQueue:
+    """Entries of memory and runs, taken in the order of their keys; of several with one key, only the newest counts."""
+
+    __slots__ = ("_closed", "_cursors", "_fresh", "_sequence", "is_ready", "wakeup_ms")
+
+    def __init__(self) -> None:
+        self._fresh: list[tuple[int, int, int, Pending]] = []
+        self._cursors: list[tuple[int, int, int, int, Cursor]] = []
+        self._closed = 0
+        self._sequence = 0
+        self.wakeup_ms: int | None = None
+        """Due time with which the timeline waits for this queue; None if it does not wait."""
+        self.is_ready = False
+        """Whether the timeline takes from this queue because an entry is due."""
+
+    def add(self, entry: Pending) -> None:
+        """Add an entry that is in memory."""
+        self._sequence += 1
+        heappush(self._fresh, (entry.due_ms, entry.identity, -self._sequence, entry))
+
+    def open(self, cursor: Cursor, key: Key) -> None:
+        """Add the entries of a cursor, the first of which has this key."""
+        cursor.queue = self
+        # The sequence distinguishes the cursor from a closed one with the same key.
+        self._sequence += 1
+        heappush(self._cursors, (*key, -cursor.run.age, self._sequence, cursor))
+
+    def close(self, cursor: Cursor) -> None:
+        """Remove a cursor of this queue."""
+        cursor.is_closed = True
+        self._closed += 1
+        if self._closed > _COMPACT_ITEMS and self._closed * 2 > len(self._cursors):
+            self._cursors = [item for item in self._cursors if not item[4].is_closed]
+            heapify(self._cursors)
+            self._closed = 0
+
+    def forget_fresh(self) -> None:
+        """Remove the entries in memory, which a run now contains."""
+        self._fresh.clear()
+
+    def next_due_ms(self) -> int | None:
+        """Return the earliest due time; None if the queue is empty. Entries that have ended may count."""
+        self._drop_closed()
+        fresh = self._fresh[0][0] if self._fresh else None
+        if not self._cursors:
+            return fresh
+        due_ms = self._cursors[0][0]
+        return due_ms if fresh is None or due_ms < fresh else fresh
+
+    def take(self, now_ms: int, count: int, memory: dict[int, Pending], ended: dict[Key, int]) -> list[Pending]:
+        """Remove and return at most `count` entries due at `now_ms`.
+
+        `memory` has the entries that are in memory, by identity, from which taken ones are removed. `ended` has the
+        keys of entries in runs that have ended; those that are passed are removed. OSError, TimelineDamagedError.
+        """
+        taken: list[Pending] = []
+        fresh = self._fresh
+        while len(taken) < count:
+            self._drop_closed()
+            first = self._cursors[0][:2] if self._cursors else _NEVER
+            if fresh and fresh[0][:2] <= first:
+                if fresh[0][0] > now_ms:
+                    break
+                entry = heappop(fresh)[3]
+                if memory.get(entry.identity) is entry:
+                    self._skip(entry[:2])
+                    del memory[entry.identity]
+                    taken.append(entry)
+            elif first[0] <= now_ms:
+                limit = min(self._cursors[1:3])[:2] if len(self._cursors) > 1 else _NEVER
+                if fresh:
+                    limit = min(limit, fresh[0][:2])
+                self._take_run(now_ms, count, limit, ended, taken)
+            else:
+                break
+        return taken
+
+    def _take_run(self, now_ms: int, count: int, limit: Key, ended: dict[Key, int], taken: list[Pending]) -> None:
+        """Take from the first cursor: one entry, and those that follow with keys below `limit`."""
+        _, _, rank, sequence, cursor = self._cursors[0]
+        partition = cursor.partition
+        key: Key = cursor.row()[:2]
+        if key == limit:
+            heappop(self._cursors)
+            self._skip(key)
+            heappush(self._cursors, (*key, rank, sequence, cursor))
+        while True:
+            row = cursor.row()
+            if not (ended and ended.pop(row[:2], None) is not None) and row[2] != NO_RECORD:
+                taken.append(Pending(*row, partition))
+            cursor.advance()
+            if not cursor.left:
+                heappop(self._cursors)
+                return
+            key = cursor.row()[:2]
+            if key >= limit or key[0] > now_ms or len(taken) >= count:
+                heapreplace(self._cursors, (*key, rank, sequence, cursor))
+                if key[0] > now_ms:
+                    cursor.rest()
+                return
+
+    def _skip(self, key: Key) -> None:
+        """Move beyond the entries of runs with a key of which a newer entry is being taken."""
+        self._drop_closed()
+        while self._cursors and self._cursors[0][:2] == key:
+            _, _, rank, sequence, cursor = self._cursors[0]
+            cursor.row()
+            cursor.advance()
+            if cursor.left:
+                heapreplace(self._cursors, (*cursor.row()[:2], rank, sequence, cursor))
+            else:
+                heappop(self._cursors)
+            self._drop_closed()
+
+    def empty(self, memory: dict[int, Pending]) -> tuple[list[Cursor], list[Pending]]:
+        """Remove and return all cursors and all entries in memory, in any order."""
+        cursors = [item[4] for item in self._cursors if not item[4].is_closed]
+        entries = [item[3] for item in self._fresh if memory.get(item[1]) is item[3]]
+        self._cursors, self._closed = [], 0
+        self._fresh.clear()
+        return cursors, entries
+
+    def count(self, memory: dict[int, Pending]) -> int:
+        """Return the number of entries, including those that have ended in runs."""
+        fresh = sum(memory.get(item[1]) is item[3] for item in self._fresh)
+        return fresh + sum(item[4].left for item in self._cursors if not item[4].is_closed)
+
+    def _drop_closed(self) -> None:
+        while self._cursors and self._cursors[0][4].is_closed:
+            heappop(self._cursors)
+            self._closed -= 1

@@ -1,0 +1,47 @@
+"""Entries of the index, in memory and packed. Format: docs/formats/store.md, "Timeline files"."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple, TypeAlias
+
+ENTRY: Final = struct.Struct(">qqqiI")
+"""Due time in ms, identity, physical offset of the record that holds the message, its size, number of the account.
+
+All numbers are positive, so packed entries in the order of their bytes are in the order of due time and identity.
+"""
+ENTRY_BYTES: Final = ENTRY.size
+KEY: Final = struct.Struct(">qq")
+KEY_BYTES: Final = KEY.size
+AFTER_ALL_OF_KEY: Final = b"\xff" * (ENTRY_BYTES - KEY_BYTES)
+"""A key followed by these bytes is greater than every entry with that key."""
+NO_RECORD: Final = 0x7FFF_FFFF_FFFF_FFFF
+"""In place of the record: the message that an older run contains under the same key has ended or was moved."""
+
+Row: TypeAlias = tuple[int, int, int, int, int]
+"""An unpacked entry."""
+
+
+class Pending(NamedTuple):
+    """A pending message; their order is the order of delivery within a topic."""
+
+    due_ms: int
+    identity: int
+    """Physical offset of the message's first record."""
+    record: int
+    """Physical offset of the record that holds the message now."""
+    size: int
+    """Size of that record in bytes."""
+    account: int
+    """Number of the producer's account (`Partitions.account_number`)."""
+    partition: int
+    """Number of the message's topic and group (`Partitions.number`)."""
+
+    def packed(self) -> bytes:
+        """Return the packed entry."""
+        return ENTRY.pack(self.due_ms, self.identity, self.record, self.size, self.account)
+
+
+def packed_end(due_ms: int, identity: int) -> bytes:
+    """Return the entry by which a newer run cancels the one with the same key in an older run."""
+    return ENTRY.pack(due_ms, identity, NO_RECORD, 0, 0)

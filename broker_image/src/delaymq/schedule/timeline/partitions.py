@@ -1,0 +1,147 @@
+"""Partitions of the index (topic and group), accounts, and exact counts of pending messages by both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+
+class Totals(NamedTuple):
+    """Pending messages and the bytes of their records."""
+
+    messages: int
+    bytes: int
+
+
+class PartitionKey(NamedTuple):
+    """Names of a partition."""
+
+    topic: str
+    group: str
+
+
+class Partitions:
+    """Numbers of partitions and accounts, and counts. A number is used again only after a restart without a use."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, PartitionKey] = {}
+        self._numbers: dict[PartitionKey, int] = {}
+        self._accounts: dict[str, int] = {"": 0}
+        self._account_names: list[str] = [""]
+        self._counts: dict[tuple[int, int], list[int]] = {}
+        """Messages and bytes by partition and account, without zeroes."""
+        self._topics: dict[str, list[int]] = {}
+        self._next = 0
+        self.messages = 0
+        """Number of pending messages."""
+        self.bytes = 0
+        """Bytes of their records."""
+
+    def number(self, topic: str, group: str = "") -> int:
+        """Return the number of a partition, which is created if it does not exist."""
+        key = PartitionKey(topic, group)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._next
+            self._keys[number] = key
+            self._next += 1
+        return number
+
+    def find(self, topic: str, group: str = "") -> int | None:
+        """Return the number of a partition; None if it does not exist."""
+        return self._numbers.get(PartitionKey(topic, group))
+
+    def key(self, number: int) -> PartitionKey:
+        """Return the names of a partition."""
+        return self._keys[number]
+
+    def of_topic(self, topic: str) -> list[int]:
+        """Return the numbers of a topic's partitions."""
+        return [number for key, number in self._numbers.items() if key.topic == topic]
+
+    def account_number(self, account: str) -> int:
+        """Return the number of an account; 0 without one."""
+        number = self._accounts.get(account)
+        if number is None:
+            number = self._accounts[account] = len(self._account_names)
+            self._account_names.append(account)
+        return number
+
+    def account(self, number: int) -> str:
+        """Return the name of an account; empty without one."""
+        return self._account_names[number]
+
+    def count(self, partition: int, account: int, messages: int, record_bytes: int) -> None:
+        """Add a number of messages, possibly negative, and the bytes of their records."""
+        key = partition, account
+        counts = self._counts.get(key)
+        if counts is None:
+            counts = self._counts[key] = [0, 0]
+        counts[0] += messages
+        counts[1] += record_bytes
+        if not counts[0]:
+            del self._counts[key]
+        topic = self._keys[partition].topic
+        of_topic = self._topics.get(topic)
+        if of_topic is None:
+            of_topic = self._topics[topic] = [0, 0]
+        of_topic[0] += messages
+        of_topic[1] += record_bytes
+        if not of_topic[0]:
+            del self._topics[topic]
+        self.messages += messages
+        self.bytes += record_bytes
+
+    def reset_counts(self) -> None:
+        """Set all counts to zero."""
+        self._counts.clear()
+        self._topics.clear()
+        self.messages = self.bytes = 0
+
+    def totals(self, topic: str) -> Totals:
+        """Return the pending messages of a topic."""
+        return Totals(*self._topics.get(topic, (0, 0)))
+
+    def topics(self) -> dict[str, Totals]:
+        """Return the pending messages by topic, for topics that have any."""
+        return {topic: Totals(*counts) for topic, counts in self._topics.items()}
+
+    def classes(self) -> Iterator[tuple[PartitionKey, str, Totals]]:
+        """Yield names, account and pending messages of each class that has any."""
+        for (partition, account), counts in self._counts.items():
+            yield self._keys[partition], self._account_names[account], Totals(*counts)
+
+    def drop_unused(self, used: Iterable[int]) -> None:
+        """Remove partitions without pending messages, except those that runs still contain."""
+        kept = set(used)
+        kept.update(partition for partition, _ in self._counts)
+        for number in [number for number in self._keys if number not in kept]:
+            del self._numbers[self._keys.pop(number)]
+
+    def state(self) -> dict[str, object]:
+        """Return the state as JSON-compatible data."""
+        return {
+            "partitions": [[number, *key] for number, key in self._keys.items()],
+            "accounts": self._account_names[1:],
+            "counts": [[*key, *counts] for key, counts in self._counts.items()],
+            "next": self._next,
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, object]) -> Partitions:
+        """Return the partitions that `state()` described. ValueError, TypeError, KeyError if it is invalid."""
+        partitions = cls()
+        keys, accounts, counts, following = (state[name] for name in ("partitions", "accounts", "counts", "next"))
+        if not (isinstance(keys, list) and isinstance(accounts, list) and isinstance(counts, list)):
+            raise ValueError("partitions, accounts and counts are lists")
+        for number, topic, group in keys:
+            partitions._keys[int(number)] = PartitionKey(str(topic), str(group))
+        partitions._numbers = {key: number for number, key in partitions._keys.items()}
+        for account in accounts:
+            partitions.account_number(str(account))
+        for partition, account, messages, record_bytes in counts:
+            partitions.count(int(partition), int(account), int(messages), int(record_bytes))
+        if not isinstance(following, int) or any(number >= following for number in partitions._keys):
+            raise ValueError("the next number of a partition is missing or in use")
+        partitions._next = following
+        return partitions

@@ -1,0 +1,213 @@
+"""Runs: immutable entries, sorted by partition, due time and identity; small ones in memory, large ones in files."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from delaymq.schedule.timeline.entries import ENTRY_BYTES, KEY, KEY_BYTES
+from delaymq.schedule.timeline.files import RunFile, TimelineDamagedError
+
+BLOCK_ENTRIES: Final = 512
+BLOCK_BYTES: Final = BLOCK_ENTRIES * ENTRY_BYTES
+"""Size of the part of a file that one checksum covers."""
+_MAGIC: Final = b"DMQRUN01"
+_HEADER: Final = struct.Struct(">8sQII")
+"""Magic, number of entries, number of sections, CRC32 of these three and of everything after the entries."""
+HEADER_BYTES: Final = 64
+_SECTION: Final = struct.Struct(">IQ")
+"""Number of the partition, number of its entries."""
+_CRC_BYTES: Final = 4
+_READ_BLOCKS: Final = 256
+
+
+class Section(NamedTuple):
+    """Entries of one partition in a run."""
+
+    partition: int
+    first: int
+    """Index of the first entry in the run."""
+    end: int
+
+
+def sections_of(counts: Iterable[tuple[int, int]]) -> list[Section]:
+    """Return the sections of a run with these partitions and numbers of entries."""
+    counts = list(counts)
+    ends = list(accumulate(count for _, count in counts))
+    return [Section(partition, end - count, end) for (partition, count), end in zip(counts, ends, strict=True)]
+
+
+class Run:
+    """A run in memory, and the base of those in files."""
+
+    __slots__ = ("age", "count", "data", "is_plain", "left", "sections")
+
+    def __init__(self, data: bytes, sections: Sequence[Section], *, is_plain: bool) -> None:
+        self.data = data
+        self.sections = sections
+        self.count = sections[-1].end if sections else 0
+        self.is_plain = is_plain
+        """Whether no entry ends one of an older run, and none is in an older run as well."""
+        self.age = 0
+        """Position among the runs: the larger, the newer."""
+        self.left = self.count
+        """Number of entries that have not been taken."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file; empty for a run in memory."""
+        return ""
+
+    def read(self, first: int, count: int) -> bytes:
+        """Return packed entries. OSError, TimelineDamagedError."""
+        return self.data[first * ENTRY_BYTES : (first + count) * ENTRY_BYTES]
+
+    def key_at(self, index: int) -> tuple[int, int]:
+        """Return due time and identity of an entry. OSError, TimelineDamagedError."""
+        due_ms, identity = KEY.unpack(self._key_bytes(index))
+        return due_ms, identity
+
+    def _key_bytes(self, index: int) -> bytes:
+        at = index * ENTRY_BYTES
+        return self.data[at : at + KEY_BYTES]
+
+    def find(self, first: int, end: int, key: tuple[int, int]) -> int:
+        """Return the index of the first entry in first…end whose key is at least `key`, or `end`."""
+        wanted = KEY.pack(*key)
+        while first < end:
+            middle = (first + end) // 2
+            if self._key_bytes(middle) < wanted:
+                first = middle + 1
+            else:
+                end = middle
+        return first
+
+
+class FileRun(Run):
+    """A run in a file, of which each block is verified when it is read."""
+
+    __slots__ = ("_block", "_block_number", "_checksums", "_name", "file", "is_synced")
+
+    def __init__(
+        self, name: str, file: RunFile, sections: Sequence[Section], checksums: Sequence[int], *, is_plain: bool
+    ) -> None:
+        super().__init__(b"", sections, is_plain=is_plain)
+        self._name = name
+        self.file = file
+        self._checksums = checksums
+        self.is_synced = False
+        """Whether the content is on disk."""
+        self._block = b""
+        self._block_number = -1
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        return self._name
+
+    def read(self, first: int, count: int) -> bytes:
+        """Return packed entries. OSError, TimelineDamagedError."""
+        block, last = first // BLOCK_ENTRIES, (first + count - 1) // BLOCK_ENTRIES
+        if block == last:
+            if block != self._block_number:
+                self._block, self._block_number = self._verified(block, 1), block
+            at = (first - block * BLOCK_ENTRIES) * ENTRY_BYTES
+            return self._block[at : at + count * ENTRY_BYTES]
+        at = (first - block * BLOCK_ENTRIES) * ENTRY_BYTES
+        return self._verified(block, last - block + 1)[at : at + count * ENTRY_BYTES]
+
+    def _verified(self, block: int, blocks: int) -> bytes:
+        wanted = min(blocks * BLOCK_BYTES, self.count * ENTRY_BYTES - block * BLOCK_BYTES)
+        data = self.file.pread(wanted, HEADER_BYTES + block * BLOCK_BYTES)
+        for number, at in enumerate(range(0, wanted, BLOCK_BYTES), block):
+            if crc32(data[at : at + BLOCK_BYTES]) != self._checksums[number]:
+                raise TimelineDamagedError(f"block {number} of {self._name} does not match its checksum")
+        return data
+
+    def _key_bytes(self, index: int) -> bytes:
+        # Unverified: a search ends in a block that is then read with its checksum.
+        data = self.file.pread(KEY_BYTES, HEADER_BYTES + index * ENTRY_BYTES)
+        if len(data) < KEY_BYTES:
+            raise TimelineDamagedError(f"{self._name} ends before entry {index}")
+        return data
+
+    def verify(self) -> None:
+        """Read all entries. OSError, TimelineDamagedError."""
+        for block in range(0, len(self._checksums), _READ_BLOCKS):
+            self._verified(block, min(_READ_BLOCKS, len(self._checksums) - block))
+
+
+def open_run(name: str, file: RunFile, *, is_plain: bool) -> FileRun:
+    """Return the run in a file, whose header and tables are verified. OSError, TimelineDamagedError."""
+    header = file.pread(HEADER_BYTES, 0)
+    if len(header) < HEADER_BYTES:
+        raise TimelineDamagedError(f"{name} has no complete header")
+    magic, count, section_count, stated = _HEADER.unpack_from(header)
+    blocks = -(-count // BLOCK_ENTRIES)
+    tail_bytes = blocks * _CRC_BYTES + section_count * _SECTION.size
+    if magic != _MAGIC or count >= 1 << 40 or section_count > count:
+        raise TimelineDamagedError(f"{name} does not begin like a run")
+    tail = file.pread(tail_bytes, HEADER_BYTES + count * ENTRY_BYTES)
+    if len(tail) < tail_bytes or _checksum(count, section_count, tail) != stated:
+        raise TimelineDamagedError(f"the tables of {name} do not match their checksum")
+    checksums = struct.unpack_from(f">{blocks}I", tail)
+    sections = sections_of(_SECTION.iter_unpack(tail[blocks * _CRC_BYTES :]))
+    if (sections[-1].end if sections else 0) != count:
+        raise TimelineDamagedError(f"the sections of {name} have another number of entries than the file")
+    run = FileRun(name, file, sections, array("I", checksums), is_plain=is_plain)
+    run.is_synced = True
+    return run
+
+
+class RunWriter:
+    """Collects the entries of a new run in memory, or writes them to a file."""
+
+    def __init__(self, name: str = "", file: RunFile | None = None) -> None:
+        self.name = name
+        """Name of the file; empty in memory."""
+        self._file = file
+        self._pending = bytearray()
+        self._written = 0
+        self._checksums = array("I")
+        self._counts: list[list[int]] = []
+
+    def append(self, partition: int, data: bytes) -> None:
+        """Append packed entries, in order. OSError."""
+        if not self._counts or self._counts[-1][0] != partition:
+            self._counts.append([partition, 0])
+        self._counts[-1][1] += len(data) // ENTRY_BYTES
+        self._pending += data
+        if self._file is not None and len(self._pending) >= BLOCK_BYTES:
+            self._write(len(self._pending) // BLOCK_BYTES * BLOCK_BYTES)
+
+    def _write(self, size: int) -> None:
+        assert self._file is not None
+        piece = bytes(self._pending[:size])
+        self._file.pwrite(piece, HEADER_BYTES + self._written)
+        for at in range(0, size, BLOCK_BYTES):
+            self._checksums.append(crc32(piece[at : at + BLOCK_BYTES]))
+        self._written += size
+        del self._pending[:size]
+
+    def finish(self, *, is_plain: bool) -> Run:
+        """Return the run. OSError."""
+        sections = sections_of((partition, count) for partition, count in self._counts)
+        if self._file is None:
+            return Run(bytes(self._pending), sections, is_plain=is_plain)
+        self._write(len(self._pending))
+        count = sections[-1].end if sections else 0
+        tail = struct.pack(f">{len(self._checksums)}I", *self._checksums) + b"".join(
+            _SECTION.pack(section.partition, section.end - section.first) for section in sections
+        )
+        self._file.pwrite(tail, HEADER_BYTES + self._written)
+        header = _HEADER.pack(_MAGIC, count, len(sections), _checksum(count, len(sections), tail))
+        self._file.pwrite(header.ljust(HEADER_BYTES, b"\0"), 0)
+        return FileRun(self.name, self._file, sections, self._checksums, is_plain=is_plain)
+
+
+def _checksum(count: int, section_count: int, tail: bytes) -> int:
+    return crc32(tail, crc32(_HEADER.pack(_MAGIC, count, section_count, 0)))

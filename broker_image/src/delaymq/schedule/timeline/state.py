@@ -1,0 +1,159 @@
+"""State of the index for a snapshot: one file with the small runs, the positions, and what has been taken.
+
+Format: docs/formats/store.md, "Timeline files".
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from typing import Final
+from zlib import crc32
+
+from delaymq.schedule.timeline.cursors import Cursor
+from delaymq.schedule.timeline.entries import ENTRY, ENTRY_BYTES
+from delaymq.schedule.timeline.files import RunFiles, TimelineDamagedError
+from delaymq.schedule.timeline.partitions import Partitions
+from delaymq.schedule.timeline.runs import FileRun, Run, open_run, sections_of
+from delaymq.schedule.timeline.timeline import Sizes, Timeline
+
+STATE_VERSION: Final = 1
+_POSITION: Final = struct.Struct(">IIQQ")
+"""Number of the run, partition, first entry, end."""
+
+
+class Capture:
+    """A captured state: `write` in any thread, then `finish` on the thread of the index.
+
+    `reference` is to be stored in the snapshot, after `write`.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        timeline.freeze()
+        self._timeline = timeline
+        self._files = timeline.files
+        self._name = timeline.next_name("state")
+        self._data = _encode(timeline)
+        self._unsynced = [run for run in timeline.runs if isinstance(run, FileRun) and not run.is_synced]
+        self._names = {self._name, *(run.name for run in timeline.runs if run.name)}
+        self._removed = timeline.removable
+        self.reference: dict[str, object] = {
+            "version": STATE_VERSION,
+            "file": self._name,
+            "bytes": len(self._data),
+            "crc32": f"{crc32(self._data):08x}",
+        }
+
+    def write(self) -> None:
+        """Write and sync the files, and remove those that no snapshot refers to. OSError."""
+        self._files.write(self._name, self._data)
+        for run in self._unsynced:
+            run.file.sync()
+        for name in self._removed:
+            self._files.remove(name)
+        self._files.sync_names()
+
+    def finish(self, *, is_published: bool) -> None:
+        """Take note of whether the snapshot now refers to this state."""
+        timeline = self._timeline
+        if not is_published:
+            timeline.garbage.add(self._name)
+            return
+        timeline.garbage -= self._removed
+        for run in self._unsynced:
+            run.is_synced = True
+        timeline.published(self._names)
+
+
+def _encode(timeline: Timeline) -> bytes:
+    runs: list[dict[str, object]] = []
+    data: list[bytes] = []
+    positions = bytearray()
+    for number, run in enumerate(timeline.runs):
+        described: dict[str, object] = {"plain": run.is_plain}
+        if isinstance(run, FileRun):
+            described["name"] = run.name
+        else:
+            described["sections"] = [[section.partition, section.end - section.first] for section in run.sections]
+            data.append(run.data)
+        runs.append(described)
+        for position in timeline.positions(run):
+            positions += _POSITION.pack(number, *position)
+    taken = b"".join(struct.pack(">I", entry.partition) + entry.packed() for entry in timeline.taken_messages)
+    head = {
+        **timeline.partitions.state(),
+        "fileNumber": timeline.file_number,
+        "runs": runs,
+        "positionsBytes": len(positions),
+        "takenBytes": len(taken),
+    }
+    return b"".join((json.dumps(head, separators=(",", ":")).encode(), b"\n", positions, taken, *data))
+
+
+def restore(files: RunFiles, reference: object, sizes: Sizes = Sizes()) -> Timeline:  # noqa: B008
+    """Return the index to which a snapshot refers. ValueError, with the reason, if a file is missing or damaged."""
+    if not isinstance(reference, dict) or reference.get("version") != STATE_VERSION:
+        raise ValueError(f"the state of the timeline does not have version {STATE_VERSION}")
+    name = str(reference.get("file"))
+    try:
+        data = files.read(name)
+        if data is None or len(data) != reference.get("bytes") or f"{crc32(data):08x}" != reference.get("crc32"):
+            raise ValueError(f"{name} is missing or damaged")
+        timeline = _decode(Timeline(files, sizes), data)
+        timeline.published({name, *(run.name for run in timeline.runs if run.name)})
+    except (OSError, KeyError, TypeError, IndexError, struct.error, TimelineDamagedError) as error:
+        raise ValueError(f"the timeline cannot be restored from {name} ({error})") from error
+    _take_over_files(timeline)
+    return timeline
+
+
+def empty(files: RunFiles, sizes: Sizes = Sizes()) -> Timeline:  # noqa: B008
+    """Return an empty index; files of an earlier one are removed later."""
+    timeline = Timeline(files, sizes)
+    _take_over_files(timeline)
+    return timeline
+
+
+def _take_over_files(timeline: Timeline) -> None:
+    """Let the files that the snapshot does not refer to be removed, and use none of their numbers."""
+    names = timeline.files.names()
+    timeline.garbage.update(set(names) - timeline.referenced)
+    numbers = [int(number) for name in names if (number := name.partition(".")[0]).isdigit()]
+    timeline.file_number = max([timeline.file_number, *numbers])
+
+
+def _decode(timeline: Timeline, data: bytes) -> Timeline:
+    line, _, rest = data.partition(b"\n")
+    head = json.loads(line)
+    timeline.partitions = Partitions.from_state(head)
+    timeline.file_number = int(head["fileNumber"])
+    at = int(head["positionsBytes"])
+    positions = list(_POSITION.iter_unpack(rest[:at]))
+    taken = rest[at : at + int(head["takenBytes"])]
+    at += len(taken)
+    for number, described in enumerate(head["runs"]):
+        run: Run
+        if "name" in described:
+            run = open_run(described["name"], timeline.files.open(described["name"]), is_plain=bool(described["plain"]))
+            run.verify()
+        else:
+            sections = sections_of((int(partition), int(count)) for partition, count in described["sections"])
+            size = (sections[-1].end if sections else 0) * ENTRY_BYTES
+            run = Run(rest[at : at + size], sections, is_plain=bool(described["plain"]))
+            at += size
+        run.age = number + 1
+        timeline.add_run(run, list(_cursors(run, number, positions)))
+    timeline.restore_taken(
+        (int.from_bytes(taken[start : start + 4], "big"), ENTRY.unpack_from(taken, start + 4))
+        for start in range(0, len(taken), 4 + ENTRY_BYTES)
+    )
+    return timeline
+
+
+def _cursors(run: Run, number: int, positions: Iterable[tuple[int, int, int, int]]) -> Iterable[Cursor]:
+    for run_number, partition, first, end in positions:
+        if run_number == number:
+            if not 0 <= first < end <= run.count:
+                raise ValueError(f"a position is outside of its run ({first}…{end} of {run.count})")
+            yield Cursor(run, partition, first, end)

@@ -1,0 +1,487 @@
+"""The index: adds pending messages, ends them, and returns those that are due, topic by topic."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+from delaymq.schedule.scheduler import Entry, Lane
+from delaymq.schedule.timeline.cursors import Cursor, EntryQueue, Key
+from delaymq.schedule.timeline.entries import ENTRY, NO_RECORD, Pending, Row, packed_end
+from delaymq.schedule.timeline.files import RunFiles, TimelineDamagedError
+from delaymq.schedule.timeline.merging import Merge, Range
+from delaymq.schedule.timeline.partitions import Partitions
+from delaymq.schedule.timeline.runs import Run, RunWriter, Section
+
+TIMELINE_QUEUE: Final = -1
+"""In place of the queue of the schedule topic in an `Entry`, whose offset is then the identity of the message."""
+_COUNTED_ENTRIES: Final = 8_192
+
+
+class Sizes(NamedTuple):
+    """Sizes of the parts of an index, in entries."""
+
+    memory: int = 4_096
+    """Entries in memory, as objects, before they become a run: sorting them takes 2 ms."""
+    run_in_memory: int = 40_000
+    """A merge of more entries is written to a file."""
+    merged_runs: int = 8
+    """Runs of similar size that are merged into one. Each entry is merged once per size."""
+    step: int = 1_024
+    """Entries merged per step: about 0.5 ms."""
+
+
+class Timeline:
+    """Index of pending messages, and a source of due entries. Its files are described by `state.Capture`."""
+
+    lane = Lane.USERS
+
+    def __init__(self, files: RunFiles, sizes: Sizes = Sizes()) -> None:  # noqa: B008
+        self.files = files
+        self._sizes = sizes
+        self.partitions = Partitions()
+        """Partitions, accounts and counts."""
+        self.runs: list[Run] = []
+        """Runs from the oldest to the newest one."""
+        self.file_number = 0
+        """Number of the next file."""
+        self.garbage: set[str] = set()
+        """Names of files that this index no longer uses."""
+        self.referenced: set[str] = set()
+        """Names of files to which the snapshot refers."""
+        self.merged_entries = 0
+        """Number of entries that merges have read since the start."""
+        self._memory: dict[int, Pending] = {}
+        self._replaces = False
+        self._ended: dict[Key, int] = {}
+        self._taken: dict[int, Pending] = {}
+        self._cursors: dict[int, list[Cursor]] = {}
+        self._queues: dict[str, EntryQueue] = {}
+        self._waiting: list[tuple[int, int, EntryQueue]] = []
+        self._ready: deque[EntryQueue] = deque()
+        self._sequence = 0
+        self._merges: list[Merge] = []
+        self._is_planned = True
+        self._paced = EntryQueue()
+        self._paced_up_to_ms: int | None = None
+
+    # Changes.
+
+    def add(self, due_ms: int, identity: int, record: int, size: int, partition: int, account: int = 0) -> None:
+        """Add a message, or replace the record of the pending one with this due time and identity."""
+        entry = Pending(due_ms, identity, record, size, account, partition)
+        if record != identity:
+            known = self.find(due_ms, identity, partition)
+            self._replaces = True
+            if known is not None:
+                self.partitions.count(partition, known.account, -1, -known.size)
+                self._ended.pop((due_ms, identity), None)
+        self.partitions.count(partition, account, 1, size)
+        self._hold(entry)
+        if len(self._memory) + len(self._ended) >= self._sizes.memory:
+            self.freeze()
+
+    def _hold(self, entry: Pending) -> None:
+        self._memory[entry.identity] = entry
+        if self._is_paced(entry.due_ms):
+            self._paced.add(entry)
+        else:
+            queue = self._queue(entry.partition)
+            queue.add(entry)
+            self._wait(queue, entry.due_ms)
+
+    def end(self, due_ms: int, identity: int, partition: int | None) -> Pending | None:
+        """Remove a pending message and return it; None if it is not pending, or not due then. OSError, damage."""
+        entry = self._taken.pop(identity, None)
+        if entry is None:
+            held = self._memory.get(identity)
+            if held is not None and held.due_ms == due_ms:
+                entry = self._memory.pop(identity)
+                if entry.record != identity:
+                    self._ended[due_ms, identity] = entry.partition  # older runs may contain an earlier record
+            elif partition is not None and (entry := self.find(due_ms, identity, partition)) is not None:
+                self._ended[due_ms, identity] = partition
+        if entry is not None:
+            self.partitions.count(entry.partition, entry.account, -1, -entry.size)
+        return entry
+
+    def end_unseen(self, due_ms: int, identity: int, partition: int) -> None:
+        """Remove a message if it is pending, without reading runs or counting: call `rebuilt` at the end."""
+        held = self._memory.get(identity)
+        if held is not None and held.due_ms == due_ms:
+            del self._memory[identity]
+        if held is None or held.due_ms != due_ms or held.record != identity:
+            self._ended[due_ms, identity] = partition
+            if len(self._memory) + len(self._ended) >= self._sizes.memory:
+                self.freeze()
+
+    def find(self, due_ms: int, identity: int, partition: int) -> Pending | None:
+        """Return a pending message; None if it is taken, not pending, or not due then. OSError, damage."""
+        key = due_ms, identity
+        held = self._memory.get(identity)
+        if held is not None and held.due_ms == due_ms:
+            return held
+        if key in self._ended:
+            return None
+        for cursor in sorted(self._open_cursors(partition), key=lambda each: each.run.age, reverse=True):
+            index = cursor.run.find(cursor.head, cursor.end, key)
+            if index < cursor.end:
+                row: Row = ENTRY.unpack(cursor.run.read(index, 1))
+                if row[:2] == key:
+                    return Pending(*row, partition) if row[2] != NO_RECORD else None
+        return None
+
+    # Source of due entries.
+
+    def next_due_ms(self) -> int | None:
+        """Return the earliest due time at which `take` may return an entry; None without entries."""
+        earliest = [due_ms for queue in self._ready if (due_ms := queue.next_due_ms()) is not None]
+        while self._waiting:
+            due_ms, _, queue = self._waiting[0]
+            if queue.wakeup_ms == due_ms:
+                earliest.append(due_ms)
+                break
+            heappop(self._waiting)
+        return min(earliest, default=None)
+
+    def take(self, now_ms: int, count: int) -> list[Entry]:
+        """Remove and return at most `count` entries due at `now_ms`, from each topic in turn.
+
+        Entries name the timeline (`TIMELINE_QUEUE`) and the identity; `taken` returns the message. OSError and
+        TimelineDamagedError if nothing can be taken.
+        """
+        self._find_ready(now_ms)
+        taken: list[Pending] = []
+        ready = self._ready
+        try:
+            while ready and len(taken) < count:
+                share = max((count - len(taken)) // len(ready), 1)
+                for _ in range(min(len(ready), count - len(taken))):
+                    queue = ready[0]
+                    taken += queue.take(now_ms, min(share, count - len(taken)), self._memory, self._ended)
+                    due_ms = queue.next_due_ms()
+                    ready.rotate(-1)
+                    if due_ms is None or due_ms > now_ms:
+                        ready.pop()
+                        queue.is_ready = False
+                        if due_ms is not None:
+                            self._wait(queue, due_ms)
+        except (OSError, TimelineDamagedError):
+            if not taken:
+                raise
+        return self._out(taken)
+
+    def _out(self, taken: list[Pending]) -> list[Entry]:
+        for entry in taken:
+            self._taken[entry.identity] = entry
+        return [(entry.due_ms, TIMELINE_QUEUE, entry.identity, 0) for entry in taken]
+
+    def _find_ready(self, now_ms: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= now_ms:
+            due_ms, _, queue = heappop(waiting)
+            if queue.wakeup_ms == due_ms:
+                queue.wakeup_ms = None
+                queue.is_ready = True
+                self._ready.append(queue)
+
+    def _wait(self, queue: EntryQueue, due_ms: int) -> None:
+        """Let a queue wait for an entry that is due then, unless it is ready or waits for an earlier one."""
+        if not queue.is_ready and (queue.wakeup_ms is None or due_ms < queue.wakeup_ms):
+            queue.wakeup_ms = due_ms
+            self._sequence += 1
+            heappush(self._waiting, (due_ms, self._sequence, queue))
+
+    def taken(self, identity: int) -> Pending | None:
+        """Return a taken message that has neither been settled nor given back."""
+        return self._taken.get(identity)
+
+    def settle(self, identity: int) -> None:
+        """End a taken message."""
+        entry = self._taken.pop(identity, None)
+        if entry is not None:
+            self.partitions.count(entry.partition, entry.account, -1, -entry.size)
+
+    def give_back(self, entries: list[Entry]) -> None:
+        """Put taken messages back. An entry may have a later due time than before, which then applies."""
+        for due_ms, _, identity, _ in entries:
+            entry = self._taken.pop(identity, None)
+            if entry is not None:
+                self._hold(entry._replace(due_ms=due_ms))
+
+    @property
+    def taken_messages(self) -> list[Pending]:
+        """Messages that have been taken and neither settled nor given back."""
+        return list(self._taken.values())
+
+    # Overdue messages that are spread over a period.
+
+    def begin_pacing(self, up_to_ms: int) -> int:
+        """Move what is due at or before `up_to_ms` to `take_paced`; return its number. OSError, damage."""
+        self._paced_up_to_ms = up_to_ms
+        self._redistribute(list(self._queues.values()))
+        return self.paced_left
+
+    def end_pacing(self) -> None:
+        """Return the rest to the topics. OSError, TimelineDamagedError."""
+        self._paced_up_to_ms = None
+        # Their results would contain entries that were taken although earlier ones, the paced ones, were not.
+        for merge in self._merges:
+            self._discard(merge.writer.name)
+        self._merges.clear()
+        self._is_planned = False
+        self._redistribute([self._paced])
+
+    @property
+    def paced_left(self) -> int:
+        """Number of entries that `take_paced` has not returned yet."""
+        return self._paced.count(self._memory)
+
+    def take_paced(self, count: int) -> list[Entry]:
+        """Remove and return paced entries by due time, whatever their topics. OSError, TimelineDamagedError."""
+        return self._out(self._paced.take(self._paced_up_to_ms or 0, count, self._memory, self._ended))
+
+    def _is_paced(self, due_ms: int) -> bool:
+        return self._paced_up_to_ms is not None and due_ms <= self._paced_up_to_ms
+
+    def _redistribute(self, queues: list[EntryQueue]) -> None:
+        for queue in queues:
+            cursors, entries = queue.empty(self._memory)
+            for entry in entries:
+                self._hold(entry)
+            for cursor in cursors:
+                self._open(cursor)
+
+    # Runs.
+
+    def _queue(self, partition: int) -> EntryQueue:
+        topic = self.partitions.key(partition).topic
+        queue = self._queues.get(topic)
+        if queue is None:
+            queue = self._queues[topic] = EntryQueue()
+        return queue
+
+    def _open_cursors(self, partition: int) -> list[Cursor]:
+        cursors = self._cursors.get(partition, [])
+        if any(cursor.is_closed or not cursor.left for cursor in cursors):
+            cursors = [cursor for cursor in cursors if cursor.left and not cursor.is_closed]
+            self._cursors[partition] = cursors
+        return cursors
+
+    def freeze(self) -> None:
+        """Turn the entries in memory into a run."""
+        rows: dict[int, list[bytes]] = {}
+        for entry in self._memory.values():
+            rows.setdefault(entry.partition, []).append(entry.packed())
+        for (due_ms, identity), partition in self._ended.items():
+            held = self._memory.get(identity)
+            if held is None or held.due_ms != due_ms:
+                rows.setdefault(partition, []).append(packed_end(due_ms, identity))
+        if not rows:
+            return
+        writer = RunWriter()
+        for partition in sorted(rows):
+            rows[partition].sort()
+            writer.append(partition, b"".join(rows[partition]))
+        run = writer.finish(is_plain=not self._ended and not self._replaces)
+        for queue in {id(queue): queue for partition in rows if (queue := self._queue(partition))}.values():
+            queue.forget_fresh()
+        self._paced.forget_fresh()
+        self._memory.clear()
+        self._ended.clear()
+        self._replaces = False
+        run.age = self.runs[-1].age + 1 if self.runs else 1
+        self.add_run(run, [Cursor(run, each.partition, each.first, each.end) for each in run.sections])
+
+    def add_run(self, run: Run, cursors: list[Cursor]) -> None:
+        """Add the newest run with the positions of what is pending in it. OSError, TimelineDamagedError."""
+        run.left = sum(cursor.left for cursor in cursors)
+        self.runs.append(run)
+        self._is_planned = False
+        for cursor in cursors:
+            self._cursors[cursor.partition] = [*self._open_cursors(cursor.partition), cursor]
+            self._open(cursor)
+
+    def _open(self, cursor: Cursor) -> None:
+        """Open a cursor in the queue of its topic, and what is to be paced in the paced queue."""
+        if self._paced_up_to_ms is not None and (part := cursor.split(self._paced_up_to_ms)) is not None:
+            self._cursors[cursor.partition].append(part)
+            self._paced.open(part, part.run.key_at(part.head))
+        if cursor.left:
+            key = cursor.run.key_at(cursor.head)
+            queue = self._queue(cursor.partition)
+            queue.open(cursor, key)
+            self._wait(queue, key[0])
+
+    def maintain(self) -> bool:
+        """Merge some entries; return whether there is more to merge. OSError, TimelineDamagedError."""
+        if not self._is_planned:
+            self._is_planned = True
+            if not self._merges:
+                self._drop_consumed()
+            self._plan()
+        if not self._merges:
+            return False
+        merge = self._merges[-1]
+        try:
+            merged = merge.step(self._sizes.step)
+            if not merged:
+                self._replace(merge)
+        except OSError:
+            self._merges.remove(merge)
+            self._discard(merge.writer.name)
+            self._is_planned = False
+            raise
+        self.merged_entries += merged
+        return True
+
+    def _drop_consumed(self) -> None:
+        for run in [run for run in self.runs if not run.left]:
+            self.runs.remove(run)
+            self._discard(run.name)
+        used = {section.partition for run in self.runs for section in run.sections}
+        used.update(entry.partition for entry in (*self._memory.values(), *self._taken.values()))
+        self.partitions.drop_unused([*used, *self._ended.values()])
+        self._queues = {
+            topic: queue
+            for topic, queue in self._queues.items()
+            if queue.is_ready or queue.wakeup_ms is not None or queue.next_due_ms() is not None
+        }
+        self._cursors = {
+            partition: cursors for partition in self._cursors if (cursors := self._open_cursors(partition))
+        }
+
+    def _discard(self, name: str) -> None:
+        if name:
+            self.garbage.add(name)
+
+    def _plan(self) -> None:
+        """Begin to merge the newest runs if there are enough of similar size."""
+        merging = self._merges[-1].inputs[-1].age if self._merges else 0
+        candidates = [run for run in self.runs if run.age > merging]
+        count, bound = self._sizes.merged_runs, self._sizes.memory
+        first, smaller = len(candidates), 0
+        while first:
+            similar = first
+            while first and candidates[first - 1].left <= bound:
+                first -= 1
+            if sum(run.left > smaller for run in candidates[first:similar]) >= count:
+                self.begin_merge(candidates[first:])
+                return
+            bound, smaller = bound * count, bound
+
+    def begin_merge(self, inputs: list[Run]) -> None:
+        """Begin to merge adjacent runs. OSError."""
+        ranges: dict[int, list[Range]] = {}
+        for run in inputs:
+            for section in run.sections:
+                cursors = [each for each in self._open_cursors(section.partition) if each.run is run]
+                parts = [Range(run, cursor.head, cursor.end) for cursor in sorted(cursors, key=lambda each: each.head)]
+                if parts:
+                    ranges.setdefault(section.partition, []).extend(parts)
+        writer = RunWriter()
+        if sum(run.left for run in inputs) > self._sizes.run_in_memory:
+            name = self.next_name("run")
+            writer = RunWriter(name, self.files.create(name))
+        self._merges.append(Merge(inputs, ranges, writer, includes_oldest=inputs[0] is self.runs[0]))
+
+    def next_name(self, suffix: str) -> str:
+        """Return a name for a new file."""
+        self.file_number += 1
+        return f"{self.file_number:020d}.{suffix}"
+
+    def _replace(self, merge: Merge) -> None:
+        """Use a merged run instead of its inputs, from the positions that they have by now."""
+        run, inputs = merge.run, merge.inputs
+        assert run is not None
+        run.age = inputs[-1].age
+        merged = {
+            partition: [cursor for cursor in self._open_cursors(partition) if cursor.run in inputs]
+            for partition in {section.partition for each in inputs for section in each.sections}
+        }
+        opened = [found for section in run.sections for found in self._continued(run, section, merged)]
+        at = self.runs.index(inputs[0])
+        self.runs[at : at + len(inputs)] = [run]
+        self._merges.remove(merge)
+        self._is_planned = False
+        for each in inputs:
+            self._discard(each.name)
+        for cursors in merged.values():
+            for cursor in cursors:
+                if cursor.queue is not None:
+                    cursor.queue.close(cursor)
+        run.left = sum(cursor.left for cursor, _, _ in opened)
+        for cursor, queue, key in opened:
+            self._cursors[cursor.partition] = [*self._open_cursors(cursor.partition), cursor]
+            queue.open(cursor, key)
+            if queue is not self._paced:
+                self._wait(queue, key[0])
+
+    def _continued(
+        self, run: Run, section: Section, merged: dict[int, list[Cursor]]
+    ) -> Iterator[tuple[Cursor, EntryQueue, Key]]:
+        """Yield the cursors of a section of a merged run, with their queues and first keys."""
+        first, end, split = section.first, section.end, section.first
+        if self._paced_up_to_ms is not None:
+            split = run.find(first, end, (self._paced_up_to_ms + 1, 0))
+        of_topic = self._queue(section.partition)
+        for queue, low, high in ((self._paced, first, split), (of_topic, split, end)):
+            heads = [cursor.run.key_at(cursor.head) for cursor in merged[section.partition] if cursor.queue is queue]
+            if heads and (head := run.find(low, high, min(heads))) < high:
+                yield Cursor(run, section.partition, head, high), queue, run.key_at(head)
+
+    def positions(self, run: Run) -> list[tuple[int, int, int]]:
+        """Return partition, first and end index of the entries of a run that have not been taken."""
+        return [
+            (cursor.partition, cursor.head, cursor.end)
+            for section in run.sections
+            for cursor in self._open_cursors(section.partition)
+            if cursor.run is run
+        ]
+
+    # Snapshots.
+
+    @property
+    def removable(self) -> frozenset[str]:
+        """Names of files that neither this index nor the snapshot needs."""
+        return frozenset(self.garbage - self.referenced)
+
+    def published(self, names: set[str]) -> None:
+        """Take note of the files to which the snapshot now refers."""
+        self.garbage |= self.referenced - names
+        self.referenced = names
+
+    def restore_taken(self, taken: Iterable[tuple[int, Row]]) -> None:
+        """Add what had been taken when the state was captured, by partition; the counts include it already."""
+        for partition, row in taken:
+            self._hold(Pending(*row, partition))
+
+    # Building the index from the log.
+
+    def merge_all(self) -> None:
+        """Merge all runs into one, without interruption. OSError, TimelineDamagedError."""
+        while self.maintain():
+            pass
+        self.freeze()
+        if len(self.runs) > 1 or any(not run.is_plain for run in self.runs):
+            self.begin_merge(list(self.runs))
+            while self.maintain():
+                pass
+
+    def rebuilt(self) -> None:
+        """Count everything again, after `end_unseen`. OSError, TimelineDamagedError."""
+        self.merge_all()
+        self.partitions.reset_counts()
+        for run in self.runs:
+            for partition, first, end in self.positions(run):
+                for at in range(first, end, _COUNTED_ENTRIES):
+                    rows = ENTRY.iter_unpack(run.read(at, min(_COUNTED_ENTRIES, end - at)))
+                    sizes: dict[int, list[int]] = {}
+                    for _, _, _, size, account in rows:
+                        sizes.setdefault(account, []).append(size)
+                    for account, all_sizes in sizes.items():
+                        self.partitions.count(partition, account, len(all_sizes), sum(all_sizes))
+        for entry in self._taken.values():
+            self.partitions.count(entry.partition, entry.account, 1, entry.size)

@@ -1,0 +1,240 @@
+"""Model of the timeline's index: random operations on an index and on a dictionary, which must agree."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from delaymq.schedule.timeline import Pending, Timeline
+from delaymq.schedule.timeline.state import Capture, empty, restore
+from delaymq.schedule.timeline.timeline import Sizes
+
+from delaymq_testing.schedule.memory_files import MemoryFiles
+
+SMALL = Sizes(memory=6, run_in_memory=30, merged_runs=3, step=4)
+_TOPICS = ("orders", "invoices", "mails")
+_GROUPS = ("", "spring")
+
+
+class ModelError(AssertionError):
+    """The index differs from the model."""
+
+
+class IndexModel:
+    """`step` performs one operation on both and compares the results; a crash returns both to the last snapshot."""
+
+    def __init__(self, seed: int, sizes: Sizes = SMALL) -> None:
+        self._random = random.Random(seed)
+        self._sizes = sizes
+        self.files = MemoryFiles()
+        self.index: Timeline = empty(self.files, sizes)
+        self._now_ms = 1_000
+        self._place = 0
+        self._pending: dict[int, Pending] = {}
+        """Pending messages by identity, including taken ones."""
+        self._taken: dict[int, Pending] = {}
+        self._paced_up_to_ms: int | None = None
+        self._saved: tuple[dict[str, object], dict[int, Pending], int] | None = None
+        self.counts: dict[str, int] = {}
+
+    def step(self) -> None:
+        """Perform one operation. Raises ModelError."""
+        operations: dict[Any, int] = {
+            self._add: 40, self._end: 8, self._carry: 4, self._take: 12, self._settle: 14, self._give_back: 4,
+            self._maintain: 30, self._capture: 5, self._crash: 2, self._tick: 10, self._pace: 2, self._take_paced: 8,
+            self._fill_disk: 1, self._find: 5,
+        }  # fmt: skip
+        (operation,) = self._random.choices(list(operations), list(operations.values()))
+        if operation():
+            name = operation.__name__.lstrip("_")
+            self.counts[name] = self.counts.get(name, 0) + 1
+        self._check()
+
+    def _partition(self, topic: str, group: str) -> int:
+        return self.index.partitions.number(topic, group)
+
+    def _names(self, entry: Pending) -> tuple[str, str]:
+        key = self.index.partitions.key(entry.partition)
+        return key.topic, key.group
+
+    def _add(self) -> bool:
+        if len(self._pending) > 400:
+            return False
+        self._place += 1
+        topic = self._random.choice(_TOPICS)
+        # A later due time than the paced ones, as for messages that are sent.
+        due_ms = self._now_ms + self._random.choice((0, 1, 5, 5, 50, 400))
+        partition = self._partition(topic, self._random.choice(_GROUPS))
+        account = self.index.partitions.account_number(self._random.choice(("", "ann", "ben")))
+        entry = Pending(due_ms, self._place, self._place, self._random.randint(100, 200), account, partition)
+        self._pending[self._place] = entry
+        self.index.add(due_ms, self._place, self._place, entry.size, partition, account)
+        return True
+
+    def _waiting(self) -> list[Pending]:
+        return [entry for identity, entry in self._pending.items() if identity not in self._taken]
+
+    def _end(self) -> bool:
+        if not self._pending:
+            return False
+        entry = self._random.choice(list(self._pending.values()))
+        missing = self.index.end(entry.due_ms + 10_000, entry.identity + 100_000, entry.partition)
+        ended = self.index.end(entry.due_ms, entry.identity, entry.partition)
+        if ended != entry or missing is not None:
+            raise ModelError(f"ended {ended} and {missing} instead of {entry}")
+        if self.index.end(entry.due_ms, entry.identity, entry.partition) is not None:
+            raise ModelError(f"{entry} ended twice")
+        del self._pending[entry.identity]
+        self._taken.pop(entry.identity, None)
+        return True
+
+    def _find(self) -> bool:
+        waiting = self._waiting()
+        if not waiting:
+            return False
+        entry = self._random.choice(waiting)
+        if self.index.find(entry.due_ms, entry.identity, entry.partition) != entry:
+            raise ModelError(f"{entry} is not found")
+        return True
+
+    def _carry(self) -> bool:
+        waiting = self._waiting()
+        if not waiting:
+            return False
+        self._place += 1
+        entry = self._random.choice(waiting)._replace(record=self._place)
+        self._pending[entry.identity] = entry
+        self.index.add(entry.due_ms, entry.identity, entry.record, entry.size, entry.partition, entry.account)
+        return True
+
+    def _take(self) -> bool:
+        count = self._random.randint(1, 9)
+        due = [
+            entry
+            for entry in self._waiting()
+            if entry.due_ms <= self._now_ms and (self._paced_up_to_ms is None or entry.due_ms > self._paced_up_to_ms)
+        ]
+        found = [self._take_one(entry) for entry in self.index.take(self._now_ms, count)]
+        if len(found) != min(len(due), count):
+            raise ModelError(f"{len(found)} of {len(due)} due messages were taken (limit {count})")
+        for topic in _TOPICS:
+            expected = sorted(entry for entry in due if self._names(entry)[0] == topic)
+            taken = [entry for entry in found if self._names(entry)[0] == topic]
+            order = [entry[:2] for entry in taken]
+            if order != sorted(order) or order != [entry[:2] for entry in expected][: len(order)]:
+                raise ModelError(f"of topic {topic}, {taken} were taken; the first ones are {expected}")
+        if len(due) > count > 3:
+            shares = {topic: sum(self._names(entry)[0] == topic for entry in found) for topic in _TOPICS}
+            waiting = {topic: sum(self._names(entry)[0] == topic for entry in due) for topic in _TOPICS}
+            fair = count // 3
+            if any(shares[topic] < min(waiting[topic], fair) for topic in _TOPICS):
+                raise ModelError(f"shares of the topics are {shares}; waiting are {waiting}")
+        return bool(found)
+
+    def _take_one(self, entry: tuple[int, int, int, int]) -> Pending:
+        taken = self.index.taken(entry[2])
+        if taken is None or taken != self._pending.get(entry[2]) or entry[2] in self._taken:
+            raise ModelError(f"{taken} was taken instead of {self._pending.get(entry[2])}")
+        self._taken[taken.identity] = taken
+        return taken
+
+    def _settle(self) -> bool:
+        if not self._taken:
+            return False
+        identity = self._random.choice(list(self._taken))
+        del self._taken[identity], self._pending[identity]
+        self.index.settle(identity)
+        return True
+
+    def _give_back(self) -> bool:
+        if not self._taken:
+            return False
+        entry = self._taken.pop(self._random.choice(list(self._taken)))
+        self.index.give_back([(entry.due_ms, -1, entry.identity, 0)])
+        return True
+
+    def _tick(self) -> bool:
+        self._now_ms += self._random.randint(0, 30)
+        return True
+
+    def _maintain(self) -> bool:
+        try:
+            return self.index.maintain()
+        except OSError:
+            return False
+
+    def _fill_disk(self) -> bool:
+        self.files.room = None if self.files.room is not None else self._random.randint(0, 2_000)
+        return True
+
+    def _pace(self) -> bool:
+        if self._paced_up_to_ms is None:
+            self._paced_up_to_ms = self._now_ms
+            self.index.begin_pacing(self._now_ms)
+        else:
+            self._paced_up_to_ms = None
+            self.index.end_pacing()
+        return True
+
+    def _take_paced(self) -> bool:
+        if self._paced_up_to_ms is None:
+            return False
+        due = sorted(entry for entry in self._waiting() if entry.due_ms <= self._paced_up_to_ms)
+        found = [self._take_one(entry) for entry in self.index.take_paced(3)]
+        if [entry[:2] for entry in found] != [entry[:2] for entry in due[:3]]:
+            raise ModelError(f"{found} were taken; the first paced ones are {due[:3]}")
+        return bool(found)
+
+    def _capture(self) -> bool:
+        capture = Capture(self.index)
+        pending = dict(self._pending)
+        names = {identity: self._names(entry) for identity, entry in pending.items()}
+        place = self._place
+        for _ in range(self._random.randint(0, 5)):
+            self._maintain()
+        try:
+            capture.write()
+        except OSError:
+            capture.finish(is_published=False)
+            return False
+        is_published = self._random.random() < 0.9
+        capture.finish(is_published=is_published)
+        if is_published:
+            self._saved = capture.reference, pending, place
+            self._saved_names = names
+        return is_published
+
+    def _crash(self) -> bool:
+        self.files.lose_power()
+        self.files.room = None
+        self._taken.clear()
+        self._paced_up_to_ms = None
+        if self._saved is None:
+            self.index, self._pending = empty(self.files, self._sizes), {}
+            return True
+        reference, self._pending, self._place = self._saved[0], dict(self._saved[1]), self._saved[2]
+        self.index = restore(self.files, reference, self._sizes)
+        if any(self._names(entry) != self._saved_names[entry.identity] for entry in self._pending.values()):
+            raise ModelError("partitions have other names after the restart")
+        return True
+
+    def _check(self) -> None:
+        partitions = self.index.partitions
+        expected: dict[tuple[tuple[str, str], str], list[int]] = {}
+        for entry in self._pending.values():
+            counts = expected.setdefault((self._names(entry), partitions.account(entry.account)), [0, 0])
+            counts[0] += 1
+            counts[1] += entry.size
+        found = {(tuple(key), account): list(totals) for key, account, totals in partitions.classes()}
+        if found != expected or partitions.messages != len(self._pending):
+            raise ModelError(f"counts are {found} instead of {expected}")
+        earliest = self.index.next_due_ms()
+        due = [
+            entry.due_ms
+            for entry in self._waiting()
+            if self._paced_up_to_ms is None or entry.due_ms > self._paced_up_to_ms
+        ]
+        if due and (earliest is None or earliest > min(due)):
+            raise ModelError(f"the index wakes up at {earliest}, after {min(due)}")
+        if len(self.index.runs) > 40:
+            raise ModelError(f"there are {len(self.index.runs)} runs")
