@@ -25,7 +25,9 @@ def test_delayed_message_is_received_on_time(standalone: Standalone) -> None:
     words = ("send", "Plants", "water them", "--delay", "2s", "--keys", "a b", "--tags", "Home")
     sent = called(*words, environment=standalone.environment)
     assert sent.code == 0
-    assert re.fullmatch(r"sent \w{32} to Plants \(broker-a, queue \d, due in 2s( at .*, recall handle \S+)?\)\n", sent.out)
+    assert re.fullmatch(
+        r"sent \w{32} to Plants \(broker-a, queue \d, due in 2s( at .*, recall handle \S+)?\)\n", sent.out
+    )
     got = called("receive", "Plants", "--count", "1", "--json", environment=standalone.environment)
     assert got.code == 0
     message = json.loads(got.out)

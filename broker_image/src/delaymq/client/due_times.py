@@ -87,8 +87,9 @@ def due_of_handle(handle: str | None) -> int | None:
         words = base64.b64decode(handle.encode(), altchars=b"-_", validate=True).decode().split(" ")
     except (binascii.Error, UnicodeError):
         return None
-    is_known = len(words) == 5 and words[0] == "v1" and _NUMBER.match(words[3]) is not None
-    return int(words[3]) if is_known else None
+    # Counted from the end, since the broker's name may contain spaces.
+    is_known = len(words) >= 5 and words[0] == "v1" and _NUMBER.match(words[-2]) is not None
+    return int(words[-2]) if is_known else None
 
 
 def _parsed(text: str) -> timedelta:
