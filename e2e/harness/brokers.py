@@ -41,10 +41,9 @@ VERSION_5: Mapping[str, str] = {
     "timerMaxDelaySec": str(366 * 86_400),
     "mappedFileSizeTimerLog": str(1 << 20),
     "fileReservedTime": str(10 * 365 * 24),
-    "reviveQueueNum": "1",
 }
-"""Settings of RocketMQ 5: timers with small files and a limit above the default of three days, no deletion of old
-files, and only one queue whose thread delays a stop."""
+"""Settings of RocketMQ 5: timers with small files and a limit above the default of three days, and no deletion of old
+files."""
 TIMER_CHECK_BYTES = 4096
 """Size of RocketMQ 5's file ``config/timercheck``."""
 SMALL_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
