@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from crash.judge import Attempts, Verdict, judge, read_attempts
-from harness.commitlog import BadLogError, lateness_ms, log_end, records
+from harness.commitlog import BadLogError, lateness_ms, log_end, records, timed_messages
 
 SEGMENT_BYTES = 4096
 TABLE = "1s 2s"
@@ -184,3 +184,96 @@ def test_attempts_are_grouped_by_outcome(tmp_path: Path) -> None:
     path = tmp_path / "attempts"
     path.write_text("A k1 3 7 0\nF k2 1 RemotingTimeoutException\n")
     assert read_attempts(path) == Attempts(acknowledged={"k1": 3}, failed={"k2": 1})
+
+
+class TimedLog(LogWriter):
+    """Writes records of timed messages, whose statements contain the physical offset and a checksum."""
+
+    def state(self, topic: str, name: str, body: str, **properties: str) -> int:
+        """Append a record with a statement and return its physical offset."""
+        stored = {"REAL_TOPIC": TOPIC, "REAL_QID": "3", **properties, name: sealed(0, body)}
+        at = self.next_offset(topic, stored)
+        self.append(topic, 0, START_MS, {**stored, name: sealed(at, body)}, b"body")
+        return at
+
+    def next_offset(self, topic: str, properties: dict[str, str]) -> int:
+        raw = "\x02".join(f"{name}\x01{value}" for name, value in properties.items())
+        left = SEGMENT_BYTES - len(self._data) % SEGMENT_BYTES
+        return len(self._data) + (left if 91 + 4 + len(topic) + len(raw) + 8 > left else 0)
+
+    def timed(self, due: str, **properties: str) -> int:
+        return self.state("rmq_sys_wheel_timer", "__DMQ_DUE", due, **properties)
+
+    def mark(self, topic: str, kind: str, identity: int, next_due: str = "", queue: str = "") -> int:
+        return self.state(topic, "__DMQ_MARK", f"{kind}:{START_MS}:{identity}::{START_MS + 5}:{next_due}:{queue}:")
+
+
+def sealed(place: int, body: str) -> str:
+    text = f"2:{place:020d}:{body}"
+    return f"{text}:{zlib.crc32(text.encode()):08x}"
+
+
+@pytest.fixture
+def timed_log(tmp_path: Path) -> TimedLog:
+    return TimedLog(tmp_path)
+
+
+def test_timed_messages_have_the_due_time_copies_and_ends_of_their_statements(
+    timed_log: TimedLog, tmp_path: Path
+) -> None:
+    places = [timed_log.timed(str(START_MS + number), UNIQ_KEY=f"u{number}") for number in range(40)]
+    copy = timed_log.mark(TOPIC, "delivered", places[0])
+    dead = timed_log.mark("%DLQ%SCHEDULE_CONSUMER", "dropped", places[1])
+    timed_log.mark("rmq_sys_delaymq_marks", "moved", places[2], next_due=str(START_MS + 99))
+    timed_log.mark(TOPIC, "delivered", places[3], queue="3.7")  # of a delay level
+    carried = timed_log.timed(f"{START_MS + 77}:{places[5]}:")
+    timed_log.timed(f"{START_MS + 78}", REAL_TOPIC="Other")
+    timed_log.write()
+    found = timed_messages(tmp_path, real_topic=TOPIC)
+    assert list(found) == places
+    assert len(list((tmp_path / "commitlog").iterdir())) > 1
+    first, second, third = (found[place] for place in places[:3])
+    assert [each.physical_offset for each in first.copies] == [copy]
+    assert [(kind, each.physical_offset) for kind, each in second.ends] == [("dropped", dead)]
+    assert (first.is_pending, second.copies, third.is_pending) == (False, (), True)
+    assert [each.due_ms - START_MS for each in found.values()] == [0, 1, 99, 3, 4, 77, *range(6, 40)]
+    assert all(each.is_pending for each in list(found.values())[2:])
+    assert found[places[5]].record.physical_offset == places[5] != carried
+    assert found[places[7]].record.unique_key == "u7"
+
+
+def test_repeated_end_of_a_timed_message_is_visible(timed_log: TimedLog, tmp_path: Path) -> None:
+    place = timed_log.timed(str(START_MS))
+    timed_log.mark(TOPIC, "delivered", place)
+    timed_log.mark("rmq_sys_delaymq_marks", "moved", place, next_due=str(START_MS + 9))
+    timed_log.mark(TOPIC, "delivered", place)
+    timed_log.write()
+    [message] = timed_messages(tmp_path).values()
+    assert ([kind for kind, _ in message.ends], len(message.copies)) == (["delivered"] * 2, 2)
+    assert message.due_ms == START_MS
+
+
+def test_records_that_rocketmq_stored_again_are_no_timed_messages(timed_log: TimedLog, tmp_path: Path) -> None:
+    place = timed_log.timed(str(START_MS))
+    other = {"__DMQ_DUE": sealed(place, str(START_MS))}
+    timed_log.append("rmq_sys_wheel_timer", 0, START_MS, {**other, "TIMER_ROLL_TIMES": "1"}, b"")
+    timed_log.append("rmq_sys_wheel_timer", 0, START_MS, {"TIMER_OUT_MS": "7", "TIMER_ROLL_TIMES": "1"}, b"")
+    timed_log.append("rmq_sys_wheel_timer", 0, START_MS, {"TIMER_OUT_MS": "9"}, b"")
+    timed_log.append(TOPIC, 3, START_MS, other, b"")
+    timed_log.write()
+    delivered, foreign = timed_messages(tmp_path).values()
+    assert (delivered.identity, [kind for kind, _ in delivered.ends]) == (place, ["delivered"])
+    assert (foreign.due_ms, foreign.is_pending) == (9, True)
+
+
+def test_damaged_statement_and_mark_without_message_are_errors(timed_log: TimedLog, tmp_path: Path) -> None:
+    timed_log.append("rmq_sys_wheel_timer", 0, START_MS, {"__DMQ_DUE": sealed(0, "5")[:-1] + "x"}, b"")
+    timed_log.write()
+    with pytest.raises(BadLogError, match="__DMQ_DUE of the record at 0 is damaged"):
+        timed_messages(tmp_path)
+    (tmp_path / "second").mkdir()
+    second = TimedLog(tmp_path / "second")
+    second.mark(TOPIC, "delivered", 123)
+    second.write()
+    with pytest.raises(BadLogError, match="names a timed message at 123, where there is none"):
+        timed_messages(tmp_path / "second")

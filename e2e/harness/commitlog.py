@@ -1,7 +1,7 @@
 """Reader of RocketMQ's commit log that shares no code with delaymq, so that tests can judge delaymq by it.
 
-It returns records in log order and the fate of delayed messages. It does not repair, and does not read queues or
-indexes. Layout: docs/formats/store. All numbers are big-endian. A missing or incomplete end is the end of the log;
+It returns records in log order and the fate of delayed and timed messages. It does not repair, and does not read queues
+or indexes. Layout: docs/formats/store. All numbers are big-endian. A missing or incomplete end is the end of the log;
 damage before it raises BadLogError.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 MESSAGE_MAGIC = 0xDAA320A7
 BLANK_MAGIC = 0xCBD43194
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 BORN_IPV6_FLAG = 16
 STORE_IPV6_FLAG = 32
 
@@ -61,8 +62,13 @@ class Record:
         return self.topic == SCHEDULE_TOPIC
 
     @property
+    def is_timed(self) -> bool:
+        """Whether it is in the topic of timed messages, pending or not."""
+        return self.topic == TIMER_TOPIC
+
+    @property
     def is_copy(self) -> bool:
-        """Whether it is the delivered copy of a delayed message."""
+        """Whether it is the delivered copy of a delayed message; for that of a timed one, see `timed_messages`."""
         return not self.is_scheduled and "REAL_TOPIC" in self.properties and self.properties.get("DELAY", "0") != "0"
 
 
@@ -222,3 +228,116 @@ def lateness_ms(store: Path, table: str, *, real_topic: str | None = None) -> li
         for message in messages
         if message.copies
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timed:
+    """A timed message: its record, and the records that state something about it."""
+
+    identity: int
+    """Physical offset of its first record."""
+    record: Record
+    due_ms: int
+    """Due time that applied last."""
+    copies: tuple[Record, ...]
+    """Records in its real topic, in log order."""
+    ends: tuple[tuple[str, Record], ...]
+    """Kind and record of each mark that ends it, including those of copies, in log order; more than one is an error."""
+
+    @property
+    def is_pending(self) -> bool:
+        return not self.ends
+
+
+class _Collected:
+    """The records that state something about one timed message, while the log is read."""
+
+    def __init__(self, identity: int, record: Record) -> None:
+        self.identity = identity
+        self.record = record
+        self.due_ms = 0
+        self.copies: list[Record] = []
+        self.ends: list[tuple[str, Record]] = []
+
+    def changed(self, kind: str, next_due: str, record: Record) -> None:
+        if not next_due:
+            self.ends.append((kind, record))
+        elif not self.ends:
+            self.due_ms = int(next_due)
+        if kind == "delivered":
+            self.copies.append(record)
+
+    def frozen(self) -> Timed:
+        return Timed(
+            identity=self.identity, record=self.record, due_ms=self.due_ms, copies=tuple(self.copies),
+            ends=tuple(self.ends),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Statement:
+    """A property `2:PLACE:WORD:WORD:…:CRC32`; PLACE is the physical offset of the record that stated it."""
+
+    place: int
+    words: tuple[str, ...]
+
+
+def _statement(record: Record, name: str) -> _Statement | None:
+    """Return the statement of form 2 in a property; None if there is none. BadLogError if it is damaged."""
+    text = record.properties.get(name, "")
+    words = text.split(":")
+    if words[0] != "2" or len(words) < 4:
+        return None
+    stated, _, checksum = text.rpartition(":")
+    if len(words[1]) != 20 or f"{zlib.crc32(stated.encode()):08x}" != checksum:
+        raise BadLogError(f"{name} of the record at {record.physical_offset} is damaged: {text!r}")
+    return _Statement(place=int(words[1]), words=tuple(words[2:-1]))
+
+
+def timed_messages(store: Path, *, real_topic: str | None = None) -> dict[int, Timed]:
+    """Return timed messages by identity, in the order in which they were sent.
+
+    Due times and marks count only in the record at their own place. A copy with the due time of another place and
+    without a mark was delivered by RocketMQ 5. A record of the timer topic with such a due time, or with
+    TIMER_ROLL_TIMES, was stored again by RocketMQ 5 and stands for no other message.
+
+    Raises BadLogError if a statement is damaged, or names a message whose record should be in the log but is not.
+    """
+    found: dict[int, _Collected] = {}
+    begin: int | None = None
+    for record in records(store):
+        at = record.physical_offset
+        begin = at if begin is None else begin
+        due, mark = _statement(record, "__DMQ_DUE"), _statement(record, "__DMQ_MARK")
+        if record.is_timed:
+            held = _held(record, due)
+            if held is not None:
+                identity, due_ms = held
+                found.setdefault(identity, _Collected(identity, record)).due_ms = due_ms
+            continue
+        if mark is not None and mark.place == at and not mark.words[6]:
+            kind, _, stated, _, _, next_due, *_ = mark.words
+        elif mark is None and due is not None and due.place != at:
+            kind, stated, next_due = "delivered", due.words[1] if len(due.words) > 1 else str(due.place), ""
+        else:
+            continue  # of a delay level, or no statement
+        message = found.get(int(stated))
+        if message is not None:
+            message.changed(kind, next_due, record)
+        elif int(stated) >= begin:
+            raise BadLogError(f"the record at {at} names a timed message at {stated}, where there is none")
+    wanted = (each for each in found.values() if real_topic in (None, each.record.properties.get("REAL_TOPIC")))
+    return {each.identity: each.frozen() for each in wanted}
+
+
+def _held(record: Record, due: _Statement | None) -> tuple[int, int] | None:
+    """Return identity and due time of the message that a record of the timer topic holds; None if it holds none."""
+    if due is None:
+        out_ms = record.properties.get("TIMER_OUT_MS", "")
+        if not out_ms.isdecimal() or "TIMER_ROLL_TIMES" in record.properties:
+            return None
+        return record.physical_offset, int(out_ms)
+    if due.place != record.physical_offset:
+        return None
+    identity = int(due.words[1]) if len(due.words) > 1 else due.place
+    return identity, int(due.words[0])
