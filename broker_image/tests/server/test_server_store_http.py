@@ -72,13 +72,16 @@ def test_listed_segments_cover_the_log_and_its_bytes(tmp_path: Path) -> None:
             await fill(server, 100)
             store = store_of(server)
             told = await get_json(server, "/api/v1/store")
-            assert told["formatVersion"] == 1
+            assert (told["formatVersion"], told["minimumReader"]) == (1, 1)
             assert (told["storeId"], told["brokerName"], told["inUse"]) == (store.store_id, "b7", True)
             assert (told["messageDelayLevel"].split()[0], told["fileReservedTimeHours"]) == ("1s", 48)
             assert (told["startOffset"], told["endOffset"]) == (0, store.end_offset)
             segments = told["segments"]
             assert [each["name"] for each in segments] == [segment_name(each["offset"]) for each in segments]
             assert len(segments) == 4
+            store.raise_format_version()
+            raised = await get_json(server, "/api/v1/store")
+            assert (raised["formatVersion"], raised["minimumReader"]) == (1, 2)
             assert [each["bytes"] for each in segments[:-1]] == [SEGMENT_BYTES] * 3
             assert segments[-1]["offset"] + segments[-1]["bytes"] == store.end_offset
             for each in segments:

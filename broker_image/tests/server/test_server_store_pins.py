@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from delaymq.api_types.store import Store
 from delaymq.cli.commands.store.remote_source import RemoteSource
 from delaymq.cli.errors import CommandError
 from delaymq.http_client import HttpClient
@@ -19,6 +20,7 @@ from delaymq.store.errors import BackupError
 from delaymq.store.message_store import MessageStore
 from delaymq.store.retention import PinReport
 from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone, until
+from delaymq_testing.store.timed_records import TimedStore
 
 SEGMENT_BYTES = 64 * 1024
 SMALL_SEGMENTS = {"mapped_file_size_commit_log": SEGMENT_BYTES, "max_message_size": 32 * 1024}
@@ -251,6 +253,33 @@ def test_running_broker_is_backed_up_during_retention(tmp_path: Path, flush: str
             assert second.deleted_segments == 3
             assert second.copied_bytes == second.manifest.end_offset - first.manifest.end_offset
             assert check_backup(str(folder)).exit_code == 0
+
+    run(scenario)
+
+
+def test_version_raised_during_a_backup_of_a_running_broker_is_included(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with standalone(tmp_path / "a", http=True) as server:
+            await fill(server, 3)
+            store = store_of(server)
+            loop = asyncio.get_running_loop()
+            first = await asyncio.to_thread(backup_of, server, tmp_path / "backup")
+            assert first.manifest.minimum_reader == 1
+
+            class Late(RemoteSource):
+                """The broker stores the first timed message after the first description and before the last one."""
+
+                def _confirmed(self, needed: int) -> Store:
+                    asyncio.run_coroutine_threadsafe(schedule(), loop).result(60)
+                    return super()._confirmed(needed)
+
+            async def schedule() -> None:
+                TimedStore(store).schedule("late", store.last_store_timestamp_ms + 3_600_000)
+
+            late = Late(f"http://{HOST}:{server.broker.http_port}", "", str(tmp_path / "backup"))
+            second = await asyncio.to_thread(backup_of, server, tmp_path / "backup", late)
+            assert (second.manifest.minimum_reader, second.manifest.end_offset) == (2, store.end_offset)
+            assert second.manifest.end_offset > first.manifest.end_offset
 
     run(scenario)
 

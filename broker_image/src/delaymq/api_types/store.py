@@ -44,6 +44,9 @@ class Store(Versioned):
     start_offset: int
     end_offset: int
     segments: list[Segment]
+    minimum_reader: int = 1
+    """Lowest format version of programs that may interpret the log, as in state.json; brokers that do not state it have
+    stores of version 1."""
 
 
 class Positions(Versioned):

@@ -109,6 +109,7 @@ class Backup:
             tables, small_files = self._write_small_files(state, started_ms)
             manifest = Manifest(
                 program=self._program,
+                minimum_reader=state.minimum_reader,
                 store_id=state.store_id,
                 broker_name=state.broker_name,
                 message_delay_level=state.message_delay_level,

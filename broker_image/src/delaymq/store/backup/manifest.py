@@ -14,12 +14,12 @@ from zlib import crc32
 
 from delaymq.store.disk.files import Files
 from delaymq.store.errors import BackupError, NewerBackupError
+from delaymq.store.layout import BASE_VERSION, FORMAT_VERSION
 from delaymq.store.segments import is_segment_name
 
 NAME: Final = "manifest.json"
 PARTIAL: Final = "partial.json"
 """List of the files that an unfinished backup has copied so far."""
-FORMAT_VERSION: Final = 1
 MAX_SEGMENTS: Final = 1_000_000
 """Limit of about a petabyte in RocketMQ's segments; a source or manifest that states more is invalid."""
 MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
@@ -60,6 +60,8 @@ class Manifest:
 
     program: str
     """Version of the program that created it."""
+    minimum_reader: int = BASE_VERSION
+    """Lowest format version of programs that may restore it: that of the original store (`store.layout`)."""
     store_id: str
     """Id of the original store; empty for a store that only RocketMQ's broker has opened."""
     broker_name: str | None
@@ -82,8 +84,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """Return the file's bytes: JSON whose first member is the CRC32 of all bytes after it."""
     sizes = manifest.sizes
     content = {
-        "formatVersion": FORMAT_VERSION,
-        "minimumReader": FORMAT_VERSION,
+        "formatVersion": manifest.minimum_reader,
+        "minimumReader": manifest.minimum_reader,
         "program": manifest.program,
         "storeId": manifest.store_id,
         "brokerName": manifest.broker_name,
@@ -128,6 +130,7 @@ def _manifest(content: dict[str, Any]) -> Manifest:
     sizes = content["sizes"]
     manifest = Manifest(
         program=str(content["program"]),
+        minimum_reader=max(int(content.get("minimumReader", content["formatVersion"])), BASE_VERSION),
         store_id=str(content["storeId"]),
         broker_name=content["brokerName"],
         message_delay_level=content["messageDelayLevel"],

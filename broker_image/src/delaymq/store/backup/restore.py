@@ -66,7 +66,8 @@ class Restore:
         require_complete_row(manifest)
         self.manifest = manifest
         """Manifest of the backup."""
-        state = new_state()
+        required = manifest.minimum_reader
+        state = replace(new_state(), format_version=required, minimum_reader=required)
         if manifest.store_id and not new_store_id:
             state = replace(state, store_id=manifest.store_id)
         self._state = state
@@ -108,6 +109,7 @@ class Restore:
     def _lay_out(self) -> None:
         files, target = self._files, self._target
         make_folders(files, target)
+        # First, so that a program that cannot read the backup's records never finds them without this statement.
         write_state(files, target, replace(self._state, unfinished=UNFINISHED))
         # The next start rebuilds everything derived from the log, and clamps offsets beyond it.
         files.write(f"{target}/abort", b"")

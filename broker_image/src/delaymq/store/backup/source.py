@@ -16,7 +16,7 @@ from delaymq.store.backup.manifest import MAX_SEGMENTS, FileSizes, is_plain, is_
 from delaymq.store.disk.config_files import CONSUMER_OFFSETS, UNREADABLE_OFFSETS
 from delaymq.store.disk.files import Files
 from delaymq.store.errors import BackupError, NotAStoreError, SegmentGoneError, WrongFolderError
-from delaymq.store.layout import read_state, sizes_found
+from delaymq.store.layout import BASE_VERSION, FORMAT_VERSION, read_state, read_state_as_it_is, sizes_found
 from delaymq.store.options import StoreOptions
 from delaymq.store.reader import INDEX_HEADER, QUEUE_ENTRY, LogEnd, StoreReader
 from delaymq.store.segments import segment_name
@@ -40,6 +40,8 @@ SMALL_FILES: Final = (
 class SourceState:
     """Data to be copied."""
 
+    minimum_reader: int = BASE_VERSION
+    """Lowest format version of programs that may read the log up to `end_offset` (`store.layout`)."""
     store_id: str
     broker_name: str | None
     message_delay_level: str | None
@@ -97,7 +99,10 @@ class FolderSource:
         segments = self._reader.segments()
         start = segments[0].base if segments else 0
         ended = [(*queue, end) for queue in self._reader.queues() if (end := self._end_if_ended(*queue, start))]
+        log_end = self._log_end(start)
         return SourceState(
+            # Read last: a running broker raises it before it appends the first record that requires it.
+            minimum_reader=self._minimum_reader(),
             store_id=store_id,
             broker_name=None,
             message_delay_level=None,
@@ -105,8 +110,15 @@ class FolderSource:
             small_files=small_files,
             ended_queues=ended,
             start_offset=start,
-            end_offset=self._log_end(start),
+            end_offset=log_end,
         )
+
+    def _minimum_reader(self) -> int:
+        state = read_state_as_it_is(self._files, self._path)
+        if state is not None:
+            return max(state.minimum_reader, BASE_VERSION)
+        # Only RocketMQ's broker has opened a store without state.json. A damaged one may have stated any number.
+        return BASE_VERSION if self._files.facts(f"{self._path}/delaymq/state.json") is None else FORMAT_VERSION
 
     def _small_file(self, name: str) -> bytes | None:
         """Return the file, or its backup if it is not JSON, like a start. RocketMQ's JSON has unquoted number keys."""
@@ -215,6 +227,11 @@ def _begins_with_data(path: str) -> bool:
 
 def require_plausible(state: SourceState) -> None:
     """Raise BackupError for impossible values: names and numbers of a source are used in paths and loops."""
+    if not BASE_VERSION <= state.minimum_reader <= FORMAT_VERSION:
+        raise BackupError(
+            f"the store requires a program that reads format version {state.minimum_reader}, but this one reads"
+            f" {BASE_VERSION} to {FORMAT_VERSION}: use the version of the program that wrote the store"
+        )
     segment_bytes, start, end = state.sizes.commit_log_file_bytes, state.start_offset, state.end_offset
     if not 0 <= start <= end < 1 << 63 or start % segment_bytes or (end - start) // segment_bytes > MAX_SEGMENTS:
         raise BackupError(f"invalid source: a log from {start} to {end} in segments of {segment_bytes} bytes")

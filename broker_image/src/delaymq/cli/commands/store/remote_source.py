@@ -63,7 +63,10 @@ class RemoteSource:
         raise BackupError("the broker deletes segments faster than they can be pinned: try again later")
 
     def _state(self, told: Store, files: Files, positions: Positions) -> SourceState:
+        # The broker states the end and the required version at one instant.
+        last = self._confirmed(max(files.log_end_offset, positions.log_end_offset))
         return SourceState(
+            minimum_reader=last.minimum_reader,
             store_id=told.store_id,
             broker_name=told.broker_name,
             message_delay_level=told.message_delay_level,
@@ -75,19 +78,19 @@ class RemoteSource:
                 if int(first) >= int(end) > 0
             ],
             start_offset=told.start_offset,
-            end_offset=self._confirmed(max(files.log_end_offset, positions.log_end_offset)),
+            end_offset=last.end_offset,
         )
 
-    def _confirmed(self, needed: int) -> int:
-        """Return the confirmed end offset once it covers the tables (under SYNC_FLUSH a moment later)."""
+    def _confirmed(self, needed: int) -> Store:
+        """Return the store's description once it covers the tables (under SYNC_FLUSH a moment later)."""
         give_up_at = time.monotonic() + CONFIRM_TIMEOUT_S
-        while (end := self._get("/api/v1/store", Store).end_offset) < needed:
+        while (told := self._get("/api/v1/store", Store)).end_offset < needed:
             if time.monotonic() > give_up_at:
                 raise BackupError(
                     f"the broker did not flush its commit log up to offset {needed}: check the broker's log output"
                 )
             time.sleep(0.05)
-        return end
+        return told
 
     def read(self, base: int, position: int, count: int) -> bytes:
         """See BackupSource."""

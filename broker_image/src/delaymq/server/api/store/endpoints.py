@@ -19,7 +19,7 @@ from aiohttp import web
 
 from delaymq.api_types.store import Segment, Starts, Store
 from delaymq.server.api.routing import ApiError, Query
-from delaymq.server.api.store.files import file_sizes, small_files
+from delaymq.server.api.store.files import file_sizes, required_version, small_files
 from delaymq.server.api.store.segments import (
     RangeError,
     open_segment,
@@ -95,6 +95,7 @@ class StoreHttp:
         end = store.confirmed_offset
         return Store(
             format_version=FORMAT_VERSION,
+            minimum_reader=required_version(store),
             as_of_ms=broker.now_ms(),
             store_id=store.store_id,
             broker_name=config.broker_name,
