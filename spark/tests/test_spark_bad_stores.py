@@ -82,7 +82,7 @@ def put_foreign_file_beside(work: Workload) -> tuple[Path, int]:
 def claim_newer_format(work: Workload) -> tuple[Path, int]:
     """Write the format version of a later release."""
     file = work.path / "delaymq/state.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "formatVersion": 2, "minimumReader": 2}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "formatVersion": 3, "minimumReader": 3}))
     return file, 0
 
 

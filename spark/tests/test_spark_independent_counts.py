@@ -52,7 +52,10 @@ def messages(spark: SparkSession, store: Path, *columns: str) -> DataFrame:
 
 def counts_of_inspect(counted: Inspection) -> Counter[tuple[str, str]]:
     """Return the number of records by topic and by the data source's kind."""
-    ours = {"delivered copy": "delivered", "dead letter": "dead_letter", "mark": "system", "filler": "system"}
+    ours = {
+        "delivered copy": "delivered", "dead letter": "dead_letter", "mark": "system", "filler": "system",
+        "timed": "delayed", "timed copy": "delivered", "timed mark": "system",
+    }  # fmt: skip
     found: Counter[tuple[str, str]] = Counter()
     for topic, kinds in counted.topics.items():
         for kind, records in kinds.items():
@@ -92,6 +95,17 @@ def test_totals_of_the_summary_equal_those_of_inspect(
     assert totals["bytes"] == sum(each.record_bytes for each in counted.segments)
     assert totals["segments"] == sum(each.records > 0 for each in counted.segments)
     assert (summary["complete"], summary["skippedBytes"]) == (True, 0)
+
+
+def test_states_of_timed_messages_equal_those_of_inspect(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    counted = Counter(inspect(store).timed)
+    assert run(["delay", "--store", str(store), "--out", str(tmp_path)]) == 0
+    rows = spark.read.parquet(str(tmp_path / "delay.parquet")).where("identity is not null").collect()
+    found = Counter(row.outcome for row in rows)
+    delivered, pending = counted.pop("delivered", 0), counted.pop("pending", 0)
+    assert found == +Counter(delivered=delivered, pending=pending, withdrawn=counted.total())
+    assert {row.level for row in rows} <= {None}
+    assert len({row.identity for row in rows}) == len(rows)
 
 
 def test_store_of_the_real_broker_matches_its_description(

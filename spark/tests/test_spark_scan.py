@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from delaymq.message.marks import format_due
-from delaymq.message.names import DUE, MARK, SCHEDULE_TOPIC
+from delaymq.message.names import DUE, MARK, SCHEDULE_TOPIC, TIMER_TOPIC
 from delaymq.message.record import encode_record
 from delaymq_spark import skipped
 from delaymq_spark.planning.parts import plan
@@ -45,7 +45,17 @@ property_runs = st.one_of(
 def messages(draw: st.DrawFn) -> dict[str, object]:
     topic = draw(
         st.sampled_from(
-            ["Orders", "Zähler", SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "%RETRY%g", "%DLQ%g", "rmq_sys_x", ""]
+            [
+                "Orders",
+                "Zähler",
+                SCHEDULE_TOPIC,
+                TIMER_TOPIC,
+                "RMQ_SYS_TRANS_HALF_TOPIC",
+                "%RETRY%g",
+                "%DLQ%g",
+                "rmq_sys_x",
+                "",
+            ]
         )
     )
     queue_id, queue_offset = draw(st.integers(0, 17)), draw(st.integers(0, 1 << 40))
@@ -257,7 +267,7 @@ def test_skipped_parts_have_file_position_length_and_reason(tmp_path: Path) -> N
     ]
     assert [each.reason.split(":")[0] for each in told if each.offset < 0] == [
         "its name is not that of a segment",
-        "the store has format version 7, but this program supports 1",
+        "the store has format version 7, but this program supports 2",
     ]
     assert str(told[2]).startswith(f"{files[0]}, byte {2 * size} (offset {2 * size}): {size} bytes skipped: size -1")
 

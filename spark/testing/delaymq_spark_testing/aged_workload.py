@@ -6,12 +6,13 @@ import random
 from pathlib import Path
 
 from delaymq.message import names
+from delaymq.message.timed_marks import TimedMarkKind
 
 from delaymq_spark_testing.workload import HOUR_MS, RETENTION_HOURS, Workload, Written
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 REASONS = {
-    "filler", "delivered", "withdrawn", "transaction_settled", "mark_obsolete", "topic_deleted", "consumed",
+    "filler", "delivered", "withdrawn", "replaced", "transaction_settled", "mark_obsolete", "topic_deleted", "consumed",
     "superseded", "expired", "pending", "lost", "half_pending", "operation_needed", "mark_needed", "unread", "retained",
 }  # fmt: skip
 """All reasons that a record can have."""
@@ -25,6 +26,7 @@ def aged_workload(path: Path, *, seed: int = 1) -> Workload:
     life = _Life(Workload(path), random.Random(seed))
     delays, halves = life.past_that_goes()
     life.ends_of_what_is_gone(delays, halves)
+    life.timed_messages()
     life.topic_made_anew_and_keys()
     life.delays_and_what_came_of_them()
     life.damage()
@@ -44,11 +46,13 @@ class _Life:
         self.work = work
         self._chance = chance
         self._noise: list[Written] = []
+        self._timed: list[Written] = []
 
     def past_that_goes(self) -> tuple[list[Written], list[Written]]:
         """Write delays and half messages whose segments are then deleted; only records that name them remain."""
         work = self.work
         delays = [work.delay(level, "Later", 0) for level in (2, 5, 5)]
+        self._timed = [work.schedule(work.now_ms + HOUR_MS, "Later", 0) for _ in range(2)]
         halves = [work.half("Money", 0) for _ in range(3)]
         first_key = work.send("State", 0, "retained", keys="k0")
         self._later(60)
@@ -70,7 +74,23 @@ class _Life:
             if message is not None:
                 message.reason = "expired"
         work.lose(delays[2])
+        # The other one is carried: the log no longer contains a record of an older message.
+        work.drop(self._timed[0]).reason = "mark_obsolete"
         self._later()
+
+    def timed_messages(self) -> None:
+        """Write timed messages that are carried, moved, cancelled, dead, stored again by RocketMQ 5, or delivered."""
+        work = self.work
+        carried = work.carry(work.carry(self._timed[1]))
+        moved = work.schedule(work.now_ms + HOUR_MS, "Later", 1)
+        work.state(moved, TimedMarkKind.MOVED, next_due_ms=work.now_ms + 1)
+        work.state(work.schedule(work.now_ms + HOUR_MS, "Later", 1), TimedMarkKind.CANCELLED)
+        work.dead_letter(work.schedule(work.now_ms + 1, "Later", 1)).reason = "expired"
+        work.roll(work.schedule(work.now_ms + 3_650 * 24 * HOUR_MS, "Later", 1))
+        self._later()
+        for entry in (carried, moved, moved):
+            work.deliver(entry).reason = "expired"
+        work.carry(work.schedule(work.now_ms + 1_000 * HOUR_MS, "Later", 0), work.now_ms + 500 * HOUR_MS)
 
     def topic_made_anew_and_keys(self) -> None:
         """Write messages of a deleted topic and of a new topic with the same name, and repeated keys."""

@@ -12,15 +12,16 @@ from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 from delaymq.message.marks import parse_due, parse_mark
 from delaymq.message.record import Record
 from delaymq.store.reader import StoreReader
-from delaymq.store.tools.record_kinds import Kind, kind_of
 from delaymq_spark.source.schema import arrow_schema
+
+from delaymq_spark_testing.plain_timed import kind_name, timed_facts
 
 COLUMNS = (
     "topic", "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "born_time", "sys_flag",
-    "reconsume_times", "body_bytes", "kind", "real_topic", "real_queue_id", "delay_level", "due_time", "keys",
-    "unique_key", "origin_queue_id", "origin_offset", "half_offset",
+    "reconsume_times", "body_bytes", "body_crc", "kind", "real_topic", "real_queue_id", "delay_level", "due_time",
+    "keys", "unique_key", "mark", "origin_queue_id", "origin_offset", "timer_record", "timer_out_ms", "identity",
+    "mark_identity", "mark_due_time", "next_due_time", "half_offset",
 )  # fmt: skip
-_KINDS = {Kind.DELIVERED: "delivered", Kind.DEAD_LETTER: "dead_letter", Kind.MARK: "system", Kind.FILLER: "system"}
 _LEVELS = DelayLevels.parse(DEFAULT_LEVELS)
 
 
@@ -38,21 +39,26 @@ def plain_messages(path: Path) -> pa.Table:
 def _row(record: Record, segment: int) -> tuple[object, ...]:
     properties = record.properties
     mark = parse_mark(properties.get(names.MARK, ""))
-    kind = kind_of(record)
     level = properties.get(names.DELAY)
     due_ms = None
     if record.topic == names.SCHEDULE_TOPIC and transaction_type(record.sys_flag) != TRANSACTION_ROLLBACK:
         due_ms = parse_due(properties.get(names.DUE, ""), record.queue_id, record.queue_offset)
         if due_ms is None:
             due_ms = record.store_timestamp_ms + _LEVELS.delay_ms(int(level or 1))
+    timed = timed_facts(record)
+    if timed.due_ms is not None:
+        due_ms = timed.due_ms
     queue = properties.get(names.REAL_QUEUE_ID)
     return (
         record.topic, record.queue_id, record.queue_offset, record.physical_offset, segment, record.size,
         _time(record.store_timestamp_ms), _time(record.born_timestamp_ms), record.sys_flag, record.reconsume_times,
-        len(record.body), _KINDS.get(kind, kind.value), properties.get(names.REAL_TOPIC),
+        len(record.body), record.body_crc, kind_name(record), properties.get(names.REAL_TOPIC),
         None if queue is None else int(queue), None if level is None else int(level), _time(due_ms),
         properties.get(names.KEYS), properties.get(names.UNIQUE_KEY),
+        timed.mark if mark is None else mark.kind.value,
         None if mark is None else mark.queue_id, None if mark is None else mark.queue_offset,
+        timed.timer_record, timed.timer_out_ms, timed.identity, timed.mark_identity, _time(timed.mark_due_ms),
+        _time(timed.next_due_ms),
         int(record.body) if record.topic == names.OP_HALF_TOPIC else None,
     )  # fmt: skip
 

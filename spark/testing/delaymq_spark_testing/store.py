@@ -15,23 +15,15 @@ from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
 from delaymq.message.marks import parse_due, parse_mark
 from delaymq.message.record import Record
 from delaymq.store.reader import Damage, LogEnd, StoreReader
-from delaymq.store.tools.record_kinds import Kind, kind_of
 from delaymq_spark.planning.parts import plan
 from delaymq_spark.source.options import parse_options
 from delaymq_spark.source.read import batches
 from delaymq_spark.source.schema import COLUMNS
 from delaymq_spark.store.segments import Skipped
 
+from delaymq_spark_testing.plain_timed import kind_name, timed_facts
+
 GOLDEN = Path(__file__).parents[3] / "broker_image" / "tests" / "golden"
-_KINDS = {
-    Kind.DELIVERED: "delivered",
-    Kind.DEAD_LETTER: "dead_letter",
-    Kind.MARK: "system",
-    Kind.TIMED: "delayed",
-    Kind.TIMED_COPY: "delivered",
-    Kind.TIMED_MARK: "system",
-    Kind.FILLER: "system",
-}
 _LEVELS = DelayLevels.parse(DEFAULT_LEVELS)
 
 
@@ -78,16 +70,18 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
     # Invalid UTF-8 becomes U+FFFD in Spark, whereas the reader keeps such bytes as surrogates.
     properties = {_shown(name): _shown(value) for name, value in record.properties.items()}
     mark = parse_mark(properties.get(names.MARK, ""))
-    kind = kind_of(record)
+    timed = timed_facts(record)
+    kind = kind_name(record)
     level = _int(properties.get(names.DELAY))
     due_ms = None
-    if kind == Kind.DELAYED and level is not None and level > 0:
+    if record.topic == names.SCHEDULE_TOPIC and kind == "delayed" and level is not None and level > 0:
         due_ms = parse_due(properties.get(names.DUE, ""), record.queue_id, record.queue_offset)
         if due_ms is None:
             due_ms = record.store_timestamp_ms + _LEVELS.delay_ms(level)
-    shown_kind = _KINDS.get(kind, kind.value)
-    if kind in (Kind.NORMAL, Kind.DELIVERED) and names.is_system_topic(record.topic):
-        shown_kind = "system"  # the topic decides, whatever its properties say
+    if timed.due_ms is not None:
+        due_ms = timed.due_ms
+    if kind in ("normal", "delivered") and names.is_system_topic(record.topic):
+        kind = "system"  # the topic decides, whatever its properties say
     row = {
         "topic": _shown(record.topic),
         "queue_id": record.queue_id,
@@ -104,7 +98,8 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
         "born_host": _host(record.born_host),
         "store_host": _host(record.store_host),
         "body_bytes": len(record.body),
-        "kind": shown_kind,
+        "body_crc": record.body_crc,
+        "kind": kind,
         "real_topic": properties.get(names.REAL_TOPIC),
         "real_queue_id": _int(properties.get(names.REAL_QUEUE_ID), canonical=True),
         "delay_level": level,
@@ -112,9 +107,15 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
         "keys": properties.get(names.KEYS),
         "tags": properties.get(names.TAGS),
         "unique_key": properties.get(names.UNIQUE_KEY),
-        "mark": None if mark is None else mark.kind.value,
-        "origin_queue_id": None if mark is None else mark.queue_id,
-        "origin_offset": None if mark is None else mark.queue_offset,
+        "mark": timed.mark if mark is None else mark.kind.value,
+        "origin_queue_id": timed.queue and timed.queue[0] if mark is None else mark.queue_id,
+        "origin_offset": timed.queue and timed.queue[1] if mark is None else mark.queue_offset,
+        "timer_record": timed.timer_record,
+        "timer_out_ms": timed.timer_out_ms,
+        "identity": timed.identity,
+        "mark_identity": timed.mark_identity,
+        "mark_due_time": None if timed.mark_due_ms is None else _time(timed.mark_due_ms),
+        "next_due_time": None if timed.next_due_ms is None else _time(timed.next_due_ms),
         "half_offset": int(record.body) if record.topic == names.OP_HALF_TOPIC and record.body.isdigit() else None,
         "crc_ok": crc32(record.body) & 0x7FFFFFFF == record.body_crc,
         "properties": properties,
@@ -126,7 +127,7 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
 
 def comparable(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the data source in the form of `expected_row`."""
-    times = ("store_time", "born_time", "due_time")
+    times = ("store_time", "born_time", "due_time", "mark_due_time", "next_due_time")
     return {
         name: round(value.timestamp() * 1000)
         if name in times and value is not None

@@ -12,6 +12,7 @@ from typing import Any
 from delaymq.message import names
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels, queue_of_level
 from delaymq.message.marks import format_due
+from delaymq.message.timed_marks import MAX_NUMBER, TimedDue, TimedMark, TimedMarkKind, first_due
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import NewRecord
 from delaymq.store.options import StoreOptions
@@ -37,6 +38,10 @@ class Written:
     message: NewRecord
     reason: str
     due_ms: int = 0
+    identity: int | None = None
+    """Physical offset of the first record of a timed message."""
+    others: list[Written] = field(default_factory=list, repr=False)
+    """Other records of a timed message, which do not hold it."""
     copies: list[Written] = field(default_factory=list, repr=False)
 
 
@@ -62,7 +67,7 @@ class Workload:
     def append(self, topic: str, queue_id: int, reason: str, *, body: bytes = b"", **fields: Any) -> Written:
         """Append one record; `fields` are those of NewRecord."""
         properties = dict(fields.pop("properties", {}))
-        if topic != names.OP_HALF_TOPIC and names.UNIQUE_KEY not in properties:
+        if topic not in (names.OP_HALF_TOPIC, names.MARKS_TOPIC) and names.UNIQUE_KEY not in properties:
             self._keys += 1
             properties[names.UNIQUE_KEY] = f"7F0000010000{self._keys:020X}"
         message = NewRecord(
@@ -97,22 +102,89 @@ class Workload:
         written.due_ms = due_ms
         return written
 
+    def schedule(self, due_ms: int, topic: str, queue_id: int, body: bytes = b"t" * 100) -> Written:
+        """Append a timed message, which is pending until it is settled."""
+        properties = {
+            names.TIMER_DELIVER_MS: str(due_ms), names.TIMER_OUT_MS: str(due_ms), names.REAL_TOPIC: topic,
+            names.REAL_QUEUE_ID: str(queue_id),
+        }  # fmt: skip
+        statement = None
+        if self._marks:
+            self._store.raise_format_version()
+            statement = first_due(due_ms)
+        written = self.append(names.TIMER_TOPIC, 0, "pending", body=body, properties=properties, statement=statement)
+        written.due_ms, written.identity = due_ms, written.physical_offset
+        return written
+
+    def carry(self, entry: Written, due_ms: int | None = None) -> Written:
+        """Store a timed message again, as before the deletion of its segment; return the record that now holds it."""
+        assert entry.identity is not None
+        due_ms = entry.due_ms if due_ms is None else due_ms
+        # The store adds the place; here it only has to differ from the identity.
+        properties = {name: text for name, text in entry.message.properties.items() if name != names.DUE}
+        statement = TimedDue(MAX_NUMBER, due_ms, entry.identity).statement()
+        message = entry.message
+        carried = self.append(
+            names.TIMER_TOPIC, 0, "pending", body=message.body, properties=properties, statement=statement,
+            born_ms=message.born_timestamp_ms,
+        )  # fmt: skip
+        entry.reason = "replaced"
+        self._hand_on(entry, carried, due_ms)
+        return carried
+
+    def roll(self, entry: Written) -> Written:
+        """Store a timed message again like RocketMQ 5, which copies all properties; return the record that holds it.
+
+        A record with DelayMQ's statement still holds it. Without one, the newest record does.
+        """
+        times = int(entry.message.properties.get(names.TIMER_ROLL_TIMES, "0")) + 1
+        properties = {**entry.message.properties, names.TIMER_ROLL_TIMES: str(times)}
+        born_ms = entry.message.born_timestamp_ms
+        body = entry.message.body
+        rolled = self.append(names.TIMER_TOPIC, 0, "pending", body=body, properties=properties, born_ms=born_ms)
+        if not self._marks:
+            self._hand_on(entry, rolled, entry.due_ms)
+            return rolled
+        rolled.reason = "replaced"
+        entry.others.append(rolled)
+        return entry
+
+    @staticmethod
+    def _hand_on(entry: Written, newer: Written, due_ms: int) -> None:
+        newer.due_ms, newer.identity, newer.others = due_ms, entry.identity, [*entry.others, entry]
+        entry.due_ms = 0
+
+    def state(self, entry: Written, kind: TimedMarkKind, *, next_due_ms: int | None = None) -> Written:
+        """Append a mark alone about a timed message, with nothing of the message; without a next due time, an end."""
+        mark = self._timed_mark(entry, kind, next_due_ms)
+        done = self.append(names.MARKS_TOPIC, 0, "mark_needed", statement=mark.statement())
+        if next_due_ms is None:
+            self._end(entry, "withdrawn")
+        else:
+            entry.due_ms = next_due_ms
+        return done
+
     def deliver(self, entry: Written, reason: str = "retained") -> Written:
         """Deliver a delayed message now; return its copy."""
         copy = self._settle(entry, "delivered", entry.message.properties[names.REAL_TOPIC], reason)
         entry.copies.append(copy)
-        entry.reason = "delivered"
+        self._end(entry, "delivered")
         return copy
 
     def drop(self, entry: Written) -> Written:
         """Settle a delayed message by a mark alone."""
-        entry.reason = "withdrawn"
+        self._end(entry, "withdrawn")
         return self._settle(entry, "dropped", names.MARKS_TOPIC, "mark_needed")
 
     def dead_letter(self, entry: Written) -> Written:
         """Settle a delayed message that cannot be delivered, by a dead letter."""
-        entry.reason = "withdrawn"
+        self._end(entry, "withdrawn")
         return self._settle(entry, "dropped", names.SCHEDULE_DLQ_TOPIC, "retained")
+
+    @staticmethod
+    def _end(entry: Written, reason: str) -> None:
+        for each in (entry, *entry.others):
+            each.reason = reason
 
     def lose(self, entry: Written) -> None:
         """Lose a delayed message: the offset passes it without a copy. Settle or lose all earlier entries, too."""
@@ -165,6 +237,10 @@ class Workload:
         (config / "delayOffset.json").write_text(f'{{"offsetTable":{{{levels}}}}}')
         self._store.close()
 
+    def take_over(self) -> None:
+        """Continue a store of RocketMQ as DelayMQ."""
+        self._marks = True
+
     def damage(self, record: Written) -> None:
         """Destroy a record while the broker is down; the next start fills the gap."""
         self._store.close()
@@ -212,19 +288,46 @@ class Workload:
         properties = dict(entry.message.properties)
         elsewhere = topic in (names.MARKS_TOPIC, names.SCHEDULE_DLQ_TOPIC)
         queue_id = 0 if elsewhere else int(properties[names.REAL_QUEUE_ID])
-        if self._marks:
+        statement = None
+        if self._marks and entry.identity is not None:
+            properties.pop(names.DUE, None)
+            statement = self._timed_mark(entry, TimedMarkKind(kind)).statement()
+        elif self._marks:
             place = f"{entry.queue_id}:{entry.queue_offset}:{entry.physical_offset}"
             properties[names.MARK] = f"{kind}:{place}"
         body = entry.message.body
         born_ms = entry.message.born_timestamp_ms
-        return self.append(topic, queue_id, reason, body=body, properties=properties, born_ms=born_ms)
+        return self.append(
+            topic, queue_id, reason, body=body, properties=properties, born_ms=born_ms, statement=statement
+        )
+
+    def _timed_mark(self, entry: Written, kind: TimedMarkKind, next_due_ms: int | None = None) -> TimedMark:
+        """Return a mark; the store adds its place."""
+        assert entry.identity is not None
+        return TimedMark(
+            place=0, kind=kind, decided_ms=self.now_ms, identity=entry.identity, record=entry.physical_offset,
+            due_ms=entry.due_ms, next_due_ms=next_due_ms,
+        )  # fmt: skip
+
+
+def _timed_round(work: Workload, chance: random.Random, waiting: list[Written], number: int, *, marks: bool) -> None:
+    """Write timed messages, and store some of `waiting` again."""
+    if chance.randrange(2):
+        waiting.append(work.schedule(work.now_ms + chance.choice((1, 700, 4 * HOUR_MS)), "Later", 0))
+    if number % 9 == 0:
+        work.schedule(work.now_ms + 3_650 * 24 * HOUR_MS, "Later", 1)
+    if number % 7 == 3:
+        timed = [entry for entry in waiting if entry.identity is not None]
+        for entry in timed[:2]:
+            waiting.remove(entry)
+            waiting.append(work.carry(entry) if marks and number % 2 else work.roll(entry))
 
 
 def mixed_workload(path: Path, *, seed: int = 1, rounds: int = 40, marks: bool = True) -> Workload:
     """Interleave all kinds of records: about 15 per round, three hours between rounds; the last 72 h do not expire.
 
-    Topics: Read (two groups, one behind), State (keyed), Kept (no group), Later (delays), Money (transactions),
-    Gone (deleted).
+    Topics: Read (two groups, one behind), State (keyed), Kept (no group), Later (delays and due times), Money
+    (transactions), Gone (deleted).
     """
     chance = random.Random(seed)
     work = Workload(path, marks=marks)
@@ -248,6 +351,7 @@ def mixed_workload(path: Path, *, seed: int = 1, rounds: int = 40, marks: bool =
             aged.append(message)
         aged.append(work.send("Kept", 0, "retained", keys="same"))
         waiting += [work.delay(chance.choice((1, 5)), "Later", 0) for _ in range(chance.randrange(3))]
+        _timed_round(work, chance, waiting, number, marks=marks)
         if number % 9 == 0:
             far = work.delay(18, "Later", 1)
             # Some are never delivered: they pin old segments.
@@ -279,6 +383,7 @@ def mixed_workload(path: Path, *, seed: int = 1, rounds: int = 40, marks: bool =
     for record in [*aged, *read]:
         if record.reason in ("retained", "unread") and record.store_ms < expired_before_ms:
             record.reason = "expired"
+    work.schedule(work.now_ms + 1, "Later", 0)
     work.set_delay_offsets()
     work.close()
     return work

@@ -38,7 +38,8 @@ def sentence_of(error: Exception) -> str | None:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # The last line of a Python worker's traceback names the error.
     python = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
-    if python and "StorePathError: " in python[-1]:
-        # A task found a problem of the store: the message is already a sentence.
-        return python[-1].partition("StorePathError: ")[2][:_MAX_TEXT]
+    for name in ("StorePathError: ", "NewerFormError: "):
+        if python and name in python[-1]:
+            # A task found a problem of the store: the message is already a sentence.
+            return python[-1].partition(name)[2][:_MAX_TEXT]
     return f"Spark failed: {(python or lines or [type(error).__name__])[-1 if python else 0][:_MAX_TEXT]}"

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from delaymq.message.names import OP_HALF_TOPIC, SCHEDULE_TOPIC, is_system_topic
+from delaymq.message.names import OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 
 from delaymq_spark.jobs import group_progress
 from delaymq_spark.jobs.columns import TIME, Integers, Mask, codes, integers, mask_of
@@ -20,7 +20,7 @@ from delaymq_spark.source.schema import TYPES
 from delaymq_spark.store.positions import Positions
 
 DEAD_REASONS = (
-    "filler", "delivered", "withdrawn", "transaction_settled", "mark_obsolete", "topic_deleted", "consumed",
+    "filler", "delivered", "withdrawn", "replaced", "transaction_settled", "mark_obsolete", "topic_deleted", "consumed",
     "superseded", "expired",
 )  # fmt: skip
 """Reasons why a record is dead, in the order in which they are checked."""
@@ -28,6 +28,8 @@ LIVE_REASONS = ("pending", "lost", "half_pending", "operation_needed", "mark_nee
 """Reasons why a record is live."""
 REASONS: Final = (*DEAD_REASONS, *LIVE_REASONS)
 _MILLISECONDS_PER_HOUR = 3_600_000
+_NO_QUEUE: Final = -(1 << 31)
+"""Place of a missing queue id: no queue has it."""
 
 BREAKDOWN: Final = Sums(
     name="compaction",
@@ -141,7 +143,7 @@ def of_reason(rows: pa.Table, reason: str) -> pa.Table:
 
 def of_delayed(settled: pa.Table) -> pa.Table:
     """Return the BREAKDOWN of delayed records, by `settlements.settle`."""
-    topic = pa.repeat(SCHEDULE_TOPIC, settled.num_rows)
+    topic = pc.if_else(pc.is_valid(settled["timer_record"]), TIMER_TOPIC, SCHEDULE_TOPIC)
     return breakdown(settled.append_column("topic", topic), _numbers(settled["outcome"]))
 
 
@@ -225,29 +227,37 @@ def of_halves(rows: pa.Table, named: pa.Table, consumption: Consumption) -> pa.T
 
 
 def naming(rows: pa.Table, consumption: Consumption, *, operations: bool) -> pa.Table:
-    """Return the NAMED of op marks, or of marks."""
+    """Return the NAMED of op marks, or of marks. A mark that names a timed message has no queue."""
     count = rows.num_rows
     queue = pa.nulls(count, pa.int32()) if operations else rows["origin_queue_id"]
     settled = integers(rows["queue_offset"]) < (consumption.settled_operations if operations else 0)
     columns = [rows[name] for name in ("topic", "queue_id", "segment", "kind")]
-    columns += [queue, rows["half_offset" if operations else "origin_offset"], pa.array(settled)]
+    named = rows["half_offset"] if operations else pc.coalesce(rows["origin_offset"], rows["mark_identity"])
+    columns += [queue, named, pa.array(settled)]
     columns += [pa.array(np.ones(count, np.int64)), rows["size"], rows["store_time"], rows["store_time"]]
     return NAMED.of(pa.table(columns, names=NAMED.schema.names).cast(NAMED.schema))
 
 
 def of_naming(
-    named: pa.Table, oldest_delayed: Mapping[int, int], oldest_half: int | None, *, complete: bool
+    named: pa.Table,
+    oldest_delayed: Mapping[int, int],
+    oldest_timed: int | None,
+    oldest_half: int | None,
+    *,
+    complete: bool,
 ) -> pa.Table:
-    """Return the BREAKDOWN of NAMED, once the oldest records of the schedule topic's queues and of half messages are
-    known.
+    """Return the BREAKDOWN of NAMED, once the oldest records of the schedule topic's queues, of the timer topic and of
+    half messages are known.
 
     If the log was not completely read (`complete` is false), the named record may be in the rest of it.
     """
     offset = integers(named["named_offset"])
     is_named = mask_of(pc.is_valid(named["named_offset"]))
-    queues = integers(named["named_queue"], -1)
     most = np.iinfo(np.int64).max
-    oldest = np.array([oldest_delayed.get(queue, most) for queue in queues.tolist()], np.int64)
+    # Marks of timed messages name no queue.
+    queues = integers(named["named_queue"], _NO_QUEUE)
+    oldest_of = {**oldest_delayed, _NO_QUEUE: most if oldest_timed is None else oldest_timed}
+    oldest = np.array([oldest_of.get(queue, most) for queue in queues.tolist()], np.int64)
     is_op = mask_of(pc.equal(named["topic"], OP_HALF_TOPIC))
     # Without half messages, no op mark can settle anything.
     gone = np.ones(len(offset), np.bool_) if oldest_half is None else is_named & (offset < oldest_half)

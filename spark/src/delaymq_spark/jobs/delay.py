@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delaymq_spark.jobs.claims import DELIVERED, LOST, OUTCOMES, PENDING
 from delaymq_spark.jobs.columns import TIME, Integers, codes, hour_of, integers, mask_of, milliseconds, where
-from delaymq_spark.jobs.settlements import DELIVERED, LOST, OUTCOMES, PENDING
 from delaymq_spark.jobs.sums import Sums, first, quantiles, thinned
 
 LATENESS_EDGES_MS: Final = (
@@ -18,7 +18,8 @@ LATENESS_EDGES_MS: Final = (
 """Lower bounds of the histogram's buckets; early deliveries are in bucket -1."""
 PENDING_EDGES: Final = (
     ("overdue", 0), ("next minute", 60_000), ("next 10 minutes", 600_000), ("next hour", 3_600_000),
-    ("next day", 86_400_000),
+    ("next day", 86_400_000), ("next week", 7 * 86_400_000), ("next 30 days", 30 * 86_400_000),
+    ("next 365 days", 365 * 86_400_000),
 )  # fmt: skip
 """Name and upper bound (ms from now) of the classes of pending messages, in order; the last class is `later`."""
 PENDING_LATER: Final = "later"
@@ -29,7 +30,9 @@ GROUPS: Final = ("whole", "level", "topic", "hour")
 """Columns whose values have separate figures; `whole` covers all records."""
 
 _GROUP: Final = {"by": pa.string(), "name": pa.string(), "number": pa.int64()}
-"""A value of one of GROUPS: a topic's name, or a level or an hour in µs since 1970; both null for `whole`."""
+"""A value of one of GROUPS: a topic's name, or a level or an hour in µs since 1970; both null for `whole`, and for the
+level of timed messages.
+"""
 FATES: Final = Sums(
     name="fates",
     keys=_GROUP,
@@ -50,18 +53,20 @@ WORST_FIRST: Final = (("rank", "ascending"), ("lateness_ms", "ascending"), ("phy
 
 
 def rows_of(settled: pa.Table) -> pa.Table:
-    """Return one row per delayed record of `settlements.settle`.
+    """Return one row per delayed message of `settlements.settle`.
 
-    Columns: level, topic (the real one), queue_id (of the schedule topic), queue_offset, physical_offset, segment,
-    size, store_time, due_time, copy_time, copy_offset, copies, outcome, lateness_ms (null unless delivered), hour (of
-    due_time).
+    Columns: level (null for a timed message), topic (the real one), queue_id (of the schedule or timer topic),
+    queue_offset, physical_offset, segment, size, store_time, due_time, copy_time, copy_offset, copies, outcome,
+    identity (of a timed message), lateness_ms (null unless delivered), hour (of due_time).
     """
+    settled = where(settled, mask_of(settled["holds"]))
     level = pc.coalesce(settled["delay_level"], pc.add(settled["queue_id"], pa.scalar(1, pa.int32())))
+    level = pc.if_else(pc.is_null(settled["timer_record"]), level, pa.scalar(None, pa.int32()))
     late = pc.subtract(milliseconds(settled["copy_time"]), milliseconds(settled["due_time"]))
     late = pc.if_else(pc.equal(settled["outcome"], DELIVERED), late, pa.scalar(None, pa.int64()))
     same = (
         "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "due_time", "copy_time",
-        "copy_offset", "copies", "outcome",
+        "copy_offset", "copies", "outcome", "identity",
     )  # fmt: skip
     columns = [level, settled["real_topic"], *(settled[name] for name in same), late, hour_of(settled["due_time"])]
     return pa.table(columns, names=["level", "topic", *same, "lateness_ms", "hour"])

@@ -63,6 +63,8 @@ class Facts:
 
     oldest_delayed: dict[int, int] = field(default_factory=dict)
     """Queue of the schedule topic → smallest queue offset of a record."""
+    oldest_timed: int | None = None
+    """Smallest identity of a timed message that has a record."""
     oldest_half: int | None = None
     """Smallest queue offset of a half message."""
     skipped: SkippedParts = field(default_factory=SkippedParts)
@@ -72,6 +74,11 @@ class Facts:
         if rows.num_rows:
             oldest = rows.group_by("queue_id", use_threads=False).aggregate([("queue_offset", "min")])
             self._older(zip(oldest["queue_id"].to_pylist(), oldest["queue_offset_min"].to_pylist(), strict=True))
+
+    def note_timed(self, rows: pa.Table) -> None:
+        """Record facts about records of the timer topic."""
+        if rows.num_rows:
+            self._older_timed(pc.min(rows["identity"]).as_py())
 
     def note_halves(self, rows: pa.Table) -> None:
         """Record facts about half messages."""
@@ -84,6 +91,8 @@ class Facts:
         whole = Facts()
         for each in found:
             whole._older(each.oldest_delayed.items())
+            if each.oldest_timed is not None:
+                whole._older_timed(each.oldest_timed)
             if each.oldest_half is not None:
                 whole._older_half(each.oldest_half)
             whole.skipped.add(each.skipped)
@@ -92,6 +101,9 @@ class Facts:
     def _older(self, oldest: Iterable[tuple[int, int]]) -> None:
         for queue_id, offset in oldest:
             self.oldest_delayed[queue_id] = min(offset, self.oldest_delayed.get(queue_id, offset))
+
+    def _older_timed(self, identity: int) -> None:
+        self.oldest_timed = identity if self.oldest_timed is None else min(identity, self.oldest_timed)
 
     def _older_half(self, offset: int) -> None:
         self.oldest_half = offset if self.oldest_half is None else min(offset, self.oldest_half)

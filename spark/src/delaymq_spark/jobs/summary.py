@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from delaymq_spark.jobs import compaction
+from delaymq_spark.jobs.claims import OUTCOMES
 from delaymq_spark.jobs.delay import LATENESS_EDGES_MS, OFFENDERS
 from delaymq_spark.jobs.facts import SkippedParts
 from delaymq_spark.jobs.group_progress import lags
 from delaymq_spark.jobs.plan import Plan, PlannedSegment, Proof, Sum, make_plan
 from delaymq_spark.jobs.results import MAX_HOURS, MAX_ROWS, Aggregates
-from delaymq_spark.jobs.settlements import OUTCOMES
 from delaymq_spark.store.positions import Positions
 
 FORMAT_VERSION = 1
@@ -119,7 +119,7 @@ def of_delay(found: Aggregates, as_of_ms: int, promise_p99_ms: int, complete: bo
     """Return delivery lateness and the guarantees. `complete`: whether nothing of the store was skipped."""
     nothing = dict.fromkeys(_FATES, 0) | dict.fromkeys(_LATENESS)
     (whole,) = _late(found.rows("whole")) or _late([nothing])
-    waiting = sorted(found.rows("waiting"), key=lambda row: (row["level"], _milliseconds(row["first_due"]) or 0))
+    waiting = sorted(found.rows("waiting"), key=_by_level_and_due)
     first_due_ms = min((_milliseconds(row["first_due"]) or 0 for row in waiting if row["first_due"]), default=None)
     overdue = sum(row["messages"] for row in waiting if row["due"] == "overdue")
     hours = [row | {"number": _iso(row["number"] // 1000)} for row in reversed(found.rows("late_hours"))]
@@ -153,6 +153,11 @@ def of_traffic(found: Aggregates) -> dict[str, Any]:
         "hotKeys": _rows(found.rows("hot_keys")),
         "failures": _rows(found.rows("failures")),
     }
+
+
+def _by_level_and_due(row: Mapping[str, Any]) -> tuple[bool, int, int]:
+    """Timed messages, which have no level, come last."""
+    return row["level"] is None, row["level"] or 0, _milliseconds(row["first_due"]) or 0
 
 
 def _is_dead(each: Sum) -> bool:

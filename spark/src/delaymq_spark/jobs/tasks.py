@@ -19,9 +19,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 from delaymq_spark.jobs import compaction, delay, settlements, traffic
+from delaymq_spark.jobs.claims import CLAIMS, ORIGINS, claims_of, may_settle, origins_of
 from delaymq_spark.jobs.columns import (
     Integers,
     Mask,
@@ -52,8 +53,8 @@ ALL_SUMS: Final = {
     for each in (VOLUME, TRAFFIC, SIZES, HOT_KEYS, BREAKDOWN, PROOFS, NAMED, FATES, POINTS, HISTOGRAM, WAITING)
 }
 _MEET: Final = {
-    "origins": settlements.ORIGINS,
-    "claims": settlements.CLAIMS,
+    "origins": ORIGINS,
+    "claims": CLAIMS,
     "halves": compaction.HALVES,
     "ended": pa.schema([("half_offset", pa.int64())]),
     "keyed": compaction.KEYED,
@@ -139,23 +140,28 @@ def _of_records(
     if not task_options.has_delays:
         return
     filler = is_filler(rows)
+    timed = is_topic(rows, TIMER_TOPIC) & ~filler
     delayed = is_topic(rows, SCHEDULE_TOPIC) & ~filler
-    origins = where(rows, delayed)
-    facts.note_delayed(origins)
-    yield from _items("origins", settlements.origins_of(origins), task_options)
+    facts.note_delayed(where(rows, delayed))
+    facts.note_timed(where(rows, timed))
+    delayed |= timed
+    yield from _items("origins", origins_of(where(rows, delayed)), task_options)
     others = where(rows, ~delayed & ~filler)
     removable = np.zeros(others.num_rows, np.bool_)
     if "compaction" in task_options.sections:
         buffers["compaction"].add(compaction.of_reason(where(rows, filler), "filler"))
         removable = yield from _classified(others, task_options, buffers, facts)
-    claims = settlements.may_settle(others)
-    yield from _items("claims", settlements.claims_of(where(others, claims), removable[claims]), task_options)
+    claims = may_settle(others)
+    yield from _items("claims", claims_of(where(others, claims), removable[claims]), task_options)
+    # A message that replaces another one states the end of the other.
+    replacing = where(rows, timed & mask_of(pc.is_valid(rows["mark_identity"])))
+    yield from _items("claims", claims_of(replacing, np.ones(replacing.num_rows, np.bool_)), task_options)
 
 
 def _classified(
     rows: pa.Table, task_options: TaskOptions, buffers: dict[str, _SumBuffer], facts: Facts
 ) -> Generator[Item, None, Mask]:
-    """Yield items of records outside the schedule topic; return a mask of those that may be dead."""
+    """Yield items of records outside the topics of delayed records; return a mask of those that may be dead."""
     consumption, options = task_options.consumption, task_options.compaction
     half, op, mark = (is_topic(rows, topic) for topic in (HALF_TOPIC, OP_HALF_TOPIC, MARKS_TOPIC))
     if half.any():
@@ -247,7 +253,11 @@ def aggregate(items: Iterable[tuple[str, Any]], task_options: TaskOptions, facts
     sums = {name: each.taken() for name, each in buffers.items()}
     if "compaction" in task_options.sections:
         named = compaction.of_naming(
-            sums.pop("named"), facts.oldest_delayed, facts.oldest_half, complete=facts.skipped.complete
+            sums.pop("named"),
+            facts.oldest_delayed,
+            facts.oldest_timed,
+            facts.oldest_half,
+            complete=facts.skipped.complete,
         )
         sums["compaction"] = BREAKDOWN.add([sums["compaction"], named])
     if task_options.out is not None:
@@ -287,8 +297,8 @@ def _all_together(rows: pa.Table, count: int) -> Integers:
 
 
 _PLACES: Final[dict[str, Callable[[pa.Table, int], Integers]]] = {
-    "origins": _by_text("identity"),
-    "claims": _by_text("identity"),
+    "origins": _by_text("route"),
+    "claims": _by_text("route"),
     "halves": _by_offset("queue_offset"),
     "ended": _by_offset("half_offset"),
     "keyed": _by_text("keys"),

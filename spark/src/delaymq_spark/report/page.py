@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from delaymq_spark.report.plots import name_of, plots
-from delaymq_spark.report.text import counted, duration, headline, moment, number, share, size
+from delaymq_spark.report.text import counted, duration, headline, level_of, moment, number, share, size
 
 SHOWN_SEGMENTS = 25
 _CSS = """
@@ -216,11 +216,11 @@ def _delay(section: dict[str, Any], drawn: dict[str, str]) -> str:
         for each in section["byTopic"]
     ]  # fmt: skip
     broken = [
-        (each["broken"], str(each["level"]), name_of(each["topic"], 50), number(each["queueOffset"]),
+        (each["broken"], level_of(each["level"]), name_of(each["topic"], 50), number(each["queueOffset"]),
          moment(each["dueTime"]), duration(each["latenessMs"]), number(each["copies"]))
         for each in section["offenders"]
     ]  # fmt: skip
-    heads = ("violation", "level", "topic", "queue offset", "due", "late by", "copies")
+    heads = ("violation", "delay", "topic", "queue offset", "due", "late by", "copies")
     return _section(
         title,
         _text("Promises", _table(("promise", "found", ""), promises)),

@@ -14,13 +14,29 @@ from matplotlib import dates, ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from delaymq_spark.report.text import REASONS, duration, printable, size
+from delaymq_spark.report.text import REASONS, duration, level_of, printable, size
 
 LIVE, PINNING, FREE, ALARM, QUIET = "#2f7d5b", "#d9912b", "#c9ccd3", "#c0392b", "#4a6fa5"
 MAX_BARS = 60
 """Maximum number of segments in a plot; more are merged to keep bars distinguishable."""
 _HOUR = timedelta(hours=1)
-_DEAD_COLOURS = ("#7d8597", "#9a8c98", "#b5838d", "#6d6875", "#a3b18a", "#588157", "#84a59d", "#e5989b", "#bfb1c1")
+_FAR_CLASSES = ("next week", "next 30 days", "next 365 days", "later")
+"""Classes of due times beyond a day, which only timed messages and unusual delay levels have."""
+_DUE_CLASSES = ("overdue", "next minute", "next 10 minutes", "next hour", "next day", *_FAR_CLASSES)
+_MAX_LABELS = 19
+"""RocketMQ's 18 levels, and timed messages."""
+_DEAD_COLOURS = (
+    "#7d8597",
+    "#9a8c98",
+    "#b5838d",
+    "#6d6875",
+    "#a3b18a",
+    "#588157",
+    "#84a59d",
+    "#e5989b",
+    "#bfb1c1",
+    "#6b9080",
+)
 _STYLE: dict[Any, Any] = {  # matplotlib's type lists every key
     "svg.fonttype": "none",  # Keeps text as text: small, sharp, and in the page's font.
     "text.parse_math": False,  # External names are not formulas.
@@ -166,7 +182,7 @@ def _levels(delay: dict[str, Any]) -> Figure | None:
     series = (("p50Ms", LIVE, "o"), ("p90Ms", QUIET, "s"), ("p99Ms", PINNING, "D"), ("maxMs", ALARM, "^"))
     for field, colour, marker in series:
         axes.scatter(places, [r[field] for r in rows], color=colour, marker=marker, s=24, label=field[:-2], zorder=3)
-    axes.set_xticks(places, [str(r["level"]) for r in rows])
+    axes.set_xticks(places, ["timed" if r["level"] is None else str(r["level"]) for r in rows])
     axes.set_xlabel("delay level")
     _lateness_axis(axes, min(r["p50Ms"] for r in rows))
     axes.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=8)
@@ -201,21 +217,23 @@ def _pending(delay: dict[str, Any]) -> Figure | None:
     rows = delay["pendingByDue"]
     if not rows:
         return None
-    classes = ("overdue", "next minute", "next 10 minutes", "next hour", "next day", "later")
-    levels = sorted({each["level"] for each in rows})
+    there = {each["due"] for each in rows}
+    classes = [name for name in _DUE_CLASSES if name in there or name not in _FAR_CLASSES]
+    # Rows are sorted by level; timed messages, which have none, come last.
+    levels = list(dict.fromkeys(each["level"] for each in rows))
     figure, axes = _new()
     bottom = [0.0] * len(classes)
     shades = mpl.colormaps["viridis"].resampled(len(levels) + 1)
     for number, level in enumerate(levels):
         counts = {each["due"]: each["messages"] for each in rows if each["level"] == level}
         heights = [counts.get(name, 0) for name in classes]
-        label = f"level {level}" if len(levels) <= 18 else None
+        label = level_of(level) if len(levels) <= _MAX_LABELS else None
         axes.bar(classes, heights, bottom=bottom, color=shades(number), label=label, width=0.8)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set_ylabel("messages")
     axes.yaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
     axes.tick_params(axis="x", rotation=20)
-    if len(levels) <= 18:
+    if len(levels) <= _MAX_LABELS:
         axes.legend(frameon=False, fontsize=7, ncols=2 if len(levels) > 6 else 1)
     return figure
 

@@ -9,6 +9,7 @@ REASONS = {
     "filler": "filler over damaged bytes",
     "delivered": "delayed, since delivered",
     "withdrawn": "delayed, dropped or cancelled",
+    "replaced": "delayed, pending in a later record",
     "transaction_settled": "transaction settled",
     "mark_obsolete": "mark of a deleted message",
     "topic_deleted": "topic deleted",
@@ -65,6 +66,11 @@ def duration(value_ms: float | None) -> str:
         if abs(value_ms) < limit_ms:
             return f"{value_ms / unit_ms:.0f} {unit}" if unit == "ms" else f"{value_ms / unit_ms:.1f} {unit}"
     return f"{value_ms / 86_400_000:.1f} d"
+
+
+def level_of(level: int | None) -> str:
+    """`level 3`, or `timed`."""
+    return "timed" if level is None else f"level {level}"
 
 
 def moment(iso: str | None) -> str:

@@ -18,6 +18,8 @@ _MARK: Final = (
     ":[0-9]{1,20}$"
 )
 """The pattern of delaymq.message.marks, limited to offsets that fit 64 bits."""
+_MAX_DIGITS: Final = 18
+"""Every number with at most this many digits fits 64 bits."""
 _MAX_NAME_BITS: Final = 48
 """Maximum number of names of a window for which sums of their bits, over all pairs of a record, fit 64 bits."""
 
@@ -29,8 +31,9 @@ class Properties:
         self.count = len(raw)
         offsets = np.frombuffer(raw.buffers()[1], np.int32)[: self.count + 1].astype(np.int64)
         total = int(offsets[-1]) if self.count else 0
-        self._buffer = raw.buffers()[2] or pa.py_buffer(b"")
-        data = np.frombuffer(self._buffer, np.uint8)[:total]
+        self.buffer = raw.buffers()[2] or pa.py_buffer(b"")
+        """Bytes to which all positions refer."""
+        data = np.frombuffer(self.buffer, np.uint8)[:total]
         begins = np.zeros(total + 1, np.bool_)
         begins[1:][data == _PAIR_END] = True
         begins[offsets[:-1]] = True
@@ -84,17 +87,17 @@ class Properties:
         pairs = self.pairs_of(name)
         there = pairs >= 0
         if there.all() and len(pairs):
-            return text(gather(self._buffer, self.value_at[pairs], self.value_bytes[pairs]))
+            return text(gather(self.buffer, self.value_at[pairs], self.value_bytes[pairs]))
         present = pairs[there]
-        found = text(gather(self._buffer, self.value_at[present], self.value_bytes[present]))
+        found = text(gather(self.buffer, self.value_at[present], self.value_bytes[present]))
         rows = np.cumsum(there, dtype=np.int64) - 1
         return found.take(pa.array(rows, mask=~there))
 
     def maps(self) -> pa.MapArray:
         """Return a map of all pairs for each record."""
         kept = self._without_repeated()
-        names = text(gather(self._buffer, self.name_at[kept], self.name_bytes[kept]))
-        values = text(gather(self._buffer, self.value_at[kept], self.value_bytes[kept]))
+        names = text(gather(self.buffer, self.name_at[kept], self.name_bytes[kept]))
+        values = text(gather(self.buffer, self.value_at[kept], self.value_bytes[kept]))
         offsets = np.searchsorted(self.record[kept], np.arange(self.count + 1)).astype(np.int32)
         return pa.MapArray.from_arrays(pa.array(offsets), names, values)
 
@@ -102,7 +105,7 @@ class Properties:
         """Return pairs without those whose name is repeated later in the same record."""
         if not len(self.record):
             return slice(None)
-        names = gather(self._buffer, self.name_at, self.name_bytes).dictionary_encode()
+        names = gather(self.buffer, self.name_at, self.name_bytes).dictionary_encode()
         code = names.indices.to_numpy().astype(np.int64)
         firsts = np.flatnonzero(np.diff(self.record, prepend=-1))
         if len(names.dictionary) <= _MAX_NAME_BITS:
@@ -131,6 +134,12 @@ def numbers(values: pa.StringArray, *, bits: int, whole: bool = False) -> pa.Arr
     limit = 1 << (bits - 1)
     parsed = [_number(word, limit, whole) for word in encoded.dictionary.to_pylist()]
     return pa.array(parsed, pa.int32() if bits == 32 else pa.int64()).take(encoded.indices)
+
+
+def digits(values: pa.StringArray) -> pa.Int64Array:
+    """Return each text of 1 to 18 ASCII digits as a number, others as null."""
+    is_number = pc.and_(pc.ascii_is_decimal(values), pc.less_equal(pc.binary_length(values), _MAX_DIGITS))
+    return pc.if_else(is_number, values, None).cast(pa.int64())
 
 
 def _number(word: str, limit: int, whole: bool) -> int | None:

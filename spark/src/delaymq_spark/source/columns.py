@@ -27,6 +27,9 @@ from delaymq.message.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TAGS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+    TIMER_TOPIC,
     UNIQUE_KEY,
     is_system_topic,
 )
@@ -45,12 +48,19 @@ from delaymq.message.record import (
 )
 
 from delaymq_spark.scan.frames import Frames, Window, gather
-from delaymq_spark.scan.properties import Properties, mark_parts, numbers, text
+from delaymq_spark.scan.properties import Properties, digits, mark_parts, numbers, text
+from delaymq_spark.scan.statements import KINDS as TIMED_KINDS
+from delaymq_spark.scan.statements import NONE, DueStatements, MarkStatements
 from delaymq_spark.source.schema import SKIPPED, TYPES
 
 KINDS: Final = ("normal", "delayed", "delivered", "half", "op", "retry", "dead_letter", "system")
 _NORMAL, _DELAYED, _DELIVERED, _HALF, _OP, _RETRY, _DEAD_LETTER, _SYSTEM = range(len(KINDS))
-_KIND_OF_TOPIC: Final = {SCHEDULE_TOPIC: _DELAYED, HALF_TOPIC: _HALF, OP_HALF_TOPIC: _OP}
+_KIND_OF_TOPIC: Final = {SCHEDULE_TOPIC: _DELAYED, TIMER_TOPIC: _DELAYED, HALF_TOPIC: _HALF, OP_HALF_TOPIC: _OP}
+TIMER_RECORDS: Final = ("stated", "carried", "rolled", "unstated")
+"""Records of the timer topic: the first one of a message; one that carries it forward; one that RocketMQ 5 stored
+again; and one that does not state its due time, because RocketMQ 5 wrote it or because the statement is damaged.
+"""
+_STATED, _CARRIED, _ROLLED, _UNSTATED = range(len(TIMER_RECORDS))
 _MARGIN_MS: Final = 2 * 86_400_000
 """A producer's clock may have any value. Spark and Python can display the years 1 to 9999. Two days at either end are
 excluded: one for the time zone of the machine, one because Python looks that far back for a change of the UTC offset.
@@ -132,7 +142,70 @@ class Rows:
 
     @cached_property
     def marks(self) -> tuple[pa.Array, pa.Array, pa.Array]:
-        return mark_parts(self.properties.values(MARK))
+        """Kind, queue id and queue offset of marks, of both forms; the latter two only for the schedule topic."""
+        kind, queue_id, queue_offset = mark_parts(self.properties.values(MARK))
+        stated = self.timed_marks
+        if np.any(stated.kind != NONE):
+            timed = pa.array(TIMED_KINDS).take(_known(stated.kind))
+            kind = pc.coalesce(kind, timed)
+            queue_id = pc.coalesce(queue_id, _known(stated.queue_id).cast(pa.int32()))
+            queue_offset = pc.coalesce(queue_offset, _known(stated.queue_offset))
+        return kind, queue_id, queue_offset
+
+    @cached_property
+    def physical_offset(self) -> npt.NDArray[np.int64]:
+        return self.frames.position + self.window.offset
+
+    @cached_property
+    def readable(self) -> Mask:
+        """Mask of records that are not fillers."""
+        mask: Mask = (self.frames.sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK
+        return mask
+
+    @cached_property
+    def timed_dues(self) -> DueStatements:
+        return DueStatements.of(self.properties, self.physical_offset, self.readable)
+
+    @cached_property
+    def timed_marks(self) -> MarkStatements:
+        return MarkStatements.of(self.properties, self.physical_offset, self.readable)
+
+    @cached_property
+    def timer_out_ms(self) -> pa.Int64Array:
+        return digits(self.properties.values(TIMER_OUT_MS))
+
+    @cached_property
+    def of_timer(self) -> Mask:
+        """Mask of records of the timer topic."""
+        of_topic = np.array([topic == TIMER_TOPIC for topic in self.topics.dictionary.to_pylist()], np.bool_)
+        mask: Mask = of_topic[self.topics.indices.to_numpy()] & self.readable
+        return mask
+
+    @cached_property
+    def timer_records(self) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int64]]:
+        """Index in TIMER_RECORDS and identity of each record of the timer topic; -1 and NONE in other topics."""
+        timer, dues = self.of_timer, self.timed_dues
+        kind, identity = np.full(len(self.frames), -1, np.int8), np.full(len(self.frames), NONE, np.int64)
+        if timer.any():
+            unstated = dues.identity == NONE
+            named = np.where(unstated, self.physical_offset, dues.identity)
+            rolled = np.where(unstated, self.properties.pairs_of(TIMER_ROLL_TIMES) >= 0, dues.due_ms == NONE)
+            first = named == self.physical_offset
+            found = np.select([rolled, unstated, first], [_ROLLED, _UNSTATED, _STATED], _CARRIED)
+            kind[timer], identity[timer] = found[timer], named[timer]
+        return kind, identity
+
+    @cached_property
+    def mark_identity(self) -> npt.NDArray[np.int64]:
+        """Identity of the message that a mark of form 2 concerns; NONE for a record of the schedule topic.
+
+        If the record has no valid mark, it is a hint from a damaged one, or from the due time of a record of DelayMQ
+        that RocketMQ 5 copied.
+        """
+        marks, dues = self.timed_marks, self.timed_dues
+        identity = np.where(marks.queue_id != NONE, NONE, marks.identity)
+        copied = (identity == NONE) & (marks.kind == NONE) & (dues.due_ms == NONE) & ~self.of_timer
+        return np.where(copied, dues.identity, identity)
 
     @cached_property
     def delay_level(self) -> pa.Int32Array:
@@ -152,11 +225,15 @@ class Rows:
         """Kinds as in `delaymq.store.tools.record_kinds`; marks, fillers and system topics are of kind system."""
         kinds = self.topic_kinds
         normal = kinds == _NORMAL
-        if not normal.any():
-            return kinds
+        # Due times are parsed even if they are not requested: one of an unknown form must not be ignored.
+        dues = self.timed_dues
         delivered = _true(pc.equal(self.marks[0], "delivered"))
+        # RocketMQ 5 copies the due time that a record of DelayMQ states.
+        copied = (dues.identity != NONE) & (dues.due_ms == NONE)
+        if copied.any():
+            delivered |= copied & (self.properties.pairs_of(MARK) < 0)
         # RocketMQ's broker writes no marks: its copies keep the properties of the delayed message.
-        delayed = self.properties.pairs_of(DELAY) >= 0
+        delayed = (self.properties.pairs_of(DELAY) >= 0) | (self.properties.pairs_of(TIMER_OUT_MS) >= 0)
         if np.any(delayed & normal & ~delivered):
             same_topic = _true(pc.equal(self.real_topic, self.topics.dictionary_decode()))
             same_queue = _true(pc.equal(self.real_queue_id, pa.array(self.queue_id)))
@@ -167,11 +244,17 @@ class Rows:
     def due_ms(self) -> tuple[npt.NDArray[np.int64], Mask]:
         """Due times of delayed records, and a mask of records that have one."""
         level = self.delay_level.fill_null(0).to_numpy().astype(np.int64)
-        has = (self.topic_kinds == _DELAYED) & (level > 0)
+        has = (self.topic_kinds == _DELAYED) & (level > 0) & ~self.of_timer
         delays = np.array((0, *self.levels.delays_ms), np.int64)
         due = self.store_ms + delays[np.clip(level, 0, len(delays) - 1)]
         own, believed = self._own_due()
-        return np.where(believed, own, due), has
+        due = np.where(believed, own, due)
+        if self.of_timer.any():
+            requested = self.timer_out_ms.fill_null(NONE).to_numpy()
+            due = np.where(self.of_timer, requested, due)
+            has |= self.of_timer & (requested != NONE)
+        stated = (self.timed_dues.due_ms != NONE) & (self.topic_kinds == _DELAYED)
+        return np.where(stated, self.timed_dues.due_ms, due), has | stated
 
     def _own_due(self) -> tuple[npt.NDArray[np.int64], Mask]:
         """Return values of `__DMQ_DUE`, and the mask of those that match their record's queue and offset."""
@@ -193,6 +276,23 @@ class Rows:
             due[rows] = digits[:, :16] @ tens[-16:]
             believed[rows] = sound
         return due, believed
+
+
+def _known(numbers: npt.NDArray[np.int64]) -> pa.Int64Array:
+    """Return numbers, with null in place of NONE."""
+    missing = numbers == NONE
+    return pa.array(numbers, mask=missing if missing.any() else None)
+
+
+def _timer_record(rows: Rows) -> pa.Array:
+    kind = rows.timer_records[0]
+    if not rows.of_timer.any():
+        return pa.nulls(len(kind), pa.string())
+    return pa.array(TIMER_RECORDS).take(pa.array(kind, mask=kind < 0))
+
+
+def _time_or_none(ms: npt.NDArray[np.int64]) -> pa.Array:
+    return _time(ms, ms != NONE)
 
 
 def _true(array: pa.BooleanArray) -> Mask:
@@ -257,7 +357,7 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "topic": lambda rows: rows.topics.dictionary_decode(),
     "queue_id": lambda rows: pa.array(rows.queue_id),
     "queue_offset": lambda rows: pa.array(rows.queue_offset),
-    "physical_offset": lambda rows: pa.array(rows.frames.position + rows.window.offset),
+    "physical_offset": lambda rows: pa.array(rows.physical_offset),
     "segment": lambda rows: pa.array(np.full(len(rows.frames), rows.window.segment_base)),
     "size": lambda rows: pa.array(rows.frames.size.astype(np.int32)),
     "store_time": lambda rows: _time(rows.store_ms),
@@ -269,6 +369,7 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "born_host": lambda rows: _hosts(rows, rows.frames.position + BORN_HOST_AT, BORN_HOST_IPV6),
     "store_host": lambda rows: _hosts(rows, rows.frames.store_time_at + STORE_TIMESTAMP_BYTES, STORE_HOST_IPV6),
     "body_bytes": lambda rows: pa.array(rows.frames.body_bytes.astype(np.int32)),
+    "body_crc": lambda rows: _int32(rows, rows.frames.position + BODY_CRC_AT),
     "kind": _kind,
     "real_topic": lambda rows: rows.real_topic,
     "real_queue_id": lambda rows: rows.real_queue_id,
@@ -280,6 +381,12 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "mark": lambda rows: rows.marks[0],
     "origin_queue_id": lambda rows: rows.marks[1],
     "origin_offset": lambda rows: rows.marks[2],
+    "timer_record": _timer_record,
+    "timer_out_ms": lambda rows: rows.timer_out_ms,
+    "identity": lambda rows: _known(rows.timer_records[1]),
+    "mark_identity": lambda rows: _known(rows.mark_identity),
+    "mark_due_time": lambda rows: _time_or_none(rows.timed_marks.due_ms),
+    "next_due_time": lambda rows: _time_or_none(rows.timed_marks.next_ms),
     "half_offset": _half_offset,
     "crc_ok": _crc_ok,
     "properties": lambda rows: rows.properties.maps(),

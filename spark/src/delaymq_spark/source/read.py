@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from delaymq.message.errors import NewerFormError
 from delaymq.message.levels import DelayLevels
 
 from delaymq_spark.planning.parts import Part
@@ -21,6 +22,7 @@ from delaymq_spark.store.segments import Skipped, open_segment
 
 MAX_BATCH_ROWS: Final = 16_384
 """Limit of a batch, in addition to the size of a window: about 10 MiB of Arrow arrays with all columns."""
+_SHOWN_STATEMENT: Final = 48
 _logger = logging.getLogger(__name__)
 
 
@@ -35,6 +37,7 @@ def batches(
     """Yield the part's records as batches with the columns of the options.
 
     Skipped parts are reported by `tell` and never raised; with the column `skipped`, they are rows, too.
+    NewerFormError: a record states something about a timed message that only a newer program knows.
     """
     schema = arrow_schema(options.columns)
     levels = DelayLevels.parse(options.delay_levels)
@@ -50,12 +53,25 @@ def batches(
         # A window of tiny messages would otherwise make a batch of hundreds of thousands of rows.
         for begin in range(0, len(frames), MAX_BATCH_ROWS):
             rows = Rows(window, frames.between(begin, begin + MAX_BATCH_ROWS), levels, verify=options.verify)
-            yield pa.RecordBatch.from_arrays([rows.column(name) for name in options.columns], schema=schema)
+            try:
+                columns = [rows.column(name) for name in options.columns]
+            except NewerFormError as error:
+                raise NewerFormError(_of_newer_form(part, error)) from None
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
         if passed_over:
             yield skipped_rows(passed_over, options)
             passed_over.clear()
     if passed_over:
         yield skipped_rows(passed_over, options)
+
+
+def _of_newer_form(part: Part, error: NewerFormError) -> str:
+    """Return a sentence; a statement may have 1,024 characters, and its first ones are its version and place."""
+    said = str(error)[:_SHOWN_STATEMENT]
+    return (
+        f"{part.segment.path} contains a statement of an unknown form ({said}…), without which results would be wrong: "
+        "use the version of delaymq-spark that belongs to the broker, or a later one"
+    )
 
 
 def skipped_rows(skipped: Sequence[Skipped], options: SourceOptions) -> pa.RecordBatch:

@@ -22,6 +22,7 @@ from delaymq_spark.store.broker_client import AnswerError, BrokerClient, NoAnswe
 from delaymq_spark.store.segment_file import Listing
 
 KNOWN_FORMAT_VERSION: Final = 1
+"""Latest version of the HTTP responses that this program supports; the files' versions are in `segments`."""
 MAX_OFFSET: Final = (1 << 63) - 1
 STORE_PATH: Final = "/api/v1/store"
 FIRST_PATIENCE_S: Final = 10.0

@@ -24,7 +24,7 @@ __all__ = [
     "StorePathError", "check_store_path", "is_address", "list_segments", "open_segment", "read_bytes",
 ]  # fmt: skip
 NAME_DIGITS: Final = 20
-KNOWN_FORMAT_VERSION: Final = 1
+KNOWN_FORMAT_VERSION: Final = 2
 """Latest version of delaymq/state.json that this reader supports (docs/formats/store.md)."""
 
 

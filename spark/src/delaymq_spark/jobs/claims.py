@@ -1,0 +1,151 @@
+"""Delayed records and the records that may settle them, as tables that are combined in the second stage.
+
+Rows that may belong together have the same route, so they are in the same partition. The route of a timed message that
+states its own identity is that identity. All others are matched by what a copy has in common with its origin.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from delaymq.message.names import MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, TIMER_TOPIC
+
+from delaymq_spark.jobs.columns import Integers, Mask, integers, mask_of, where
+from delaymq_spark.source.schema import TYPES
+
+DELIVERED, WITHDRAWN, PENDING, LOST = OUTCOMES = ("delivered", "withdrawn", "pending", "lost")
+REPLACED: Final = "replaced"
+"""Outcome of a record whose message is pending, but held by a later record."""
+
+_ORIGIN_COLUMNS: Final = (
+    "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "kind", "reconsume_times",
+    "body_crc", "real_topic", "real_queue_id", "delay_level", "due_time", "timer_record", "timer_out_ms", "identity",
+)  # fmt: skip
+_CLAIM_COLUMNS: Final = (
+    "topic", "queue_id", "reconsume_times", "body_crc", "delay_level", "store_time", "physical_offset", "mark",
+    "origin_queue_id", "origin_offset", "timer_out_ms", "mark_identity", "mark_due_time", "next_due_time", "segment",
+    "size",
+)  # fmt: skip
+_KEYS: Final = (("match_key", pa.string()), ("route", pa.string()))
+ORIGINS: Final = pa.schema([*((name, TYPES[name][1]) for name in _ORIGIN_COLUMNS), *_KEYS])
+"""Delayed records."""
+CLAIMS: Final = pa.schema(
+    [
+        *((name, TYPES[name][1]) for name in _CLAIM_COLUMNS),
+        *_KEYS,
+        ("elsewhere", pa.bool_()),
+        ("removable", pa.bool_()),
+    ]
+)
+"""Records that may settle a delayed record: `elsewhere` is not in the real topic, `removable` may be dead itself."""
+_FOUND: Final = ("elsewhere", "removable", "store_time", "physical_offset", "segment", "size")
+
+
+def origins_of(rows: pa.Table) -> pa.Table:
+    """Return the delayed records `rows`, as ORIGINS."""
+    key = _match_key(rows)
+    # Copies of a record without an identity of its own cannot name it.
+    is_stated = pc.is_in(rows["timer_record"], pa.array(["stated", "carried"]))
+    names_another = pc.and_(
+        pc.equal(rows["timer_record"], "rolled"), pc.not_equal(rows["identity"], rows["physical_offset"])
+    )
+    stated = mask_of(is_stated) | mask_of(names_another)
+    route = pc.if_else(pa.array(stated), _route_of(rows["identity"]), key)
+    return pa.table([*(rows[name] for name in _ORIGIN_COLUMNS), key, route], schema=ORIGINS)
+
+
+def may_settle(rows: pa.Table) -> Mask:
+    """Return a mask of records that may settle a delayed one, given records outside the topics of delayed records that
+    are not fillers.
+    """
+    in_real_topic = pc.and_kleene(
+        pc.equal(rows["real_topic"], rows["topic"]), pc.equal(rows["real_queue_id"], rows["queue_id"])
+    )
+    by_level = pc.and_kleene(
+        pc.and_kleene(pc.greater(rows["delay_level"], 0), in_real_topic), pc.not_equal(rows["kind"], "normal")
+    )
+    # RocketMQ 5 may remove these two properties.
+    by_time = pc.and_(
+        pc.and_(pc.is_valid(rows["timer_out_ms"]), pc.is_null(rows["mark"])), pc.fill_null(in_real_topic, True)
+    )
+    marked = mask_of(pc.is_valid(rows["origin_offset"])) | mask_of(pc.is_valid(rows["mark_identity"]))
+    return marked | mask_of(by_level) | mask_of(by_time)
+
+
+def claims_of(rows: pa.Table, removable: Mask) -> pa.Table:
+    """Return the records `rows` of `may_settle`, as CLAIMS.
+
+    A record that names a timed message has two rows, because the message's record may lack an identity of its own.
+    """
+    key = _match_key(rows)
+    elsewhere = pc.is_in(rows["topic"], pa.array([MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, TIMER_TOPIC]))
+    columns = [*(rows[name] for name in _CLAIM_COLUMNS), key, key, elsewhere, pa.array(removable)]
+    claims = pa.table(columns, schema=CLAIMS)
+    timed = mask_of(pc.is_valid(rows["mark_identity"]))
+    if not timed.any():
+        return claims
+    named = where(claims, timed)
+    at = CLAIMS.get_field_index("route")
+    return pa.concat_tables([claims, named.set_column(at, CLAIMS.field(at), _route_of(named["mark_identity"]))])
+
+
+def distinct(claims: pa.Table) -> pa.Table:
+    """Return each claim once, if both routes of some have led to this partition."""
+    _, firsts = np.unique(integers(claims["physical_offset"]), return_index=True)
+    return claims if len(firsts) == claims.num_rows else claims.take(pa.array(np.sort(firsts)))
+
+
+def paired(origins: pa.Table, copies: pa.Table, *equal: str) -> pa.Table:
+    """Return copies without a mark, each with its origin; `origin` is a row of `origins`.
+
+    Both have the same topic, queue, match key and columns `equal`; of several, the n-th copy belongs to the n-th
+    origin. Rows with null in one of the columns have no counterpart. Origins are in order of the log.
+    """
+    if not origins.num_rows or not copies.num_rows:
+        return found(copies.slice(0, 0), np.zeros(0, np.int64))
+    texts = [_common(origins, "real_topic", "real_queue_id", equal), _common(copies, "topic", "queue_id", equal)]
+    numbers = pa.chunked_array([chunk for each in texts for chunk in each.chunks], pa.string())
+    kinds = pc.fill_null(numbers.combine_chunks().dictionary_encode().indices, -1).to_numpy().astype(np.int64)
+    of_origin, of_copy = kinds[: origins.num_rows], kinds[origins.num_rows :]
+    # A stable sort: within a kind, origins stay in the order of the log.
+    by_kind = np.argsort(of_origin, kind="stable")
+    sorted_kinds = of_origin[by_kind]
+    starts = np.searchsorted(sorted_kinds, of_copy, side="left")
+    counts = np.searchsorted(sorted_kinds, of_copy, side="right") - starts
+    copy_offset = integers(copies["physical_offset"])
+    there = (counts > 0) & (of_copy >= 0)
+    first_origin = integers(origins["physical_offset"])[by_kind[np.where(there, starts, 0)]]
+    there &= copy_offset > first_origin
+    rows = np.flatnonzero(there)
+    rows = rows[np.lexsort((copy_offset[rows], of_copy[rows]))]
+    kind = of_copy[rows]
+    nth = np.arange(len(rows)) - np.searchsorted(kind, kind, side="left")
+    # If there are more copies than origins, the broker delivered the last one again.
+    return found(copies.take(pa.array(rows)), by_kind[starts[rows] + np.minimum(nth, counts[rows] - 1)])
+
+
+def found(claims: pa.Table, origin: Integers) -> pa.Table:
+    """Return claims that settle the rows `origin` of the origins."""
+    return pa.table([pa.array(origin, pa.int64()), *(claims[name] for name in _FOUND)], names=["origin", *_FOUND])
+
+
+def _common(rows: pa.Table, topic: str, queue_id: str, equal: tuple[str, ...]) -> pa.ChunkedArray:
+    """Return what an unmarked copy and its origin have in common as a text; null if a part of it is missing."""
+    parts = [rows[topic], rows["match_key"], *(rows[name].cast(pa.string()) for name in (queue_id, *equal))]
+    return pc.binary_join_element_wise(*parts, "\x1f")
+
+
+def _match_key(rows: pa.Table) -> pa.ChunkedArray:
+    """Return the unique key, or else birth time and body size."""
+    born = pc.binary_join_element_wise(
+        "b", rows["born_time"].cast(pa.int64()).cast(pa.string()), rows["body_bytes"].cast(pa.string()), ":",
+        null_handling="replace",
+    )  # fmt: skip
+    return pc.coalesce(pc.binary_join_element_wise("k", rows["unique_key"], ""), born)
+
+
+def _route_of(identities: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise("t", identities.cast(pa.string()), "")

@@ -1,0 +1,236 @@
+"""Settlement of timed messages (docs/decisions/0054-state-facts-about-timed-messages-completely.md).
+
+Marks of DelayMQ name the identity of the message, which is the physical offset of its first record. They need no
+comparison with that record. The newest statement about an identity decides, and an end is final. A copy without a
+valid mark must be equal to the message: it was made by RocketMQ 5, or its mark is damaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delaymq_spark.jobs.claims import DELIVERED, PENDING, REPLACED, WITHDRAWN, paired
+from delaymq_spark.jobs.columns import TIME, Integers, Mask, integers, mask_of, where
+
+_MOST: Final = np.iinfo(np.int64).max
+_EQUAL: Final = ("reconsume_times", "timer_out_ms", "body_crc")
+"""What an unmarked copy has in common with its message, in addition to topic, queue and match key."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """Messages of a partition in ascending order of their identity, and the message of each record."""
+
+    identity: Integers
+    of_record: Integers
+    """Index of the message of each origin."""
+    holder: Integers
+    """Index of the origin that holds each message: its newest record. -1: its records are no longer in the log."""
+
+    def index_of(self, identities: Integers) -> Integers:
+        """Return the index of each identity; -1 if no record holds such a message."""
+        if not len(self.identity):
+            return np.full(len(identities), -1, np.int64)
+        at = np.minimum(np.searchsorted(self.identity, identities), len(self.identity) - 1)
+        there = (self.identity[at] == identities) & (self.holder[at] >= 0)
+        return np.where(there, at, -1)
+
+
+def settle(origins: pa.Table, claims: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return `origins` and `proofs` of `settlements.Settled` for records of the timer topic, in order of the log."""
+    is_copied = mask_of(pc.equal(origins["timer_record"], "rolled")) & ~_names_itself(origins)
+    messages = _messages(origins, is_copied)
+    pairs = _pairs(origins, messages, claims)
+    known = _with_outcome(origins, is_copied, messages, pairs)
+    return known, _proofs(where(origins, ~is_copied), messages.of_record[~is_copied], pairs)
+
+
+def _names_itself(origins: pa.Table) -> Mask:
+    return mask_of(pc.equal(origins["identity"], origins["physical_offset"]))
+
+
+def _messages(origins: pa.Table, is_copied: Mask) -> _Messages:
+    """Return the messages. RocketMQ 5 copied the records `is_copied` from those of DelayMQ; they hold nothing."""
+    named = _identities(origins)
+    identity, of_record = np.unique(named, return_inverse=True)
+    holder = np.full(len(identity), -1, np.int64)
+    rows = np.flatnonzero(~is_copied)
+    # In order of the log: the last assignment counts.
+    holder[of_record[rows]] = rows
+    return _Messages(identity, of_record, holder)
+
+
+def _identities(origins: pa.Table) -> Integers:
+    """Return the identity of the message of each record.
+
+    A record of RocketMQ 5 that was stored again has that of the newest older record that is equal and not such a copy.
+    """
+    identity = integers(origins["identity"])
+    again = mask_of(pc.equal(origins["timer_record"], "rolled")) & _names_itself(origins)
+    if not again.any():
+        return identity
+    parts = [origins[name].cast(pa.string()) for name in ("real_topic", "real_queue_id", "match_key", *_EQUAL)]
+    common = pc.binary_join_element_wise(*parts, "\x1f", null_handling="replace").combine_chunks()
+    codes = common.dictionary_encode().indices.to_numpy()
+    foreign = np.flatnonzero(again | mask_of(pc.equal(origins["timer_record"], "unstated")))
+    rows = foreign[np.argsort(codes[foreign], kind="stable")]
+    begins = ~again[rows]
+    begins[np.flatnonzero(np.diff(codes[rows], prepend=-1))] = True
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
+    identity = identity.copy()
+    identity[rows] = identity[rows[first]]
+    return identity
+
+
+def _pairs(origins: pa.Table, messages: _Messages, claims: pa.Table) -> pa.Table:
+    """Return the claims about messages in this partition, in order of the log.
+
+    Columns: `message` (index), `is_end`, `is_copy`, `is_foreign`, `due` and `next` (µs), and those of the claims.
+    """
+    has_mark = mask_of(pc.is_valid(claims["mark"]))
+    names_one = mask_of(pc.is_valid(claims["mark_identity"]))
+    stated = _own(messages, where(claims, has_mark & names_one))
+    alike = _alike(origins, messages, where(claims, ~has_mark & names_one))
+    settled = np.zeros(len(messages.identity), np.bool_)
+    for each in (stated, alike):
+        settled[integers(where(each, mask_of(each["is_end"]))["message"])] = True
+    # Only messages without an identity of their own: the copies of others name it.
+    unnamed = mask_of(pc.is_in(origins["timer_record"], pa.array(["unstated", "rolled"]))) & _names_itself(origins)
+    unnamed &= ~settled[messages.of_record] & (messages.identity[messages.of_record] == integers(origins["identity"]))
+    candidates = np.flatnonzero(unnamed)
+    copies = where(claims, ~has_mark & ~names_one & mask_of(pc.is_valid(claims["timer_out_ms"])))
+    copies = copies.sort_by("physical_offset")
+    pairs = paired(origins.take(pa.array(candidates)), copies, *_EQUAL)
+    message = messages.of_record[candidates[integers(pairs["origin"])]]
+    unmarked = _foreign(pairs, message)
+    return pa.concat_tables([stated, alike, unmarked]).sort_by("physical_offset").combine_chunks()
+
+
+_TAKEN: Final = ("physical_offset", "store_time", "segment", "size", "removable")
+
+
+def _pair_table(claims: pa.Table, message: Integers, **more: pa.Array | pa.ChunkedArray) -> pa.Table:
+    columns = {"message": pa.array(message, pa.int64()), **more, **{name: claims[name] for name in _TAKEN}}
+    return pa.table(columns)
+
+
+def _own(messages: _Messages, claims: pa.Table) -> pa.Table:
+    """Return the pairs of DelayMQ's own statements."""
+    message = messages.index_of(integers(claims["mark_identity"]))
+    fits = (message >= 0) & mask_of(pc.greater(claims["physical_offset"], claims["mark_identity"]))
+    claims, message = where(claims, fits), message[fits]
+    is_delivery = pc.equal(claims["mark"], DELIVERED)
+    return _pair_table(
+        claims,
+        message,
+        is_end=pc.is_null(claims["next_due_time"]),
+        is_delivery=is_delivery,
+        is_copy=pc.and_(is_delivery, pc.invert(claims["elsewhere"])),
+        due=claims["mark_due_time"],
+        next=claims["next_due_time"],
+    )
+
+
+def _alike(origins: pa.Table, messages: _Messages, claims: pa.Table) -> pa.Table:
+    """Return the pairs of copies without a valid mark that name a message, and are equal to it."""
+    message = messages.index_of(integers(claims["mark_identity"]))
+    claims, message = where(claims, message >= 0), message[message >= 0]
+    origin = origins.take(pa.array(messages.holder[message]))
+    fits = mask_of(pc.greater(claims["physical_offset"], claims["mark_identity"]))
+    for ours, theirs in (
+        ("topic", "real_topic"), ("queue_id", "real_queue_id"), ("match_key", "match_key"),
+        ("reconsume_times", "reconsume_times"), ("body_crc", "body_crc"),
+    ):  # fmt: skip
+        fits &= mask_of(pc.equal(claims[ours], origin[theirs]))
+    return _foreign(where(claims, fits), message[fits])
+
+
+def _foreign(claims: pa.Table, message: Integers) -> pa.Table:
+    """Return the pairs of copies without a valid mark, each of which ends its message."""
+    yes, no_time = pa.repeat(True, len(message)), pa.nulls(len(message), TIME)
+    return _pair_table(claims, message, is_end=yes, is_delivery=yes, is_copy=yes, due=no_time, next=no_time)
+
+
+def _with_outcome(origins: pa.Table, is_copied: Mask, messages: _Messages, pairs: pa.Table) -> pa.Table:
+    count = len(messages.identity)
+    pending_due = _newest_due(origins, is_copied, messages, pairs)
+    ends = where(pairs, mask_of(pairs["is_end"]))
+    copies = where(ends, mask_of(ends["is_copy"]))
+    # Ascending by offset: the first occurrence of a message is its first end.
+    copied, first_copy = np.unique(integers(copies["message"]), return_index=True)
+    ended, first_end = np.unique(integers(ends["message"]), return_index=True)
+    due = pending_due.copy()
+    for settled, rows, table in ((ended, first_end, ends), (copied, first_copy, copies)):
+        stated = table["due"].take(pa.array(rows))
+        due[settled] = np.where(mask_of(pc.is_valid(stated)), integers(stated), due[settled])
+    outcome = np.full(count, 0)
+    outcome[ended] = np.where(mask_of(ends["is_delivery"].take(pa.array(first_end))), 1, 2)
+    outcome[copied] = 1
+    copy_time, copy_offset = np.full(count, _MOST), np.full(count, _MOST)
+    copy_time[copied] = integers(copies["store_time"], _MOST)[first_copy]
+    copy_offset[copied] = integers(copies["physical_offset"])[first_copy]
+    number = np.bincount(integers(copies["message"]), minlength=count)
+    holds = np.zeros(origins.num_rows, np.bool_)
+    holds[messages.holder[messages.holder >= 0]] = True
+    of_record = messages.of_record
+    # What RocketMQ 5 stored again without DelayMQ's statement may be all that remains of the message.
+    is_replaced = ~holds & (outcome[of_record] == 0) & (is_copied | _has_identity(origins))
+    names = pa.array([PENDING, DELIVERED, WITHDRAWN, REPLACED])
+    due_time = np.where(is_copied, _MOST, due[of_record])
+    return (
+        origins.set_column(origins.column_names.index("due_time"), "due_time", _times(due_time))
+        .append_column("outcome", names.take(pa.array(np.where(is_replaced, 3, outcome[of_record]))))
+        .append_column("copies", pa.array(number[of_record], pa.int64()))
+        .append_column("copy_time", _times(copy_time[of_record]))
+        .append_column("copy_offset", pa.array(copy_offset[of_record], mask=copy_offset[of_record] == _MOST))
+        .append_column("holds", pa.array(holds))
+    )
+
+
+def _has_identity(origins: pa.Table) -> Mask:
+    return mask_of(pc.is_in(origins["timer_record"], pa.array(["stated", "carried"])))
+
+
+def _newest_due(origins: pa.Table, is_copied: Mask, messages: _Messages, pairs: pa.Table) -> Integers:
+    """Return the due time (µs) of each message by the newest statement that is not an end; _MOST: unknown."""
+    moves = where(pairs, mask_of(pc.is_valid(pairs["next"])))
+    holders = where(origins, ~is_copied)
+    message = np.concatenate([messages.of_record[~is_copied], integers(moves["message"])])
+    offset = np.concatenate([integers(each["physical_offset"]) for each in (holders, moves)])
+    due = np.concatenate([integers(holders["due_time"], _MOST), integers(moves["next"])])
+    found = np.full(len(messages.identity), _MOST)
+    order = np.argsort(offset, kind="stable")
+    found[message[order]] = due[order]
+    return found
+
+
+def _proofs(holders: pa.Table, of_record: Integers, pairs: pa.Table) -> pa.Table:
+    """Return the removable statements about each message, once for each segment that has an older record of it."""
+    removable = where(pairs, mask_of(pairs["removable"]))
+    records = pa.table(
+        {
+            "message": pa.array(of_record, pa.int64()),
+            "origin_segment": holders["segment"],
+            "origin_offset": holders["physical_offset"],
+        }
+    )
+    both = removable.join(records, "message", join_type="inner", use_threads=False)
+    both = where(both, mask_of(pc.less(both["origin_offset"], both["physical_offset"])))
+    once = both.group_by(["physical_offset", "segment", "origin_segment", "size"], use_threads=False).aggregate([])
+    return pa.table(
+        {
+            "segment": once["segment"],
+            "origin_segment": once["origin_segment"],
+            "messages": pa.array(np.ones(once.num_rows, np.int64)),
+            "bytes": once["size"].cast(pa.int64()),
+        }
+    )
+
+
+def _times(micros: Integers) -> pa.Array:
+    return pa.array(micros, pa.int64(), mask=micros == _MOST).cast(TIME)
