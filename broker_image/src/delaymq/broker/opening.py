@@ -17,6 +17,7 @@ from delaymq.broker.transactions.producers import Producers
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.message import names
+from delaymq.store.layout import TIMED_VERSION
 from delaymq.store.message_store import MessageStore
 
 if TYPE_CHECKING:
@@ -109,6 +110,9 @@ def assemble(
         parts.store_host,
         parts.stats.committed,
     )
+    if store.format_version >= TIMED_VERSION:
+        parts.topics.register_timer_topic()
+    delivery.ingress.on_first_timed = parts.topics.register_timer_topic
     store.hand_on((delivery, parts.ledger, parts.arrivals))
     if config.read_only:
         delivery.control.pause()

@@ -97,6 +97,15 @@ class Topics:
             self._count_up()
         return sorted(counts)
 
+    def register_timer_topic(self) -> None:
+        """Create the topic of timed messages.
+
+        RocketMQ 4.9 deletes the queues of topics without a configuration when any topic is deleted.
+        """
+        if names.TIMER_TOPIC not in self.table:
+            self.put(TopicConfig(names.TIMER_TOPIC, 1, 1, READ_WRITE))
+            self.system.add(names.TIMER_TOPIC)
+
     def get(self, topic: str) -> TopicConfig | None:
         """Return the topic, or None."""
         return self.table.get(topic)

@@ -12,7 +12,7 @@ from delaymq.config.errors import ConfigError
 from delaymq.config.fields import choice, flag, number, text, wire_name
 from delaymq.config.log_levels import parse_log_levels
 from delaymq.config.tls_keys import ENFORCING, TlsClientKeys, TlsServerKeys, check_tls
-from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels
+from delaymq.message.levels import DEFAULT_LEVELS, MAX_DELAY_MS, DelayLevels, delay_text
 
 STANDALONE_DEFAULTS: Mapping[str, str] = {
     "mappedFileSizeCommitLog": str(64 << 20),
@@ -23,6 +23,7 @@ STANDALONE_DEFAULTS: Mapping[str, str] = {
 """For development: the first message must not fill a small disk."""
 
 _MS_PER_DAY = 86_400_000
+_MAX_DELAY_SEC = MAX_DELAY_MS // 1_000
 _LOG_LEVEL = "debug, info, warning or error, then levels of individual loggers: `info;delaymq.store=debug`"
 _LOG_FORMAT = "format of [logs](logs.md): `text` (key=value) or `json` (one object per line)"
 _TOKEN = "bearer token required for `/api/`; never shown"
@@ -217,6 +218,9 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
         "clamp", "clamp", "reject", hot=True, ours=True,
         about="treatment of a delay level above the table; retries are always clamped",
     )  # fmt: skip
+    timer_max_delay_sec: int = number(
+        _MAX_DELAY_SEC, 1, _MAX_DELAY_SEC, "longest delay of a message and of a delay level, in s", hot=True, ours=True
+    )
     flush_delay_offset_interval: int = number(
         10_000, 100, _MS_PER_DAY, "ms between writes of delayOffset.json", hot=True
     )
@@ -290,6 +294,12 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
 
     def __post_init__(self) -> None:
         _check(self)
+        longest_ms = max(self.levels.delays_ms)
+        if longest_ms > self.timer_max_delay_sec * 1_000:
+            raise ConfigError(
+                f"messageDelayLevel: the level {delay_text(longest_ms)} is longer than timerMaxDelaySec"
+                f" ({self.timer_max_delay_sec} s): shorten the level or increase timerMaxDelaySec"
+            )
 
     @property
     def deletion_hours(self) -> tuple[int, ...]:

@@ -231,6 +231,10 @@ def _checked(name: str, body: str, *numbers: int) -> Statement:
     return statement
 
 
+MAX_FIRST_DUE_BYTES: Final = Statement(DUE, str(MAX_NUMBER)).property_bytes
+"""Maximum size of the result of `first_due` in a record's properties."""
+
+
 def first_due(due_ms: int) -> Statement:
     """Return the statement of the first record of a message that is due at `due_ms`."""
     return Statement(DUE, str(due_ms))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from delaymq.message.timed_marks import Statement
+
+if TYPE_CHECKING:
+    from delaymq.store.disk.own_folder import OwnFolder
 
 
 @dataclass(slots=True)
@@ -61,6 +64,34 @@ class LiveObserver(Protocol):
 
     def state(self) -> object:
         """Return the state to save in a snapshot, as JSON-compatible data."""
+
+
+class StateFiles(Protocol):
+    """Files of an observer to which its state in a snapshot refers."""
+
+    def write(self) -> None:
+        """Write and sync the files; runs in any thread, before the snapshot is written. OSError."""
+
+    def finish(self, *, is_published: bool) -> None:
+        """Take note of whether the snapshot was written; runs on the event loop."""
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A live observer with a state in files of its own."""
+
+    def state_files(self) -> StateFiles | None:
+        """Return the files to which the state that `state` returned last refers, if any."""
+
+
+@runtime_checkable
+class UsesFolder(Protocol):
+    """An observer of the replay that needs a folder of the store."""
+
+    folder_name: str
+
+    def use_folder(self, folder: OwnFolder) -> None:
+        """Use this folder; called before `restore`."""
 
 
 class DispatchObserver(LiveObserver, Protocol):

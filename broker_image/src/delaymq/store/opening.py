@@ -9,17 +9,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from delaymq.message.errors import NewerFormError
 from delaymq.message.levels import DelayLevels
 from delaymq.store import layout
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files, is_full, is_shortage
+from delaymq.store.disk.own_folder import OwnFolder
 from delaymq.store.disk.store_lock import StoreLock
 from delaymq.store.dispatch import Dispatcher
 from delaymq.store.errors import NotAStoreError, StoreOpenError
 from delaymq.store.index.key_index import KeyIndex
-from delaymq.store.model import Correction, DispatchObserver, RecoveryReport
+from delaymq.store.model import Correction, DispatchObserver, RecoveryReport, UsesFolder
 from delaymq.store.options import StoreOptions
 from delaymq.store.recovery.recovery import Recovery
 from delaymq.store.segments import SegmentFolder
@@ -41,6 +43,8 @@ def open_store(
     """Open and recover a store; see `MessageStore.open`."""
     try:
         return _open_store(store_class, path, options, now_ms, levels, files, observers)
+    except NewerFormError as error:
+        raise NotAStoreError(f"{path} cannot be opened: {error}") from error
     except OSError as error:
         raise StoreOpenError(f"{path} cannot be opened ({error}): {_remedy(error)}") from error
 
@@ -82,6 +86,9 @@ def _open_store(
             if options.index_enable
             else None
         )
+        for observer in observers:
+            if isinstance(observer, UsesFolder):
+                observer.use_folder(OwnFolder(files, f"{path}/delaymq/{observer.folder_name}"))
         dispatcher = Dispatcher(queues, index, observers, levels)
         dispatcher.deleted_topics = _deleted_topics(files, path, report, aside)
         Recovery(

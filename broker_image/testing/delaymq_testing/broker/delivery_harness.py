@@ -8,11 +8,12 @@ from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.delay_rewrite import requested_level, strip_own
 from delaymq.broker.delivery.recovery import Replay
 from delaymq.message.levels import DelayLevels
-from delaymq.message.names import MARK, MARKS_TOPIC, SCHEDULE_TOPIC
+from delaymq.message.names import MARK, MARKS_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from delaymq.message.record import Record
 from delaymq.store.model import Dispatched, NewRecord
 
 from delaymq_testing.broker.memory_store import MemoryStore
+from delaymq_testing.schedule.memory_files import MemoryFiles
 
 START_MS = 1_700_000_000_000
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -24,6 +25,7 @@ class Settings:
 
     delay_level_overflow: str = "clamp"
     flush_delay_offset_interval: int = 10_000
+    timer_max_delay_sec: int = 10 * 365 * 86_400
 
 
 class Bench:
@@ -37,6 +39,8 @@ class Bench:
         self.log = b""
         self.min_offset = 0
         self.snapshot: tuple[int, dict[str, object]] | None = None
+        self.timeline_files = MemoryFiles()
+        self.format_version = 1
         self.start()
 
     def clock(self) -> int:
@@ -53,6 +57,8 @@ class Bench:
             files=self.files,
             snapshot=self.snapshot,
             min_offset=self.min_offset,
+            timeline_files=self.timeline_files,
+            format_version=self.format_version,
         )
         self.delivery = Delivery(self.store, replay, self.settings, self.levels, self.clock)
         self.wakeups = 0
@@ -72,6 +78,8 @@ class Bench:
 
     def _keep(self, end: int) -> None:
         self.log = bytes(self.store.log[:end])
+        self.format_version = self.store.format_version
+        self.timeline_files.lose_power()
         self.min_offset = self.store.min_offset
         if self.snapshot is not None and self.snapshot[0] > end:
             self.snapshot = None
@@ -112,6 +120,16 @@ class Bench:
         if wanted:
             topic, queue_id, own = self.delivery.ingress.prepare(own, topic, queue_id, wanted)
         return self.append(body, topic=topic, queue_id=queue_id, properties=own, reconsume_times=reconsume_times)
+
+    def send_timed(
+        self, body: str, due_ms: int, *, topic: str = "orders", queue_id: int = 0, account: str = "", **more: str
+    ) -> Dispatched:
+        """Stores a message with a due time, as a send does."""
+        properties = {"UNIQ_KEY": body, **more}
+        statement = self.delivery.ingress.prepare_timed(properties, topic, queue_id, due_ms, account)
+        return self.store.append(
+            NewRecord(TIMER_TOPIC, 0, body.encode(), properties, 0, 0, self.now_ms, HOST, HOST, statement=statement)
+        )
 
     def append(
         self, body: str, *, topic: str, queue_id: int, properties: dict[str, str], reconsume_times: int = 0
@@ -172,7 +190,9 @@ class Bench:
 
     def copies(self) -> list[Record]:
         """Records outside the schedule topic, without marks."""
-        return [record for record in self.store.records() if record.topic not in (SCHEDULE_TOPIC, MARKS_TOPIC)]
+        return [
+            record for record in self.store.records() if record.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC, MARKS_TOPIC)
+        ]
 
     def delivered(self) -> list[str]:
         """Bodies of all marked copies in the log."""

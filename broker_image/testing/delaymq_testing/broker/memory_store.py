@@ -9,10 +9,13 @@ from typing import Any
 from delaymq.message.hashing import tags_code
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import parse_due
-from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TAGS
+from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TAGS, TIMER_TOPIC
 from delaymq.message.properties import encode_properties
 from delaymq.message.record import Record, decode_record, encode_record
-from delaymq.store.model import Dispatched, DispatchObserver, LiveObserver, NewRecord
+from delaymq.store.dispatch import recorded_due_ms
+from delaymq.store.model import Dispatched, DispatchObserver, KeepsFiles, LiveObserver, NewRecord, UsesFolder
+
+from delaymq_testing.schedule.memory_files import MemoryFiles
 
 _ENTRY = struct.Struct(">qiq")
 
@@ -70,8 +73,11 @@ class MemoryStore:
         files: dict[str, bytes] | None = None,
         snapshot: tuple[int, dict[str, object]] | None = None,
         min_offset: int = 0,
+        timeline_files: MemoryFiles | None = None,
+        format_version: int = 1,
     ) -> None:
         self.levels = levels
+        self.format_version = format_version
         self.log = bytearray(log)
         self.min_offset = min_offset
         self.flushed_offset = len(log)
@@ -85,6 +91,8 @@ class MemoryStore:
         self._now_ms = now_ms
         end, states = snapshot if snapshot is not None else (min_offset, {})
         for observer in observers:
+            if isinstance(observer, UsesFolder):
+                observer.use_folder(timeline_files or MemoryFiles())  # type: ignore[arg-type]
             observer.restore(states.get(observer.name) if snapshot is not None else None)
         position = min_offset
         while position < len(self.log):
@@ -98,8 +106,16 @@ class MemoryStore:
     def end_offset(self) -> int:
         return len(self.log)
 
+    def raise_format_version(self) -> None:
+        self.format_version = 2
+
     def snapshot(self) -> tuple[int, dict[str, object]]:
-        return self.end_offset, {observer.name: observer.state() for observer in self.observers}
+        states = {observer.name: observer.state() for observer in self.observers}
+        for observer in self.observers:
+            if isinstance(observer, KeepsFiles) and (files := observer.state_files()) is not None:
+                files.write()
+                files.finish(is_published=True)
+        return self.end_offset, states
 
     def append(self, message: NewRecord) -> Dispatched:
         if (error := self.refuse(message)) is not None:
@@ -107,6 +123,9 @@ class MemoryStore:
         queue_offset = self.next_queue_offset(message.topic, message.queue_id)
         self.last_store_timestamp_ms = max(self._now_ms(), self.last_store_timestamp_ms)
         position = len(self.log)
+        properties = dict(message.properties)
+        if message.statement is not None:
+            properties[message.statement.name] = message.statement.at(position)
         self.log += encode_record(
             topic=message.topic.encode("utf-8", "surrogateescape"),
             queue_id=message.queue_id,
@@ -121,7 +140,7 @@ class MemoryStore:
             reconsume_times=message.reconsume_times,
             prepared_transaction_offset=message.prepared_transaction_offset,
             body=message.body,
-            properties=encode_properties(message.properties),
+            properties=encode_properties(properties),
         )
         record = decode_record(self.log, position)
         dispatched = self._dispatch(record, observed=True)
@@ -136,6 +155,8 @@ class MemoryStore:
             due_ms = parse_due(properties.get(DUE, ""), record.queue_id, record.queue_offset)
             level = int(properties[DELAY])
             code = due_ms if due_ms is not None else record.store_timestamp_ms + self.levels.delay_ms(level)
+        if record.topic == TIMER_TOPIC:
+            code = recorded_due_ms(properties, record.physical_offset) or code
         key = (record.topic, record.queue_id)
         queue = self.entries.setdefault(key, [])
         self.first_entry.setdefault(key, record.queue_offset)

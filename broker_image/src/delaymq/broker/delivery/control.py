@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from delaymq.schedule import LevelQueue, PacedQueue
+from delaymq.schedule import DueSource, LevelQueue, PacedQueue
+from delaymq.schedule.timeline import PacedTimeline, Timeline
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery.hand_over import HandOver
@@ -85,10 +86,16 @@ class DeliveryControl:
     """Stores and changes the policy of deliveries. The file is always written before `hand_over` is updated."""
 
     def __init__(
-        self, store: DeliveryStore, sources: dict[int, LevelQueue], hand_over: HandOver, now_ms: Callable[[], int]
+        self,
+        store: DeliveryStore,
+        sources: dict[int, LevelQueue],
+        timeline: Timeline,
+        hand_over: HandOver,
+        now_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._sources = sources
+        self._timeline = timeline
         self._hand_over = hand_over
         self._now_ms = now_ms
         self.policy: DeliveryPolicy | None = None
@@ -125,22 +132,19 @@ class DeliveryControl:
 
     def overdue(self, now_ms: int) -> int:
         """Return the number of pending messages due at `now_ms`, except those that wait for a retry."""
-        spread = self._hand_over.spread
-        left = spread.left if spread is not None else 0
-        return left + sum(source.due_count(now_ms) for source in self._sources.values())
+        of_levels = sum(source.due_count(now_ms) for source in self._sources.values())
+        return self._hand_over.spread_left + of_levels + self._timeline.due_count(now_ms)
 
     def finish_if_done(self) -> None:
         """End a completed policy; called after hand-overs."""
         policy = self.policy
         if policy is None or policy.mode is DeliveryMode.PAUSED:
             return
-        spread = self._hand_over.spread
         if policy.mode is DeliveryMode.SPREAD:
-            over = spread is None or spread.left == 0
+            over = self._hand_over.spread_left == 0
         else:
-            next_ms = min(
-                (due for each in self._sources.values() if (due := each.next_due_ms()) is not None), default=None
-            )
+            sources: list[DueSource] = [*self._sources.values(), self._timeline]
+            next_ms = min((due for each in sources if (due := each.next_due_ms()) is not None), default=None)
             waiting = min((due_ms for due_ms, *_ in self._hand_over.retries.entries()), default=None)
             over = all(due is None or due > (policy.up_to_ms or 0) for due in (next_ms, waiting))
         if over:
@@ -156,14 +160,13 @@ class DeliveryControl:
         policy = self.policy
         if policy is None:
             return None
-        spread = self._hand_over.spread
         return {
             "mode": policy.mode.value,
             "sinceMs": policy.since_ms,
             "overdue": self.overdue(now_ms),
             "upToMs": policy.up_to_ms,
             "untilMs": policy.until_ms,
-            "left": spread.left if spread is not None else None,
+            "left": self._hand_over.spread_left if policy.mode is DeliveryMode.SPREAD else None,
         }
 
     def _take(self, policy: DeliveryPolicy, *, save: bool = False) -> None:
@@ -191,7 +194,8 @@ class DeliveryControl:
         else:
             up_to_ms = begun.up_to_ms or 0
             spread = PacedQueue(list(self._sources.values()), up_to_ms, now_ms, begun.until_ms or 0)
-            self._hand_over.begin_spread(spread, up_to_ms)
+            timed = PacedTimeline(self._timeline, up_to_ms, now_ms, begun.until_ms or 0)
+            self._hand_over.begin_spread(spread, timed, up_to_ms)
 
     def _release(self) -> None:
         self.policy = None

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from delaymq.broker.delivery.status import DeliveryCounters
+from delaymq.broker.delivery.timed.requests import requested_time
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.levels import DelayLevels, queue_of_level
 from delaymq.message.marks import DUE_WIDTH, MARK_WIDTH, format_due
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.message.record import record_bytes
+from delaymq.message.timed_marks import Statement, first_due
+from delaymq.store.layout import TIMED_VERSION
 from delaymq.store.model import NewRecord
 from delaymq.throttled_log import ThrottledLogger, about_message
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + MARK_WIDTH
 """Size of the longest mark with its name and separators."""
+TIMED_ROOM_BYTES = 256
+"""Additional properties that later records of a timed message may need: a mark, or the details of a carried one."""
 _MAX_NON_BODY_BYTES = 128 + names.MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
 """Maximum size of a record without its body: fixed fields, topic, properties."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
@@ -39,6 +44,10 @@ class DelaySettings(Protocol):
     @property
     def flush_delay_offset_interval(self) -> int:
         """Interval between writes of delayOffset.json, in ms."""
+
+    @property
+    def timer_max_delay_sec(self) -> int:
+        """Longest delay of a timed message, in s."""
 
 
 def strip_own(properties: dict[str, str]) -> None:
@@ -83,6 +92,10 @@ class DelayIngress:
         self._now_ms = now_ms
         self._counters = counters
         self._throttled = throttled
+        self._store = store
+        self._may_state = store.format_version >= TIMED_VERSION
+        self.on_first_timed: Callable[[], object] | None = None
+        """Called before the first timed message is stored."""
 
     def prepare(
         self, properties: dict[str, str], topic: str, queue_id: int, level: int, *, retry: bool = False
@@ -108,9 +121,49 @@ class DelayIngress:
         }
         characters = sum(map(len, properties)) + sum(map(len, properties.values())) + 2 * len(properties)
         if characters * _WIDEST_CHARACTER_BYTES + len(topic) + DUE_WIDTH + 128 > MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES:
-            _check_room(properties, added)
+            _check_room(properties, added, MARK_ROOM_BYTES)
         properties.update(added)
         return names.SCHEDULE_TOPIC, schedule_queue, properties
+
+    def requested_time(self, properties: dict[str, str], level: int, *, is_commit: bool = False) -> int | None:
+        """Return the due time in ms that a message requests; None if it is to be delivered immediately.
+
+        Raises IllegalMessageError if the request is invalid or exceeds timerMaxDelaySec. A commit must not fail because
+        of a limit that was lowered.
+        """
+        request = requested_time(properties, level)
+        if request is None:
+            return None
+        now_ms = self._now_ms()
+        if not is_commit:
+            request.check(now_ms, self.settings.timer_max_delay_sec * 1_000)
+        due_ms = request.due_ms(now_ms)
+        return due_ms if due_ms > now_ms else None
+
+    def prepare_timed(
+        self, properties: dict[str, str], topic: str, queue_id: int, due_ms: int, account: str = ""
+    ) -> Statement:
+        """Change the properties of a message to those with which it is stored in the timer topic, queue 0.
+
+        Returns the statement of the record. Raises IllegalMessageError if the message cannot be delayed, and StoreError
+        if the store cannot be marked as one with timed messages; `properties` is then unchanged.
+        """
+        if not self._may_state:
+            self._store.raise_format_version()
+            self._may_state = True
+        if self.on_first_timed is not None:
+            self.on_first_timed()
+            self.on_first_timed = None
+        statement = first_due(due_ms)
+        added = {names.TIMER_OUT_MS: str(due_ms), names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)}
+        if account:
+            added[names.ACCOUNT] = account
+        characters = sum(map(len, properties)) + sum(map(len, properties.values())) + 2 * len(properties)
+        room = TIMED_ROOM_BYTES + statement.property_bytes
+        if characters * _WIDEST_CHARACTER_BYTES + len(topic) + len(account) + 128 > MAX_PROPERTIES_BYTES - room:
+            _check_room(properties, added, room)
+        properties.update(added)
+        return statement
 
     def check_copies(
         self, record: NewRecord, topic: str, *, added_bytes: int = MARK_ROOM_BYTES, topics: tuple[str, ...] = ()
@@ -150,11 +203,11 @@ class DelayIngress:
         self._throttled.warning(text, level, highest, topic=topic, **about_message(properties))
 
 
-def _check_room(properties: dict[str, str], added: dict[str, str]) -> None:
-    """Reject a message that could not be delivered later, because its copy also contains a mark."""
+def _check_room(properties: dict[str, str], added: dict[str, str], room_bytes: int) -> None:
+    """Reject a message that could not be delivered later, because its copy contains up to `room_bytes` more."""
     bytes_used = len(encode_properties({**properties, **added}))
-    if bytes_used > MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES:
+    if bytes_used > MAX_PROPERTIES_BYTES - room_bytes:
         raise IllegalMessageError(
             f"the properties of this delayed message, including those that the delay adds, take {bytes_used} bytes"
-            f" (limit: {MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES}): send fewer or shorter ones"
+            f" (limit: {MAX_PROPERTIES_BYTES - room_bytes}): send fewer or shorter ones"
         )

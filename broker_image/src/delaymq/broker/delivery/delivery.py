@@ -26,14 +26,21 @@ from delaymq.broker.delivery.recovery import (
 )
 from delaymq.broker.delivery.settlement import claim_of
 from delaymq.broker.delivery.status import LatenessHistogram, status_of
+from delaymq.broker.delivery.timed.replay import add_entry, own_due
 from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, DelayLevels, level_of_queue, queue_of_level
-from delaymq.schedule import Backoff, Entry, LevelQueue
-from delaymq.store.model import Dispatched
+from delaymq.message.timed_marks import TimedDue
+from delaymq.schedule import Backoff, DueSource, Entry, LevelQueue
+from delaymq.schedule.timeline import TIMELINE_QUEUE
+from delaymq.schedule.timeline.state import Capture
+from delaymq.store.layout import TIMED_VERSION
+from delaymq.store.model import Dispatched, StateFiles
 from delaymq.throttled_log import ThrottledLogger
 
 _NEVER_MS = 1 << 62
+_COLONS_OF_FIRST = str(TimedDue(0, 0, 0)).count(":")
+"""Colons in the statement of the first record of a message."""
 
 _logger = logging.getLogger(__name__)
 
@@ -81,10 +88,14 @@ class Delivery:
         self._announced_ms = _NEVER_MS
         self.ingress = DelayIngress(settings, levels, now_ms, self.counters, self._throttled, store)
         """Redirects delayed messages to the schedule topic."""
+        self.timeline = replay.timed.finish(self._reader)
+        """Pending timed messages."""
+        self._saving: Capture | None = None
         self._hand_over = HandOver(
             store,
             self._reader,
             self._sources,
+            self.timeline,
             self.pending_topics,
             self.counters,
             now_ms,
@@ -107,8 +118,8 @@ class Delivery:
         for queue_id in sorted(there):
             self._load(queue_id, self._queues[queue_id])
         self._offsets_file = OffsetsFile(store, self.delay_offsets, self._throttled)
-        self._pin = DeliveryPin(store, self._reader, self._sources)
-        self.control = DeliveryControl(store, self._sources, self._hand_over, now_ms)
+        self._pin = DeliveryPin(store, self._reader, self._sources, self.timeline)
+        self.control = DeliveryControl(store, self._sources, self.timeline, self._hand_over, now_ms)
         """Delivery policy. A caller that changes it must call `wake`."""
         self.control.load()
 
@@ -118,6 +129,8 @@ class Delivery:
         """Process one record: a new entry, a record that settles an entry, or neither."""
         if record.topic == names.SCHEDULE_TOPIC:
             self._add(record)
+        elif record.topic == names.TIMER_TOPIC:
+            self._add_timed(record)
         elif self._hand_over.running:
             self._hand_over.copy_seen = True
         elif names.MARK in record.properties:
@@ -125,7 +138,15 @@ class Delivery:
 
     def state(self) -> dict[str, object]:
         """Return the state for a snapshot, which is valid for the current end of the log."""
-        return state_of(self._queues)
+        if self._store.format_version < TIMED_VERSION:
+            return state_of(self._queues)
+        self._saving = Capture(self.timeline)
+        return state_of(self._queues, self._saving.reference)
+
+    def state_files(self) -> StateFiles | None:
+        """Return the files to which the result of `state` refers; None before the first timed message."""
+        saving, self._saving = self._saving, None
+        return saving
 
     def _add(self, record: Dispatched) -> None:
         queue_id, due_ms = record.queue_id, record.tags_code
@@ -136,6 +157,16 @@ class Delivery:
         self.pending_topics.queue(queue_id).add(record.queue_offset, record.properties.get(names.REAL_TOPIC, ""))
         if names.DUE not in record.properties:
             self._queues[queue_id].foreign.add(record.queue_offset)
+        self._announce(due_ms)
+
+    def _add_timed(self, record: Dispatched) -> None:
+        text, identity = record.properties[names.DUE], record.physical_offset
+        if text.count(":") > _COLONS_OF_FIRST and (due := own_due(text, identity)) is not None:
+            identity = due.identity  # it carries a message forward
+        add_entry(self.timeline, record, record.tags_code, identity)
+        self._announce(record.tags_code)
+
+    def _announce(self, due_ms: int) -> None:
         if due_ms < self._announced_ms:
             self._announced_ms = due_ms
             if self.on_wakeup_earlier is not None:
@@ -250,7 +281,17 @@ class Delivery:
         """Return the number of pending messages of `topic`; None while messages that were pending at the start are not
         counted yet."""
         topics = self.pending_topics
-        return topics.count(topic) if topics.complete else None
+        if not topics.complete:
+            return None
+        return topics.count(topic) + self.timeline.partitions.totals(topic).messages
+
+    def pending_total(self) -> int:
+        """Return the number of pending messages."""
+        return sum(source.pending for source in self._sources.values()) + self.timeline.partitions.messages
+
+    def maintain(self) -> bool:
+        """Merge some entries of the timeline, in a short step; return whether there are more to merge. OSError."""
+        return self.timeline.maintain()
 
     def is_settled(self, queue_id: int, offset: int) -> bool:
         """Whether an entry of the schedule topic is settled: delivered, dropped or given up."""
@@ -268,12 +309,15 @@ class Delivery:
             yield from self._hand_over.spread.entries()
 
     def next_due_ms(self) -> dict[int, int]:
-        """Return the next due time of each queue. Messages whose hand-over failed count with their original due
-        times."""
+        """Return the next due time of each queue, and of the timed messages under TIMELINE_QUEUE.
+
+        Messages whose hand-over failed count with their original due times.
+        """
         next_ms: dict[int, int] = {}
         for due_ms, queue_id, *_ in self._hand_over.retries.entries():
             next_ms[queue_id] = min(due_ms, next_ms.get(queue_id, due_ms))
-        for queue_id, source in self._sources.items():
+        sources: dict[int, DueSource] = {**self._sources, TIMELINE_QUEUE: self.timeline}
+        for queue_id, source in sources.items():
             if (due := source.next_due_ms()) is not None:
                 next_ms[queue_id] = min(due, next_ms.get(queue_id, due))
         return next_ms

@@ -5,7 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from delaymq.broker.delivery.copies import Fate, copy_of, mark_of_unreadable
+from delaymq.broker.delivery.copies import (
+    Fate,
+    copy_of,
+    mark_of_unreadable,
+    mark_of_unreadable_timed,
+    timed_copy_of,
+)
 from delaymq.broker.delivery.pending_topics import PendingTopics
 from delaymq.broker.delivery.reader import DeliveryStore, Place, ScheduleReader
 from delaymq.broker.delivery.status import DeliveryCounters, LatenessHistogram
@@ -16,6 +22,7 @@ from delaymq.message.marks import parse_due
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import BLANK_MAGIC, IPV4_HOST_BYTES, SIZE_AND_MAGIC, Record
 from delaymq.schedule import Backoff, Entry, LevelQueue, PacedQueue, RetryQueue, Scheduler
+from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Timeline
 from delaymq.store.disk.files import is_shortage
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
 from delaymq.store.model import NewRecord
@@ -39,6 +46,7 @@ class HandOver:
         store: DeliveryStore,
         reader: ScheduleReader,
         sources: dict[int, LevelQueue],
+        timeline: Timeline,
         topics: PendingTopics,
         counters: DeliveryCounters,
         now_ms: Callable[[], int],
@@ -48,8 +56,8 @@ class HandOver:
         on_delivered: Callable[[str, int, int], None] | None,
     ) -> None:
         """Create the hand-over; see `Delivery` for the last three arguments."""
-        self.lateness: dict[int, LatenessHistogram] = {}
-        """Lateness by queue of the schedule topic."""
+        self.lateness: dict[int, LatenessHistogram] = {TIMELINE_QUEUE: LatenessHistogram()}
+        """Lateness by queue of the schedule topic; that of timed messages under TIMELINE_QUEUE."""
         self.running = False
         """Whether records that the store currently dispatches were appended by this class."""
         self.copy_seen = False
@@ -60,8 +68,11 @@ class HandOver:
         self.drop_up_to_ms: int | None = None
         """Messages due at or before this time are settled without being delivered."""
         self.spread: PacedQueue | None = None
-        """Overdue messages that are delivered evenly over a period."""
+        """Overdue messages of the delay levels that are delivered evenly over a period."""
+        self.timed_spread: PacedTimeline | None = None
+        """Overdue timed messages that are delivered evenly over the same period."""
         self._spread_up_to_ms = 0
+        self._timeline = timeline
         self._topic_lateness = topic_lateness
         self._on_dead_letter = on_dead_letter
         self._on_delivered = on_delivered
@@ -75,6 +86,7 @@ class HandOver:
         self._throttled = ThrottledLogger(_logger, now_ms)
         self._scheduler = Scheduler()
         self._scheduler.add(self.retries)
+        self._scheduler.add(timeline)
         self._pauses = 0
         self._paused_until_ms = 0
 
@@ -83,13 +95,23 @@ class HandOver:
         self.lateness[source.queue_id] = LatenessHistogram()
         self._scheduler.add(source)
 
-    def begin_spread(self, spread: PacedQueue, up_to_ms: int) -> None:
-        """Add `spread`, which contains the messages due at or before `up_to_ms` from all queues."""
-        self.spread, self._spread_up_to_ms = spread, up_to_ms
+    def begin_spread(self, spread: PacedQueue, timed: PacedTimeline, up_to_ms: int) -> None:
+        """Add sources that contain all messages due at or before `up_to_ms`."""
+        self.spread, self.timed_spread, self._spread_up_to_ms = spread, timed, up_to_ms
         self._scheduler.add(spread)
+        self._scheduler.add(timed)
+
+    @property
+    def spread_left(self) -> int:
+        """Number of messages that a spread still contains."""
+        return (self.spread.left if self.spread else 0) + (self.timed_spread.left if self.timed_spread else 0)
 
     def end_spread(self) -> None:
         """Put the rest of a spread back into its queues."""
+        timed, self.timed_spread = self.timed_spread, None
+        if timed is not None:
+            self._scheduler.remove(timed)
+            timed.end()
         spread, self.spread = self.spread, None
         if spread is not None:
             self._scheduler.remove(spread)
@@ -143,6 +165,9 @@ class HandOver:
 
     def _hand_over_one(self, entry: Entry, now_ms: int) -> None:
         due_ms, queue_id, offset, failures = entry
+        if queue_id == TIMELINE_QUEUE:
+            self._hand_over_timed(offset, now_ms)
+            return
         source = self._sources[queue_id]
         if failures and offset in source.settled:
             return
@@ -180,7 +205,45 @@ class HandOver:
             self._topic_lateness.add(copy.topic, lateness_ms)
             if self._on_delivered is not None:
                 self._on_delivered(copy.topic, queue_id, size)
-        self._count(fate, record, copy, own_due_ms is None)
+        self._count(fate, record, copy, is_foreign=own_due_ms is None)
+
+    def _hand_over_timed(self, identity: int, now_ms: int) -> None:
+        pending = self._timeline.taken(identity)
+        if pending is None:
+            return  # it has ended while it waited for another attempt
+        record = self._reader.timed_record(pending)
+        if record is None and pending.record != identity:
+            record = self._reader.timed_record(pending._replace(record=identity))
+        if record is None:
+            self._give_up_unreadable_timed(pending, now_ms)
+            return
+        properties = decode_properties(record.raw_properties)
+        refused = self.drop_up_to_ms is not None and pending.due_ms <= self.drop_up_to_ms
+        fate, copy = timed_copy_of(record, properties, pending, now_ms, refused=refused)
+        if fate is Fate.DEAD and self._on_dead_letter is not None:
+            self._on_dead_letter(copy.topic)
+        store_timestamp_ms, size = self._append(copy, now_ms, record.size)
+        self._timeline.settle(identity)
+        if fate is Fate.DELIVERED:
+            lateness_ms = store_timestamp_ms - pending.due_ms
+            self.lateness[TIMELINE_QUEUE].add(lateness_ms)
+            self._topic_lateness.add(copy.topic, lateness_ms)
+            if self._on_delivered is not None:
+                self._on_delivered(copy.topic, TIMELINE_QUEUE, size)
+        self._count(fate, record, copy, is_foreign=False)
+
+    def _give_up_unreadable_timed(self, pending: Pending, now_ms: int) -> None:
+        topic = self._timeline.partitions.key(pending.partition).topic
+        self._append(mark_of_unreadable_timed(pending, topic, now_ms, _NO_HOST), now_ms)
+        self._timeline.settle(pending.identity)
+        self._counters.corrupt += 1
+        self._throttled.warning(
+            "a timed message for topic %s (physical offset %d) cannot be read and is given up",
+            topic,
+            pending.record,
+            topic=topic,
+            offset=pending.record,
+        )
 
     def _settle(self, source: LevelQueue, offset: int) -> None:
         settled = source.settled
@@ -223,6 +286,16 @@ class HandOver:
     def _schedule_retry(self, entry: Entry, error: Exception, now_ms: int) -> None:
         self._counters.failed += 1
         wait_ms = self.retries.add_failed(entry, now_ms)
+        if entry[1] == TIMELINE_QUEUE:
+            self._throttled.warning(
+                "a timed message (physical offset %d) could not be delivered; the broker retries in %d ms: %s",
+                entry[2],
+                wait_ms,
+                error,
+                error=error,
+                offset=entry[2],
+            )
+            return
         self._throttled.warning(
             "entry %d of delay level %d could not be delivered; the broker retries in %d ms: %s",
             entry[2],
@@ -246,7 +319,9 @@ class HandOver:
     def _give_back(self, batches: list[list[Entry]], now_ms: int) -> None:
         for batch in batches:
             fresh = [entry for entry in batch if entry[3] == 0]
-            if fresh and self.spread is not None and fresh[0][0] <= self._spread_up_to_ms:
+            if fresh and fresh[0][1] == TIMELINE_QUEUE:
+                self._timeline.give_back(fresh)
+            elif fresh and self.spread is not None and fresh[0][0] <= self._spread_up_to_ms:
                 self.spread.give_back(fresh)
             elif fresh:
                 self._sources[fresh[0][1]].give_back(fresh)
@@ -270,7 +345,7 @@ class HandOver:
             offset=place.physical_offset,
         )
 
-    def _count(self, fate: Fate, record: Record, copy: NewRecord, is_foreign: bool) -> None:
+    def _count(self, fate: Fate, record: Record, copy: NewRecord, *, is_foreign: bool) -> None:
         counters = self._counters
         if fate is Fate.DELIVERED:
             counters.delivered[copy.topic] = counters.delivered.get(copy.topic, 0) + 1

@@ -6,6 +6,7 @@ from delaymq.broker.delivery.durable_value import DurableValue
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
 from delaymq.message.names import SCHEDULE_TOPIC
 from delaymq.schedule import LevelQueue
+from delaymq.schedule.timeline import Timeline
 
 
 class DeliveryPin:
@@ -15,10 +16,13 @@ class DeliveryPin:
     both.
     """
 
-    def __init__(self, store: DeliveryStore, reader: ScheduleReader, sources: dict[int, LevelQueue]) -> None:
+    def __init__(
+        self, store: DeliveryStore, reader: ScheduleReader, sources: dict[int, LevelQueue], timeline: Timeline
+    ) -> None:
         self._store = store
         self._reader = reader
         self._sources = sources
+        self._timeline = timeline
         self._as_on_disk = DurableValue(store, self._now, self._now())
 
     def oldest(self) -> int | None:
@@ -30,6 +34,9 @@ class DeliveryPin:
     def _now(self) -> int:
         """Return the physical offset of the oldest pending message, or the end of the log."""
         oldest = self._store.end_offset
+        timed = self._timeline.oldest_record()
+        if timed is not None:
+            oldest = min(oldest, timed)
         for queue_id, source in self._sources.items():
             if source.pending:
                 first, _ = self._store.queue_bounds(SCHEDULE_TOPIC, queue_id)

@@ -10,8 +10,9 @@ from typing import NamedTuple, Protocol, TypeVar
 from delaymq.message.errors import RecordError
 from delaymq.message.levels import DelayLevels, level_of_queue
 from delaymq.message.marks import parse_due
-from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC
+from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TIMER_TOPIC
 from delaymq.message.record import Record, decode_record
+from delaymq.schedule.timeline import Pending
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from delaymq.store.model import Dispatched, NewRecord, StoreTask
 
@@ -55,10 +56,13 @@ class DeliveryStore(Protocol):
     @property
     def largest_record_bytes(self) -> int: ...
     @property
+    def format_version(self) -> int: ...
+    @property
     def config_files(self) -> ConfigFiles: ...
     @property
     def own_files(self) -> ConfigFiles: ...
     def append(self, message: NewRecord) -> Dispatched: ...
+    def raise_format_version(self) -> None: ...
     def next_queue_offset(self, topic: str, queue_id: int) -> int: ...
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def queues(self) -> Iterable[tuple[str, int]]: ...
@@ -114,6 +118,22 @@ class ScheduleReader:
             or record.size != size
             or record.topic != SCHEDULE_TOPIC
         ):
+            return None
+        return record
+
+    def record_at(self, physical_offset: int) -> Record | None:
+        """Return the record that starts at an offset; None if there is no valid one."""
+        return self._store.record_at(physical_offset)
+
+    def timed_record(self, pending: Pending) -> Record | None:
+        """Return the record that holds a timed message; None if it is not a valid record of the timer topic."""
+        if pending.record + pending.size > self._store.end_offset or pending.record < self._store.min_offset:
+            return None
+        try:
+            record = decode_record(self._store.read_bytes(pending.record, pending.size))
+        except RecordError:
+            return None
+        if record.physical_offset != pending.record or record.size != pending.size or record.topic != TIMER_TOPIC:
             return None
         return record
 

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from delaymq.broker.delivery.reader import ScheduleReader
 from delaymq.broker.delivery.settlement import ANYWHERE, Claim, claim_of, fingerprint_of, foreign_key_of
 from delaymq.broker.delivery.status import DeliveryCounters, PositionCorrection
+from delaymq.broker.delivery.timed.replay import FOLDER, TimedReplay
 from delaymq.message import names
 from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
 from delaymq.schedule import OffsetRanges, Settled
+from delaymq.schedule.timeline import RunFiles
 from delaymq.store.model import Dispatched
 
 STATE_VERSION = 1
@@ -52,9 +54,16 @@ class QueueState:
         return cls(settled, OffsetRanges.from_state(state.get("foreign")), settled.low)
 
 
-def state_of(queues: dict[int, QueueState]) -> dict[str, object]:
-    """Return the state for a snapshot: `{"version": 1, "queues": {"0": {"low": n, "above": […], "foreign": […]}}}`."""
-    return {"version": STATE_VERSION, "queues": {str(queue_id): queue.as_json() for queue_id, queue in queues.items()}}
+def state_of(queues: dict[int, QueueState], timeline: dict[str, object] | None = None) -> dict[str, object]:
+    """Return the state for a snapshot: `{"version": 1, "queues": {"0": {"low": n, "above": […], "foreign": […]}}}`.
+
+    `timeline` describes the index of timed messages; None before the first one.
+    """
+    state: dict[str, object] = {
+        "version": STATE_VERSION,
+        "queues": {str(queue_id): queue.as_json() for queue_id, queue in queues.items()},
+    }
+    return state if timeline is None else {**state, "timeline": timeline}
 
 
 def queues_from(state: object) -> dict[int, QueueState]:
@@ -102,13 +111,26 @@ class Replay:
     """Observer `schedule` during the replay of the log; `finish` decides deferred cases."""
 
     name = "schedule"
+    folder_name = FOLDER
 
     def __init__(self, counters: DeliveryCounters | None = None) -> None:
         self.counters = counters or DeliveryCounters()
-        self.restore(None)
+        self.timed = TimedReplay()
+        """Timed messages."""
+        self._start(None)
+
+    def use_folder(self, folder: RunFiles) -> None:
+        """Use this folder for the index of timed messages."""
+        self.timed.use_folder(folder)
 
     def restore(self, state: object | None) -> None:
         """Start the replay after a snapshot's state. Raises ValueError if it is invalid or of an unknown version."""
+        self._start(state)
+        # A state without an index was saved before the first timed message.
+        reference = state.get("timeline") if isinstance(state, dict) else None
+        self.timed.restore(reference, whole_log=state is None)
+
+    def _start(self, state: object | None) -> None:
         self.queues = queues_from(state) if state is not None else {}
         self._whole_log = state is None
         self._first_physical_offset: int | None = None
@@ -126,10 +148,15 @@ class Replay:
         """Process one record of the log, in order."""
         if self._first_physical_offset is None:
             self._first_physical_offset = record.physical_offset
+            self.timed.see(record)
         if record.topic == names.SCHEDULE_TOPIC:
             self._entry(record)
-        elif (claim := claim_of(record)) is not None and not self._decide(claim):
-            self._waiting.append(claim)
+        elif record.topic == names.TIMER_TOPIC:
+            self.timed.entry(record)
+        else:
+            self.timed.settle(record)
+            if (claim := claim_of(record)) is not None and not self._decide(claim):
+                self._waiting.append(claim)
 
     def _entry(self, record: Dispatched) -> None:
         queue_id, offset = record.queue_id, record.queue_offset

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.delay_rewrite import strip_own
 from delaymq.broker.requests.errors import message_illegal, store_refusal, topic_missing
-from delaymq.broker.sending.admission import admit_batched
+from delaymq.broker.sending.admission import admit_batched, check_copies
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
@@ -43,8 +43,10 @@ class Batch:
         topic: str,
         queue_id: int,
         sys_flag: int,
+        account: str = "",
     ) -> None:
         self.broker = broker
+        self._account = account
         self._host = session.remote_host
         self._header = header
         self.topic = topic
@@ -64,22 +66,29 @@ class Batch:
 
         Raises RequestError for messages that a batch must not contain.
         """
-        header, shared, characters = self._header, self._shared, self._shared_characters
-        return [
-            NewRecord(
-                self.topic,
-                self._queue_id,
+        header, broker = self._header, self.broker
+        records = []
+        for flag, body, properties in messages:
+            admitted = admit_batched(
+                broker, self.topic, self._queue_id, self._shared, self._shared_characters, properties, self._account
+            )
+            record = NewRecord(
+                admitted.topic,
+                admitted.queue_id,
                 body,
-                admit_batched(shared, characters, properties),
+                admitted.properties,
                 flag,
                 self._sys_flag,
                 header.born_timestamp,
                 self._host,
-                self.broker.store_host,
+                broker.store_host,
                 header.reconsume_times or 0,
+                statement=admitted.statement,
             )
-            for flag, body, properties in messages
-        ]
+            if admitted.statement is not None:
+                check_copies(broker, record, self.topic)
+            records.append(record)
+        return records
 
     def check(self, messages: list[BatchMessage]) -> int:
         """Return the bytes that some messages will occupy in the log. Raises RequestError if one cannot be stored."""
@@ -103,7 +112,11 @@ class Batch:
         took_s = perf_counter() - began
         if took_s >= SLOW_S:
             broker.stats.put_times.slow(took_s)
-        broker.stats.put_batch(self.topic, [each.size for each in appended])
+        broker.stats.put_batch(
+            self.topic,
+            [each.size for each in appended if each.topic is self.topic],
+            [each.size for each in appended if each.topic is not self.topic],
+        )
         last = appended[-1]
         broker.stats.last_send_ms = last.store_timestamp_ms
         if not self._ids:

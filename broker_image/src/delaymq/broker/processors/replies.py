@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from delaymq.broker.processors.send import place, too_large
 from delaymq.broker.requests.results import Deferred, RelayedRequests
-from delaymq.broker.sending.admission import admit, check_copies
+from delaymq.broker.sending.admission import Admitted, admit, check_copies
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.flags import TRANSACTION_MASK
@@ -34,8 +34,7 @@ class _Reply(NamedTuple):
     command: Command
     header: SendMessageRequestHeader
     queue_id: int
-    admitted: tuple[str, int, dict[str, str], bool]
-    """Result of `admit`."""
+    admitted: Admitted
 
 
 def send_reply(broker: Broker, session: Session, command: Command) -> Response | RelayedRequests | Deferred:
@@ -105,7 +104,7 @@ def _store_reply(broker: Broker, reply: _Reply, outcome: Response) -> Response |
     if not broker.config.store_reply_message_enable:
         return outcome
     header = reply.header
-    topic, queue_id, properties, waits = reply.admitted
+    topic, queue_id, properties, waits, statement = reply.admitted
     record = NewRecord(
         topic,
         queue_id,
@@ -117,6 +116,7 @@ def _store_reply(broker: Broker, reply: _Reply, outcome: Response) -> Response |
         reply.session.remote_host,
         broker.store_host,
         header.reconsume_times or 0,
+        statement=statement,
     )
     try:
         check_copies(broker, record, header.topic)

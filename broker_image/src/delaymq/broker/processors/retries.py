@@ -32,7 +32,9 @@ _MAX_TRIES: Final = 2**31 - 1
 """The record stores the count in 32 bits."""
 _FIRST_RETRY_LEVEL: Final = 3
 """Delay level of the first retry. Each further retry uses the next higher level."""
-_NEVER_CONSUMED: Final = frozenset({names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC, names.MARKS_TOPIC})
+_NEVER_CONSUMED: Final = frozenset(
+    {names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.MARKS_TOPIC}
+)
 """Consumers never receive records of these topics, so they cannot return them. A half message may still be
 rolled back.
 """

@@ -7,6 +7,7 @@ from random import randrange
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from delaymq.broker.delivery.timed.requests import recall_handle
 from delaymq.broker.processors.batched import BATCHED_AT_ONCE, Batch
 from delaymq.broker.processors.retries import own_retry, without_transaction
 from delaymq.broker.requests.errors import (
@@ -27,6 +28,7 @@ from delaymq.protocol.batch import read_batch
 from delaymq.protocol.bodies import TopicConfig
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
+from delaymq.protocol.credential_fields import ACCESS_KEY
 from delaymq.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from delaymq.store.errors import StoreError
 from delaymq.store.model import NewRecord
@@ -75,8 +77,8 @@ def send_one(
     sys_flag = header.sys_flag
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= MULTI_TAGS
-    stored_topic, stored_queue_id, properties, waits = admit(
-        broker, topic, queue_id, header.properties or "", dead_letter
+    stored_topic, stored_queue_id, properties, waits, statement = admit(
+        broker, topic, queue_id, header.properties or "", dead_letter, account_of(broker, command)
     )
     if sys_flag & TRANSACTION_MASK:
         if stored_topic != names.HALF_TOPIC:
@@ -93,6 +95,7 @@ def send_one(
         session.remote_host,
         broker.store_host,
         reconsume_times,
+        statement=statement,
     )
     began = perf_counter()
     try:
@@ -115,10 +118,17 @@ def send_one(
         "MSG_REGION": broker.region,
         "TRACE_ON": broker.trace_on,
     }
+    if statement is not None and (unique_key := properties.get(names.UNIQUE_KEY)):
+        fields["recallHandle"] = recall_handle(topic, broker.config.broker_name, appended.tags_code, unique_key)
     if broker.waits_for_flush and (waits or is_retry):
         # Ignore the WAIT=false of an earlier retry: the consumer discards the original after this response.
         return _when_flushed(broker, fields, offset + appended.size)
     return Response(0, None, fields)
+
+
+def account_of(broker: Broker, command: Command) -> str:
+    """Return the account that sent a request; empty without access control."""
+    return command.fields.get(ACCESS_KEY, "") if broker.access is not None else ""
 
 
 def place(
@@ -167,7 +177,7 @@ def _send_batch(
         raise message_illegal("a batch cannot be a transaction: send its messages individually")
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= MULTI_TAGS
-    batch = Batch(broker, session, header, topic, queue_id, sys_flag)
+    batch = Batch(broker, session, header, topic, queue_id, sys_flag, account_of(broker, command))
     messages, at = read_batch(command.body, 0, BATCHED_AT_ONCE)
     if at < len(command.body):
         return TimeSliced(_stored_in_slices(broker, batch, command.body))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from delaymq.broker.delivery.delay_rewrite import requested_level, strip_own
-from delaymq.broker.requests.errors import message_illegal
-from delaymq.broker.transactions.records import CHECK_ROOM_BYTES, DELAY_ROOM_BYTES
+from delaymq.broker.delivery.delay_rewrite import TIMED_ROOM_BYTES, requested_level, strip_own
+from delaymq.broker.delivery.timed.requests import OF_EARLIER_TIMERS, drop_earlier_timer
+from delaymq.broker.requests.errors import message_illegal, store_refusal
+from delaymq.broker.transactions.records import CHECK_ROOM_BYTES, delay_room_bytes
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties, parse_properties
+from delaymq.message.timed_marks import MAX_FIRST_DUE_BYTES, Statement
+from delaymq.store.errors import StoreError
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery import Delivery
@@ -21,17 +23,20 @@ _SURELY_FITS_CHARACTERS: Final = 7_000
 """Properties with fewer characters always fit, even with 4 bytes for each and the properties that the broker adds."""
 
 
-def _timer(value: str) -> None:
-    raise message_illegal(
-        "a due time (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS, __STARTDELIVERTIME) is not supported: "
-        "send a delay level in property DELAY"
-    )
+_RULED: Final = frozenset((names.DELAY, names.TRANSACTION_PREPARED, *names.TIMER_PROPERTIES, *OF_EARLIER_TIMERS))
+"""Properties that decide where a message is stored."""
 
 
-REFUSED: Final[dict[str, Callable[[str], None]]] = dict.fromkeys(names.TIMER_PROPERTIES, _timer)
-"""Properties that cannot be supported, each with a function that raises the error."""
+class Admitted(NamedTuple):
+    """A message as it is to be stored."""
 
-_RULED: Final = frozenset((names.DELAY, names.TRANSACTION_PREPARED, *REFUSED))
+    topic: str
+    queue_id: int
+    properties: dict[str, str]
+    waits: bool
+    """Whether the producer waits for the flush."""
+    statement: Statement | None = None
+    """Statement of a timed message."""
 
 
 class Admission(Protocol):
@@ -50,14 +55,12 @@ class Admission(Protocol):
         """Transactions, which store half messages."""
 
 
-def admit(
-    broker: Admission, topic: str, queue_id: int, text: str, dead_letter: bool
-) -> tuple[str, int, dict[str, str], bool]:
+def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: bool, account: str = "") -> Admitted:
     """Return topic, queue and properties for the store, and whether the producer waits for the flush.
 
-    `text` contains the properties as sent. RETRY_TOPIC is kept only in messages that a consumer sends to its retry
-    topic: RocketMQ's clients set it nowhere else, and consumers treat a retry as a message of the topic that it names.
-    Raises RequestError if a property is not supported or the properties do not fit.
+    `text` contains the properties as sent, `account` names the producer's account. RETRY_TOPIC is kept only in messages
+    that a consumer sends to its retry topic: RocketMQ's clients set it nowhere else, and consumers treat a retry as a
+    message of the topic that it names. Raises RequestError if a property is invalid or the properties do not fit.
     """
     properties = parse_properties(text)
     if names.OWN_PREFIX in text:
@@ -68,24 +71,31 @@ def admit(
         properties[names.DELAY] = "0"
     elif names.RETRY_TOPIC in properties and not topic.startswith(names.RETRY_PREFIX):
         del properties[names.RETRY_TOPIC]
-    level = 0
+    level, due_ms, statement = 0, None, None
+    is_retry = topic.startswith(names.RETRY_PREFIX)
     if not _RULED.isdisjoint(properties):
-        for name in REFUSED.keys() & properties.keys():
-            REFUSED[name](properties[name])
+        drop_earlier_timer(properties)
         level = level_of(properties)
-    retry = level > 0 and topic.startswith(names.RETRY_PREFIX)
+        if not (dead_letter or is_retry):
+            due_ms = due_time_of(broker, properties, level)
+    retry = level > 0 and is_retry
     # Old clients leave the property in messages that they send for a retry. Those are not transactions.
     if names.TRANSACTION_PREPARED in properties and not (dead_letter or retry) and _is_half(properties):
         if wait is not None:
             properties[names.WAIT] = wait
         topic, queue_id, properties = _half(broker, properties, topic, queue_id, level)
+    elif due_ms is not None:
+        if wait is not None:
+            properties[names.WAIT] = wait
+        statement = timed(broker, properties, topic, queue_id, due_ms, account)
+        topic, queue_id = names.TIMER_TOPIC, 0
     elif level > 0:
         if wait is not None:
             properties[names.WAIT] = wait  # RocketMQ's broker removes it only from plain messages
         topic, queue_id, properties = delay(broker, properties, topic, queue_id, level, retry=retry)
     elif len(text) > _SURELY_FITS_CHARACTERS:
         check_size(properties)
-    return topic, queue_id, properties, wait is None or wait.lower() == "true"
+    return Admitted(topic, queue_id, properties, wait is None or wait.lower() == "true", statement)
 
 
 def _is_half(properties: dict[str, str]) -> bool:
@@ -100,7 +110,7 @@ def _half(
         broker.delivery.ingress.check_level(level)
     except IllegalMessageError as error:
         raise message_illegal(str(error)) from error
-    return broker.transactions.prepare(properties, topic, queue_id, delayed=level > 0)
+    return broker.transactions.prepare(properties, topic, queue_id)
 
 
 def level_of(properties: dict[str, str]) -> int:
@@ -109,6 +119,27 @@ def level_of(properties: dict[str, str]) -> int:
         return requested_level(properties)
     except IllegalMessageError as error:
         raise message_illegal(str(error)) from error
+
+
+def due_time_of(broker: Admission, properties: dict[str, str], level: int) -> int | None:
+    """Return the due time in ms that a message requests; None: at once. Raises RequestError 13 if it is invalid."""
+    try:
+        return broker.delivery.ingress.requested_time(properties, level)
+    except IllegalMessageError as error:
+        raise message_illegal(str(error)) from error
+
+
+def timed(
+    broker: Admission, properties: dict[str, str], topic: str, queue_id: int, due_ms: int, account: str
+) -> Statement:
+    """Change `properties` to those of a pending message that is due at `due_ms`; return the record's statement.
+
+    Raises RequestError if the message cannot be delayed this way.
+    """
+    try:
+        return broker.delivery.ingress.prepare_timed(properties, topic, queue_id, due_ms, account)
+    except (IllegalMessageError, StoreError) as error:
+        raise store_refusal(error) from error
 
 
 def delay(
@@ -128,14 +159,22 @@ def check_copies(broker: Admission, record: NewRecord, topic: str) -> None:
     """Raise IllegalMessageError if `record`, a delayed or half message for `topic`, leaves no space for its copies."""
     if record.topic == names.SCHEDULE_TOPIC:
         broker.delivery.ingress.check_copies(record, topic)
+    elif record.topic == names.TIMER_TOPIC:
+        broker.delivery.ingress.check_copies(record, topic, added_bytes=TIMED_ROOM_BYTES + MAX_FIRST_DUE_BYTES)
     elif record.topic == names.HALF_TOPIC:
-        added = CHECK_ROOM_BYTES + (DELAY_ROOM_BYTES if requested_level(record.properties) > 0 else 0)
+        added = CHECK_ROOM_BYTES + delay_room_bytes(record.properties)
         topics = names.SCHEDULE_TOPIC, names.TRANS_CHECK_MAX_TOPIC
         broker.delivery.ingress.check_copies(record, topic, added_bytes=added, topics=topics)
 
 
-def admit_batched(shared: dict[str, str], shared_characters: int, raw: bytes) -> dict[str, str]:
-    """Return the properties of a message of a batch: its own (`raw`) and those of the batch, which take precedence."""
+def admit_batched(
+    broker: Admission, topic: str, queue_id: int, shared: dict[str, str], shared_characters: int, raw: bytes,
+    account: str = "",
+) -> Admitted:  # fmt: skip
+    """Return a message of a batch for the store.
+
+    Its properties are its own (`raw`) and those of the batch (`shared`), which take precedence.
+    """
     text = raw.decode("utf-8", "surrogateescape")
     properties = parse_properties(text)
     properties.update(shared)
@@ -143,18 +182,24 @@ def admit_batched(shared: dict[str, str], shared_characters: int, raw: bytes) ->
     properties.pop(names.RETRY_TOPIC, None)
     if names.OWN_PREFIX in text:
         strip_own(properties)
+    statement = None
     if not _RULED.isdisjoint(properties):
         if names.TRANSACTION_PREPARED in properties and _is_half(properties):
             raise message_illegal("a batch cannot be a transaction: send its messages individually")
-        for name in REFUSED.keys() & properties.keys():
-            REFUSED[name](properties[name])
-        if level_of(properties) > 0:
+        drop_earlier_timer(properties)
+        level = level_of(properties)
+        if level > 0:
             raise message_illegal(
-                "a batch cannot be delayed: send its messages individually, or without the property DELAY"
+                "a message of a batch cannot have a delay level: set a due time (TIMER_DELAY_MS, TIMER_DELIVER_MS), or"
+                " send the messages individually"
             )
+        due_ms = due_time_of(broker, properties, 0)
+        if due_ms is not None:
+            statement = timed(broker, properties, topic, queue_id, due_ms, account)
+            topic, queue_id = names.TIMER_TOPIC, 0
     if len(text) + shared_characters > _SURELY_FITS_CHARACTERS:
         check_size(properties)
-    return properties
+    return Admitted(topic, queue_id, properties, waits=True, statement=statement)
 
 
 def check_size(properties: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.delivery.delay_rewrite import strip_own
+from delaymq.broker.delivery.timed.requests import OF_EARLIER_TIMERS
 from delaymq.broker.groups.subscription_groups import retry_queue
 from delaymq.broker.requests.errors import group_missing, no_permission, store_refusal, unavailable
 from delaymq.broker.sending.admission import check_size
@@ -35,6 +36,8 @@ _OF_EARLIER_TRIES: Final = (
     names.WAIT,
     "RECONSUME_TIME",
     "MAX_RECONSUME_TIMES",
+    *names.TIMER_PROPERTIES,
+    *OF_EARLIER_TIMERS,
 )
 """Properties of the earlier tries: the retry count starts again at 0."""
 

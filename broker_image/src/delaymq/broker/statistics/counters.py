@@ -124,12 +124,15 @@ class Stats:
         series.bytes += size
         series.times += 1
 
-    def put_batch(self, topic: str, sizes: list[int]) -> None:
-        """Count the stored messages of a batch."""
-        total = sum(sizes)
-        self.put_messages += len(sizes)
-        self.put_bytes += total
-        self.by_key.add(self.by_key.puts, topic, total, len(sizes))
+    def put_batch(self, topic: str, sizes: list[int], timed_sizes: list[int]) -> None:
+        """Count the stored messages of a batch, of which those with `timed_sizes` are pending in the timer topic."""
+        self.put_messages += len(sizes) + len(timed_sizes)
+        self.put_bytes += sum(sizes) + sum(timed_sizes)
+        if sizes:
+            self.by_key.add(self.by_key.puts, topic, sum(sizes), len(sizes))
+        if timed_sizes:
+            self.stored_elsewhere[topic] = self.stored_elsewhere.get(topic, 0) + len(timed_sizes)
+            self.by_key.add(self.by_key.puts, names.TIMER_TOPIC, sum(timed_sizes), len(timed_sizes))
 
     def send_back(self, topic: str, group: str) -> None:
         """Count a message, already counted as put, as a send-back of `group`, which had consumed it from `topic`."""
@@ -137,11 +140,12 @@ class Stats:
         self.by_key.add(self.by_key.send_backs, (topic, group))
 
     def delivered(self, topic: str, queue_id: int, size: int) -> None:
-        """Count a delayed message that was stored under its real topic."""
+        """Count a delayed message that was stored under its real topic; `queue_id` is -1 for timed messages."""
         self.copies += 1
         by_key = self.by_key
         by_key.add(by_key.copies, topic, size)
-        by_key.add(by_key.queue_gets, queue_id, size)
+        if queue_id >= 0:
+            by_key.add(by_key.queue_gets, queue_id, size)
 
     def committed(self, topic: str, queue_id: int, size: int) -> None:
         """Count a half message, already counted as put, that was stored under its real topic or as a delayed message.
@@ -150,6 +154,8 @@ class Stats:
         """
         if topic == names.SCHEDULE_TOPIC:
             self.by_key.add(self.by_key.queue_puts, queue_id, size)
+        elif topic == names.TIMER_TOPIC:
+            self.by_key.add(self.by_key.puts, topic, size)
         else:
             self.by_key.add(self.by_key.copies, topic, size)
 

@@ -79,12 +79,16 @@ class EndTransaction:
         topic, queue_id = properties.get(names.REAL_TOPIC, ""), real_queue_id(properties)
         if names.topic_problem(topic) is not None or topic in names.CLOSED_TO_CLIENTS or queue_id < 0:
             raise system_error("The half message names no valid topic for its commit")
-        level = requested_level(properties)
-        if level > 0:
-            # The level was checked when the half message arrived. A delay level table that became shorter must not
-            # fail the commit.
+        # The schedule was checked when the half message arrived. A level table or a limit that became shorter must not
+        # fail the commit. A relative delay counts from now.
+        level, statement = requested_level(properties), None
+        due_ms = self._ingress.requested_time(properties, level, is_commit=True)
+        if due_ms is not None:
+            statement = self._ingress.prepare_timed(properties, topic, queue_id, due_ms)
+            topic, queue_id = names.TIMER_TOPIC, 0
+        elif level > 0:
             topic, queue_id, properties = self._ingress.prepare(properties, topic, queue_id, level, retry=True)
-        appended = self._append(committed_copy(record, properties, topic, queue_id))
+        appended = self._append(committed_copy(record, properties, topic, queue_id, statement))
         self._ledger.committed(place)
         if appended is not None:
             self._on_committed(topic, queue_id, appended.size)
@@ -133,7 +137,7 @@ class EndTransaction:
         With `by_any`, a copy of another half message of the same transaction counts too, which RocketMQ appended at a
         check.
         """
-        topics = record.properties.get(names.REAL_TOPIC, ""), names.SCHEDULE_TOPIC
+        topics = record.properties.get(names.REAL_TOPIC, ""), names.SCHEDULE_TOPIC, names.TIMER_TOPIC
         return any(
             self._is_copy(place, record, by_any=by_any) for topic in topics for place in self._indexed(topic, record)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES, strip_own
+from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES, TIMED_ROOM_BYTES, requested_level, strip_own
 from delaymq.broker.delivery.settlement import real_queue_id
 from delaymq.broker.requests.errors import message_illegal
 from delaymq.message import names
@@ -13,6 +13,7 @@ from delaymq.message.flags import HOST_MASK, TRANSACTION_COMMIT, TRANSACTION_MAS
 from delaymq.message.marks import DUE_WIDTH
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.message.record import Record
+from delaymq.message.timed_marks import MAX_FIRST_DUE_BYTES, Statement
 from delaymq.store.model import NewRecord
 
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
@@ -30,14 +31,24 @@ CHECK_ROOM_BYTES: Final = 1 + len(CHECK_TIMES) + 1 + 5 + 1 + len(names.WAIT) + 1
 check.
 """
 DELAY_ROOM_BYTES: Final = 1 + len(names.DUE) + 1 + DUE_WIDTH + 16 + MARK_ROOM_BYTES
-"""Bytes that a delay adds at the commit: due time with its name, a level of maximum length, the mark of the delivered
-copy.
+"""Bytes that a delay level adds at the commit: due time with its name, a level of maximum length, the mark of the
+delivered copy.
 """
+TIME_ROOM_BYTES: Final = MAX_FIRST_DUE_BYTES + 1 + len(names.TIMER_OUT_MS) + 1 + 19 + TIMED_ROOM_BYTES
+"""Bytes that a due time adds at the commit: due time twice, and what the delivered copy has in addition."""
+_TIMER_PROPERTIES: Final = frozenset(names.TIMER_PROPERTIES)
 _WIDEST_CHARACTER_BYTES: Final = 4
 """Maximum UTF-8 bytes of a character."""
 
 
-def make_half(properties: dict[str, str], topic: str, queue_id: int, *, delayed: bool) -> None:
+def delay_room_bytes(properties: dict[str, str]) -> int:
+    """Return the bytes that the delay of a half message may add at the commit. IllegalMessageError."""
+    if requested_level(properties) > 0:
+        return DELAY_ROOM_BYTES
+    return 0 if _TIMER_PROPERTIES.isdisjoint(properties) else TIME_ROOM_BYTES
+
+
+def make_half(properties: dict[str, str], topic: str, queue_id: int) -> None:
     """Add the properties of a half message. Raises RequestError 13 if it could not be checked or committed."""
     if not properties.get(names.PRODUCER_GROUP):
         raise message_illegal("a transaction needs the property PGROUP: name the producer group that receives checks")
@@ -45,7 +56,7 @@ def make_half(properties: dict[str, str], topic: str, queue_id: int, *, delayed:
     properties.pop(PREPARED_QUEUE_OFFSET, None)
     properties[names.REAL_TOPIC] = topic
     properties[names.REAL_QUEUE_ID] = str(queue_id)
-    limit = MAX_PROPERTIES_BYTES - CHECK_ROOM_BYTES - (DELAY_ROOM_BYTES if delayed else 0)
+    limit = MAX_PROPERTIES_BYTES - CHECK_ROOM_BYTES - delay_room_bytes(properties)
     characters = sum(map(len, properties)) + sum(map(len, properties.values())) + 2 * len(properties)
     if characters * _WIDEST_CHARACTER_BYTES > limit:
         bytes_used = len(encode_properties(properties))
@@ -56,7 +67,9 @@ def make_half(properties: dict[str, str], topic: str, queue_id: int, *, delayed:
             )
 
 
-def committed_copy(record: Record, properties: dict[str, str], topic: str, queue_id: int) -> NewRecord:
+def committed_copy(
+    record: Record, properties: dict[str, str], topic: str, queue_id: int, statement: Statement | None = None
+) -> NewRecord:
     """Return the record that a commit appends. Its commit bit and its prepared offset prove the commit."""
     return NewRecord(
         topic,
@@ -71,6 +84,7 @@ def committed_copy(record: Record, properties: dict[str, str], topic: str, queue
         record.reconsume_times,
         record.physical_offset,
         is_copy=True,
+        statement=statement,
     )
 
 

@@ -102,13 +102,11 @@ class Transactions:
 
     # Sends
 
-    def prepare(
-        self, properties: dict[str, str], topic: str, queue_id: int, *, delayed: bool = False
-    ) -> tuple[str, int, dict[str, str]]:
+    def prepare(self, properties: dict[str, str], topic: str, queue_id: int) -> tuple[str, int, dict[str, str]]:
         """Return topic, queue and properties of a half message for the store. Raises RequestError if it is rejected."""
         if self.settings.reject_transaction_message:
             raise no_permission(f"the broker[{self.settings.broker_ip1}] sending transaction message is forbidden")
-        make_half(properties, topic, queue_id, delayed=delayed)
+        make_half(properties, topic, queue_id)
         self._make_topic(names.HALF_TOPIC)
         return names.HALF_TOPIC, 0, properties
 

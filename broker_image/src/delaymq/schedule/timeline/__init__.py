@@ -10,6 +10,15 @@ Like the rest of the package, this one works with numbers and names only. Its fi
 
 from delaymq.schedule.timeline.entries import Pending
 from delaymq.schedule.timeline.files import RunFile, RunFiles, TimelineDamagedError
-from delaymq.schedule.timeline.timeline import Timeline
+from delaymq.schedule.timeline.paced import PacedTimeline
+from delaymq.schedule.timeline.timeline import TIMELINE_QUEUE, Timeline
 
-__all__ = ["Pending", "RunFile", "RunFiles", "Timeline", "TimelineDamagedError"]
+__all__ = [
+    "TIMELINE_QUEUE",
+    "PacedTimeline",
+    "Pending",
+    "RunFile",
+    "RunFiles",
+    "Timeline",
+    "TimelineDamagedError",
+]

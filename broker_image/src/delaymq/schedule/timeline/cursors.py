@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, TypeAlias
 
-from delaymq.schedule.timeline.entries import ENTRY, NO_RECORD, Pending, Row
+from delaymq.schedule.timeline.entries import NO_RECORD, Pending, Row, unpacked
 from delaymq.schedule.timeline.runs import Run
 
 _BUFFERED: Final = 64
@@ -42,7 +42,7 @@ class Cursor:
         """Return the first entry. There must be one. OSError, TimelineDamagedError."""
         if self._at >= len(self._rows):
             count = min(_BUFFERED, self.end - self.head)
-            self._rows = list(ENTRY.iter_unpack(self.run.read(self.head, count)))
+            self._rows = list(unpacked(self.run.read(self.head, count)))
             self._at = 0
         return self._rows[self._at]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 ENTRY: Final = struct.Struct(">qqqiI")
@@ -40,6 +41,11 @@ class Pending(NamedTuple):
     def packed(self) -> bytes:
         """Return the packed entry."""
         return ENTRY.pack(self.due_ms, self.identity, self.record, self.size, self.account)
+
+
+def unpacked(data: bytes) -> Iterator[Row]:
+    """Iterate over the entries in packed ones."""
+    return ENTRY.iter_unpack(data)
 
 
 def packed_end(due_ms: int, identity: int) -> bytes:

@@ -58,7 +58,8 @@ class Capture:
         """Take note of whether the snapshot now refers to this state."""
         timeline = self._timeline
         if not is_published:
-            timeline.garbage.add(self._name)
+            # It may refer to this state nevertheless, if only the sync of its folder failed.
+            timeline.referenced |= self._names
             return
         timeline.garbage -= self._removed
         for run in self._unsynced:
@@ -84,6 +85,7 @@ def _encode(timeline: Timeline) -> bytes:
     head = {
         **timeline.partitions.state(),
         "fileNumber": timeline.file_number,
+        "holders": list(timeline.holders.items()),
         "runs": runs,
         "positionsBytes": len(positions),
         "takenBytes": len(taken),
@@ -128,6 +130,7 @@ def _decode(timeline: Timeline, data: bytes) -> Timeline:
     head = json.loads(line)
     timeline.partitions = Partitions.from_state(head)
     timeline.file_number = int(head["fileNumber"])
+    timeline.holders = {int(bucket): int(count) for bucket, count in head["holders"]}
     at = int(head["positionsBytes"])
     positions = list(_POSITION.iter_unpack(rest[:at]))
     taken = rest[at : at + int(head["takenBytes"])]

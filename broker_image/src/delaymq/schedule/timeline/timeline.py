@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from delaymq.schedule.scheduler import Entry, Lane
 from delaymq.schedule.timeline.cursors import Cursor, EntryQueue, Key
-from delaymq.schedule.timeline.entries import ENTRY, NO_RECORD, Pending, Row, packed_end
+from delaymq.schedule.timeline.entries import ENTRY, NO_RECORD, Pending, Row, packed_end, unpacked
 from delaymq.schedule.timeline.files import RunFiles, TimelineDamagedError
 from delaymq.schedule.timeline.merging import Merge, Range
 from delaymq.schedule.timeline.partitions import Partitions
@@ -17,6 +17,7 @@ from delaymq.schedule.timeline.runs import Run, RunWriter, Section
 
 TIMELINE_QUEUE: Final = -1
 """In place of the queue of the schedule topic in an `Entry`, whose offset is then the identity of the message."""
+_BUCKET_BITS: Final = 22
 _COUNTED_ENTRIES: Final = 8_192
 
 
@@ -51,6 +52,8 @@ class Timeline:
         """Names of files that this index no longer uses."""
         self.referenced: set[str] = set()
         """Names of files to which the snapshot refers."""
+        self.holders: dict[int, int] = {}
+        """Number of records that hold pending messages, by 4 MiB of the log (`oldest_record`)."""
         self.merged_entries = 0
         """Number of entries that merges have read since the start."""
         self._memory: dict[int, Pending] = {}
@@ -76,12 +79,24 @@ class Timeline:
             known = self.find(due_ms, identity, partition)
             self._replaces = True
             if known is not None:
-                self.partitions.count(partition, known.account, -1, -known.size)
-                self._ended.pop((due_ms, identity), None)
-        self.partitions.count(partition, account, 1, size)
+                self._count(known, -1)
+        self._count(entry, 1)
         self._hold(entry)
         if len(self._memory) + len(self._ended) >= self._sizes.memory:
             self.freeze()
+
+    def _count(self, entry: Pending, messages: int) -> None:
+        self.partitions.count(entry.partition, entry.account, messages, messages * entry.size)
+        bucket = entry.record >> _BUCKET_BITS
+        count = self.holders.get(bucket, 0) + messages
+        if count:
+            self.holders[bucket] = count
+        else:
+            del self.holders[bucket]
+
+    def oldest_record(self) -> int | None:
+        """Return an offset before which no record holds a pending message, up to 4 MiB too low; None without any."""
+        return min(self.holders) << _BUCKET_BITS if self.holders else None
 
     def _hold(self, entry: Pending) -> None:
         self._memory[entry.identity] = entry
@@ -104,7 +119,7 @@ class Timeline:
             elif partition is not None and (entry := self.find(due_ms, identity, partition)) is not None:
                 self._ended[due_ms, identity] = partition
         if entry is not None:
-            self.partitions.count(entry.partition, entry.account, -1, -entry.size)
+            self._count(entry, -1)
         return entry
 
     def end_unseen(self, due_ms: int, identity: int, partition: int) -> None:
@@ -133,6 +148,22 @@ class Timeline:
                     return Pending(*row, partition) if row[2] != NO_RECORD else None
         return None
 
+    def due_at(self, due_ms: int, partition: int) -> list[Pending]:
+        """Return the pending messages of a partition that are due then and not taken. OSError, TimelineDamagedError."""
+        found = {
+            entry.identity: entry
+            for entry in self._memory.values()
+            if entry.due_ms == due_ms and entry.partition == partition
+        }
+        for cursor in sorted(self._open_cursors(partition), key=lambda each: each.run.age, reverse=True):
+            run = cursor.run
+            first = run.find(cursor.head, cursor.end, (due_ms, 0))
+            end = run.find(first, cursor.end, (due_ms + 1, 0))
+            for row in unpacked(run.read(first, end - first) if first < end else b""):
+                if (due_ms, row[1]) not in self._ended:
+                    found.setdefault(row[1], Pending(*row, partition))
+        return sorted(entry for entry in found.values() if entry.record != NO_RECORD)
+
     # Source of due entries.
 
     def next_due_ms(self) -> int | None:
@@ -145,6 +176,17 @@ class Timeline:
                 break
             heappop(self._waiting)
         return min(earliest, default=None)
+
+    def due_count(self, now_ms: int) -> int:
+        """Return the number of messages due at `now_ms`, except taken and paced ones. OSError, TimelineDamagedError."""
+        fresh = sum(entry.due_ms <= now_ms and not self._is_paced(entry.due_ms) for entry in self._memory.values())
+        counts = [
+            cursor.run.find(cursor.head, cursor.end, (now_ms + 1, 0)) - cursor.head
+            for partition in list(self._cursors)
+            for cursor in self._open_cursors(partition)
+            if cursor.queue is not self._paced
+        ]
+        return fresh + sum(counts)
 
     def take(self, now_ms: int, count: int) -> list[Entry]:
         """Remove and return at most `count` entries due at `now_ms`, from each topic in turn.
@@ -202,7 +244,7 @@ class Timeline:
         """End a taken message."""
         entry = self._taken.pop(identity, None)
         if entry is not None:
-            self.partitions.count(entry.partition, entry.account, -1, -entry.size)
+            self._count(entry, -1)
 
     def give_back(self, entries: list[Entry]) -> None:
         """Put taken messages back. An entry may have a later due time than before, which then applies."""
@@ -474,14 +516,12 @@ class Timeline:
         """Count everything again, after `end_unseen`. OSError, TimelineDamagedError."""
         self.merge_all()
         self.partitions.reset_counts()
+        self.holders.clear()
         for run in self.runs:
             for partition, first, end in self.positions(run):
                 for at in range(first, end, _COUNTED_ENTRIES):
-                    rows = ENTRY.iter_unpack(run.read(at, min(_COUNTED_ENTRIES, end - at)))
-                    sizes: dict[int, list[int]] = {}
-                    for _, _, _, size, account in rows:
-                        sizes.setdefault(account, []).append(size)
-                    for account, all_sizes in sizes.items():
-                        self.partitions.count(partition, account, len(all_sizes), sum(all_sizes))
+                    rows = run.read(at, min(_COUNTED_ENTRIES, end - at))
+                    for row in unpacked(rows):
+                        self._count(Pending(*row, partition), 1)
         for entry in self._taken.values():
-            self.partitions.count(entry.partition, entry.account, 1, entry.size)
+            self._count(entry, 1)

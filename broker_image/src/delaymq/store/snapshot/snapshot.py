@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
@@ -16,6 +17,7 @@ from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.disk.files import Files
 from delaymq.store.index.index_file import IndexFile
 from delaymq.store.index.key_index import IndexState, KeyIndex
+from delaymq.store.model import StateFiles
 from delaymq.store.snapshot.checkpoint import Checkpoint, write_checkpoint
 
 NAME: Final = "snapshot.json"
@@ -96,10 +98,12 @@ class SnapshotTask:
         queues: ConsumeQueues,
         index: KeyIndex | None,
         observers: dict[str, object],
+        state_files: Sequence[StateFiles] = (),
         *,
         write_slots: bool,
     ) -> None:
         self._files = files
+        self._state_files = state_files
         self._path = store_path
         self._log = log
         self._queues = queues
@@ -183,6 +187,8 @@ class SnapshotTask:
                     self._files.sync_folder(folder)
                 except (FileNotFoundError, NotADirectoryError):
                     continue  # a topic was deleted in the meantime
+            for state_files in self._state_files:
+                state_files.write()
             self._write()
         except OSError as error:
             self._failure = error
@@ -218,6 +224,8 @@ class SnapshotTask:
 
     def finish(self) -> OSError | None:
         """Apply the result; after a failure, return the files to the set of unsynced ones. On the event loop."""
+        for state_files in self._state_files:
+            state_files.finish(is_published=self._failure is None)
         self._log.end_sync(self._log_start)
         if self._log_failure is not None:
             self._log.flush_failed(self._log_failure)

@@ -9,7 +9,7 @@ from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.disk.files import Files
 from delaymq.store.index.key_index import KeyIndex
-from delaymq.store.model import LiveObserver, StoreTask
+from delaymq.store.model import KeepsFiles, LiveObserver, StoreTask
 from delaymq.store.snapshot.snapshot import SnapshotTask
 
 WRITTEN_AT_ONCE: Final = 64
@@ -105,6 +105,11 @@ class Snapshotter:
             self._queues,
             self._index,
             {observer.name: observer.state() for observer in self.observers},
+            [
+                files
+                for observer in self.observers
+                if isinstance(observer, KeepsFiles) and (files := observer.state_files()) is not None
+            ],
             write_slots=write_slots,
         )
 

@@ -1,0 +1,196 @@
+"""Recovery of the timeline: the index of the snapshot and the log after it, or the whole log.
+
+A record of the timer topic adds a message, and a mark ends one. Copies that RocketMQ 5 made of DelayMQ's records carry
+no mark; they and copies with a damaged mark are compared with the pending message when the store is open.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.delivery.settlement import real_queue_id
+from delaymq.broker.delivery.timed.foreign import ForeignTimers
+from delaymq.message import names
+from delaymq.message.errors import NewerFormError
+from delaymq.message.record import Record
+from delaymq.message.timed_marks import TimedDue, TimedMark, corrected, parse_own_due, parse_own_mark, place_of
+from delaymq.schedule.timeline import RunFiles, Timeline
+from delaymq.schedule.timeline.state import empty, restore
+from delaymq.store.dispatch import recorded_due_ms
+from delaymq.store.model import Dispatched
+
+if TYPE_CHECKING:
+    from delaymq.broker.delivery.reader import ScheduleReader
+
+FOLDER: Final = "timeline"
+"""Folder of the index in delaymq/."""
+_MAX_COPIES: Final = 1_000_000
+"""Copies without a sound mark that are compared with pending messages. Beyond it, the log is damaged or forged."""
+_MARK_BEGINNING: Final = "2:"
+_SHOWN: Final = 20
+
+_logger = logging.getLogger(__name__)
+
+
+class TimedReplay:
+    """Timed messages during the replay of the log."""
+
+    def __init__(self) -> None:
+        self._folder: RunFiles | None = None
+        self.timeline: Timeline | None = None
+        """The index; None if the store has no folder for it."""
+        self.orphans = 0
+        """Number of marks that name no pending message."""
+        self.unusable = array("q")
+        """Physical offsets of records of the timer topic whose due time is damaged."""
+        self.foreign = ForeignTimers()
+        """Timers of RocketMQ 5 that it has neither delivered nor recalled."""
+
+    def use_folder(self, folder: RunFiles) -> None:
+        """Use this folder for the files of the index."""
+        self._folder = folder
+
+    def restore(self, reference: object, *, whole_log: bool) -> None:
+        """Start the replay after a snapshot's state, or before the whole log. ValueError if the state is invalid."""
+        assert self._folder is not None
+        self.timeline = empty(self._folder) if reference is None else restore(self._folder, reference)
+        self.orphans = 0
+        self.unusable = array("q")
+        self.foreign = ForeignTimers()
+        self._whole_log = whole_log
+        self._first_place: int | None = None
+        self._copies = array("q")
+
+    def see(self, record: Dispatched) -> None:
+        """Note where the replay begins."""
+        if self._first_place is None:
+            self._first_place = record.physical_offset
+
+    def entry(self, record: Dispatched) -> None:
+        """Add the message of a record of the timer topic. NewerFormError."""
+        text = record.properties.get(names.DUE)
+        if text is None:
+            self.foreign.add(record)
+            return
+        due = own_due(text, record.physical_offset)
+        if due is None and place_of(text) is not None:
+            return  # RocketMQ 5 stored DelayMQ's record again, to let its timer continue; the first record still holds
+        due_ms = due.due_ms if due is not None else recorded_due_ms(record.properties, record.physical_offset)
+        if due_ms is None:
+            self.unusable.append(record.physical_offset)
+            return
+        identity = due.identity if due is not None else record.physical_offset
+        if identity != record.physical_offset:
+            self.foreign.adopted(record, identity)
+        add_entry(self._index, record, due_ms, identity)
+
+    def settle(self, record: Dispatched) -> None:
+        """End the message that a record of another topic settles, if any. NewerFormError."""
+        properties = record.properties
+        text = properties.get(names.MARK)
+        mark = None if text is None else own_mark(text, record.physical_offset)
+        if mark is not None:
+            self._end(mark, properties.get(names.REAL_TOPIC, ""))
+        elif names.TIMER_OUT_MS in properties and record.topic == properties.get(names.REAL_TOPIC):
+            if text is None and names.DUE not in properties:
+                self.foreign.delivered(record)
+            elif (text is None or text.startswith(_MARK_BEGINNING)) and len(self._copies) < _MAX_COPIES:
+                self._copies.append(record.physical_offset)
+
+    @property
+    def _index(self) -> Timeline:
+        assert self.timeline is not None
+        return self.timeline
+
+    def _end(self, mark: TimedMark, topic: str) -> None:
+        index = self._index
+        partition = index.partitions.number(topic)
+        if not self._whole_log:
+            if index.end(mark.due_ms, mark.identity, partition) is None:
+                self.orphans += 1
+        elif self._first_place is not None and mark.identity >= self._first_place:
+            index.end_unseen(mark.due_ms, mark.identity, partition)
+
+    def finish(self, reader: ScheduleReader) -> Timeline:
+        """Decide the open cases with the help of the store, and return the index."""
+        index = self._index
+        if self._whole_log:
+            index.rebuilt()
+        for place in self._copies:
+            copy = reader.record_at(place)
+            if copy is not None:
+                self._end_by_copy(reader, copy)
+        self._copies = array("q")
+        if self.unusable:
+            _logger.error(
+                "the due times of %d timed messages are damaged, so they are not delivered: their physical offsets are"
+                " %s",
+                len(self.unusable),
+                ", ".join(map(str, self.unusable[:_SHOWN])) + (" and others" if len(self.unusable) > _SHOWN else ""),
+            )
+        if self.orphans:
+            _logger.info("%d marks in the log refer to timed messages that were not pending", self.orphans)
+        return index
+
+    def _end_by_copy(self, reader: ScheduleReader, copy: Record) -> None:
+        """End the pending message of which this is a copy without a sound mark."""
+        properties = copy.properties
+        topic = properties.get(names.REAL_TOPIC, "")
+        if topic != copy.topic or real_queue_id(properties) != copy.queue_id:
+            return
+        text = properties.get(names.TIMER_OUT_MS, "")
+        partition = self._index.partitions.find(topic)
+        if partition is None or not (text.isascii() and text.isdigit() and len(text) <= 18):
+            return
+        for pending in self._index.due_at(int(text), partition):
+            record = reader.timed_record(pending)
+            if record is not None and is_copy_of(copy, properties, record):
+                self._index.end(pending.due_ms, pending.identity, partition)
+                return
+
+
+def own_due(text: str, place: int) -> TimedDue | None:
+    """Return the due time that the record at `place` states; one flipped bit is corrected. NewerFormError."""
+    due = parse_own_due(text, place)
+    if due is None and (mended := corrected(text, place)) is not None:
+        due = parse_own_due(mended, place)
+    return due
+
+
+def own_mark(text: str, place: int) -> TimedMark | None:
+    """Return the mark of the record at `place`; one flipped bit is corrected.
+
+    NewerFormError: the mark states something that only a newer program knows, such as another due time.
+    """
+    if not text.startswith(_MARK_BEGINNING) and place_of(text) is None and corrected(text, place) is None:
+        return None
+    mark = parse_own_mark(text, place)
+    if mark is None and (mended := corrected(text, place)) is not None:
+        mark = parse_own_mark(mended, place)
+    if mark is not None and (mark.next_due_ms is not None or mark.queue is not None):
+        raise NewerFormError(f"{text!r} has a form that this program does not know: use the version that wrote it")
+    return mark
+
+
+def add_entry(index: Timeline, record: Dispatched, due_ms: int, identity: int) -> None:
+    """Add the message that a record of the timer topic holds."""
+    partition = index.partitions.number(record.properties.get(names.REAL_TOPIC, ""))
+    account = record.properties.get(names.ACCOUNT)
+    number = index.partitions.account_number(account) if account else 0
+    index.add(due_ms, identity, record.physical_offset, record.size, partition, number)
+
+
+def is_copy_of(copy: Record, properties: dict[str, str], record: Record) -> bool:
+    """Whether a record outside the timer topic, with these properties, is a copy of a record of the timer topic."""
+    original = record.properties
+    return (
+        record.physical_offset < copy.physical_offset
+        and copy.body_crc == record.body_crc
+        and copy.born_timestamp_ms == record.born_timestamp_ms
+        and copy.reconsume_times == record.reconsume_times
+        and properties.get(names.UNIQUE_KEY) == original.get(names.UNIQUE_KEY)
+        and properties.get(names.REAL_TOPIC) == original.get(names.REAL_TOPIC)
+        and properties.get(names.REAL_QUEUE_ID) == original.get(names.REAL_QUEUE_ID)
+    )

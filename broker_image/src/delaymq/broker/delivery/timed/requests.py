@@ -1,0 +1,90 @@
+"""Due times that clients request with properties of RocketMQ 5 or of hosted RocketMQ."""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64encode
+from typing import Final, NamedTuple
+
+from delaymq.message import names
+from delaymq.message.errors import IllegalMessageError
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}\Z")
+_UNITS_MS: Final = {names.TIMER_DELAY_SEC: 1_000, names.TIMER_DELAY_MS: 1}
+_MS_PER_DAY: Final = 86_400_000
+OF_EARLIER_TIMERS: Final = (
+    names.TIMER_OUT_MS,
+    names.TIMER_ENQUEUE_MS,
+    names.TIMER_DEQUEUE_MS,
+    names.TIMER_ROLL_TIMES,
+)
+"""Properties that brokers add to timed messages."""
+
+
+class TimeRequest(NamedTuple):
+    """A requested due time."""
+
+    is_relative: bool
+    """Whether `time_ms` is a delay; otherwise, it is a time since the epoch."""
+    time_ms: int
+
+    def due_ms(self, now_ms: int) -> int:
+        """Return the due time in ms."""
+        return now_ms + self.time_ms if self.is_relative else self.time_ms
+
+    def check(self, now_ms: int, max_delay_ms: int) -> None:
+        """Raise IllegalMessageError if the due time is too far ahead."""
+        if self.due_ms(now_ms) - now_ms > max_delay_ms:
+            raise IllegalMessageError(
+                f"the message would be due in {(self.due_ms(now_ms) - now_ms) // 1_000} s, and the maximum is"
+                f" {max_delay_ms // 1_000} s ({max_delay_ms // _MS_PER_DAY} days, timerMaxDelaySec): choose an earlier"
+                " time, in ms since the epoch for a time and in the stated unit for a delay"
+            )
+
+
+def requested_time(properties: dict[str, str], level: int) -> TimeRequest | None:
+    """Return the due time that a message of delay level `level` (0: none) requests; None if it requests none.
+
+    As in RocketMQ 5, a level takes precedence, then TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS. Raises
+    IllegalMessageError if the value is not a time, or if RocketMQ does not define which of two schedules applies.
+    """
+    stated = [name for name in names.TIMER_PROPERTIES if name in properties]
+    if names.START_DELIVER_TIME in stated and (level or len(stated) > 1):
+        others = [names.DELAY] * (level > 0) + stated[:-1]
+        raise IllegalMessageError(
+            f"the message has the property {names.START_DELIVER_TIME} beside {' and '.join(others)}: send only one of"
+            " them"
+        )
+    if level or not stated:
+        return None
+    name = stated[0]
+    text = properties[name]
+    if not _NUMBER.match(text):
+        raise IllegalMessageError(f"{name} is {text[:32]!r}, which is not a number of {_unit(name)}")
+    value = int(text)
+    if value < 0:
+        raise IllegalMessageError(f"{name} is {value}: use a number of {_unit(name)} that is not negative")
+    return TimeRequest(name in _UNITS_MS, value * _UNITS_MS.get(name, 1))
+
+
+def _unit(name: str) -> str:
+    if name == names.TIMER_DELAY_SEC:
+        return "seconds"
+    return "milliseconds" if name in _UNITS_MS else "milliseconds since the epoch"
+
+
+def drop_earlier_timer(properties: dict[str, str]) -> None:
+    """Remove the properties of an earlier timer from a message that was received and is sent again.
+
+    As in RocketMQ 5, the due time that the message requested before does not apply again.
+    """
+    if names.TIMER_OUT_MS in properties:
+        for name in names.TIMER_PROPERTIES:
+            properties.pop(name, None)
+    for name in OF_EARLIER_TIMERS:
+        properties.pop(name, None)
+
+
+def recall_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:
+    """Return the handle by which clients of RocketMQ 5.3 name a pending message."""
+    return urlsafe_b64encode(f"v1 {topic} {broker_name} {due_ms} {unique_key}".encode()).decode("ascii")

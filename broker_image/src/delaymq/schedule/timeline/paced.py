@@ -1,0 +1,47 @@
+"""Paced release of overdue timed messages: evenly over a period, in the order of their due times."""
+
+from __future__ import annotations
+
+from delaymq.schedule.scheduler import Entry, Lane
+from delaymq.schedule.timeline.timeline import Timeline
+
+
+class PacedTimeline:
+    """Due source with a time slot for each overdue message. Messages that become due later are not affected."""
+
+    lane = Lane.USERS
+
+    def __init__(self, timeline: Timeline, up_to_ms: int, start_ms: int, until_ms: int) -> None:
+        """Release the messages due at `up_to_ms` evenly from `start_ms` to `until_ms`. OSError, damage."""
+        self._timeline = timeline
+        self._total = timeline.begin_pacing(up_to_ms)
+        self._given = 0
+        self._start_ms = start_ms
+        self._span_ms = max(until_ms - start_ms, 0)
+
+    @property
+    def left(self) -> int:
+        """Number of messages that have not been taken."""
+        return self._timeline.paced_left
+
+    def next_due_ms(self) -> int | None:
+        """Return the time slot of the next message; None without one."""
+        if not self.left:
+            return None
+        return self._start_ms + self._given * self._span_ms // max(self._total, 1)
+
+    def take(self, now_ms: int, count: int) -> list[Entry]:
+        """Remove and return at most `count` messages whose time slots have come. OSError, TimelineDamagedError."""
+        if now_ms < self._start_ms:
+            return []
+        due = self._total
+        if self._span_ms:
+            due = min((now_ms - self._start_ms) * self._total // self._span_ms + 1, self._total)
+        taken = self._timeline.take_paced(min(count, max(due - self._given, 0)))
+        # Some may have ended meanwhile; the limit keeps the next slot within the period.
+        self._given = min(self._given + len(taken), max(self._total - 1, 0))
+        return taken
+
+    def end(self) -> None:
+        """Return the rest to the topics. OSError, TimelineDamagedError."""
+        self._timeline.end_pacing()
