@@ -21,10 +21,12 @@ from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.store.message_store import MessageStore
+from delaymq.store.model import Dispatched
 from delaymq.store.options import StoreOptions
 
 from delaymq_testing.broker.harness import FakeSession, broker_config, send_fields
 from delaymq_testing.store.plain_reader import Found, read_log, read_queues
+from delaymq_testing.store.timed_records import TimedStore
 
 GROUP = "payers"
 COMMIT, ROLLBACK = 8, 12
@@ -73,8 +75,8 @@ class Template:
         at = {record.at: record for record in self.records}
         for record in self.records:
             key = record.properties.get("UNIQ_KEY")
-            if key is None and record.prepared_offset in at:
-                key = at[record.prepared_offset].properties["UNIQ_KEY"]
+            if key is None and (origin := at.get(_origin(record))) is not None:
+                key = origin.properties["UNIQ_KEY"]
             self.owners[record.at] = key or ""
 
     @property
@@ -109,11 +111,13 @@ class Workload:
         self.session = FakeSession()
         self.sent = 0
         self.halves: list[tuple[str, int, int]] = []
+        self.pending: list[Dispatched] = []
 
     def round(self, *, small: bool = False) -> None:
         """Some of everything."""
         steps = [self.plain] * 26 + [self.delayed] * 22 + [self.half] * 8 + [self.batch] * 3 + [self.retry] * 4
         steps += [self.dead_letter] * 2 + [self.end] * 6 + [self.pass_time] * 5
+        steps += [self.timed] * 12 + [self.timed_end] * 9
         self.chance.shuffle(steps)
         for step in steps[: len(steps) // 3] if small else steps:
             step()
@@ -162,6 +166,20 @@ class Workload:
     def end(self) -> None:
         if self.halves:
             end_transaction(self.broker, self.session, *self.halves.pop(self.chance.randrange(len(self.halves))))
+
+    def timed(self) -> None:
+        """A timed message that comes due after the workload, so that only `timed_end` ends it."""
+        due_ms = self.clock() + self.chance.randint(300_000, 500_000)
+        store = TimedStore(self.broker.store)
+        self.pending.append(store.schedule(self.key(), due_ms, topic="Timed", queue_id=self.sent % 2))
+
+    def timed_end(self) -> None:
+        """A copy, a dead letter or a mark alone, as the scheduler appends it."""
+        if self.pending:
+            pending = self.pending.pop(self.chance.randrange(len(self.pending)))
+            store = TimedStore(self.broker.store)
+            end = self.chance.choice([store.deliver, store.deliver, store.drop, store.cancel])
+            end(pending)
 
     def retry(self) -> None:
         self.send_back({"delayLevel": 1})
@@ -300,11 +318,14 @@ def _owner(record: Found, owners: dict[int, str], since_ms: int) -> str:
     """
     if record.at in owners and record.stored_ms < since_ms:
         return owners[record.at]
-    origin = record.properties.get("__DMQ_MARK", "").rpartition(":")[2]
-    for place in (int(origin) if origin.isdecimal() else -1, record.prepared_offset or -1):
-        if place in owners:
-            return owners[place]
-    return record.properties.get("UNIQ_KEY", "")
+    return owners.get(_origin(record)) or record.properties.get("UNIQ_KEY", "")
+
+
+def _origin(record: Found) -> int:
+    """The physical offset of the record that this one was made of, by its mark or transaction; -1 if it says none."""
+    words = record.properties.get("__DMQ_MARK", "").split(":")
+    origin = words[4] if words[0] == "2" and len(words) > 4 else words[-1]
+    return int(origin) if origin.isdecimal() else record.prepared_offset or -1
 
 
 def _let_all_come(broker: Broker, clock: Clock) -> None:

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import NamedTuple
 
-from delaymq.message.names import TIMER_TOPIC
+from delaymq.message.names import MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, TIMER_TOPIC
 from delaymq.store.recovery.gaps import MAX_LOOKUPS, Gap, Gaps, Stray, bits_between
 from delaymq.store.recovery.queue_runs import Key, Run, Survey
 from delaymq.store.recovery.run_selection import Evidence, QueueRuns, RunChoice, Start
 
-_TIMER_QUEUE: Key = (TIMER_TOPIC.encode(), 0)
+_QUEUES_OF_STATEMENTS: tuple[Key, ...] = tuple(
+    (topic.encode(), 0) for topic in (TIMER_TOPIC, SCHEDULE_DLQ_TOPIC, MARKS_TOPIC)
+)
+"""Queues that only records with a due time or mark belong to."""
 
 
 class Place(NamedTuple):
@@ -68,7 +71,7 @@ class Numbering:
         self._gather_strays(queues)
         left = [stray for queue in queues for stray in self._fill_own_gaps(queue)]
         left = [stray for stray in left if not self._fill_gap_elsewhere(stray)]
-        for stray in self._strays_of_timer_queue({queue.key for queue in queues}):
+        for stray in self._strays_with_statements({queue.key for queue in queues}):
             self._fill_gap_elsewhere(stray)
         for stray in sorted(left, key=lambda each: each.at):
             self._append(stray)
@@ -125,17 +128,19 @@ class Numbering:
                 found[key] = QueueRuns(key, self._start_of(key), [run], dismissed=[run])
         return list(found.values()), undecided
 
-    def _strays_of_timer_queue(self, known: set[Key]) -> list[Stray]:
-        """Find queues of a single record that belongs to the timer topic by its due time, which has a checksum.
+    def _strays_with_statements(self, known: set[Key]) -> list[Stray]:
+        """Find queues of a single record that, by its due time or mark, belongs to a known queue with a similar key.
 
-        If the damaged record is the newest one of the timer topic, no gap shows that it is missing there.
+        If the damaged record is the newest one of that queue, no gap shows that it is missing there.
         """
         strays = []
         for key in self._survey.queues:
-            if key not in known and bits_between(key, _TIMER_QUEUE) == 1:
-                runs = self._survey.runs(key)
-                if sum(map(len, runs)) == 1 and self._evidence.queue_of(runs[0].first_at) == _TIMER_QUEUE:
-                    strays.append(Stray(key, runs[0].start, runs[0].first_at))
+            near = next((each for each in _QUEUES_OF_STATEMENTS if bits_between(key, each) == 1), None)
+            if near is None or key in known:
+                continue
+            runs = self._survey.runs(key)
+            if sum(map(len, runs)) == 1 and self._evidence.queue_of(runs[0].first_at) == near:
+                strays.append(Stray(key, runs[0].start, runs[0].first_at))
         return sorted(strays, key=lambda stray: stray.at)
 
     def _unexplained_gaps(self, queue: QueueRuns) -> Iterator[tuple[Gap, Run]]:
