@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from compat.python_scenario import (
@@ -26,6 +27,7 @@ from delaymq.client import (
     ReceivedMessage,
     SendStatus,
 )
+from delaymq.client.due_times import due_in_ms
 from harness.brokers import Cluster
 
 
@@ -54,7 +56,7 @@ def test_message_arrives_with_tags_keys_and_properties(cluster: Cluster) -> None
     run(cluster, scenario)
 
 
-def test_delays_match_their_level_and_are_never_early(cluster: Cluster) -> None:
+def test_delays_are_never_early(cluster: Cluster, against: str) -> None:
     topic, group = new_name("Topic"), new_name("Group")
 
     async def scenario(client: Client) -> None:
@@ -66,7 +68,10 @@ def test_delays_match_their_level_and_are_never_early(cluster: Cluster) -> None:
                 await producer.send(Message(topic=topic, body=delay.encode()), delay=delay)
             await until(lambda: len(got.messages) == 3)
         assert got.bodies == [b"1s", b"2s", b"3s"]
-        assert [message.delay_level for message in got.messages] == [1, 2, 5]
+        if against == "real":
+            assert [message.delay_level for message in got.messages] == [1, 2, 5]
+        else:
+            assert all(message.due_ms is not None for message in got.messages)
         for message, delay_ms in zip(got.messages, (1000, 2000, 3000), strict=True):
             late_ms = message.store_timestamp_ms - message.born_timestamp_ms - delay_ms
             assert 0 <= late_ms < 30_000
@@ -74,18 +79,47 @@ def test_delays_match_their_level_and_are_never_early(cluster: Cluster) -> None:
     run(cluster, scenario)
 
 
-def test_delay_without_a_level_is_rejected_with_the_available_levels(cluster: Cluster) -> None:
+def test_delay_without_a_level_requires_timed_messages(cluster: Cluster, against: str) -> None:
     topic = new_name("Topic")
+    table = r"no delay level of exactly 7s; its levels are: 1s 2s 1s 1s 3s 4s 10s 1h"
 
     async def scenario(client: Client) -> None:
         await Admin(client).create_topic(topic, queues=1)
         async with Producer(client) as producer:
-            with pytest.raises(
-                NoSuchDelayError, match=r"no delay level of exactly 7s; its levels are: 1s 2s 1s 1s 3s 4s 10s 1h"
-            ):
-                await producer.send(Message(topic=topic, body=b"x"), delay="7s")
+            seven = Message(topic=topic, body=b"x", delay="7s")
+            due = Message(topic=topic, body=b"x", at=datetime.now(UTC) + timedelta(hours=1))
+            for message, why in ((seven, table), (due, "does not support timed messages, which due times")):
+                if against == "real":
+                    with pytest.raises(NoSuchDelayError, match=why):
+                        await producer.send(message)
+                else:
+                    assert (await producer.send(message)).recall_handle is not None
         stats = await Admin(client).topic_stats(topic)
         assert [each.max_offset for each in stats.values()] == [0]
+
+    run(cluster, scenario)
+
+
+@pytest.mark.ours_only
+def test_messages_of_a_batch_are_delivered_at_their_own_times(cluster: Cluster) -> None:
+    topic, group = new_name("Topic"), new_name("Group")
+
+    async def scenario(client: Client) -> None:
+        got = Collected()
+        await Admin(client).create_topic(topic, queues=1)
+        at = datetime.now(UTC) + timedelta(seconds=3)
+        consumer = subscribed(client, group, topic, got)
+        async with consumer, Producer(client) as producer:
+            later, after = Message(topic=topic, body=b"at", at=at), Message(topic=topic, body=b"after", delay="1500ms")
+            await producer.send_batch([later, after, Message(topic=topic, body=b"now")])
+            await until(lambda: len(got.messages) == 3)
+        assert got.bodies == [b"now", b"after", b"at"]
+        now, delayed, due = got.messages
+        assert now.due_ms is None
+        assert due.due_ms == due_in_ms(at)
+        for message in (delayed, due):
+            assert message.due_ms is not None
+            assert 0 <= message.store_timestamp_ms - message.due_ms < 30_000
 
     run(cluster, scenario)
 

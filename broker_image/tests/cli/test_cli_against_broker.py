@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from delaymq.client.due_times import due_in_ms
 from delaymq_testing.cli_running import Standalone, called, command
 from harness.ports import free_port
 
@@ -25,9 +27,7 @@ def test_delayed_message_is_received_on_time(standalone: Standalone) -> None:
     words = ("send", "Plants", "water them", "--delay", "2s", "--keys", "a b", "--tags", "Home")
     sent = called(*words, environment=standalone.environment)
     assert sent.code == 0
-    assert re.fullmatch(
-        r"sent \w{32} to Plants \(broker-a, queue \d, due in 2s( at .*, recall handle \S+)?\)\n", sent.out
-    )
+    assert re.fullmatch(r"sent \w{32} to Plants \(broker-a, queue \d, due in 2s at .*, recall handle \S+\)\n", sent.out)
     got = called("receive", "Plants", "--count", "1", "--json", environment=standalone.environment)
     assert got.code == 0
     message = json.loads(got.out)
@@ -35,6 +35,26 @@ def test_delayed_message_is_received_on_time(standalone: Standalone) -> None:
     assert message["messageId"] in sent.out
     assert 0 <= message["latenessMs"] < 10_000
     assert message["storedMs"] - message["bornMs"] >= 2_000
+
+
+@pytest.mark.parametrize("given", ["--delay", "--at"])
+def test_timed_message_is_received_at_its_due_time(standalone: Standalone, given: str) -> None:
+    at = datetime.now(UTC) + timedelta(milliseconds=1_500)
+    time = "1500ms" if given == "--delay" else at.isoformat()
+    topic = f"Timed{given.strip('-')}"
+    sent = called("send", topic, "x", given, time, "--json", environment=standalone.environment)
+    assert sent.code == 0
+    told = json.loads(sent.out)
+    assert told["recallHandle"]
+    if given == "--at":
+        assert told["dueMs"] == due_in_ms(at)
+    got = called("receive", topic, "--count", "1", "--json", environment=standalone.environment)
+    message = json.loads(got.out)
+    assert (message["messageId"], message["dueMs"]) == (told["messageId"], told["dueMs"])
+    assert 0 <= message["latenessMs"] < 10_000
+    assert message["arrivedMs"] >= message["storedMs"] >= told["dueMs"]
+    if given == "--delay":
+        assert message["storedMs"] - message["bornMs"] >= 1_500
 
 
 def test_group_receives_each_message_once_up_to_the_requested_number(standalone: Standalone) -> None:
@@ -118,7 +138,7 @@ def test_second_start_on_the_same_store_is_rejected(standalone: Standalone) -> N
 def test_cleanly_stopped_store_is_sound_and_can_be_inspected(tmp_path: Path) -> None:
     broker = Standalone(tmp_path)
     with broker.running() as process:
-        called("send", "Kept", "x", "--delay", "1s", environment=broker.environment)
+        called("send", "Kept", "x", "--delay-level", "1", environment=broker.environment)
         called("send", "Kept", "x", "--count", "3", environment=broker.environment)
         called("receive", "Kept", "--count", "4", environment=broker.environment)
         process.send_signal(signal.SIGTERM)

@@ -37,7 +37,7 @@ def test_demo_succeeds_and_leaves_its_store_in_the_given_folder(tmp_path: Path) 
     said = "all messages arrived once and on time: " if done.code == 0 else " more than 1000 ms late"
     assert said in done.out, done.out + done.err
     inspected = json.loads(called("store", "inspect", str(kept / "store"), "--json").out)
-    assert inspected["topics"]["Reminders"] == {"delivered copy": 12}
+    assert inspected["topics"]["Reminders"] == {"timed copy": 12}
     again = called(*command)
     assert again.code == 2
     assert "specify a folder that does not exist yet" in again.err

@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from delaymq.cli.terminal.times import format_time, parse_time
 from delaymq_testing.cli_running import Done, Standalone, called
 
 LIMIT_S = 60.0
@@ -246,6 +248,19 @@ def test_messages_are_found_by_key_id_and_time_even_while_pending(ask: Ask) -> N
     assert "topic:             Found (pending delivery)" in text
     assert "due:" in text
     assert ask("message", "get", "A" * 32, "--topic", "Found").code == 1
+
+
+def test_pending_timed_message_is_found_by_key_and_id(ask: Ask) -> None:
+    at = (datetime.now(UTC) + timedelta(days=90)).isoformat(timespec="milliseconds")
+    [sent] = ask.json("send", "FoundTimed", "later", "--key", "k1", "--at", at)
+    search = ("message", "find", "FoundTimed", "--key", "k1")
+    [found] = ask.json(*search)
+    assert (found["messageId"], found["dueMs"], found["state"]) == (sent["messageId"], sent["dueMs"], "waiting")
+    assert found["dueMs"] == parse_time(at)
+    assert f"pending until {format_time(int(str(sent['dueMs'])))}" in ask(*search).out
+    text = ask("message", "get", str(sent["messageId"]), "--topic", "FoundTimed").out
+    assert "topic:             FoundTimed (pending delivery)" in text
+    assert f"due:               {format_time(int(str(sent['dueMs'])))}\n" in text
 
 
 def test_search_by_time_reports_pending_messages(ask: Ask) -> None:
