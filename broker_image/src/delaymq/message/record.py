@@ -6,6 +6,7 @@ Other modules that read or change parts of a record use this module's names inst
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
@@ -317,6 +318,17 @@ def decode_transaction(head: bytes) -> tuple[int, int, int]:
     if len(head) < at + _AFTER_STORE.size:
         raise RecordError("the bytes are too few for a message with IPv6 addresses")
     return body_crc, sys_flag, _AFTER_STORE.unpack_from(head, at)[1]
+
+
+def possible_starts(piece: bytes, position: int) -> Iterator[int]:
+    """Yield the positions at which records may start, by their magic numbers in a piece of a file at `position`.
+
+    The first may be up to MAGIC_AT bytes before the piece.
+    """
+    hit = piece.find(ENCODED_MAGIC)
+    while hit >= 0:
+        yield position + hit - MAGIC_AT
+        hit = piece.find(ENCODED_MAGIC, hit + 1)
 
 
 def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, check_crc: bool = True) -> Record:

@@ -20,9 +20,7 @@ from delaymq.message.errors import RecordError
 from delaymq.message.record import (
     BLANK_BYTES,
     BLANK_MAGIC,
-    ENCODED_MAGIC,
     FIXED_BYTES,
-    MAGIC_AT,
     MAGIC_OVERLAP_BYTES,
     MESSAGE_MAGIC,
     PHYSICAL_OFFSET_AT,
@@ -31,6 +29,7 @@ from delaymq.message.record import (
     SIZE_BYTES,
     Record,
     decode_record,
+    possible_starts,
 )
 
 QUEUE_ENTRY: Final = struct.Struct(">qiq")
@@ -291,12 +290,9 @@ def _next_sound(view: mmap.mmap, segment: SegmentInfo, position: int, not_before
             except OSError:
                 return None
             piece = os.pread(file.fileno(), _PIECE_BYTES, at)
-            hit = piece.find(ENCODED_MAGIC)
-            while hit >= 0:
-                candidate = at + hit - MAGIC_AT
+            for candidate in possible_starts(piece, at):
                 if candidate > position and _is_sound(view, segment, candidate, not_before_ms):
                     return candidate
-                hit = piece.find(ENCODED_MAGIC, hit + 1)
             if len(piece) < _PIECE_BYTES:
                 return None
             at += len(piece) - MAGIC_OVERLAP_BYTES

@@ -17,10 +17,8 @@ from delaymq.message.record import (
     BLANK_BYTES,
     BLANK_MAGIC,
     BODY_CRC_MASK,
-    ENCODED_MAGIC,
     FIXED_BYTES,
     HEAD,
-    MAGIC_AT,
     MESSAGE_MAGIC,
     PROPERTIES_LENGTH,
     PROPERTIES_LENGTH_BYTES,
@@ -29,6 +27,7 @@ from delaymq.message.record import (
     TOPIC_LENGTH_BYTES,
     UP_TO_PHYSICAL_OFFSET,
     decode_record,
+    possible_starts,
 )
 from delaymq.store.disk.files import Files
 from delaymq.store.dispatch import due_or_tags_code
@@ -235,11 +234,8 @@ def find_sound(files: Files, descriptor: int, data: mmap, start: int, base: int,
     for position, piece in files.nonzero_pieces(descriptor, start, len(data)):
         if position == expected:
             piece, position = carried + piece, position - len(carried)
-        at = piece.find(ENCODED_MAGIC, MAGIC_AT)
-        while at >= 0:
-            candidate = position + at - MAGIC_AT
-            if is_sound(data, candidate, base, not_before_ms):
+        for candidate in possible_starts(piece, position):
+            if candidate >= start and is_sound(data, candidate, base, not_before_ms):
                 return candidate
-            at = piece.find(ENCODED_MAGIC, at + 1)
         carried, expected = piece[-_CARRIED_BYTES:], position + len(piece)
     return None

@@ -12,12 +12,12 @@ from delaymq.message.errors import RecordError
 from delaymq.message.record import (
     ENCODED_MAGIC,
     FIXED_BYTES,
-    MAGIC_AT,
     MAGIC_OVERLAP_BYTES,
     MAX_HEAD_BYTES,
     PHYSICAL_OFFSET_AT,
     PHYSICAL_OFFSET_BYTES,
     SIZE_BYTES,
+    possible_starts,
 )
 from delaymq.server.log_reader import read_cut
 from delaymq.store.reader import is_torn
@@ -80,15 +80,14 @@ def records_after(descriptor: int, base: int, position: int, end: int, count: in
     found: list[Found] = []
     end_of_search = min(position + SEARCH_BYTES, end)
     at = position
-    while at < end_of_search and len(found) < count:
+    while at < end_of_search:
         piece = read_chunk(descriptor, at, end)
-        hit = piece.find(ENCODED_MAGIC)
-        while hit >= 0 and len(found) < count:
-            candidate = at + hit - MAGIC_AT
+        for candidate in possible_starts(piece, at):
             record = _record_at(descriptor, base, candidate, end) if candidate >= position else None
             if record is not None:
                 found.append(record)
-            hit = piece.find(ENCODED_MAGIC, hit + 1)
+                if len(found) == count:
+                    return found
         if at + len(piece) >= end or len(piece) < len(ENCODED_MAGIC):
             break
         at += len(piece) - MAGIC_OVERLAP_BYTES
