@@ -12,11 +12,12 @@ import pytest
 from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.recovery import Replay
 from delaymq.message.levels import DelayLevels
-from delaymq.message.names import SCHEDULE_TOPIC, UNIQUE_KEY
+from delaymq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, UNIQUE_KEY
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
 from delaymq_testing.repetitions import CRASH_STATES as STATES
 from delaymq_testing.repetitions import SEED
+from delaymq_testing.schedule.timeline_index_model import SMALL
 from delaymq_testing.store.crash_workload import OPTIONS, Workload
 from delaymq_testing.store.recording import QuietFiles, after_crashes
 from delaymq_testing.store.small_stores import HOST, Clock
@@ -30,10 +31,11 @@ RECORDINGS = 4
 class Settings:
     delay_level_overflow = "clamp"
     flush_delay_offset_interval = 10
+    timer_max_delay_sec = 86_400
 
 
 def open_with_delivery(path: str, clock: Clock, files: QuietFiles | None) -> tuple[MessageStore, Delivery]:
-    replay = Replay()
+    replay = Replay(sizes=SMALL)
     store = MessageStore.open(path, OPTIONS, now_ms=clock, levels=LEVELS, files=files, observers=[replay])
     delivery = Delivery(store, replay, Settings(), LEVELS, clock)
     store.hand_on([delivery])
@@ -51,7 +53,8 @@ class DelayWorkload(Workload):
 
     def run(self, steps: int) -> None:
         kinds = {
-            self.send_delayed: 40, self.send: 3, self.pass_time: 10, self.hand_over: 12, self.save_offsets: 8,
+            self.send_delayed: 20, self.send_timed: 20, self.merge: 10,
+            self.send: 3, self.pass_time: 10, self.hand_over: 12, self.save_offsets: 8,
             self.start_flush: 14, self.finish_task: 18, self.start_snapshot: 4, self.allocate: 3,
             self.write_behind: 6, self.kill: 1, self.stop: 1,
         }  # fmt: skip
@@ -70,6 +73,19 @@ class DelayWorkload(Workload):
         record = plain_message(unique, topic=topic, queue_id=queue_id, body=self.chance.randbytes(200), host=HOST)
         record.properties = properties
         self.unflushed.append((unique, self.store.append(record).physical_offset))
+
+    def send_timed(self) -> None:
+        self.sent += 1
+        unique = f"{self.sent:08d}"
+        properties = {UNIQUE_KEY: unique}
+        due_ms = self.clock.ms + self.chance.choice([1, 500, 3_000, 20_000])
+        statement = self.delivery.ingress.prepare_timed(properties, TOPIC, self.sent % 2, due_ms)
+        record = plain_message(unique, topic=TIMER_TOPIC, body=self.chance.randbytes(200), host=HOST)
+        record.properties, record.statement = properties, statement
+        self.unflushed.append((unique, self.store.append(record).physical_offset))
+
+    def merge(self) -> None:
+        self.delivery.maintain()
 
     def pass_time(self) -> None:
         self.clock.ms += self.chance.randint(0, 2_000)
@@ -102,7 +118,7 @@ def check(path: Path, call: int, workload: DelayWorkload) -> int:
         delayed: set[str] = set()
         copies: Counter[str] = Counter()
         for record in StoreReader(path).records():
-            if record.topic == SCHEDULE_TOPIC:
+            if record.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
                 delayed.add(record.properties[UNIQUE_KEY])
             elif record.topic == TOPIC:
                 copies[record.properties[UNIQUE_KEY]] += 1

@@ -14,6 +14,7 @@ from delaymq.store.model import Dispatched, NewRecord
 
 from delaymq_testing.broker.memory_store import MemoryStore
 from delaymq_testing.schedule.memory_files import MemoryFiles
+from delaymq_testing.schedule.timeline_index_model import SMALL
 
 START_MS = 1_700_000_000_000
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -48,7 +49,7 @@ class Bench:
 
     def start(self) -> None:
         """Opens what is there."""
-        replay = Replay()
+        replay = Replay(sizes=SMALL)
         self.store = MemoryStore(
             now_ms=self.clock,
             levels=self.levels,

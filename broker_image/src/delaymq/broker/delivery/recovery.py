@@ -20,6 +20,7 @@ from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
 from delaymq.schedule import OffsetRanges, Settled
 from delaymq.schedule.timeline import RunFiles
+from delaymq.schedule.timeline.timeline import Sizes
 from delaymq.store.model import Dispatched
 
 STATE_VERSION = 1
@@ -113,9 +114,9 @@ class Replay:
     name = "schedule"
     folder_name = FOLDER
 
-    def __init__(self, counters: DeliveryCounters | None = None) -> None:
+    def __init__(self, counters: DeliveryCounters | None = None, sizes: Sizes | None = None) -> None:
         self.counters = counters or DeliveryCounters()
-        self.timed = TimedReplay()
+        self.timed = TimedReplay(sizes or Sizes())
         """Timed messages."""
         self._start(None)
 

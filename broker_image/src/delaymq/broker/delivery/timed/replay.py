@@ -18,6 +18,7 @@ from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedDue, TimedMark, corrected, parse_own_due, parse_own_mark, place_of
 from delaymq.schedule.timeline import RunFiles, Timeline
 from delaymq.schedule.timeline.state import empty, restore
+from delaymq.schedule.timeline.timeline import Sizes
 from delaymq.store.dispatch import recorded_due_ms
 from delaymq.store.model import Dispatched
 
@@ -37,7 +38,8 @@ _logger = logging.getLogger(__name__)
 class TimedReplay:
     """Timed messages during the replay of the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
         self._folder: RunFiles | None = None
         self.timeline: Timeline | None = None
         """The index; None if the store has no folder for it."""
@@ -55,7 +57,8 @@ class TimedReplay:
     def restore(self, reference: object, *, whole_log: bool) -> None:
         """Start the replay after a snapshot's state, or before the whole log. ValueError if the state is invalid."""
         assert self._folder is not None
-        self.timeline = empty(self._folder) if reference is None else restore(self._folder, reference)
+        folder, sizes = self._folder, self._sizes
+        self.timeline = empty(folder, sizes) if reference is None else restore(folder, reference, sizes)
         self.orphans = 0
         self.unusable = array("q")
         self.foreign = ForeignTimers()
