@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from delaymq.client import (
@@ -16,6 +17,8 @@ from delaymq.client import (
     ReceivedMessage,
     SendResult,
 )
+from delaymq.client.core.delays import level_for
+from delaymq.client.due_times import delay_in_ms
 
 LIMIT_S = 60.0
 POLL_S = 0.02
@@ -48,9 +51,19 @@ def run(namesrv_address: str, scenario: Callable[[Client], Awaitable[T]]) -> T:
 
 
 async def send(client: Client, *messages: Message, delay: str | None = None) -> list[SendResult]:
-    """Send messages one at a time, to fix their order."""
+    """Send messages one at a time, to fix their order; a delay must be one of the broker's levels."""
     async with Producer(client, "shop-front") as producer:
-        return [await producer.send(message, delay=delay) for message in messages]
+        level = 0 if delay is None else await _level_of(client, messages[0].topic, delay)
+        return [await producer.send(replace(message, delay_level=level)) for message in messages]
+
+
+async def _level_of(client: Client, topic: str, delay: str) -> int:
+    """Return the level of a delay. A delay of the send would become a timed message, which has no level."""
+    route = await client.route_to_send(topic, 1)
+    [broker_name] = {queue.broker_name for queue in route.writable}
+    address = route.master(broker_name)
+    assert address is not None
+    return level_for(delay_in_ms(delay), await client.delays.levels(address), broker_name)
 
 
 async def consume(client: Client, group: str, topic: str, count: int) -> list[ReceivedMessage]:
