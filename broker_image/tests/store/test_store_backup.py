@@ -24,7 +24,6 @@ from delaymq.store.errors import BackupError, NotAStoreError
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
 from delaymq_testing.store.small_stores import Clock, entries_of, flush, message, snapshot
-from delaymq_testing.store.timed_records import TimedStore
 
 Open = Callable[..., MessageStore]
 SEGMENT_BYTES = 16_384
@@ -350,94 +349,6 @@ def test_empty_store_and_rocketmqs_store_can_be_backed_up(open_store: Open, gold
     assert {queue: original.queue_bounds(*queue) for queue in original.queues()} == {
         queue: again.queue_bounds(*queue) for queue in again.queues()
     }
-
-
-def test_newer_backup_is_left_unchanged(open_store: Open, tmp_path: Path) -> None:
-    fill(open_store(), 5)
-    result = back_up(tmp_path / "store", tmp_path / "backup")
-    path = tmp_path / "backup/manifest.json"
-    path.write_bytes(encode_manifest(replace(result.manifest, minimum_reader=3)))
-    with pytest.raises(BackupError, match=r"reads format version 3, but this one reads 2"):
-        Restore(str(tmp_path / "backup"), str(tmp_path / "again"))
-    there = path.read_bytes()
-    with pytest.raises(BackupError, match=r"reads format version 3, but this one reads 2"):
-        back_up(tmp_path / "store", tmp_path / "backup")
-    assert path.read_bytes() == there
-
-
-def versions(path: Path) -> tuple[int, int]:
-    content = json.loads(path.read_bytes())
-    return content["formatVersion"], content["minimumReader"]
-
-
-@pytest.mark.parametrize(("is_timed", "version"), [(False, 1), (True, 2)])
-@pytest.mark.parametrize("new_store_id", [False, True])
-def test_backup_and_restored_store_require_what_the_store_requires(
-    open_store: Open, tmp_path: Path, is_timed: bool, version: int, new_store_id: bool
-) -> None:
-    store = open_store()
-    fill(store, 5)
-    if is_timed:
-        TimedStore(store).schedule("u", 1_700_000_100_000)
-    flush(store)
-    back_up(tmp_path / "store", tmp_path / "backup")
-    assert versions(tmp_path / "backup/manifest.json") == (version, version)
-
-    required: list[tuple[int, int]] = []
-
-    class Watched(Files):
-        def open(self, path: str, *, create: bool = False) -> int:
-            if "/commitlog/" in path:
-                required.append(versions(tmp_path / "again/delaymq/state.json"))
-            return super().open(path, create=create)
-
-    restored(tmp_path / "backup", tmp_path / "again", new_store_id=new_store_id, files=Watched())
-    assert set(required) == {(version, version)}, "stated before the first byte of the log"
-    opened = open_store(tmp_path / "again")
-    assert opened.format_version == version
-    opened.close()
-    assert versions(tmp_path / "again/delaymq/state.json") == (version, version)
-
-
-def test_version_raised_during_a_backup_is_included(open_store: Open, tmp_path: Path) -> None:
-    store = open_store()
-    fill(store, 5)
-    assert back_up(tmp_path / "store", tmp_path / "backup").manifest.minimum_reader == 1
-
-    class Late(FolderSource):
-        """A broker stores the first timed message between the first read and that of the log's end."""
-
-        def _log_end(self, log_start: int) -> int:
-            TimedStore(store).schedule("late", 1_700_000_100_000)
-            flush(store)
-            return super()._log_end(log_start)
-
-    result = back_up(Late(str(tmp_path / "store")), tmp_path / "backup")
-    assert (result.manifest.minimum_reader, result.manifest.end_offset) == (2, store.end_offset)
-
-
-def test_backup_of_a_store_with_damaged_state_requires_the_newest_known_version(
-    open_store: Open, tmp_path: Path
-) -> None:
-    store = open_store()
-    fill(store, 5)
-    store.close()
-    (tmp_path / "store/delaymq/state.json").write_bytes(b"{")
-    assert back_up(tmp_path / "store", tmp_path / "backup").manifest.minimum_reader == 2
-
-
-@pytest.mark.parametrize("version", [0, 3, 1 << 70])
-def test_source_that_requires_an_unknown_version_is_rejected(open_store: Open, tmp_path: Path, version: int) -> None:
-    fill(open_store(), 5)
-
-    class Other(FolderSource):
-        def state(self) -> SourceState:
-            return replace(super().state(), minimum_reader=version)
-
-    with pytest.raises(
-        BackupError, match=f"reads format version {version}, but this one reads 1 to 2: use the version"
-    ):
-        back_up(Other(str(tmp_path / "store")), tmp_path / "backup")
 
 
 def test_manifest_paths_stay_inside_the_folder(open_store: Open, tmp_path: Path) -> None:
