@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from delaymq.broker.broker import Broker
 from delaymq.broker.delivery import Delivery
+from delaymq.broker.delivery.timed.foreign import adopt
 from delaymq.broker.processors import table
 from delaymq.broker.pull.stored_records import StoredRecords
 from delaymq.broker.state.config_tables import Tables
@@ -17,11 +19,14 @@ from delaymq.broker.transactions.producers import Producers
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.message import names
+from delaymq.store.errors import StoreOpenError
 from delaymq.store.layout import TIMED_VERSION
 from delaymq.store.message_store import MessageStore
 
 if TYPE_CHECKING:
     from delaymq.broker.access.rules import Rules
+
+_logger = logging.getLogger(__name__)
 
 
 def open_broker(
@@ -114,8 +119,26 @@ def assemble(
         parts.topics.register_timer_topic()
     delivery.ingress.on_first_timed = parts.topics.register_timer_topic
     store.hand_on((delivery, parts.ledger, parts.arrivals))
+    _take_over_timers(config, store, parts.replay.timed.foreign.places())
     if config.read_only:
         delivery.control.pause()
     store.pins.hold(delivery.name, delivery.pin)
     store.pins.hold("half messages", transactions.pin)
     return Broker(parts, store, delivery, transactions, records, tables, table, access, settings)
+
+
+def _take_over_timers(config: BrokerConfig, store: MessageStore, places: list[int]) -> None:
+    """Store pending timers of RocketMQ 5 as timed messages, if requested. StoreOpenError if not."""
+    if not places:
+        return
+    if config.read_only:
+        _logger.warning("the store contains %d pending timers of RocketMQ 5, which are not shown", len(places))
+        return
+    if not config.adopt_timers:
+        raise StoreOpenError(
+            f"{store.path} contains {len(places)} pending timers of RocketMQ 5, which would never be delivered: start"
+            " RocketMQ's broker on the store and let them become due, or start with --adopt-timers (adoptTimers=true)"
+        )
+    store.raise_format_version()
+    adopted = adopt(places, store.record_at, store.append)
+    _logger.info("took over %d pending timers of RocketMQ 5", adopted)

@@ -221,6 +221,9 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
     timer_max_delay_sec: int = number(
         _MAX_DELAY_SEC, 1, _MAX_DELAY_SEC, "longest delay of a message and of a delay level, in s", hot=True, ours=True
     )
+    adopt_timers: bool = flag(
+        False, "whether to take over pending timers of RocketMQ 5; if false, a store with some is rejected", ours=True
+    )
     flush_delay_offset_interval: int = number(
         10_000, 100, _MS_PER_DAY, "ms between writes of delayOffset.json", hot=True
     )

@@ -24,6 +24,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -92,10 +93,9 @@ class TimedDue:
 
     def statement(self) -> Statement:
         """Return the statement without its place."""
-        carried = (
-            "" if self.identity == self.place and not self.details else f":{self.identity}:{_joined(self.details)}"
-        )
-        return _checked(DUE, f"{self.due_ms}{carried}", self.place, self.due_ms, self.identity)
+        if self.identity == self.place and not self.details:
+            return _checked(DUE, str(self.due_ms), self.place, self.due_ms)
+        return carried_due(self.due_ms, self.identity, self.details)
 
     def __str__(self) -> str:
         return self.statement().at(self.place)
@@ -219,6 +219,11 @@ def corrected(text: str, place: int) -> str | None:
             if place_of(candidate) == place:
                 return candidate
     return None
+
+
+def carried_due(due_ms: int, identity: int, details: Mapping[str, str] = MappingProxyType({})) -> Statement:
+    """Return the statement of a record that carries a message forward. IllegalMessageError."""
+    return _checked(DUE, f"{due_ms}:{identity}:{_joined(details)}", due_ms, identity)
 
 
 def _checked(name: str, body: str, *numbers: int) -> Statement:

@@ -20,6 +20,9 @@ WRITE_BEHIND_BUSY_INTERVAL_MS: Final = 200
 WRITE_BEHIND_SLICE_S: Final = 0.01
 """Time slice of writing; not a number of files, because a new file takes ten times as long as an old one."""
 WRITE_BEHIND_ROUND_FILES: Final = 4
+MERGE_INTERVAL_MS: Final = 200
+MERGE_BUSY_INTERVAL_MS: Final = 4
+"""Each step merges some 1,000 entries of the timeline in half a millisecond: 200,000 entries per second."""
 ALLOCATION_INTERVAL_MS: Final = 200
 SNAPSHOT_INTERVAL_MS: Final = 1_000
 CLEAN_INTERVAL_MS: Final = 10_000
@@ -56,6 +59,7 @@ class BrokerJobs:
         self._held_pulls = held_pulls
         self._sessions = sessions
         self._unwritten = False
+        self._unmerged = False
         self._offsets_due_ms = 0
 
     def jobs(self) -> list[Job]:
@@ -75,6 +79,7 @@ class BrokerJobs:
         return [
             _job("allocation", ALLOCATION_INTERVAL_MS, store.allocation_task),
             Job(name="write behind", interval_ms=self._write_behind_interval_ms, run=self._write_behind),
+            Job(name="timeline", interval_ms=self._merge_interval_ms, run=self._merge),
             _job("snapshot", SNAPSHOT_INTERVAL_MS, store.snapshot_task),
             _job("delay offsets", DELAY_OFFSET_INTERVAL_MS, broker.delivery.save_task),
             _job("transactions", TRANSACTIONS_INTERVAL_MS, self._check_transactions),
@@ -91,6 +96,12 @@ class BrokerJobs:
 
     def _write_behind_interval_ms(self) -> int:
         return WRITE_BEHIND_BUSY_INTERVAL_MS if self._unwritten else WRITE_BEHIND_INTERVAL_MS
+
+    def _merge(self) -> None:
+        self._unmerged = self._broker.delivery.maintain()
+
+    def _merge_interval_ms(self) -> int:
+        return MERGE_BUSY_INTERVAL_MS if self._unmerged else MERGE_INTERVAL_MS
 
     def _clean(self) -> None:
         for deleted in self._broker.store.clean(self._broker.now_ms()):

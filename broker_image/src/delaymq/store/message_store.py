@@ -460,6 +460,11 @@ class MessageStore:
         """Reason why the store accepts nothing more after a disk failure; None before."""
         return self._log.failure
 
+    def fail(self, reason: str) -> None:
+        """Stop accepting records because a part of the store is damaged that only a start repairs."""
+        if self._log.failure is None:
+            self._log.failure = StoreFailedError(reason)
+
     def disk_state(self) -> DiskState:
         """Disk usage measured by the last retention check."""
         return self._retention.disk

@@ -78,6 +78,7 @@ class MemoryStore:
     ) -> None:
         self.levels = levels
         self.format_version = format_version
+        self.failure: str | None = None
         self.log = bytearray(log)
         self.min_offset = min_offset
         self.flushed_offset = len(log)
@@ -108,6 +109,9 @@ class MemoryStore:
 
     def raise_format_version(self) -> None:
         self.format_version = 2
+
+    def fail(self, reason: str) -> None:
+        self.failure = reason
 
     def snapshot(self) -> tuple[int, dict[str, object]]:
         states = {observer.name: observer.state() for observer in self.observers}

@@ -32,7 +32,7 @@ from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, DelayLevels, level_of_queue, queue_of_level
 from delaymq.message.timed_marks import TimedDue
 from delaymq.schedule import Backoff, DueSource, Entry, LevelQueue
-from delaymq.schedule.timeline import TIMELINE_QUEUE
+from delaymq.schedule.timeline import TIMELINE_QUEUE, TimelineDamagedError
 from delaymq.schedule.timeline.state import Capture
 from delaymq.store.layout import TIMED_VERSION
 from delaymq.store.model import Dispatched, StateFiles
@@ -290,8 +290,14 @@ class Delivery:
         return sum(source.pending for source in self._sources.values()) + self.timeline.partitions.messages
 
     def maintain(self) -> bool:
-        """Merge some entries of the timeline, in a short step; return whether there are more to merge. OSError."""
-        return self.timeline.maintain()
+        """Merge some entries of the timeline, in a short step; return whether there are more to merge."""
+        try:
+            return self.timeline.maintain()
+        except TimelineDamagedError as error:
+            self._hand_over.stop_timed(error)
+        except OSError as error:
+            self._throttled.warning("runs of the timeline cannot be merged (the broker retries): %s", error)
+        return False
 
     def is_settled(self, queue_id: int, offset: int) -> bool:
         """Whether an entry of the schedule topic is settled: delivered, dropped or given up."""

@@ -22,7 +22,7 @@ from delaymq.message.marks import parse_due
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import BLANK_MAGIC, IPV4_HOST_BYTES, SIZE_AND_MAGIC, Record
 from delaymq.schedule import Backoff, Entry, LevelQueue, PacedQueue, RetryQueue, Scheduler
-from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Timeline
+from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Timeline, TimelineDamagedError
 from delaymq.store.disk.files import is_shortage
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
 from delaymq.store.model import NewRecord
@@ -143,7 +143,11 @@ class HandOver:
         if self.paused or self._is_paused(now_ms):
             return 0
         handed_over = 0
-        batches = self._scheduler.due(now_ms, budget)
+        try:
+            batches = self._scheduler.due(now_ms, budget)
+        except (OSError, TimelineDamagedError) as error:
+            self.stop_timed(error)
+            return 0
         self.running = True
         try:
             for number, batch in enumerate(batches):
@@ -206,6 +210,13 @@ class HandOver:
             if self._on_delivered is not None:
                 self._on_delivered(copy.topic, queue_id, size)
         self._count(fate, record, copy, is_foreign=own_due_ms is None)
+
+    def stop_timed(self, error: Exception) -> None:
+        """Stop because the index of timed messages cannot be read; a start builds it again from the log."""
+        reason = f"the index of timed messages cannot be read ({error}): restart the broker, which builds it again"
+        _logger.error(reason)
+        self._store.fail(reason)
+        self.paused = True
 
     def _hand_over_timed(self, identity: int, now_ms: int) -> None:
         pending = self._timeline.taken(identity)

@@ -99,6 +99,7 @@ def parser(command: str) -> argparse.ArgumentParser:
     made.add_argument("--tls-config", type=Path, metavar="FILE", help="TLS settings file of RocketMQ (tls.properties)")
     if command != "namesrv":
         made.add_argument("--read-only", action="store_true", help="open a store or a backup without changing it")
+        made.add_argument("--adopt-timers", action="store_true", help="take over pending timers that RocketMQ 5 stored")
         made.add_argument("--broker-ip", metavar="IP", help="address advertised to clients (default: same as --host)")
         made.add_argument(
             "--print-rocketmq-conf", action="store_true",

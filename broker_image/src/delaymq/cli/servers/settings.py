@@ -91,6 +91,7 @@ def broker_settings(
     _set(flags, "httpPort", options.http_port, "--http-port")
     _set(flags, "storePathRootDir", options.store_path, "--store-path")
     _set(flags, "readOnly", "true" if options.read_only else None, "--read-only")
+    _set(flags, "adoptTimers", "true" if options.adopt_timers else None, "--adopt-timers")
     _set(flags, "brokerIP1", options.broker_ip, "--broker-ip")
     _set_tls(flags, options)
     if command == "broker":

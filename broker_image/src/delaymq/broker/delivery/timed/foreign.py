@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -9,9 +10,10 @@ from delaymq.broker.delivery.timed.requests import requested_time
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.record import Record
-from delaymq.message.timed_marks import TimedDue
+from delaymq.message.timed_marks import carried_due
 from delaymq.store.model import Dispatched, NewRecord
 
+_logger = logging.getLogger(__name__)
 _Key: TypeAlias = tuple[str, str]
 """Topic, and unique key or checksum and birth."""
 
@@ -98,7 +100,7 @@ def adopted_record(record: Record) -> NewRecord:
         record.reconsume_times,
         record.prepared_transaction_offset,
         is_copy=True,
-        statement=TimedDue(0, due_ms, record.physical_offset).statement(),
+        statement=carried_due(due_ms, record.physical_offset),
     )
 
 
@@ -106,11 +108,15 @@ _REPLACED: Final = (names.DUE, names.MARK, names.ACCOUNT, names.TIMER_ROLL_TIMES
 
 
 def adopt(places: list[int], record_at: Callable[[int], Record | None], append: Callable[[NewRecord], object]) -> int:
-    """Take over the timers at these physical offsets; return their number. StoreError, IllegalMessageError."""
+    """Take over the timers at these physical offsets; return their number. StoreError."""
     adopted = 0
     for place in places:
         record = record_at(place)
-        if record is not None:
+        if record is None:
+            continue
+        try:
             append(adopted_record(record))
             adopted += 1
+        except IllegalMessageError as error:
+            _logger.error("a timer of RocketMQ 5 cannot be taken over: %s", error)
     return adopted
