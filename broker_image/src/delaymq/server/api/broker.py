@@ -168,6 +168,8 @@ class BrokerHttp:
         return Decommissioned(decommissioned=True, pending_delays=self._pending())
 
     def _pending(self) -> int:
-        """Return the number of messages that only this broker can deliver: delayed ones, and open transactions."""
+        """Return the number of messages that only this broker can deliver: delayed and timed ones, and open
+        transactions.
+        """
         broker = self._server.broker
-        return sum(broker.delivery.pending().values()) + broker.transactions.totals().pending
+        return broker.delivery.pending_total() + broker.transactions.totals().pending
