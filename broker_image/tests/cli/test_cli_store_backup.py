@@ -27,6 +27,7 @@ from delaymq.store.message_store import MessageStore
 from delaymq.store.model import Dispatched, NewRecord
 from delaymq_testing.broker.transactions import Transacting
 from delaymq_testing.cli_running import COMMAND_TIMEOUT_S, Standalone, called
+from delaymq_testing.store.timed_records import TimedStore
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 SMALL: dict[str, Any] = {"mapped_file_size_commit_log": 65_536, "max_hash_slot_num": 100, "max_index_num": 400}
@@ -112,6 +113,31 @@ def test_restore_treats_overdue_messages_as_chosen(
     assert sorted(bodies) == [f"overdue{number}" for number in range(count)]
     assert left == pending
     assert called("store", "verify", str(tmp_path / "again")).code == 0
+
+
+@pytest.mark.parametrize(
+    ("choice", "count", "pending"),
+    [("deliver", 4, 3), ("drop", 0, 3), ("pause", 0, 7), ("spread=1d", 1, 6)],
+)
+def test_restore_treats_overdue_timed_messages_as_chosen(tmp_path: Path, choice: str, count: int, pending: int) -> None:
+    path, backup, again = tmp_path / "store", tmp_path / "backup", tmp_path / "again"
+    broker = open_broker(path, clock.now_ms() - 10_000)
+    for number in range(7):
+        due_ms = broker.now_ms() + (1_000 if number < 4 else 3_600_000)
+        TimedStore(broker.store).schedule(f"u{number}", due_ms, queue_id=1)
+    broker.close()
+    assert called("store", "backup", str(path), str(backup)).code == 0
+    told = restore(backup, again, "--overdue", choice, "--yes")
+    assert (told["overdue"], told["pending"]) == (4, 3 if choice == "drop" else 7)
+    assert told["dropped"] == (4 if choice == "drop" else 0)
+    state = json.loads((again / "delaymq/state.json").read_bytes())
+    assert (state["formatVersion"], state["minimumReader"]) == (2, 2)
+    broker = open_broker(again)
+    while broker.hand_over(broker.now_ms(), 100):
+        continue
+    assert broker.delivery.pending_total() == pending
+    assert broker.store.next_queue_offset("Orders", 1) == count
+    broker.close()
 
 
 def test_drop_needs_confirmation_and_else_the_store_stays_paused(backup: Path, tmp_path: Path) -> None:

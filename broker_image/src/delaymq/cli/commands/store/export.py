@@ -39,9 +39,7 @@ def export(
     until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored before this time.")] = None,
     delayed: Annotated[
         bool,
-        typer.Option(
-            "--delayed", help="Include delayed and timed messages as originally stored, whether pending or delivered."
-        ),
+        typer.Option("--delayed", help="Include delayed messages as originally stored, whether pending or delivered."),
     ] = False,
     output: Annotated[
         Path | None,

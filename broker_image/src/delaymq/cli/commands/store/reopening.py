@@ -72,7 +72,7 @@ def reopen(
         is_dropping = delivery.control.policy is not None and delivery.control.policy.mode is DeliveryMode.DROP
         if overdue.what in ("deliver", "drop") and not is_dropping:
             delivery.control.resume()
-        pending = sum(delivery.pending().values())
+        pending = delivery.pending_total()
         open_transactions = broker.transactions.totals().pending
     finally:
         broker.close()

@@ -36,8 +36,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def verify(
     path: StorePath,
     for_rocketmq: Annotated[
-        bool,
-        typer.Option("--for-rocketmq", help="Report what RocketMQ's broker would do with delayed and timed messages."),
+        bool, typer.Option("--for-rocketmq", help="Report what RocketMQ's broker would do with the delayed messages.")
     ] = False,
     levels: Annotated[
         str, typer.Option("--levels", metavar="TABLE", help="The messageDelayLevel of RocketMQ's broker.")
