@@ -12,9 +12,17 @@ import pytest
 from delaymq.message.errors import NewerFormError
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import format_due
-from delaymq.message.names import DUE, MARK, MARKS_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
+from delaymq.message.names import (
+    DUE,
+    MARK,
+    MARKS_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_DELETE_UNIQUE_KEY,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+)
 from delaymq.message.record import decode_record
-from delaymq.message.timed_marks import TimedDue, TimedMarkKind
+from delaymq.message.timed_marks import TimedDue, TimedMarkKind, carried_due
 from delaymq.store.consume_queue import ENTRY
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
@@ -108,27 +116,30 @@ def test_carried_message_keeps_its_identity_and_state(open_store: Open) -> None:
     assert list(states) == [replace(expected, ended="cancelled"), other]
 
 
-def test_rocketmqs_copies_and_rolled_records_are_recognised(open_store: Open) -> None:
+def test_rocketmqs_copies_and_timers_are_recognised(open_store: Open) -> None:
     store = open_store()
     timed = TimedStore(store)
     first, second = timed.schedule("u0", DUE_MS), timed.schedule("u1", DUE_MS + 1)
-    rolled = message("u1", topic=TIMER_TOPIC)
+    rolled, foreign, adopted, recall = (message(f"f{number}", topic=TIMER_TOPIC) for number in range(4))
     rolled.properties[DUE] = second.properties[DUE]
     copy = message("u0", queue_id=0)
     copy.properties[DUE] = first.properties[DUE]
-    foreign, unfit = message("u2", topic=TIMER_TOPIC), message("u3", topic=TIMER_TOPIC)
-    foreign.properties[TIMER_OUT_MS] = str(DUE_MS + 2)
-    appended = [store.append(each) for each in (rolled, copy, foreign, unfit)]
+    foreign.properties[TIMER_OUT_MS] = adopted.properties[TIMER_OUT_MS] = str(DUE_MS + 2)
+    recall.properties[TIMER_DELETE_UNIQUE_KEY] = "u9"
+    places = [store.append(each).physical_offset for each in (rolled, copy, foreign, adopted, recall)]
+    carried = replace(message("f2", topic=TIMER_TOPIC), statement=carried_due(DUE_MS + 2, places[3]))
+    adopting = store.append(carried)
     store.abandon()
     records = list(StoreReader(store.path).records())
     states = TimedMessages()
     for record in records:
         states.take(record)
     assert [(each.identity, each.due_ms - DUE_MS, each.ended) for each in states] == [
-        (first.physical_offset, 0, "delivered"), (second.physical_offset, 1, None),
-        (appended[2].physical_offset, 2, None),
+        (first.physical_offset, 0, "delivered"), (second.physical_offset, 1, None), (places[3], 2, None),
     ]  # fmt: skip
-    assert [kind_of(record) for record in records] == [Kind.TIMED] * 3 + [Kind.TIMED_COPY] + [Kind.TIMED] * 2
+    assert next(each for each in states if each.identity == places[3]).physical_offset == adopting.physical_offset
+    assert states.counts() == {"pending": 2, "delivered": 1, "foreign": 1}
+    assert [kind_of(record) for record in records] == [Kind.TIMED] * 3 + [Kind.TIMED_COPY] + [Kind.TIMED] * 4
 
 
 def test_inspect_counts_timed_messages_under_their_own_names(filled: Path) -> None:

@@ -2,6 +2,8 @@
 
 The newest statement about a message decides, and an end is final (docs/formats/store.md, "Form 2 of due times and
 marks"). Memory: about 30 bytes for each message whose record is in the log.
+
+Timers that RocketMQ 5 stored have no statement. They are counted, but their states are not evaluated.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from delaymq.message.flags import TRANSACTION_COMMIT, transaction_type
-from delaymq.message.names import DUE, MARK, OWN_PREFIX, TIMER_ROLL_TIMES, TIMER_TOPIC
+from delaymq.message.names import DUE, MARK, OWN_PREFIX, TIMER_DELETE_UNIQUE_KEY, TIMER_ROLL_TIMES, TIMER_TOPIC
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import (
     TimedDue,
@@ -59,6 +61,7 @@ class TimedMessages:
         self._ends = bytearray()
         self._carried: dict[int, _Carried] = {}
         """Messages whose record was stored again, by identity."""
+        self._foreign: set[int] = set()
 
     def take(self, record: Record) -> None:
         """Apply a record. NewerFormError: it states a form that only a newer program knows."""
@@ -72,9 +75,13 @@ class TimedMessages:
                 self._change(identity, None, TimedMarkKind.DELIVERED)
 
     def counts(self) -> dict[str, int]:
-        """Return the number of messages by state: `pending`, or the kind of the mark that ended them."""
+        """Return the number of messages by state: `pending`, or the kind of the mark that ended them.
+
+        `foreign` is the number of RocketMQ 5's timers that no record of DelayMQ carries forward.
+        """
         found = Counter(message.ended or "pending" for message in self)
-        return {"pending": found.pop("pending", 0), **dict(sorted(found.items()))}
+        foreign = {"foreign": len(self._foreign)} if self._foreign else {}
+        return {"pending": found.pop("pending", 0), **dict(sorted(found.items())), **foreign}
 
     def __iter__(self) -> Iterator[TimedMessage]:
         for number, identity in enumerate(self._identities):
@@ -98,23 +105,29 @@ class TimedMessages:
     def _take_holder(self, record: Record) -> None:
         if transaction_type(record.sys_flag) not in (0, TRANSACTION_COMMIT):
             return
+        properties, place = record.properties, record.physical_offset
+        text = properties.get(DUE)
+        if text is None:
+            if TIMER_ROLL_TIMES not in properties and TIMER_DELETE_UNIQUE_KEY not in properties:
+                self._foreign.add(place)
+            return
         due = own_due(record)
-        is_named = place_of(record.properties.get(DUE, "")) is not None
-        if due is None and (is_named or TIMER_ROLL_TIMES in record.properties):
+        if due is None and place_of(text) is not None:
             return  # RocketMQ 5 stored the record again, which is neither a new message nor a delivery
-        due_ms = recorded_due_ms(record.properties, record.physical_offset) if due is None else due.due_ms
+        due_ms = recorded_due_ms(properties, place) if due is None else due.due_ms
         if due_ms is None:
             return
-        if due is None or due.identity == record.physical_offset:
-            self._identities.append(record.physical_offset)
+        if due is None or due.identity == place:
+            self._identities.append(place)
             self._due_ms.append(due_ms)
             self._queue_offsets.append(record.queue_offset)
             self._ends.append(_PENDING)
             return
+        self._foreign.discard(due.identity)
         number = self._number_of(due.identity)
         known = self._carried.get(due.identity)
         end = known.end if known is not None else _PENDING if number is None else self._ends[number]
-        self._carried[due.identity] = _Carried(record.physical_offset, record.queue_offset, due_ms, end)
+        self._carried[due.identity] = _Carried(place, record.queue_offset, due_ms, end)
 
     def _change(self, identity: int, next_due_ms: int | None, kind: TimedMarkKind) -> None:
         end = _ENDS.index(kind) if next_due_ms is None else _PENDING
