@@ -97,7 +97,7 @@ def _entries(reader: StoreReader, queue_id: int, level: int) -> Iterator[Delayed
 
 
 def _marks(reader: StoreReader) -> tuple[set[tuple[int, int, int]], TimedMessages]:
-    """Return queue id, queue offset and physical offset of each settled record of the schedule topic; timed messages."""
+    """Return queue id, queue offset and physical offset of settled records of the schedule topic; timed messages."""
     settled = set()
     timed = TimedMessages()
     for record in reader.records():
