@@ -164,7 +164,7 @@ def test_queue_rebuilt_with_another_table_delivers_nothing_early() -> None:
     (entry,) = bench.store.entries[key]
     bench.store.entries[key] = [(entry[0], entry[1], START_MS)]
     replay = Replay()
-    replay.use_folder(MemoryFiles())
+    replay.use_folder(MemoryFiles(), 1 << 20)
     replay.restore({"version": 1, "queues": {}})
     bench.delivery = type(bench.delivery)(bench.store, replay, bench.settings, bench.levels, bench.clock)
     assert bench.delivery.next_wakeup_ms() == START_MS
@@ -181,7 +181,7 @@ def test_queue_extension_addresses_are_not_taken_for_times() -> None:
     key = ("SCHEDULE_TOPIC_XXXX", 1)
     bench.store.entries[key] = [(offset, size, -(2**31) - 7) for offset, size, _ in bench.store.entries[key]]
     replay = Replay()
-    replay.use_folder(MemoryFiles())
+    replay.use_folder(MemoryFiles(), 1 << 20)
     replay.restore({"version": 1, "queues": {}})
     bench.delivery = type(bench.delivery)(bench.store, replay, bench.settings, bench.levels, bench.clock)
     assert bench.delivery.next_wakeup_ms() == START_MS + 5_000

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from delaymq.message.timed_marks import Statement
-
-if TYPE_CHECKING:
-    from delaymq.store.disk.own_folder import OwnFolder
 
 
 @dataclass(slots=True)
@@ -82,16 +79,6 @@ class KeepsFiles(Protocol):
 
     def state_files(self) -> StateFiles | None:
         """Return the files to which the state that `state` returned last refers, if any."""
-
-
-@runtime_checkable
-class UsesFolder(Protocol):
-    """An observer of the replay that needs a folder of the store."""
-
-    folder_name: str
-
-    def use_folder(self, folder: OwnFolder) -> None:
-        """Use this folder; called before `restore`."""
 
 
 class DispatchObserver(LiveObserver, Protocol):

@@ -16,12 +16,12 @@ from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files, is_full, is_shortage
-from delaymq.store.disk.own_folder import OwnFolder
+from delaymq.store.disk.own_folder import OwnFolder, UsesFolder
 from delaymq.store.disk.store_lock import StoreLock
 from delaymq.store.dispatch import Dispatcher
 from delaymq.store.errors import NotAStoreError, StoreOpenError
 from delaymq.store.index.key_index import KeyIndex
-from delaymq.store.model import Correction, DispatchObserver, RecoveryReport, UsesFolder
+from delaymq.store.model import Correction, DispatchObserver, RecoveryReport
 from delaymq.store.options import StoreOptions
 from delaymq.store.recovery.recovery import Recovery
 from delaymq.store.segments import SegmentFolder
@@ -88,7 +88,7 @@ def _open_store(
         )
         for observer in observers:
             if isinstance(observer, UsesFolder):
-                observer.use_folder(OwnFolder(files, f"{path}/delaymq/{observer.folder_name}"))
+                observer.use_folder(OwnFolder(files, f"{path}/delaymq/{observer.folder_name}"), log.file_bytes)
         dispatcher = Dispatcher(queues, index, observers, levels)
         dispatcher.deleted_topics = _deleted_topics(files, path, report, aside)
         Recovery(

@@ -12,8 +12,9 @@ from delaymq.message.marks import parse_due
 from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TAGS, TIMER_TOPIC
 from delaymq.message.properties import encode_properties
 from delaymq.message.record import Record, decode_record, encode_record
+from delaymq.store.disk.own_folder import UsesFolder
 from delaymq.store.dispatch import recorded_due_ms
-from delaymq.store.model import Dispatched, DispatchObserver, KeepsFiles, LiveObserver, NewRecord, UsesFolder
+from delaymq.store.model import Dispatched, DispatchObserver, KeepsFiles, LiveObserver, NewRecord
 
 from delaymq_testing.schedule.memory_files import MemoryFiles
 
@@ -93,7 +94,7 @@ class MemoryStore:
         end, states = snapshot if snapshot is not None else (min_offset, {})
         for observer in observers:
             if isinstance(observer, UsesFolder):
-                observer.use_folder(timeline_files or MemoryFiles())  # type: ignore[arg-type]
+                observer.use_folder(timeline_files or MemoryFiles(), 1 << 20)  # type: ignore[arg-type]
             observer.restore(states.get(observer.name) if snapshot is not None else None)
         position = min_offset
         while position < len(self.log):

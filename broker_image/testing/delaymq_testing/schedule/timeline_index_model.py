@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from delaymq.schedule.inspection import Buckets
 from delaymq.schedule.timeline import Pending, Timeline
+from delaymq.schedule.timeline.inspection import count_by_due, find_first, latest_due_times, partitions_by_topic
 from delaymq.schedule.timeline.state import Capture, empty, restore
 from delaymq.schedule.timeline.timeline import Sizes
 
@@ -27,7 +29,7 @@ class IndexModel:
         self._random = random.Random(seed)
         self._sizes = sizes
         self.files = MemoryFiles()
-        self.index: Timeline = empty(self.files, sizes)
+        self.index: Timeline = empty(self.files, sizes, 8)
         self._now_ms = 1_000
         self._place = 0
         self._pending: dict[int, Pending] = {}
@@ -68,7 +70,7 @@ class IndexModel:
         account = self.index.partitions.account_number(self._random.choice(("", "ann", "ben")))
         entry = Pending(due_ms, self._place, self._place, self._random.randint(100, 200), account, partition)
         self._pending[self._place] = entry
-        self.index.add(due_ms, self._place, self._place, entry.size, partition, account)
+        self.index.add(entry)
         return True
 
     def _waiting(self) -> list[Pending]:
@@ -104,7 +106,7 @@ class IndexModel:
         self._place += 1
         entry = self._random.choice(waiting)._replace(record=self._place)
         self._pending[entry.identity] = entry
-        self.index.add(entry.due_ms, entry.identity, entry.record, entry.size, entry.partition, entry.account)
+        self.index.add(entry)
         return True
 
     def _take(self) -> bool:
@@ -210,13 +212,37 @@ class IndexModel:
         self._taken.clear()
         self._paced_up_to_ms = None
         if self._saved is None:
-            self.index, self._pending = empty(self.files, self._sizes), {}
+            self.index, self._pending = empty(self.files, self._sizes, 8), {}
             return True
         reference, self._pending, self._place = self._saved[0], dict(self._saved[1]), self._saved[2]
-        self.index = restore(self.files, reference, self._sizes)
+        self.index = restore(self.files, reference, self._sizes, 8)
         if any(self._names(entry) != self._saved_names[entry.identity] for entry in self._pending.values()):
             raise ModelError("partitions have other names after the restart")
         return True
+
+    def check_inspection(self) -> None:
+        """Compare the counts by due time and the first messages, of all partitions and of one topic. ModelError."""
+        topic = self._random.choice(_TOPICS)
+        of_topic = partitions_by_topic(self.index, {topic}).get(topic, [])
+        for partitions in (self.index.partitions.pending(), of_topic):
+            expected = sorted(entry for entry in self._pending.values() if entry.partition in partitions)
+            width_ms, until_ms = self._random.choice((1, 7, 60)), self._random.choice((None, self._now_ms + 40))
+            buckets, counted = (Buckets(self._now_ms, width_ms, 6, until_ms) for _ in range(2))
+            for entry in expected:
+                counted.add(entry.due_ms)
+            for _ in count_by_due(self.index, partitions, buckets):
+                continue
+            if buckets.counts != counted.counts:
+                raise ModelError(f"counts by due time are {buckets.counts} instead of {counted.counts}")
+            count = self._random.choice((1, 3, 1_000))
+            found: list[Pending] = []
+            for _ in find_first(self.index, partitions, count, found):
+                continue
+            if found != expected[:count]:
+                raise ModelError(f"the first {count} messages are {found} instead of {expected[:count]}")
+            latest = [due_ms for due_ms in latest_due_times(self.index, partitions) if due_ms is not None]
+            if expected and max(latest) < expected[-1].due_ms:
+                raise ModelError(f"the latest due time is {max(latest)} instead of {expected[-1].due_ms}")
 
     def _check(self) -> None:
         partitions = self.index.partitions

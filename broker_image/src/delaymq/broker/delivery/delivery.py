@@ -26,7 +26,7 @@ from delaymq.broker.delivery.recovery import (
 )
 from delaymq.broker.delivery.settlement import claim_of
 from delaymq.broker.delivery.status import LatenessHistogram, status_of
-from delaymq.broker.delivery.timed.replay import add_entry, own_due
+from delaymq.broker.delivery.timed.replay import entry_of, own_due
 from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, DelayLevels, level_of_queue, queue_of_level
@@ -163,7 +163,7 @@ class Delivery:
         text, identity = record.properties[names.DUE], record.physical_offset
         if text.count(":") > _COLONS_OF_FIRST and (due := own_due(text, identity)) is not None:
             identity = due.identity  # it carries a message forward
-        add_entry(self.timeline, record, record.tags_code, identity)
+        self.timeline.add(entry_of(self.timeline, record, record.tags_code, identity))
         self._announce(record.tags_code)
 
     def _announce(self, due_ms: int) -> None:
@@ -267,6 +267,7 @@ class Delivery:
             as_of_ms=self._now_ms(),
             levels=self.levels,
             sources=self._sources,
+            timeline=self.timeline,
             next_due_ms=self.next_due_ms(),
             lateness=self.lateness,
             corrected=self.corrected,
@@ -274,7 +275,7 @@ class Delivery:
         )
 
     def pending(self) -> dict[int, int]:
-        """Return the number of pending messages by level, for the metrics."""
+        """Return the number of pending messages by level; `timeline.partitions` counts the timed ones."""
         return {level_of_queue(queue_id): source.pending for queue_id, source in self._sources.items()}
 
     def pending_of_topic(self, topic: str) -> int | None:
@@ -330,7 +331,7 @@ class Delivery:
 
     @property
     def lateness(self) -> dict[int, LatenessHistogram]:
-        """Lateness of messages by queue of the schedule topic."""
+        """Lateness of messages by queue of the schedule topic; that of timed messages under TIMELINE_QUEUE."""
         return self._hand_over.lateness
 
     def forget_topic(self, topic: str, heir: str | None = None) -> None:

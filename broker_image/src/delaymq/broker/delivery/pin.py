@@ -34,7 +34,7 @@ class DeliveryPin:
     def _now(self) -> int:
         """Return the physical offset of the oldest pending message, or the end of the log."""
         oldest = self._store.end_offset
-        timed = self._timeline.oldest_record()
+        timed = self._timeline.holders.first()
         if timed is not None:
             oldest = min(oldest, timed)
         for queue_id, source in self._sources.items():

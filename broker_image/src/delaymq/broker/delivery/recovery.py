@@ -120,9 +120,9 @@ class Replay:
         """Timed messages."""
         self._start(None)
 
-    def use_folder(self, folder: RunFiles) -> None:
-        """Use this folder for the index of timed messages."""
-        self.timed.use_folder(folder)
+    def use_folder(self, folder: RunFiles, segment_bytes: int) -> None:
+        """Use this folder for the index of timed messages of a log with segments of this size."""
+        self.timed.use_folder(folder, segment_bytes)
 
     def restore(self, state: object | None) -> None:
         """Start the replay after a snapshot's state. Raises ValueError if it is invalid or of an unknown version."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from delaymq.message.levels import DelayLevels, level_of_queue
 from delaymq.schedule import LevelQueue
+from delaymq.schedule.timeline import TIMELINE_QUEUE, Timeline
+from delaymq.schedule.timeline.inspection import index_size
 
 # Widths of buckets, one per ms below 16 ms and eight per doubling above, so that the error is at most 12.5 %:
 _EXACT_MS = 16
@@ -116,12 +118,17 @@ def status_of(
     as_of_ms: int,
     levels: DelayLevels,
     sources: dict[int, LevelQueue],
+    timeline: Timeline,
     next_due_ms: dict[int, int],
     lateness: dict[int, LatenessHistogram],
     corrected: Iterable[PositionCorrection],
     held: dict[str, object] | None = None,
 ) -> dict[str, object]:
-    """Return the content of `/api/v1/delay`: every level of the table, and every queue that has been used."""
+    """Return the content of `/api/v1/delay`: every level of the table, every queue that has been used, and timed
+    messages.
+
+    `next_due_ms` and `lateness` have the figures of timed messages under TIMELINE_QUEUE.
+    """
     none = LatenessHistogram()
     shown = []
     for level in sorted({*range(1, levels.max_level + 1), *map(level_of_queue, sources)}):
@@ -142,6 +149,19 @@ def status_of(
     return {
         "asOfMs": as_of_ms,
         "levels": shown,
+        "timed": _timed(timeline, next_due_ms.get(TIMELINE_QUEUE), lateness.get(TIMELINE_QUEUE, none)),
         "corrected": [correction.as_json() for correction in corrected],
         "held": held,
+    }
+
+
+def _timed(timeline: Timeline, next_due_ms: int | None, lateness: LatenessHistogram) -> dict[str, object]:
+    size = index_size(timeline)
+    return {
+        "pending": timeline.partitions.messages,
+        "pendingBytes": timeline.partitions.bytes,
+        "nextDueMs": next_due_ms,
+        "delivered": lateness.count,
+        "lateness": lateness.as_json(),
+        "index": {"runs": size.runs, "fileBytes": size.file_bytes, "mergingEntries": size.merging_entries},
     }

@@ -59,6 +59,10 @@ class Partitions:
         """Return the numbers of a topic's partitions."""
         return [number for key, number in self._numbers.items() if key.topic == topic]
 
+    def pending(self) -> list[int]:
+        """Return the numbers of the partitions with pending messages, in ascending order."""
+        return sorted({partition for partition, _ in self._counts})
+
     def account_number(self, account: str) -> int:
         """Return the number of an account; 0 without one."""
         number = self._accounts.get(account)

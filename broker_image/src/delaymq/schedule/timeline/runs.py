@@ -62,6 +62,11 @@ class Run:
         """Name of the file; empty for a run in memory."""
         return ""
 
+    @property
+    def file_bytes(self) -> int:
+        """Size of the file; 0 for a run in memory."""
+        return 0
+
     def read(self, first: int, count: int) -> bytes:
         """Return packed entries. OSError, TimelineDamagedError."""
         return self.data[first * ENTRY_BYTES : (first + count) * ENTRY_BYTES]
@@ -108,6 +113,12 @@ class FileRun(Run):
     def name(self) -> str:
         """Name of the file."""
         return self._name
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the file."""
+        tables = len(self._checksums) * _CRC_BYTES + len(self.sections) * _SECTION.size
+        return HEADER_BYTES + self.count * ENTRY_BYTES + tables
 
     def read(self, first: int, count: int) -> bytes:
         """Return packed entries. OSError, TimelineDamagedError."""

@@ -85,7 +85,7 @@ def _encode(timeline: Timeline) -> bytes:
     head = {
         **timeline.partitions.state(),
         "fileNumber": timeline.file_number,
-        "holders": list(timeline.holders.items()),
+        "holders": timeline.holders.state(),
         "runs": runs,
         "positionsBytes": len(positions),
         "takenBytes": len(taken),
@@ -93,8 +93,11 @@ def _encode(timeline: Timeline) -> bytes:
     return b"".join((json.dumps(head, separators=(",", ":")).encode(), b"\n", positions, taken, *data))
 
 
-def restore(files: RunFiles, reference: object, sizes: Sizes = Sizes()) -> Timeline:  # noqa: B008
-    """Return the index to which a snapshot refers. ValueError, with the reason, if a file is missing or damaged."""
+def restore(files: RunFiles, reference: object, sizes: Sizes, segment_bytes: int) -> Timeline:
+    """Return the index to which a snapshot refers. ValueError, with the reason, if a file is missing or damaged.
+
+    `segment_bytes` is the size of the log's segments.
+    """
     if not isinstance(reference, dict) or reference.get("version") != STATE_VERSION:
         raise ValueError(f"the state of the timeline does not have version {STATE_VERSION}")
     name = str(reference.get("file"))
@@ -102,7 +105,7 @@ def restore(files: RunFiles, reference: object, sizes: Sizes = Sizes()) -> Timel
         data = files.read(name)
         if data is None or len(data) != reference.get("bytes") or f"{crc32(data):08x}" != reference.get("crc32"):
             raise ValueError(f"{name} is missing or damaged")
-        timeline = _decode(Timeline(files, sizes), data)
+        timeline = _decode(Timeline(files, sizes, segment_bytes), data)
         timeline.published({name, *(run.name for run in timeline.runs if run.name)})
     except (OSError, KeyError, TypeError, IndexError, struct.error, TimelineDamagedError) as error:
         raise ValueError(f"the timeline cannot be restored from {name} ({error})") from error
@@ -110,9 +113,9 @@ def restore(files: RunFiles, reference: object, sizes: Sizes = Sizes()) -> Timel
     return timeline
 
 
-def empty(files: RunFiles, sizes: Sizes = Sizes()) -> Timeline:  # noqa: B008
+def empty(files: RunFiles, sizes: Sizes, segment_bytes: int) -> Timeline:
     """Return an empty index; files of an earlier one are removed later."""
-    timeline = Timeline(files, sizes)
+    timeline = Timeline(files, sizes, segment_bytes)
     _take_over_files(timeline)
     return timeline
 
@@ -130,7 +133,7 @@ def _decode(timeline: Timeline, data: bytes) -> Timeline:
     head = json.loads(line)
     timeline.partitions = Partitions.from_state(head)
     timeline.file_number = int(head["fileNumber"])
-    timeline.holders = {int(bucket): int(count) for bucket, count in head["holders"]}
+    timeline.holders.restore(head["holders"])
     at = int(head["positionsBytes"])
     positions = list(_POSITION.iter_unpack(rest[:at]))
     taken = rest[at : at + int(head["takenBytes"])]

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from delaymq.schedule.scheduler import Entry, Lane
+from delaymq.schedule.timeline.compaction import Compaction
 from delaymq.schedule.timeline.cursors import Cursor, EntryQueue, Key
 from delaymq.schedule.timeline.entries import ENTRY, NO_RECORD, Pending, Row, packed_end, unpacked
 from delaymq.schedule.timeline.files import RunFiles, TimelineDamagedError
-from delaymq.schedule.timeline.merging import Merge, Range
+from delaymq.schedule.timeline.holders import Holders
+from delaymq.schedule.timeline.merging import Range
 from delaymq.schedule.timeline.partitions import Partitions
 from delaymq.schedule.timeline.runs import Run, RunWriter, Section
 
 TIMELINE_QUEUE: Final = -1
 """In place of the queue of the schedule topic in an `Entry`, whose offset is then the identity of the message."""
-_BUCKET_BITS: Final = 22
-_COUNTED_ENTRIES: Final = 8_192
 
 
 class Sizes(NamedTuple):
@@ -39,9 +39,9 @@ class Timeline:
 
     lane = Lane.USERS
 
-    def __init__(self, files: RunFiles, sizes: Sizes = Sizes()) -> None:  # noqa: B008
+    def __init__(self, files: RunFiles, sizes: Sizes, segment_bytes: int) -> None:
         self.files = files
-        self._sizes = sizes
+        self.sizes = sizes
         self.partitions = Partitions()
         """Partitions, accounts and counts."""
         self.runs: list[Run] = []
@@ -52,10 +52,10 @@ class Timeline:
         """Names of files that this index no longer uses."""
         self.referenced: set[str] = set()
         """Names of files to which the snapshot refers."""
-        self.holders: dict[int, int] = {}
-        """Number of records that hold pending messages, by 4 MiB of the log (`oldest_record`)."""
-        self.merged_entries = 0
-        """Number of entries that merges have read since the start."""
+        self.holders = Holders(segment_bytes)
+        """Number of records that hold pending messages, by segment of the log."""
+        self.compaction = Compaction(self)
+        """Merges of runs."""
         self._memory: dict[int, Pending] = {}
         self._replaces = False
         self._ended: dict[Key, int] = {}
@@ -65,38 +65,47 @@ class Timeline:
         self._waiting: list[tuple[int, int, EntryQueue]] = []
         self._ready: deque[EntryQueue] = deque()
         self._sequence = 0
-        self._merges: list[Merge] = []
-        self._is_planned = True
         self._paced = EntryQueue()
         self._paced_up_to_ms: int | None = None
 
     # Changes.
 
-    def add(self, due_ms: int, identity: int, record: int, size: int, partition: int, account: int = 0) -> None:
-        """Add a message, or replace the record of the pending one with this due time and identity."""
-        entry = Pending(due_ms, identity, record, size, account, partition)
-        if record != identity:
-            known = self.find(due_ms, identity, partition)
-            self._replaces = True
+    def add(self, entry: Pending) -> None:
+        """Add a message, or replace the record of the pending one with this due time and identity. OSError, damage."""
+        due_ms, identity = entry.due_ms, entry.identity
+        if entry.record != identity:
+            taken = self._taken.get(identity)
+            known = taken if taken is not None else self.find(due_ms, identity, entry.partition)
             if known is not None:
-                self._count(known, -1)
-        self._count(entry, 1)
+                self.count(known, -1)
+            if taken is not None:
+                self.count(entry, 1)
+                self._taken[identity] = entry
+                return
+            self._replaces = True
+        self.count(entry, 1)
         self._hold(entry)
-        if len(self._memory) + len(self._ended) >= self._sizes.memory:
+        self._freeze_if_full()
+
+    def add_unseen(self, entry: Pending) -> None:
+        """Add or replace a message without reading runs or counting: call `rebuild_counts` at the end."""
+        self._replaces = self._replaces or entry.record != entry.identity
+        self._hold(entry)
+        self._freeze_if_full()
+
+    def _freeze_if_full(self) -> None:
+        if len(self._memory) + len(self._ended) >= self.sizes.memory:
             self.freeze()
 
-    def _count(self, entry: Pending, messages: int) -> None:
+    def count(self, entry: Pending, messages: int) -> None:
+        """Count a message as pending (1) or not any more (-1)."""
         self.partitions.count(entry.partition, entry.account, messages, messages * entry.size)
-        bucket = entry.record >> _BUCKET_BITS
-        count = self.holders.get(bucket, 0) + messages
-        if count:
-            self.holders[bucket] = count
-        else:
-            del self.holders[bucket]
+        self.holders.count(entry.record, messages)
 
-    def oldest_record(self) -> int | None:
-        """Return an offset before which no record holds a pending message, up to 4 MiB too low; None without any."""
-        return min(self.holders) << _BUCKET_BITS if self.holders else None
+    def reset_counts(self) -> None:
+        """Count no messages, before all of them are counted again."""
+        self.partitions.reset_counts()
+        self.holders.clear()
 
     def _hold(self, entry: Pending) -> None:
         self._memory[entry.identity] = entry
@@ -119,18 +128,17 @@ class Timeline:
             elif partition is not None and (entry := self.find(due_ms, identity, partition)) is not None:
                 self._ended[due_ms, identity] = partition
         if entry is not None:
-            self._count(entry, -1)
+            self.count(entry, -1)
         return entry
 
     def end_unseen(self, due_ms: int, identity: int, partition: int) -> None:
-        """Remove a message if it is pending, without reading runs or counting: call `rebuilt` at the end."""
+        """Remove a message if it is pending, without reading runs or counting: call `rebuild_counts` at the end."""
         held = self._memory.get(identity)
         if held is not None and held.due_ms == due_ms:
             del self._memory[identity]
         if held is None or held.due_ms != due_ms or held.record != identity:
             self._ended[due_ms, identity] = partition
-            if len(self._memory) + len(self._ended) >= self._sizes.memory:
-                self.freeze()
+            self._freeze_if_full()
 
     def find(self, due_ms: int, identity: int, partition: int) -> Pending | None:
         """Return a pending message; None if it is taken, not pending, or not due then. OSError, damage."""
@@ -140,7 +148,7 @@ class Timeline:
             return held
         if key in self._ended:
             return None
-        for cursor in sorted(self._open_cursors(partition), key=lambda each: each.run.age, reverse=True):
+        for cursor in sorted(self.open_cursors(partition), key=lambda each: each.run.age, reverse=True):
             index = cursor.run.find(cursor.head, cursor.end, key)
             if index < cursor.end:
                 row: Row = ENTRY.unpack(cursor.run.read(index, 1))
@@ -155,7 +163,7 @@ class Timeline:
             for entry in self._memory.values()
             if entry.due_ms == due_ms and entry.partition == partition
         }
-        for cursor in sorted(self._open_cursors(partition), key=lambda each: each.run.age, reverse=True):
+        for cursor in sorted(self.open_cursors(partition), key=lambda each: each.run.age, reverse=True):
             run = cursor.run
             first = run.find(cursor.head, cursor.end, (due_ms, 0))
             end = run.find(first, cursor.end, (due_ms + 1, 0))
@@ -183,7 +191,7 @@ class Timeline:
         counts = [
             cursor.run.find(cursor.head, cursor.end, (now_ms + 1, 0)) - cursor.head
             for partition in list(self._cursors)
-            for cursor in self._open_cursors(partition)
+            for cursor in self.open_cursors(partition)
             if cursor.queue is not self._paced
         ]
         return fresh + sum(counts)
@@ -244,7 +252,7 @@ class Timeline:
         """End a taken message."""
         entry = self._taken.pop(identity, None)
         if entry is not None:
-            self._count(entry, -1)
+            self.count(entry, -1)
 
     def give_back(self, entries: list[Entry]) -> None:
         """Put taken messages back. An entry may have a later due time than before, which then applies."""
@@ -270,10 +278,7 @@ class Timeline:
         """Return the rest to the topics. OSError, TimelineDamagedError."""
         self._paced_up_to_ms = None
         # Their results would contain entries that were taken although earlier ones, the paced ones, were not.
-        for merge in self._merges:
-            self._discard(merge.writer.name)
-        self._merges.clear()
-        self._is_planned = False
+        self.compaction.abandon()
         self._redistribute([self._paced])
 
     @property
@@ -305,7 +310,8 @@ class Timeline:
             queue = self._queues[topic] = EntryQueue()
         return queue
 
-    def _open_cursors(self, partition: int) -> list[Cursor]:
+    def open_cursors(self, partition: int) -> list[Cursor]:
+        """Return the positions in the runs that contain pending messages of a partition."""
         cursors = self._cursors.get(partition, [])
         if any(cursor.is_closed or not cursor.left for cursor in cursors):
             cursors = [cursor for cursor in cursors if cursor.left and not cursor.is_closed]
@@ -341,9 +347,9 @@ class Timeline:
         """Add the newest run with the positions of what is pending in it. OSError, TimelineDamagedError."""
         run.left = sum(cursor.left for cursor in cursors)
         self.runs.append(run)
-        self._is_planned = False
+        self.compaction.is_planned = False
         for cursor in cursors:
-            self._cursors[cursor.partition] = [*self._open_cursors(cursor.partition), cursor]
+            self._cursors[cursor.partition] = [*self.open_cursors(cursor.partition), cursor]
             self._open(cursor)
 
     def _open(self, cursor: Cursor) -> None:
@@ -359,30 +365,13 @@ class Timeline:
 
     def maintain(self) -> bool:
         """Merge some entries; return whether there is more to merge. OSError, TimelineDamagedError."""
-        if not self._is_planned:
-            self._is_planned = True
-            if not self._merges:
-                self._drop_consumed()
-            self._plan()
-        if not self._merges:
-            return False
-        merge = self._merges[-1]
-        try:
-            merged = merge.step(self._sizes.step)
-            if not merged:
-                self._replace(merge)
-        except OSError:
-            self._merges.remove(merge)
-            self._discard(merge.writer.name)
-            self._is_planned = False
-            raise
-        self.merged_entries += merged
-        return True
+        return self.compaction.step()
 
-    def _drop_consumed(self) -> None:
+    def drop_consumed(self) -> None:
+        """Remove runs of which everything was taken, and what only they needed."""
         for run in [run for run in self.runs if not run.left]:
             self.runs.remove(run)
-            self._discard(run.name)
+            self.discard(run.name)
         used = {section.partition for run in self.runs for section in run.sections}
         used.update(entry.partition for entry in (*self._memory.values(), *self._taken.values()))
         self.partitions.drop_unused([*used, *self._ended.values()])
@@ -391,72 +380,36 @@ class Timeline:
             for topic, queue in self._queues.items()
             if queue.is_ready or queue.wakeup_ms is not None or queue.next_due_ms() is not None
         }
-        self._cursors = {
-            partition: cursors for partition in self._cursors if (cursors := self._open_cursors(partition))
-        }
+        self._cursors = {partition: cursors for partition in self._cursors if (cursors := self.open_cursors(partition))}
 
-    def _discard(self, name: str) -> None:
+    def discard(self, name: str) -> None:
+        """Let a file be removed that is no longer used; the name is empty for a run in memory."""
         if name:
             self.garbage.add(name)
-
-    def _plan(self) -> None:
-        """Begin to merge the newest runs if there are enough of similar size."""
-        merging = self._merges[-1].inputs[-1].age if self._merges else 0
-        candidates = [run for run in self.runs if run.age > merging]
-        count, bound = self._sizes.merged_runs, self._sizes.memory
-        first, smaller = len(candidates), 0
-        while first:
-            similar = first
-            while first and candidates[first - 1].left <= bound:
-                first -= 1
-            if sum(run.left > smaller for run in candidates[first:similar]) >= count:
-                self.begin_merge(candidates[first:])
-                return
-            bound, smaller = bound * count, bound
-
-    def begin_merge(self, inputs: list[Run]) -> None:
-        """Begin to merge adjacent runs. OSError."""
-        ranges: dict[int, list[Range]] = {}
-        for run in inputs:
-            for section in run.sections:
-                cursors = [each for each in self._open_cursors(section.partition) if each.run is run]
-                parts = [Range(run, cursor.head, cursor.end) for cursor in sorted(cursors, key=lambda each: each.head)]
-                if parts:
-                    ranges.setdefault(section.partition, []).extend(parts)
-        writer = RunWriter()
-        if sum(run.left for run in inputs) > self._sizes.run_in_memory:
-            name = self.next_name("run")
-            writer = RunWriter(name, self.files.create(name))
-        self._merges.append(Merge(inputs, ranges, writer, includes_oldest=inputs[0] is self.runs[0]))
 
     def next_name(self, suffix: str) -> str:
         """Return a name for a new file."""
         self.file_number += 1
         return f"{self.file_number:020d}.{suffix}"
 
-    def _replace(self, merge: Merge) -> None:
-        """Use a merged run instead of its inputs, from the positions that they have by now."""
-        run, inputs = merge.run, merge.inputs
-        assert run is not None
-        run.age = inputs[-1].age
+    def replace(self, inputs: Sequence[Run], run: Run) -> None:
+        """Use a merged run instead of its inputs, from the positions that they have by now. OSError, damage."""
         merged = {
-            partition: [cursor for cursor in self._open_cursors(partition) if cursor.run in inputs]
+            partition: [cursor for cursor in self.open_cursors(partition) if cursor.run in inputs]
             for partition in {section.partition for each in inputs for section in each.sections}
         }
         opened = [found for section in run.sections for found in self._continued(run, section, merged)]
         at = self.runs.index(inputs[0])
         self.runs[at : at + len(inputs)] = [run]
-        self._merges.remove(merge)
-        self._is_planned = False
         for each in inputs:
-            self._discard(each.name)
+            self.discard(each.name)
         for cursors in merged.values():
             for cursor in cursors:
                 if cursor.queue is not None:
                     cursor.queue.close(cursor)
         run.left = sum(cursor.left for cursor, _, _ in opened)
         for cursor, queue, key in opened:
-            self._cursors[cursor.partition] = [*self._open_cursors(cursor.partition), cursor]
+            self._cursors[cursor.partition] = [*self.open_cursors(cursor.partition), cursor]
             queue.open(cursor, key)
             if queue is not self._paced:
                 self._wait(queue, key[0])
@@ -479,9 +432,36 @@ class Timeline:
         return [
             (cursor.partition, cursor.head, cursor.end)
             for section in run.sections
-            for cursor in self._open_cursors(section.partition)
+            for cursor in self.open_cursors(section.partition)
             if cursor.run is run
         ]
+
+    # Inspection.
+
+    def ranges(self, partition: int) -> list[Range]:
+        """Return the entries of a partition in runs that have not been taken, those of the newest run first."""
+        cursors = sorted(self.open_cursors(partition), key=lambda each: each.run.age, reverse=True)
+        return [Range(cursor.run, cursor.head, cursor.end) for cursor in cursors]
+
+    @property
+    def held_messages(self) -> list[Pending]:
+        """Messages that are in memory, and not in runs."""
+        return list(self._memory.values())
+
+    @property
+    def ended_entries(self) -> list[tuple[Key, int]]:
+        """Keys and partitions of entries in runs that have ended since the newest run was made."""
+        return list(self._ended.items())
+
+    @property
+    def merged_entries(self) -> int:
+        """Number of entries that merges have read since the start."""
+        return self.compaction.merged_entries
+
+    @property
+    def merging_entries(self) -> int:
+        """Number of entries that are being merged."""
+        return self.compaction.entries
 
     # Snapshots.
 
@@ -499,29 +479,3 @@ class Timeline:
         """Add what had been taken when the state was captured, by partition; the counts include it already."""
         for partition, row in taken:
             self._hold(Pending(*row, partition))
-
-    # Building the index from the log.
-
-    def merge_all(self) -> None:
-        """Merge all runs into one, without interruption. OSError, TimelineDamagedError."""
-        while self.maintain():
-            pass
-        self.freeze()
-        if len(self.runs) > 1 or any(not run.is_plain for run in self.runs):
-            self.begin_merge(list(self.runs))
-            while self.maintain():
-                pass
-
-    def rebuilt(self) -> None:
-        """Count everything again, after `end_unseen`. OSError, TimelineDamagedError."""
-        self.merge_all()
-        self.partitions.reset_counts()
-        self.holders.clear()
-        for run in self.runs:
-            for partition, first, end in self.positions(run):
-                for at in range(first, end, _COUNTED_ENTRIES):
-                    rows = run.read(at, min(_COUNTED_ENTRIES, end - at))
-                    for row in unpacked(rows):
-                        self._count(Pending(*row, partition), 1)
-        for entry in self._taken.values():
-            self._count(entry, 1)

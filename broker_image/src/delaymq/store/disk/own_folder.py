@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from typing import Protocol, runtime_checkable
 
 from delaymq.store.disk.files import Files
 
@@ -71,3 +72,13 @@ class OwnFolder:
     def _make(self) -> None:
         if self._files.make_folder(self._path):
             self._files.sync_folder(self._path.rpartition("/")[0])
+
+
+@runtime_checkable
+class UsesFolder(Protocol):
+    """An observer of the replay that needs a folder of the store."""
+
+    folder_name: str
+
+    def use_folder(self, folder: OwnFolder, segment_bytes: int) -> None:
+        """Use this folder; called before `restore`. `segment_bytes` is the size of the log's segments."""

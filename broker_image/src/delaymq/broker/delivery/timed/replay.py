@@ -16,7 +16,8 @@ from delaymq.message import names
 from delaymq.message.errors import NewerFormError
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedDue, TimedMark, corrected, parse_own_due, parse_own_mark, place_of
-from delaymq.schedule.timeline import RunFiles, Timeline
+from delaymq.schedule.timeline import Pending, RunFiles, Timeline
+from delaymq.schedule.timeline.compaction import rebuild_counts
 from delaymq.schedule.timeline.state import empty, restore
 from delaymq.schedule.timeline.timeline import Sizes
 from delaymq.store.dispatch import recorded_due_ms
@@ -50,18 +51,23 @@ class TimedReplay:
         self.foreign = ForeignTimers()
         """Timers of RocketMQ 5 that it has neither delivered nor recalled."""
 
-    def use_folder(self, folder: RunFiles) -> None:
-        """Use this folder for the files of the index."""
+    def use_folder(self, folder: RunFiles, segment_bytes: int) -> None:
+        """Use this folder for the files of the index of a log with segments of this size."""
         self._folder = folder
+        self._segment_bytes = segment_bytes
 
     def restore(self, reference: object, *, whole_log: bool) -> None:
         """Start the replay after a snapshot's state, or before the whole log. ValueError if the state is invalid."""
         assert self._folder is not None
-        folder, sizes = self._folder, self._sizes
-        self.timeline = empty(folder, sizes) if reference is None else restore(folder, reference, sizes)
+        folder, sizes, segment_bytes = self._folder, self._sizes, self._segment_bytes
+        if reference is None:
+            self.timeline = empty(folder, sizes, segment_bytes)
+        else:
+            self.timeline = restore(folder, reference, sizes, segment_bytes)
         self.orphans = 0
         self.unusable = array("q")
         self.foreign = ForeignTimers()
+        self._has_carried = False
         self._whole_log = whole_log
         self._first_place: int | None = None
         self._copies = array("q")
@@ -86,8 +92,13 @@ class TimedReplay:
             return
         identity = due.identity if due is not None else record.physical_offset
         if identity != record.physical_offset:
+            self._has_carried = True
             self.foreign.adopted(record, identity)
-        add_entry(self._index, record, due_ms, identity)
+        entry = entry_of(self._index, record, due_ms, identity)
+        if self._whole_log:
+            self._index.add_unseen(entry)
+        else:
+            self._index.add(entry)
 
     def settle(self, record: Dispatched) -> None:
         """End the message that a record of another topic settles, if any. NewerFormError."""
@@ -113,14 +124,15 @@ class TimedReplay:
         if not self._whole_log:
             if index.end(mark.due_ms, mark.identity, partition) is None:
                 self.orphans += 1
-        elif self._first_place is not None and mark.identity >= self._first_place:
+        elif self._has_carried or (self._first_place is not None and mark.identity >= self._first_place):
+            # Of an older message, the log contains at most a record that carries it forward.
             index.end_unseen(mark.due_ms, mark.identity, partition)
 
     def finish(self, reader: ScheduleReader) -> Timeline:
         """Decide the open cases with the help of the store, and return the index."""
         index = self._index
         if self._whole_log:
-            index.rebuilt()
+            rebuild_counts(index)
         for place in self._copies:
             copy = reader.record_at(place)
             if copy is not None:
@@ -177,12 +189,12 @@ def own_mark(text: str, place: int) -> TimedMark | None:
     return mark
 
 
-def add_entry(index: Timeline, record: Dispatched, due_ms: int, identity: int) -> None:
-    """Add the message that a record of the timer topic holds."""
+def entry_of(index: Timeline, record: Dispatched, due_ms: int, identity: int) -> Pending:
+    """Return the message that a record of the timer topic holds."""
     partition = index.partitions.number(record.properties.get(names.REAL_TOPIC, ""))
     account = record.properties.get(names.ACCOUNT)
     number = index.partitions.account_number(account) if account else 0
-    index.add(due_ms, identity, record.physical_offset, record.size, partition, number)
+    return Pending(due_ms, identity, record.physical_offset, record.size, number, partition)
 
 
 def is_copy_of(copy: Record, properties: dict[str, str], record: Record) -> bool:

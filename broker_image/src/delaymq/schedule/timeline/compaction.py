@@ -1,0 +1,116 @@
+"""Choice of the runs that are merged, and the merges in progress."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delaymq.schedule.timeline.entries import Pending, unpacked
+from delaymq.schedule.timeline.merging import Merge, Range
+from delaymq.schedule.timeline.runs import Run, RunWriter
+
+if TYPE_CHECKING:
+    from delaymq.schedule.timeline.timeline import Timeline
+
+_COUNTED_ENTRIES = 8_192
+
+
+class Compaction:
+    """Merges the newest runs whenever there are enough of similar size."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._merges: list[Merge] = []
+        self.is_planned = True
+        """Whether the runs have not changed since the last decision about merges."""
+        self.merged_entries = 0
+        """Number of entries that merges have read since the start."""
+
+    @property
+    def entries(self) -> int:
+        """Number of entries in runs that are being merged."""
+        return sum(run.left for merge in self._merges for run in merge.inputs)
+
+    def step(self) -> bool:
+        """Merge some entries; return whether there is more to merge. OSError, TimelineDamagedError."""
+        if not self.is_planned:
+            self.is_planned = True
+            if not self._merges:
+                self._timeline.drop_consumed()
+            self._plan()
+        if not self._merges:
+            return False
+        merge = self._merges[-1]
+        try:
+            merged = merge.step(self._timeline.sizes.step)
+            if not merged:
+                self._finish(merge)
+        except OSError:
+            self._merges.remove(merge)
+            self._timeline.discard(merge.writer.name)
+            self.is_planned = False
+            raise
+        self.merged_entries += merged
+        return True
+
+    def abandon(self) -> None:
+        """Abandon the merges in progress, whose results would contain entries that have been taken meanwhile."""
+        for merge in self._merges:
+            self._timeline.discard(merge.writer.name)
+        self._merges.clear()
+        self.is_planned = False
+
+    def _plan(self) -> None:
+        merging = self._merges[-1].inputs[-1].age if self._merges else 0
+        candidates = [run for run in self._timeline.runs if run.age > merging]
+        sizes = self._timeline.sizes
+        first, smaller, bound = len(candidates), 0, sizes.memory
+        while first:
+            similar = first
+            while first and candidates[first - 1].left <= bound:
+                first -= 1
+            if sum(run.left > smaller for run in candidates[first:similar]) >= sizes.merged_runs:
+                self._begin(candidates[first:])
+                return
+            bound, smaller = bound * sizes.merged_runs, bound
+
+    def _begin(self, inputs: list[Run]) -> None:
+        timeline = self._timeline
+        ranges: dict[int, list[Range]] = {}
+        for run in inputs:
+            for partition, first, end in sorted(timeline.positions(run)):
+                ranges.setdefault(partition, []).append(Range(run, first, end))
+        writer = RunWriter()
+        if sum(run.left for run in inputs) > timeline.sizes.run_in_memory:
+            name = timeline.next_name("run")
+            writer = RunWriter(name, timeline.files.create(name))
+        self._merges.append(Merge(inputs, ranges, writer, includes_oldest=inputs[0] is timeline.runs[0]))
+
+    def _finish(self, merge: Merge) -> None:
+        run = merge.run
+        assert run is not None
+        run.age = merge.inputs[-1].age
+        self._timeline.replace(merge.inputs, run)
+        self._merges.remove(merge)
+        self.is_planned = False
+
+    def merge_all(self) -> None:
+        """Merge all runs into one, without interruption. OSError, TimelineDamagedError."""
+        timeline = self._timeline
+        while self.step():
+            pass
+        timeline.freeze()
+        if len(timeline.runs) > 1 or any(not run.is_plain for run in timeline.runs):
+            self._begin(list(timeline.runs))
+            while self.step():
+                pass
+
+
+def rebuild_counts(timeline: Timeline) -> None:
+    """Merge everything and count it again, after `Timeline.add_unseen` and `end_unseen`. OSError, damage."""
+    timeline.compaction.merge_all()
+    timeline.reset_counts()
+    for run in timeline.runs:
+        for partition, first, end in timeline.positions(run):
+            for at in range(first, end, _COUNTED_ENTRIES):
+                for row in unpacked(run.read(at, min(_COUNTED_ENTRIES, end - at))):
+                    timeline.count(Pending(*row, partition), 1)
