@@ -8,8 +8,8 @@ from typing import Any
 from delaymq.schedule.inspection import Buckets
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import count_by_due, find_first, latest_due_times, partitions_by_topic
+from delaymq.schedule.timeline.runs import Sizes
 from delaymq.schedule.timeline.state import Capture, empty, restore
-from delaymq.schedule.timeline.timeline import Sizes
 
 from delaymq_testing.schedule.memory_files import MemoryFiles
 

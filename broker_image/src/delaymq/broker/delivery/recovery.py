@@ -20,7 +20,7 @@ from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
 from delaymq.schedule import OffsetRanges, Settled
 from delaymq.schedule.timeline import RunFiles
-from delaymq.schedule.timeline.timeline import Sizes
+from delaymq.schedule.timeline.runs import Sizes
 from delaymq.store.model import Dispatched
 
 STATE_VERSION = 1

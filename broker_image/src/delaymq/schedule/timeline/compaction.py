@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
-from delaymq.schedule.timeline.entries import Pending, unpacked
+from delaymq.schedule.timeline.files import RunFiles
 from delaymq.schedule.timeline.merging import Merge, Range
-from delaymq.schedule.timeline.runs import Run, RunWriter
+from delaymq.schedule.timeline.runs import Run, RunWriter, Sizes
 
-if TYPE_CHECKING:
-    from delaymq.schedule.timeline.timeline import Timeline
 
-_COUNTED_ENTRIES = 8_192
+class Compacted(Protocol):
+    """The parts of the index that its compaction needs."""
+
+    files: RunFiles
+    runs: list[Run]
+    sizes: Sizes
+
+    def freeze(self) -> None: ...
+    def positions(self, run: Run) -> list[tuple[int, int, int]]: ...
+    def replace(self, inputs: Sequence[Run], run: Run) -> None: ...
+    def drop_consumed(self) -> None: ...
+    def discard(self, name: str) -> None: ...
+    def next_name(self, suffix: str) -> str: ...
 
 
 class Compaction:
     """Merges the newest runs whenever there are enough of similar size."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Compacted) -> None:
         self._timeline = timeline
         self._merges: list[Merge] = []
         self.is_planned = True
@@ -103,14 +114,3 @@ class Compaction:
             self._begin(list(timeline.runs))
             while self.step():
                 pass
-
-
-def rebuild_counts(timeline: Timeline) -> None:
-    """Merge everything and count it again, after `Timeline.add_unseen` and `end_unseen`. OSError, damage."""
-    timeline.compaction.merge_all()
-    timeline.reset_counts()
-    for run in timeline.runs:
-        for partition, first, end in timeline.positions(run):
-            for at in range(first, end, _COUNTED_ENTRIES):
-                for row in unpacked(run.read(at, min(_COUNTED_ENTRIES, end - at))):
-                    timeline.count(Pending(*row, partition), 1)

@@ -15,8 +15,8 @@ from delaymq.schedule.timeline.cursors import Cursor
 from delaymq.schedule.timeline.entries import ENTRY, ENTRY_BYTES
 from delaymq.schedule.timeline.files import RunFiles, TimelineDamagedError
 from delaymq.schedule.timeline.partitions import Partitions
-from delaymq.schedule.timeline.runs import FileRun, Run, open_run, sections_of
-from delaymq.schedule.timeline.timeline import Sizes, Timeline
+from delaymq.schedule.timeline.runs import FileRun, Run, Sizes, open_run, sections_of
+from delaymq.schedule.timeline.timeline import Timeline
 
 STATE_VERSION: Final = 1
 _POSITION: Final = struct.Struct(">IIQQ")

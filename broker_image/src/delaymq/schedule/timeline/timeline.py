@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from typing import Final
 
 from delaymq.schedule.scheduler import Entry, Lane
 from delaymq.schedule.timeline.compaction import Compaction
@@ -15,23 +15,10 @@ from delaymq.schedule.timeline.files import RunFiles, TimelineDamagedError
 from delaymq.schedule.timeline.holders import Holders
 from delaymq.schedule.timeline.merging import Range
 from delaymq.schedule.timeline.partitions import Partitions
-from delaymq.schedule.timeline.runs import Run, RunWriter, Section
+from delaymq.schedule.timeline.runs import Run, RunWriter, Section, Sizes
 
 TIMELINE_QUEUE: Final = -1
 """In place of the queue of the schedule topic in an `Entry`, whose offset is then the identity of the message."""
-
-
-class Sizes(NamedTuple):
-    """Sizes of the parts of an index, in entries."""
-
-    memory: int = 4_096
-    """Entries in memory, as objects, before they become a run: sorting them takes 2 ms."""
-    run_in_memory: int = 40_000
-    """A merge of more entries is written to a file."""
-    merged_runs: int = 8
-    """Runs of similar size that are merged into one. Each entry is merged once per size."""
-    step: int = 1_024
-    """Entries merged per step: about 0.5 ms."""
 
 
 class Timeline:

@@ -17,9 +17,9 @@ from delaymq.message.errors import NewerFormError
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedDue, TimedMark, corrected, parse_own_due, parse_own_mark, place_of
 from delaymq.schedule.timeline import Pending, RunFiles, Timeline
-from delaymq.schedule.timeline.compaction import rebuild_counts
+from delaymq.schedule.timeline.rebuilding import rebuild_counts
+from delaymq.schedule.timeline.runs import Sizes
 from delaymq.schedule.timeline.state import empty, restore
-from delaymq.schedule.timeline.timeline import Sizes
 from delaymq.store.dispatch import recorded_due_ms
 from delaymq.store.model import Dispatched
 

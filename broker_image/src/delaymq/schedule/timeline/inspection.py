@@ -1,0 +1,280 @@
+"""Read-only inspection of the index: counts by due time, and the messages that are due next.
+
+The index may change between two steps of a generator. Runs are immutable, and the file of a removed run stays readable
+while a step refers to it. A message that is added, delivered or ended meanwhile may or may not be counted.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from heapq import merge, nsmallest
+from typing import Final, NamedTuple, TypeAlias
+
+from delaymq.schedule.inspection import Buckets
+from delaymq.schedule.timeline.cursors import Key
+from delaymq.schedule.timeline.entries import ENTRY, ENTRY_BYTES, NO_RECORD, Pending, Row, unpacked
+from delaymq.schedule.timeline.merging import Range
+from delaymq.schedule.timeline.runs import Run
+from delaymq.schedule.timeline.timeline import Timeline
+
+STEP_ENTRIES: Final = 4_096
+"""Entries that one step reads to find those that replace or end others: about 0.1 ms if there are none."""
+_READ_ENTRIES: Final = 2_048
+"""Up to this many entries are read and searched in memory."""
+_ROWS_AT_ONCE: Final = 64
+_KEYS_AT_ONCE: Final = 64
+_DENSE: Final = 16
+"""Up to this many entries per wanted key are read instead of searched for."""
+_NUMBERS: Final = ENTRY_BYTES // 8
+"""Numbers of 8 bytes in a packed entry; the second one is the identity, and the third one the record."""
+
+_RankedRow: TypeAlias = tuple[int, int, int, int, int, int]
+"""Due time, identity, rank (the lower, the newer), record, size and account."""
+
+
+class IndexSize(NamedTuple):
+    """Size of the index."""
+
+    runs: int
+    file_bytes: int
+    """Bytes of the files in use."""
+    merging_entries: int
+    """Entries that are being merged."""
+
+
+def index_size(timeline: Timeline) -> IndexSize:
+    """Return the size of the index."""
+    return IndexSize(len(timeline.runs), sum(run.file_bytes for run in timeline.runs), timeline.merging_entries)
+
+
+def partitions_by_topic(timeline: Timeline, topics: Collection[str]) -> dict[str, list[int]]:
+    """Return the partitions with pending messages of each of these topics, without topics that have none."""
+    found: dict[str, list[int]] = {}
+    for partition in timeline.partitions.pending():
+        topic = timeline.partitions.key(partition).topic
+        if topic in topics:
+            found.setdefault(topic, []).append(partition)
+    return found
+
+
+class _Contents(NamedTuple):
+    """Contents of a partition at one time."""
+
+    partition: int
+    ranges: list[Range]
+    """Entries in runs, those of the newest run first."""
+    held: Sequence[Pending]
+    """Messages that are in memory, or taken and not settled."""
+    ended: Sequence[Key]
+    """Keys of entries in runs that have ended."""
+
+
+class _Reader:
+    """Returns the contents of partitions, one at a time. A message that moves to a run meanwhile is returned once."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._newest: Run | None = None
+        self._group()
+
+    def _group(self) -> None:
+        """Group the contents of the memory by partition. They are valid until they become a run."""
+        timeline = self._timeline
+        self._newest = timeline.runs[-1] if timeline.runs else None
+        self._held: dict[int, list[Pending]] = {}
+        self._ended: dict[int, list[Key]] = {}
+        for entry in (*timeline.held_messages, *timeline.taken_messages):
+            self._held.setdefault(entry.partition, []).append(entry)
+        for key, partition in timeline.ended_entries:
+            self._ended.setdefault(partition, []).append(key)
+
+    def read(self, partition: int) -> _Contents:
+        """Return the contents of a partition."""
+        if (self._timeline.runs[-1] if self._timeline.runs else None) is not self._newest:
+            self._group()
+        return _Contents(
+            partition,
+            self._timeline.ranges(partition),
+            self._held.get(partition, ()),
+            self._ended.get(partition, ()),
+        )
+
+
+# Counts.
+
+
+def latest_due_times(timeline: Timeline, partitions: Iterable[int]) -> Iterator[int | None]:
+    """Yield the latest due time of each partition; None if it is empty. OSError, TimelineDamagedError."""
+    reader = _Reader(timeline)
+    for partition in partitions:
+        contents = reader.read(partition)
+        dues = [entry.due_ms for entry in contents.held]
+        dues += [run.key_at(end - 1)[0] for run, _, end in contents.ranges]
+        yield max(dues, default=None)
+
+
+def count_by_due(timeline: Timeline, partitions: Iterable[int], buckets: Buckets) -> Iterator[None]:
+    """Count the pending messages of partitions in short steps, by bisection. OSError, TimelineDamagedError.
+
+    The first due time of a bucket may be that of a message that has ended.
+    """
+    reader = _Reader(timeline)
+    for partition in partitions:
+        contents = reader.read(partition)
+        for entry in contents.held:
+            buckets.add(entry.due_ms)
+        yield
+        for part in contents.ranges:
+            yield from _add_range(part, buckets)
+        for key in _uncounted(contents):
+            if key is not None:
+                buckets.add(key[0], -1)
+            else:
+                yield
+
+
+def _add_range(part: Range, buckets: Buckets) -> Iterator[None]:
+    run, index, end = part
+    while end - index > _READ_ENTRIES:
+        due_ms = run.key_at(index)[0]
+        bound = buckets.end_of(buckets.index_of(due_ms))
+        following = end if bound is None else run.find(index, end, (bound, 0))
+        buckets.add(due_ms, following - index)
+        index = following
+        yield
+    if index < end:
+        buckets.add_sorted(_due_times(run.read(index, end - index)))
+        yield
+
+
+def _due_times(data: bytes) -> array[int]:
+    dues = array("q", data)[::_NUMBERS]
+    if sys.byteorder == "little":
+        dues.byteswap()
+    return dues
+
+
+def _uncounted(contents: _Contents) -> Iterator[Key | None]:
+    """Yield the key of each entry in a run that does not count, and None where the caller may interrupt.
+
+    Such an entry ends an older one, or a newer one with the same key ends or replaces it. Only entries that another run
+    made necessary have an older one: their record differs from their identity.
+    """
+    ranges = contents.ranges
+    for number, part in enumerate(ranges):
+        for rows in _later_rows(part) if not part.run.is_plain else ():
+            yield from (row[:2] for row in rows if row[2] == NO_RECORD)
+            keys = [row[:2] for row in rows]
+            yield None
+            for row in _newest_rows(ranges[number + 1 :], keys):
+                yield None if row is None else row[:2]
+    replaced = {entry[:2] for entry in contents.held if entry.record != entry.identity}
+    for row in _newest_rows(ranges, sorted({*replaced, *contents.ended})):
+        if row is None:
+            yield None
+        elif row[2] != NO_RECORD:
+            yield row[:2]
+
+
+def _later_rows(part: Range) -> Iterator[list[Row]]:
+    """Yield the rows that may replace or end rows of older runs, from STEP_ENTRIES entries at a time."""
+    run, first, end = part
+    for at in range(first, end, STEP_ENTRIES):
+        data = run.read(at, min(STEP_ENTRIES, end - at))
+        numbers = array("q", data)
+        is_first = numbers[1::_NUMBERS] == numbers[2::_NUMBERS]
+        yield [] if is_first else [row for row in unpacked(data) if row[1] != row[2]]
+
+
+def _newest_rows(ranges: list[Range], keys: list[Key]) -> Iterator[Row | None]:
+    """Yield the newest row of each key that `ranges` contain, and None where the caller may interrupt.
+
+    `keys` are sorted, and `ranges` begin with the newest one.
+    """
+    for part in ranges:
+        if not keys:
+            return
+        found = set()
+        for row in _rows_at(part, keys):
+            if row is not None:
+                found.add(row[:2])
+            yield row
+        if found:
+            keys = [key for key in keys if key not in found]
+
+
+def _rows_at(part: Range, keys: list[Key]) -> Iterator[Row | None]:
+    """Yield the rows with these sorted keys, and None where the caller may interrupt."""
+    run, first, end = part
+    for at in range(0, len(keys), _KEYS_AT_ONCE):
+        chunk = keys[at : at + _KEYS_AT_ONCE]
+        first = run.find(first, end, chunk[0])
+        after = run.find(first, end, (chunk[-1][0], chunk[-1][1] + 1))
+        if after - first <= _DENSE * len(chunk):
+            wanted = set(chunk)
+            rows = unpacked(run.read(first, after - first)) if first < after else ()
+            yield from (row for row in rows if row[:2] in wanted)
+        else:
+            for key in chunk:
+                first = run.find(first, after, key)
+                if first < after and run.key_at(first) == key:
+                    yield ENTRY.unpack(run.read(first, 1))
+        first = after
+        yield None
+
+
+# Messages.
+
+
+def find_first(timeline: Timeline, partitions: Iterable[int], count: int, found: list[Pending]) -> Iterator[None]:
+    """Find the `count` messages of partitions that are due first, in short steps. OSError, TimelineDamagedError.
+
+    At the end, `found` contains them in the order of due times.
+    """
+    reader = _Reader(timeline)
+    for partition in partitions:
+        contents = reader.read(partition)
+        # The Nth best message so far makes most partitions irrelevant: only their first keys are read.
+        limit = found[-1][:2] if len(found) >= count else None
+        if limit is None or _first_key(contents, limit) < limit:
+            here: list[Pending] = []
+            for entry in _in_order(contents):
+                if entry is None:
+                    yield
+                elif limit is not None and entry[:2] >= limit:
+                    break
+                else:
+                    here.append(entry)
+                    if len(here) >= count:
+                        break
+            found[:] = nsmallest(count, [*found, *here])
+        yield
+
+
+def _first_key(contents: _Contents, default: Key) -> Key:
+    keys = [entry[:2] for entry in contents.held]
+    keys += [run.key_at(first) for run, first, end in contents.ranges if first < end]
+    return min(keys, default=default)
+
+
+def _in_order(contents: _Contents) -> Iterator[Pending | None]:
+    """Yield the pending messages of a partition by due time, and None where the caller may interrupt."""
+    sources: list[Iterable[_RankedRow]] = [_ranked_rows(part, rank) for rank, part in enumerate(contents.ranges)]
+    sources.append((*entry[:2], -1, *entry[2:5]) for entry in sorted(contents.held))
+    ended, previous = set(contents.ended), None
+    for due_ms, identity, rank, record, size, account in merge(*sources):
+        key = due_ms, identity
+        if key != previous and record != NO_RECORD and (rank < 0 or key not in ended):
+            yield Pending(due_ms, identity, record, size, account, contents.partition)
+        else:
+            yield None
+        previous = key
+
+
+def _ranked_rows(part: Range, rank: int) -> Iterator[_RankedRow]:
+    run, first, end = part
+    for at in range(first, end, _ROWS_AT_ONCE):
+        for due_ms, identity, record, size, account in unpacked(run.read(at, min(_ROWS_AT_ONCE, end - at))):
+            yield due_ms, identity, rank, record, size, account
