@@ -5,15 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from delaymq.message import names
-from delaymq.message.timed_marks import TimedMarkKind
+from delaymq.message.timed_marks import TimedDue, TimedMark, TimedMarkKind
 from delaymq_spark.jobs import summary
+from delaymq_spark.jobs.claims import places_of
 from delaymq_spark.jobs.compaction import CompactionOptions
 from delaymq_spark.report.plots import plots
 from delaymq_spark.store.positions import Positions, read_positions
 from delaymq_spark_testing.plain_rows import plain_messages
 from delaymq_spark_testing.stages import MANY, ONE, Cluster, reasons, run_stages, table
+from delaymq_spark_testing.timed_log import write_timed_log
 from delaymq_spark_testing.workload import HOUR_MS, RETENTION_HOURS, START_MS, Workload, Written
 
 pytestmark = pytest.mark.core
@@ -173,6 +177,83 @@ def test_equal_messages_of_rocketmq_are_paired_in_order(tmp_path: Path, cluster:
     )
 
 
+def test_copy_of_rocketmq_belongs_to_the_message_with_the_same_body(tmp_path: Path, cluster: Cluster) -> None:
+    work = Workload(tmp_path / "store", marks=False)
+    first = work.schedule(START_MS + 1_000, "Later", 0)
+    other = work.append(names.TIMER_TOPIC, 0, "pending", body=b"other", properties={**first.message.properties})
+    work.now_ms = START_MS + 1_000
+    work.append("Later", 0, "retained", body=b"other", properties={**first.message.properties})
+    work.close()
+    found = delayed(work, cluster)
+    assert [found[each.physical_offset]["outcome"] for each in (first, other)] == ["pending", "delivered"]
+
+
+def test_copy_of_rocketmq_need_not_name_the_real_topic(tmp_path: Path, cluster: Cluster) -> None:
+    work = Workload(tmp_path / "store", marks=False)
+    entry, other = (work.schedule(START_MS + 1_000, "Later", queue_id) for queue_id in (3, 4))
+    copied = {name: text for name, text in entry.message.properties.items() if not name.startswith("REAL_")}
+    work.now_ms = START_MS + 1_250
+    work.append("Later", 3, "retained", body=entry.message.body, properties=copied)
+    work.append("Later", 9, "retained", body=other.message.body, properties={**other.message.properties})
+    work.close()
+    found = delayed(work, cluster)
+    assert (found[entry.physical_offset]["outcome"], found[entry.physical_offset]["lateness_ms"]) == ("delivered", 250)
+    assert found[other.physical_offset]["outcome"] == "pending"
+
+
+def test_delivery_stated_by_a_mark_alone_is_not_a_copy(marked: Workload, cluster: Cluster) -> None:
+    entry = marked.schedule(START_MS + 1_000, "Later", 3)
+    marked.state(entry, TimedMarkKind.DELIVERED)
+    marked.close()
+    (row,) = delayed(marked, cluster).values()
+    assert (row["outcome"], row["copies"], row["lateness_ms"]) == ("delivered", 0, None)
+
+
+def test_mark_before_the_message_settles_nothing(tmp_path: Path, cluster: Cluster) -> None:
+    def mark(place: int) -> dict[str, str | bytes]:
+        return {names.MARK: str(TimedMark(
+            place=place, kind=TimedMarkKind.CANCELLED, decided_ms=0, identity=later, record=later, due_ms=START_MS
+        ))}  # fmt: skip
+
+    def due(place: int) -> dict[str, str | bytes]:
+        return {names.DUE: str(TimedDue(place, START_MS, place))}
+
+    later = 0
+    for _ in range(3):
+        # The size of the mark depends on the number of digits of the identity.
+        (_, later) = write_timed_log(tmp_path, [(names.MARKS_TOPIC, mark), (names.TIMER_TOPIC, due)])
+    out = tmp_path / "out"
+    sections = frozenset({"delay"})
+    run_stages(plain_messages(tmp_path), Positions(path=""), OPTIONS, cluster=cluster, sections=sections, out=out)
+    assert [(row["identity"], row["outcome"]) for row in table(out, "delay")] == [(later, "pending")]
+
+
+def test_copy_of_rocketmq_does_not_belong_to_a_message_that_a_mark_has_settled(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    work = Workload(tmp_path / "store", marks=False)
+    first = work.schedule(START_MS + 1_000, "Later", 0)
+    body, same = first.message.body, {**first.message.properties}
+    second = work.append(names.TIMER_TOPIC, 0, "pending", body=body, properties=same)
+    work.append("Later", 0, "retained", body=body, properties=same)
+    work.take_over()
+    deliver_late(work, first, 3)
+    work.close()
+    found = delayed(work, cluster)
+    assert [(found[each.physical_offset]["outcome"], found[each.physical_offset]["copies"]) for each in
+            (first, second)] == [("delivered", 1)] * 2  # fmt: skip
+
+
+def test_lateness_is_measured_from_the_due_time_in_the_mark(marked: Workload, cluster: Cluster) -> None:
+    entry = marked.schedule(START_MS + 9_000, "Later", 0)
+    # As if the statement that moved it was in a part of the log that is no longer readable.
+    entry.due_ms = START_MS + 5_000
+    deliver_late(marked, entry, 6)
+    marked.close()
+    (row,) = delayed(marked, cluster).values()
+    assert (row["lateness_ms"], due_ms_of(row)) == (6, START_MS + 5_000)
+
+
 def test_copy_that_rocketmq_made_of_our_record_is_a_delivery(marked: Workload, cluster: Cluster) -> None:
     """RocketMQ 5 keeps the due time that the record states, and may remove the real topic."""
     entry, sent_back, other = (marked.schedule(START_MS + 1_000, "Later", 3) for _ in range(3))
@@ -245,6 +326,14 @@ def fill(work: Workload) -> None:
     segment = work.records[-1].segment
     while work.records[-1].segment == segment:
         work.send("Noise", 0, "expired", bytes(1_000))
+
+
+def test_messages_of_equal_size_are_spread_over_all_partitions() -> None:
+    offsets = pa.array(range(0, 512 * 16_000, 512), pa.int64())
+    rows = pa.table({"route": offsets, "match_key": pa.repeat("k", len(offsets))})
+    places = np.bincount(places_of(rows, 16), minlength=16)
+    assert places.min() > 900
+    assert places.max() < 1_100
 
 
 def test_summary_and_plots_show_timed_messages_without_a_level(marked: Workload) -> None:

@@ -1,7 +1,7 @@
 """Delayed records and the records that may settle them, as tables that are combined in the second stage.
 
-Rows that may belong together have the same route, so they are in the same partition. The route of a timed message that
-states its own identity is that identity. All others are matched by what a copy has in common with its origin.
+Rows that may belong together are sent to the same partition: records that state the identity of their timed message, by
+that identity (`route`), and all others by what a copy has in common with its origin (`match_key`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from delaymq.message.names import MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, TIMER_TOPIC
 
-from delaymq_spark.jobs.columns import Integers, Mask, integers, mask_of, where
+from delaymq_spark.jobs.columns import Integers, Mask, integers, mask_of, place_of_texts, where
 from delaymq_spark.source.schema import TYPES
 
 DELIVERED, WITHDRAWN, PENDING, LOST = OUTCOMES = ("delivered", "withdrawn", "pending", "lost")
@@ -29,7 +29,7 @@ _CLAIM_COLUMNS: Final = (
     "origin_queue_id", "origin_offset", "timer_out_ms", "mark_identity", "mark_due_time", "next_due_time", "segment",
     "size",
 )  # fmt: skip
-_KEYS: Final = (("match_key", pa.string()), ("route", pa.string()))
+_KEYS: Final = (("match_key", pa.string()), ("route", pa.int64()))
 ORIGINS: Final = pa.schema([*((name, TYPES[name][1]) for name in _ORIGIN_COLUMNS), *_KEYS])
 """Delayed records."""
 CLAIMS: Final = pa.schema(
@@ -41,6 +41,8 @@ CLAIMS: Final = pa.schema(
     ]
 )
 """Records that may settle a delayed record: `elsewhere` is not in the real topic, `removable` may be dead itself."""
+_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 divided by the golden ratio (Fibonacci hashing)."""
 _FOUND: Final = ("elsewhere", "removable", "store_time", "physical_offset", "segment", "size")
 
 
@@ -53,7 +55,7 @@ def origins_of(rows: pa.Table) -> pa.Table:
         pc.equal(rows["timer_record"], "rolled"), pc.not_equal(rows["identity"], rows["physical_offset"])
     )
     stated = mask_of(is_stated) | mask_of(names_another)
-    route = pc.if_else(pa.array(stated), _route_of(rows["identity"]), key)
+    route = pc.if_else(pa.array(stated), rows["identity"], pa.scalar(None, pa.int64()))
     return pa.table([*(rows[name] for name in _ORIGIN_COLUMNS), key, route], schema=ORIGINS)
 
 
@@ -82,14 +84,23 @@ def claims_of(rows: pa.Table, removable: Mask) -> pa.Table:
     """
     key = _match_key(rows)
     elsewhere = pc.is_in(rows["topic"], pa.array([MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, TIMER_TOPIC]))
-    columns = [*(rows[name] for name in _CLAIM_COLUMNS), key, key, elsewhere, pa.array(removable)]
+    no_route = pa.nulls(rows.num_rows, pa.int64())
+    columns = [*(rows[name] for name in _CLAIM_COLUMNS), key, no_route, elsewhere, pa.array(removable)]
     claims = pa.table(columns, schema=CLAIMS)
     timed = mask_of(pc.is_valid(rows["mark_identity"]))
     if not timed.any():
         return claims
     named = where(claims, timed)
     at = CLAIMS.get_field_index("route")
-    return pa.concat_tables([claims, named.set_column(at, CLAIMS.field(at), _route_of(named["mark_identity"]))])
+    return pa.concat_tables([claims, named.set_column(at, CLAIMS.field(at), named["mark_identity"])])
+
+
+def places_of(rows: pa.Table, count: int) -> Integers:
+    """Return the partition (of `count`) of each row of ORIGINS or CLAIMS."""
+    # Records of equal size have physical offsets with a common factor, so their remainders are unevenly distributed.
+    mixed = (integers(rows["route"]).astype(np.uint64) * _MULTIPLIER) >> np.uint64(32)
+    by_identity = (mixed % np.uint64(count)).astype(np.int64)
+    return np.where(mask_of(pc.is_valid(rows["route"])), by_identity, place_of_texts(rows["match_key"], count))
 
 
 def distinct(claims: pa.Table) -> pa.Table:
@@ -145,7 +156,3 @@ def _match_key(rows: pa.Table) -> pa.ChunkedArray:
         null_handling="replace",
     )  # fmt: skip
     return pc.coalesce(pc.binary_join_element_wise("k", rows["unique_key"], ""), born)
-
-
-def _route_of(identities: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.binary_join_element_wise("t", identities.cast(pa.string()), "")

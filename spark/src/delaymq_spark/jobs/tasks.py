@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 from delaymq_spark.jobs import compaction, delay, settlements, traffic
-from delaymq_spark.jobs.claims import CLAIMS, ORIGINS, claims_of, may_settle, origins_of
+from delaymq_spark.jobs.claims import CLAIMS, ORIGINS, claims_of, may_settle, origins_of, places_of
 from delaymq_spark.jobs.columns import (
     Integers,
     Mask,
@@ -297,8 +297,8 @@ def _all_together(rows: pa.Table, count: int) -> Integers:
 
 
 _PLACES: Final[dict[str, Callable[[pa.Table, int], Integers]]] = {
-    "origins": _by_text("route"),
-    "claims": _by_text("route"),
+    "origins": places_of,
+    "claims": places_of,
     "halves": _by_offset("queue_offset"),
     "ended": _by_offset("half_offset"),
     "keyed": _by_text("keys"),

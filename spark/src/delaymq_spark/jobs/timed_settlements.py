@@ -104,7 +104,6 @@ def _pairs(origins: pa.Table, messages: _Messages, claims: pa.Table) -> pa.Table
     unnamed &= ~settled[messages.of_record] & (messages.identity[messages.of_record] == integers(origins["identity"]))
     candidates = np.flatnonzero(unnamed)
     copies = where(claims, ~has_mark & ~names_one & mask_of(pc.is_valid(claims["timer_out_ms"])))
-    copies = copies.sort_by("physical_offset")
     pairs = paired(origins.take(pa.array(candidates)), copies, *_EQUAL)
     message = messages.of_record[candidates[integers(pairs["origin"])]]
     unmarked = _foreign(pairs, message)
