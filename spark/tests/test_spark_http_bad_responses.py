@@ -15,6 +15,7 @@ from delaymq_spark.store import broker_client
 from delaymq_spark.store import patience as store_patience
 from delaymq_spark.store.broker_client import BrokerClient, NoAnswerError
 from delaymq_spark.store.remote import describe_store, fetch_store
+from delaymq_spark.store.segments import list_segments
 from delaymq_spark_testing.fake_broker import FakeBroker, Handler, fake_broker, send, send_json, send_range
 from delaymq_spark_testing.running_broker import write_store
 
@@ -136,6 +137,13 @@ def test_inconsistent_segments_are_rejected(broker: FakeBroker, change: object) 
     broker.first = lambda handler: send_json(handler, change(told))  # type: ignore[operator]
     with pytest.raises(StorePathError, match="did not come from a compatible broker"):
         fetch_store(broker.url)
+
+
+def test_store_that_requires_a_newer_program_is_reported(broker: FakeBroker) -> None:
+    assert list_segments(broker.url).skipped == ()
+    broker.minimum_reader = 3
+    (told,) = list_segments(broker.url).skipped
+    assert str(told).startswith(f"{broker.url}/api/v1/store, byte 0: 0 bytes skipped: the store has format version 3, ")
 
 
 @pytest.mark.parametrize("number", ["1e999", str(1 << 70), "-Infinity"])

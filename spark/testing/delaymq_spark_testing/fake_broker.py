@@ -32,6 +32,7 @@ class FakeBroker(ThreadingHTTPServer):
         self.script: list[Answer] = []
         self.first: Answer | None = None
         """Response to every request, if set."""
+        self.minimum_reader = 2
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.end = next(item.offset for item in self.reader.walk() if isinstance(item, LogEnd))
 
@@ -48,6 +49,7 @@ class FakeBroker(ThreadingHTTPServer):
                 Segment(name=f"{each.base:020d}", offset=each.base, bytes=min(each.end, self.end) - each.base)
                 for each in segments
             ],
+            minimum_reader=self.minimum_reader,
         )  # fmt: skip
         told: dict[str, Any] = msgspec.to_builtins(store)
         return told

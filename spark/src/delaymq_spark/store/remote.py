@@ -19,10 +19,10 @@ from delaymq_spark.store.address import (
     token_of,
 )
 from delaymq_spark.store.broker_client import AnswerError, BrokerClient, NoAnswerError
-from delaymq_spark.store.segment_file import Listing
+from delaymq_spark.store.segment_file import KNOWN_FORMAT_VERSION, Listing, of_newer_version
 
-KNOWN_FORMAT_VERSION: Final = 1
-"""Latest version of the HTTP responses that this program supports; the files' versions are in `segments`."""
+KNOWN_RESPONSE_VERSION: Final = 1
+"""Latest format version of a broker's responses that this program supports, which is not that of its store."""
 MAX_OFFSET: Final = (1 << 63) - 1
 STORE_PATH: Final = "/api/v1/store"
 FIRST_PATIENCE_S: Final = 10.0
@@ -55,9 +55,9 @@ def fetch_store(path: StorePath, patience_s: float = METADATA_PATIENCE_S) -> Sto
     """Return the current description of the broker's store, with validated segments. StorePathError."""
     data = _get(path, STORE_PATH, patience_s)
     version = _decoded(str(path), data, Versioned).format_version
-    if version > KNOWN_FORMAT_VERSION:
+    if version > KNOWN_RESPONSE_VERSION:
         raise StorePathError(
-            f"{path} serves its store in version {version}, but this program supports {KNOWN_FORMAT_VERSION}: use a "
+            f"{path} serves its store in version {version}, but this program supports {KNOWN_RESPONSE_VERSION}: use a "
             "newer delaymq-spark"
         )
     store = _decoded(str(path), data, Store)
@@ -87,7 +87,9 @@ def list_segments(path: StorePath) -> Listing:
         for each in store.segments
         if each.bytes > 0
     )
-    return Listing(tuple(segments), (), (), store.end_offset)
+    is_newer = store.minimum_reader > KNOWN_FORMAT_VERSION
+    skipped = (of_newer_version(f"{path}{STORE_PATH}", store.minimum_reader),) if is_newer else ()
+    return Listing(tuple(segments), skipped, (), store.end_offset)
 
 
 def record_starts(info: RemoteSegment, every_bytes: int) -> list[int]:

@@ -6,9 +6,12 @@ Any implementation of `SegmentFile`, which returns bytes at a position of a segm
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from delaymq.store.reader import SegmentInfo
+
+KNOWN_FORMAT_VERSION: Final = 2
+"""Latest format version of a store that this reader supports (docs/formats/store.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,15 @@ class Skipped:
         if self.offset >= 0:
             where += f" (offset {self.offset})"
         return f"{where}: {self.lost_bytes} bytes skipped: {self.reason}"
+
+
+def of_newer_version(file: str, version: object) -> Skipped:
+    """Return the report for a store that may contain data of an unknown form."""
+    return Skipped(
+        file, 0, -1, 0,
+        f"the store has format version {version}, but this program supports {KNOWN_FORMAT_VERSION}: data that it does "
+        "not recognise is omitted; use the version that wrote the store, or a later one",
+    )  # fmt: skip
 
 
 class SegmentFile(Protocol):

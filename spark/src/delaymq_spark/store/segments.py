@@ -17,15 +17,20 @@ from delaymq.store.reader import SegmentInfo
 
 from delaymq_spark.store import remote
 from delaymq_spark.store.address import StorePath, StorePathError, check_store_path, is_address
-from delaymq_spark.store.segment_file import Listing, SegmentFile, Skipped, read_bytes
+from delaymq_spark.store.segment_file import (
+    KNOWN_FORMAT_VERSION,
+    Listing,
+    SegmentFile,
+    Skipped,
+    of_newer_version,
+    read_bytes,
+)
 
 __all__ = [
     "KNOWN_FORMAT_VERSION", "NAME_DIGITS", "Listing", "LocalSegmentFile", "SegmentFile", "Skipped", "StorePath",
     "StorePathError", "check_store_path", "is_address", "list_segments", "open_segment", "read_bytes",
 ]  # fmt: skip
 NAME_DIGITS: Final = 20
-KNOWN_FORMAT_VERSION: Final = 2
-"""Latest version of delaymq/state.json that this reader supports (docs/formats/store.md)."""
 
 
 class LocalSegmentFile:
@@ -131,11 +136,7 @@ def _problems_of_state(path: str) -> Iterator[Skipped]:
         version, unfinished = content["formatVersion"], content.get("unfinished")
         # A newer version may state that older programs can read it.
         if int(content.get("minimumReader", version)) > KNOWN_FORMAT_VERSION:
-            yield Skipped(
-                file, 0, -1, 0,
-                f"the store has format version {version}, but this program supports {KNOWN_FORMAT_VERSION}: data that "
-                "it does not recognise is omitted; use the version that wrote the store, or a later one",
-            )  # fmt: skip
+            yield of_newer_version(file, version)
         if unfinished:
             yield Skipped(file, 0, -1, 0, f"the store holds {str(unfinished)[:200]}: data may be missing")
     except (FileNotFoundError, NotADirectoryError):
