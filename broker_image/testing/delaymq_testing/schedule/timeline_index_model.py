@@ -7,7 +7,7 @@ from typing import Any
 
 from delaymq.schedule.inspection import Buckets
 from delaymq.schedule.timeline import Pending, Timeline
-from delaymq.schedule.timeline.inspection import count_by_due, find_first, latest_due_times, partitions_by_topic
+from delaymq.schedule.timeline.inspection import count_by_due, find_first, find_next_due_times, latest_due_times
 from delaymq.schedule.timeline.runs import Sizes
 from delaymq.schedule.timeline.state import Capture, empty, restore
 
@@ -222,8 +222,7 @@ class IndexModel:
 
     def check_inspection(self) -> None:
         """Compare the counts by due time and the first messages, of all partitions and of one topic. ModelError."""
-        topic = self._random.choice(_TOPICS)
-        of_topic = partitions_by_topic(self.index, {topic}).get(topic, [])
+        of_topic = self.index.partitions.of_topic(self._random.choice(_TOPICS))
         for partitions in (self.index.partitions.pending(), of_topic):
             expected = sorted(entry for entry in self._pending.values() if entry.partition in partitions)
             width_ms, until_ms = self._random.choice((1, 7, 60)), self._random.choice((None, self._now_ms + 40))
@@ -240,6 +239,13 @@ class IndexModel:
                 continue
             if found != expected[:count]:
                 raise ModelError(f"the first {count} messages are {found} instead of {expected[:count]}")
+            next_due_ms: dict[str, int] = {}
+            topics = {self.index.partitions.key(partition).topic for partition in partitions}
+            for _ in find_next_due_times(self.index, topics, next_due_ms):
+                continue
+            first = {self._names(entry)[0]: entry.due_ms for entry in reversed(expected)}
+            if next_due_ms != first:
+                raise ModelError(f"the next due times are {next_due_ms} instead of {first}")
             latest = [due_ms for due_ms in latest_due_times(self.index, partitions) if due_ms is not None]
             if expected and max(latest) < expected[-1].due_ms:
                 raise ModelError(f"the latest due time is {max(latest)} instead of {expected[-1].due_ms}")

@@ -49,16 +49,6 @@ def index_size(timeline: Timeline) -> IndexSize:
     return IndexSize(len(timeline.runs), sum(run.file_bytes for run in timeline.runs), timeline.merging_entries)
 
 
-def partitions_by_topic(timeline: Timeline, topics: Collection[str]) -> dict[str, list[int]]:
-    """Return the partitions with pending messages of each of these topics, without topics that have none."""
-    found: dict[str, list[int]] = {}
-    for partition in timeline.partitions.pending():
-        topic = timeline.partitions.key(partition).topic
-        if topic in topics:
-            found.setdefault(topic, []).append(partition)
-    return found
-
-
 class _Contents(NamedTuple):
     """Contents of a partition at one time."""
 
@@ -250,6 +240,26 @@ def find_first(timeline: Timeline, partitions: Iterable[int], count: int, found:
                     if len(here) >= count:
                         break
             found[:] = nsmallest(count, [*found, *here])
+        yield
+
+
+def find_next_due_times(timeline: Timeline, topics: Collection[str], found: dict[str, int]) -> Iterator[None]:
+    """Find the earliest due time of each of these topics, in short steps. OSError, TimelineDamagedError.
+
+    At the end, `found` contains those of the topics that have pending messages.
+    """
+    reader = _Reader(timeline)
+    of_topics = [
+        (partition, topic)
+        for partition in timeline.partitions.pending()
+        if (topic := timeline.partitions.key(partition).topic) in topics
+    ]
+    for partition, topic in of_topics:
+        for entry in _in_order(reader.read(partition)):
+            if entry is not None:
+                found[topic] = min(entry.due_ms, found.get(topic, entry.due_ms))
+                break
+            yield
         yield
 
 
