@@ -1,0 +1,274 @@
+"""Timed messages of RocketMQ's clients 4.9 and 5.3: never early, exactly once, and at most a second late."""
+
+import base64
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from harness.brokers import BROKER_NAME, Cluster
+from harness.clients import PushConsumer, Sent, Workbench, message
+from harness.driver import ClientError, Driver
+
+# RocketMQ 4.9's broker has no due times but those of levels.
+pytestmark = pytest.mark.ours_only
+
+LATE_LIMIT_MS = 1000
+DELAYS_MS = (1, 250, 999, 1000, 2345)
+PAST_MS = 5000
+QUEUES = 4
+COMMIT = 8
+SUCCESS, MESSAGE_ILLEGAL = 0, 13
+TEN_YEARS_S = 10 * 366 * 86_400
+"""Above the default limit, whichever way it counts leap years."""
+
+Due = tuple[int, int]
+"""Earliest and latest due time in ms: a relative delay counts from the broker's receipt."""
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+@pytest.fixture(scope="module")
+def driver5(isolated_network: None) -> Iterator[Driver]:
+    with Driver(profile="client5") as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def clients5(driver5: Driver, cluster: Cluster) -> Iterator[Workbench]:
+    """Provide clients of 5.3, which take 3 s to stop, for all tests."""
+    workbench = Workbench(driver5, namesrv_address=cluster.namesrv_address, broker_address=cluster.broker_address)
+    yield workbench
+    workbench.close()
+
+
+@pytest.fixture(params=["4.9", "5.3"])
+def either(request: pytest.FixtureRequest) -> Workbench:
+    """Provide clients of each version, as senders: push consumers of 5.3 sometimes start 20 s late, because their
+    first heartbeats compete for a lock.
+    """
+    fixture = {"4.9": "clients", "5.3": "clients5"}[request.param]
+    workbench: Workbench = request.getfixturevalue(fixture)
+    return workbench
+
+
+class Expected:
+    """Due times of the messages of a test, by body. It checks their deliveries."""
+
+    def __init__(self, clients: Workbench, topic: str) -> None:
+        self.clients = clients
+        self.topic = topic
+        self.due: dict[str, Due] = {}
+
+    def send(self, body: str, due: int | None = None, *, delay: int = 0, **fields: Any) -> Sent:
+        """Send a message that is due at `due`, or `delay` ms after the broker's receipt."""
+        begin = now_ms()
+        sent = self.clients.producer.send(self.topic, body, **fields)
+        self.due[body] = (begin + delay, now_ms() + delay) if due is None else (due, due)
+        return sent
+
+    def check(self, consumer: PushConsumer) -> None:
+        """Assert that each message was stored in its topic once, within a second after its due time."""
+        consumer.inbox.wait_count(len(self.due))
+        # A duplicate would arrive soon afterwards.
+        time.sleep(0.5)
+        messages = consumer.inbox.messages()
+        assert Counter(m.body.decode() for m in messages) == Counter(self.due.keys())
+        for m in messages:
+            earliest, latest = self.due[m.body.decode()]
+            due = int(m.properties["TIMER_OUT_MS"])
+            assert earliest <= due <= latest, m
+            assert due <= m.store_timestamp_ms <= due + LATE_LIMIT_MS, m
+            assert m.arrival_timestamp_ms >= due, m
+            assert m.properties["REAL_TOPIC"] == m.topic == self.topic
+            assert m.reconsume_times == 0
+
+
+def send_in_every_way(expected: Expected) -> None:
+    """Send messages with each of the three properties and delays, to all queues."""
+    for number, delay_ms in enumerate(DELAYS_MS):
+        fields: dict[str, Any] = {
+            "queue_id": number % QUEUES,
+            "tags": "Timed",
+            "properties": {"queue": str(number % QUEUES)},
+        }
+        due = now_ms() + delay_ms
+        # The broker may receive a message after its due time; it is then stored in its topic immediately.
+        if delay_ms >= 250:
+            expected.send(f"at {delay_ms}", due, deliverTimeMs=due, **fields)
+        expected.send(f"after {delay_ms}", delay=delay_ms, delayTimeMs=delay_ms, **fields)
+    whole_second = (now_ms() // 1000 + 2) * 1000
+    expected.send("whole second", whole_second, queue_id=0, tags="Timed", deliverTimeMs=whole_second)
+    expected.send("seconds", delay=2000, queue_id=1, tags="Timed", delayTimeSec=2)
+
+
+def check_every_way(clients: Workbench) -> None:
+    topic = clients.topic(queues=QUEUES)
+    consumer = clients.push(topic, group=clients.group(), expression="Timed")
+    expected = Expected(clients, topic)
+    send_in_every_way(expected)
+    expected.check(consumer)
+    for m in consumer.inbox.messages():
+        assert m.tags == "Timed"
+        assert m.properties["REAL_QID"] == str(m.queue_id) == m.properties.get("queue", str(m.queue_id))
+
+
+@pytest.mark.core
+def test_timed_messages_of_the_4_9_client_arrive_once_and_never_early(clients: Workbench) -> None:
+    check_every_way(clients)
+
+
+def test_timed_messages_of_the_5_3_client_arrive_once_and_never_early(clients5: Workbench) -> None:
+    check_every_way(clients5)
+
+
+def test_past_times_are_delivered_immediately(clients: Workbench, either: Workbench) -> None:
+    topic = either.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    begin = now_ms()
+    sent = [
+        either.producer.send(topic, "past", deliverTimeMs=begin - PAST_MS),
+        either.producer.send(topic, "epoch", deliverTimeMs=0),
+        either.producer.send(topic, "no delay", delayTimeMs=0),
+    ]
+    assert [each.queue_offset for each in sent] == [0, 1, 2]
+    assert [each.recall_handle for each in sent] == [None] * 3
+    messages = consumer.inbox.wait_count(3)
+    assert {m.body: m.queue_offset for m in messages} == {b"past": 0, b"epoch": 1, b"no delay": 2}
+    assert all(m.store_timestamp_ms <= begin + LATE_LIMIT_MS for m in messages)
+    assert all("TIMER_OUT_MS" not in m.properties and "REAL_TOPIC" not in m.properties for m in messages)
+
+
+def test_seconds_precede_milliseconds_and_absolute_times(clients: Workbench, either: Workbench) -> None:
+    topic = either.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    expected = Expected(either, topic)
+    far = now_ms() + 3_600_000
+    expected.send("s", delay=1000, delayTimeSec=1, delayTimeMs=3_600_000, deliverTimeMs=far)
+    expected.send("ms", delay=700, delayTimeMs=700, deliverTimeMs=far)
+    expected.check(consumer)
+
+
+def test_level_precedes_due_times(clients: Workbench, either: Workbench) -> None:
+    topic = either.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    begin = now_ms()
+    either.producer.send(topic, "level", delayLevel=1, delayTimeSec=3600, deliverTimeMs=begin + 3_600_000)
+    (m,) = consumer.inbox.wait_count(1)
+    assert m.store_timestamp_ms - begin >= 1000
+    assert m.properties["DELAY"] == "1"
+    assert "TIMER_OUT_MS" not in m.properties
+
+
+def test_start_deliver_time_is_a_due_time(clients: Workbench, either: Workbench) -> None:
+    topic = either.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    expected = Expected(either, topic)
+    due = now_ms() + 600
+    expected.send("start", due, reservedProperties={"__STARTDELIVERTIME": str(due)})
+    expected.check(consumer)
+
+
+def test_each_message_of_a_batch_has_its_own_time(clients: Workbench, either: Workbench) -> None:
+    topic = either.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    expected = Expected(either, topic)
+    due = {f"batch {number}": now_ms() + 2000 - 400 * number for number in range(4)}
+    either.producer.send_batch([message(topic, body, deliverTimeMs=at) for body, at in due.items()])
+    expected.due = {body: (at, at) for body, at in due.items()}
+    expected.check(consumer)
+
+
+def test_batch_may_mix_timed_and_other_messages(clients: Workbench, either: Workbench) -> None:
+    topic = either.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    either.producer.send_batch([message(topic, "timed", delayTimeMs=600), message(topic, "now")])
+    messages = consumer.inbox.wait_count(2)
+    assert [m.body for m in messages] == [b"now", b"timed"]
+    assert messages[1].store_timestamp_ms - messages[0].store_timestamp_ms >= 600
+
+
+def test_relative_delay_in_a_transaction_counts_from_the_commit(clients: Workbench, either: Workbench) -> None:
+    topic = either.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    producer = either.transactions()
+    expected = Expected(either, topic)
+    at = now_ms() + 2000
+    halves = {
+        "relative": producer.prepare(topic, "relative", delayTimeMs=800),
+        "absolute": producer.prepare(topic, "absolute", deliverTimeMs=at),
+    }
+    time.sleep(1.2)
+    assert consumer.inbox.messages() == []
+    for body, half in halves.items():
+        begin = now_ms()
+        assert producer.end(half, COMMIT, broker=either.broker_address) == (SUCCESS, None)
+        expected.due[body] = (begin + 800, now_ms() + 800) if body == "relative" else (at, at)
+    begin = now_ms()
+    producer.send(topic, "committed by the client", "C", delayTimeMs=500)
+    # The client commits with a one-way request after its response.
+    expected.due["committed by the client"] = (begin + 500, now_ms() + 500 + LATE_LIMIT_MS)
+    producer.send(topic, "rolled back", "R", delayTimeMs=100)
+    expected.check(consumer)
+
+
+def test_transaction_with_a_passed_due_time_is_delivered_by_its_commit(clients: Workbench, either: Workbench) -> None:
+    topic = either.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    producer = either.transactions()
+    half = producer.prepare(topic, "late", deliverTimeMs=now_ms() + 300)
+    time.sleep(0.6)
+    assert consumer.inbox.messages() == []
+    begin = now_ms()
+    assert producer.end(half, COMMIT, broker=either.broker_address) == (SUCCESS, None)
+    (m,) = consumer.inbox.wait_count(1)
+    assert begin <= m.store_timestamp_ms <= begin + LATE_LIMIT_MS
+
+
+INVALID: dict[str, dict[str, Any]] = {
+    "no number": {"reservedProperties": {"TIMER_DELIVER_MS": "soon"}},
+    "fraction": {"reservedProperties": {"TIMER_DELAY_SEC": "1.5"}},
+    "too many digits": {"reservedProperties": {"TIMER_DELAY_MS": "9" * 30}},
+    "overflow": {"reservedProperties": {"TIMER_DELAY_SEC": str(2**63 - 1)}},
+    "negative": {"delayTimeMs": -1},
+    "negative time": {"deliverTimeMs": -1},
+    "above the limit": {"delayTimeSec": TEN_YEARS_S},
+    "two schedules": {"delayTimeMs": 500, "reservedProperties": {"__STARTDELIVERTIME": "1"}},
+}
+
+
+def test_invalid_times_are_rejected_with_a_reason_and_nothing_is_stored(either: Workbench) -> None:
+    topic = either.topic(queues=1)
+    producer, transactions = either.producer, either.transactions()
+    before = producer.send(topic, "before", delayTimeSec=TEN_YEARS_S // 2)
+    for name, fields in INVALID.items():
+        sends: list[Callable[[], Sent]] = [
+            partial(producer.send, topic, name, **fields),
+            partial(producer.send_batch, [message(topic, "valid"), message(topic, name, **fields)]),
+            partial(transactions.prepare, topic, name, **fields),
+        ]
+        for send in sends:
+            with pytest.raises(ClientError) as rejected:
+                send()
+            assert rejected.value.code == MESSAGE_ILLEGAL, name
+            assert " " in rejected.value.remark
+            assert "Exception" not in rejected.value.remark
+    after = producer.send(topic, "after", delayTimeSec=TEN_YEARS_S // 2)
+    # Both offsets are those of the timer topic.
+    assert after.queue_offset == before.queue_offset + 1
+    assert producer.send(topic, "first of its queue").queue_offset == 0
+
+
+def test_recall_handle_names_topic_broker_due_time_and_unique_id(clients5: Workbench) -> None:
+    topic = clients5.topic(queues=1)
+    due = now_ms() + 3_600_123
+    sent = clients5.producer.send(topic, "recallable", deliverTimeMs=due)
+    text = f"v1 {topic} {BROKER_NAME} {due} {sent.message_id}"
+    assert sent.recall_handle == base64.urlsafe_b64encode(text.encode()).decode()
+    assert clients5.producer.send(topic, "now").recall_handle is None
+    assert clients5.producer.send(topic, "level", delayLevel=1).recall_handle is None
+    assert clients5.transactions().prepare(topic, "half", deliverTimeMs=due).recall_handle is None
