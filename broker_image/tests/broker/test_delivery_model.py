@@ -52,6 +52,8 @@ class Life:
             self.bench.save()
         elif choice < 87:
             self.bench.take_snapshot()
+        elif choice < 88:
+            self.carry()
         elif choice < 90:
             self.bench.levels = DelayLevels.parse(self.random.choice(TABLES))
             self.bench.delivery.set_levels(self.bench.levels)
@@ -82,6 +84,12 @@ class Life:
         self.sent[body] = Sent(TIMELINE_QUEUE, due_ms, len(self.bench.store.log))
         for _ in range(self.random.randrange(3)):
             self.bench.delivery.maintain()
+
+    def carry(self) -> None:
+        self.bench.store.expired_end = self.random.choice([self.bench.store.flushed_offset, len(self.bench.store.log)])
+        for _ in range(self.random.randrange(30)):
+            self.bench.delivery.carry(self.bench.now_ms)
+            self.bench.now_ms += 1
 
     def hand_over(self) -> None:
         wakeup_ms = self.bench.delivery.next_wakeup_ms()
@@ -154,6 +162,8 @@ def test_each_message_is_delivered_once_and_never_early(seed: int) -> None:
     life.bench.stop()
     life.bench.start()
     assert life.bench.delivery.corrected == []
+    assert life.bench.delivery.pending_total() == 0
+    assert life.bench.hand_over() == []
     assert life.bench.delivery.next_wakeup_ms() is None
 
 

@@ -6,6 +6,7 @@ DELAYMQ_CRASH_STATES (default 1,000) and DELAYMQ_SEED as in the other crash repl
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ class Settings:
     delay_level_overflow = "clamp"
     flush_delay_offset_interval = 10
     timer_max_delay_sec = 86_400
+    timer_carry_max_bytes_per_second = 1 << 30
 
 
 def open_with_delivery(path: str, clock: Clock, files: QuietFiles | None) -> tuple[MessageStore, Delivery]:
@@ -53,7 +55,7 @@ class DelayWorkload(Workload):
 
     def run(self, steps: int) -> None:
         kinds = {
-            self.send_delayed: 20, self.send_timed: 20, self.merge: 10,
+            self.send_delayed: 20, self.send_timed: 20, self.merge: 10, self.carry: 10,
             self.send: 3, self.pass_time: 10, self.hand_over: 12, self.save_offsets: 8,
             self.start_flush: 14, self.finish_task: 18, self.start_snapshot: 4, self.allocate: 3,
             self.write_behind: 6, self.kill: 1, self.stop: 1,
@@ -83,6 +85,12 @@ class DelayWorkload(Workload):
         record = plain_message(unique, topic=TIMER_TOPIC, body=self.chance.randbytes(200), host=HOST)
         record.properties, record.statement = properties, statement
         self.unflushed.append((unique, self.store.append(record).physical_offset))
+
+    def carry(self) -> None:
+        """Carries messages of full segments forward, without deleting these: each record must remain for the check."""
+        self.store.set_options(replace(OPTIONS, file_reserved_hours=0, disk_max_used_ratio=0.0))
+        for _ in range(8):
+            self.delivery.carry(self.clock())
 
     def merge(self) -> None:
         self.delivery.maintain()

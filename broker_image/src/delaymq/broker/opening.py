@@ -123,6 +123,7 @@ def assemble(
     if config.read_only:
         delivery.control.pause()
     store.pins.hold(delivery.name, delivery.pin)
+    store.reserve(delivery.reserve_bytes)
     store.pins.hold("half messages", transactions.pin)
     return Broker(parts, store, delivery, transactions, records, tables, table, access, settings)
 

@@ -221,6 +221,15 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
     timer_max_delay_sec: int = number(
         _MAX_DELAY_SEC, 1, _MAX_DELAY_SEC, "longest delay of a message and of a delay level, in s", hot=True, ours=True
     )
+    timer_carry_max_bytes_per_second: int = number(
+        16 << 20,
+        1 << 16,
+        1 << 40,
+        "limit of the bytes of pending timed messages that are appended again per second before their segment is"
+        " deleted",
+        hot=True,
+        ours=True,
+    )
     adopt_timers: bool = flag(
         False, "whether to take over pending timers of RocketMQ 5; if false, a store with some is rejected", ours=True
     )

@@ -23,6 +23,8 @@ WRITE_BEHIND_ROUND_FILES: Final = 4
 MERGE_INTERVAL_MS: Final = 200
 MERGE_BUSY_INTERVAL_MS: Final = 4
 """Each step merges some 1,000 entries of the timeline in half a millisecond: 200,000 entries per second."""
+CARRY_INTERVAL_MS: Final = 200
+CARRY_BUSY_INTERVAL_MS: Final = 10
 ALLOCATION_INTERVAL_MS: Final = 200
 SNAPSHOT_INTERVAL_MS: Final = 1_000
 CLEAN_INTERVAL_MS: Final = 10_000
@@ -60,6 +62,7 @@ class BrokerJobs:
         self._sessions = sessions
         self._unwritten = False
         self._unmerged = False
+        self._is_carrying = False
         self._offsets_due_ms = 0
 
     def jobs(self) -> list[Job]:
@@ -80,6 +83,7 @@ class BrokerJobs:
             _job("allocation", ALLOCATION_INTERVAL_MS, store.allocation_task),
             Job(name="write behind", interval_ms=self._write_behind_interval_ms, run=self._write_behind),
             Job(name="timeline", interval_ms=self._merge_interval_ms, run=self._merge),
+            Job(name="carrying", interval_ms=self._carry_interval_ms, run=self._carry),
             _job("snapshot", SNAPSHOT_INTERVAL_MS, store.snapshot_task),
             _job("delay offsets", DELAY_OFFSET_INTERVAL_MS, broker.delivery.save_task),
             _job("transactions", TRANSACTIONS_INTERVAL_MS, self._check_transactions),
@@ -102,6 +106,12 @@ class BrokerJobs:
 
     def _merge_interval_ms(self) -> int:
         return MERGE_BUSY_INTERVAL_MS if self._unmerged else MERGE_INTERVAL_MS
+
+    def _carry(self) -> None:
+        self._is_carrying = self._broker.delivery.carry(self._broker.now_ms())
+
+    def _carry_interval_ms(self) -> int:
+        return CARRY_BUSY_INTERVAL_MS if self._is_carrying else CARRY_INTERVAL_MS
 
     def _clean(self) -> None:
         for deleted in self._broker.store.clean(self._broker.now_ms()):

@@ -47,7 +47,7 @@ from delaymq.store.model import (
     StoreTask,
 )
 from delaymq.store.options import StoreOptions
-from delaymq.store.retention import Pins, Retention
+from delaymq.store.retention import ExpiredLog, Pins, Retention
 from delaymq.store.snapshot.snapshotter import Snapshotter
 from delaymq.store.time_search import offset_by_time, store_time_of
 from delaymq.store.untrusted_offsets import ReferencedHead, referenced_head
@@ -251,7 +251,7 @@ class MessageStore:
     def _append(self, message: NewRecord, property_bytes: bytes) -> Dispatched:
         log = self._log
         if self._closed or log.failure is not None or self._retention.disk.writes_refused:
-            self._refuse()
+            self._refuse(message)
         now_ms = self._now_ms()
         if now_ms < log.last_store_timestamp_ms:
             now_ms = log.last_store_timestamp_ms
@@ -274,7 +274,7 @@ class MessageStore:
                 f"the record has {size} bytes (limit: {self.options.max_record_bytes}): send a smaller message"
             )
         if size + BLANK_BYTES > log.segment_end - physical_offset:
-            physical_offset = log.roll(size)
+            physical_offset = self._roll(size, message)
             if statement is not None:
                 stated_bytes = _with_statement(property_bytes, statement, properties, physical_offset)
             data = _encode(message, stated_bytes, queue_offset, physical_offset, now_ms)
@@ -293,6 +293,18 @@ class MessageStore:
         self._dispatch(record)
         return record
 
+    def _roll(self, size: int, message: NewRecord | None) -> int:
+        """Continue in the next segment, but leave the reserve to records that may use it."""
+        log, retention = self._log, self._retention
+        if (
+            (message is None or not message.uses_reserve)
+            and log.segment_of(log.segment_end) is None
+            and retention.lacks_reserve(besides_bytes=log.file_bytes)
+        ):
+            retention.disk = retention.disk._replace(writes_refused=True)
+            self._refuse()
+        return log.roll(size)
+
     def append_batch(self, messages: Sequence[NewRecord]) -> list[Dispatched]:
         """Append all messages to one segment, or none; errors as in `append`."""
         property_bytes = [encode_properties(message.properties) for message in messages]
@@ -309,7 +321,7 @@ class MessageStore:
         if self._closed or log.failure is not None or self._retention.disk.writes_refused:
             self._refuse()
         if total + BLANK_BYTES > log.segment_end - log.end_offset:
-            log.roll(total)
+            self._roll(total, None)
 
     def _check_batch(self, messages: Sequence[NewRecord], property_bytes: Sequence[bytes]) -> int:
         if self._closed or self._log.failure is not None or self._retention.disk.writes_refused:
@@ -330,15 +342,23 @@ class MessageStore:
             total += size
         return total
 
-    def _refuse(self) -> None:
+    def _refuse(self, message: NewRecord | None = None) -> None:
+        if message is not None and message.uses_reserve and not self._closed and self._log.failure is None:
+            return
         if self._read_only is not None:
             raise StoreReadOnlyError("the store is read-only: start the broker without readOnly to store messages")
         if self._closed:
             raise StoreClosedError("the store is closed")
         if self._log.failure is not None:
             raise self._log.failure
+        used_ratio = self._retention.disk.used_ratio
+        if used_ratio <= self.options.disk_write_refused_ratio:
+            raise StoreFullError(
+                f"the disk has less free space than is reserved for pending messages ({self._retention.reserve_bytes()}"
+                " bytes): free space or enlarge the volume"
+            )
         raise StoreFullError(
-            f"the disk is {self._retention.disk.used_ratio:.0%} full; the store rejects messages while usage is "
+            f"the disk is {used_ratio:.0%} full; the store rejects messages while usage is "
             f"above {self.options.disk_write_refused_ratio:.0%}: free space or enlarge the volume"
         )
 
@@ -433,7 +453,9 @@ class MessageStore:
 
     def allocation_task(self) -> StoreTask | None:
         """Return a task that creates the next segment; None if it exists or is in creation, or the disk is too full."""
-        return None if self._retention.disk.writes_refused else self._log.allocation_task()
+        if self._retention.disk.writes_refused or self._retention.lacks_reserve(besides_bytes=self._log.file_bytes):
+            return None
+        return self._log.allocation_task()
 
     def write_behind(self, budget_files: int = 256) -> bool:
         """Write new queue and index entries to their files; return whether more are left."""
@@ -447,6 +469,14 @@ class MessageStore:
         return self._snapshots.task(self.options.snapshot_interval_bytes, force=force)
 
     # -- the disk -------------------------------------------------------------------------------------------------
+
+    def expired_log(self, now_ms: int) -> ExpiredLog:
+        """Return the part of the log that is to be deleted next."""
+        return self._retention.expired_log(now_ms)
+
+    def reserve(self, reserve_bytes: Callable[[], int]) -> None:
+        """Keep the number of bytes that `reserve_bytes` returns free for records with `uses_reserve`."""
+        self._retention.reserve_bytes = reserve_bytes
 
     def clean(self, now_ms: int, *, at_any_hour: bool = False) -> list[str]:
         """Run one deletion cycle, see Retention.clean; return the paths of deleted files."""

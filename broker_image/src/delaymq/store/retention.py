@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from delaymq.store.commit_log import CommitLog
@@ -16,9 +17,24 @@ from delaymq.store.options import StoreOptions
 
 _logger = logging.getLogger(__name__)
 MAX_SEGMENTS_PER_PASS = 10
+MAX_EXPIRED_SEGMENTS = 64
+"""Segments that are examined for expiry at once."""
 MAX_QUEUES_PER_PASS = 2_000
 """Checking all of 80,000 queues in one cycle would block the event loop."""
 _HOUR_MS = 3_600_000
+
+
+class ExpiredLog(NamedTuple):
+    """The part of the log that is to be deleted next."""
+
+    end: int
+    """Physical offset of its end."""
+    left_ms: int
+    """Time until the deletion, in ms."""
+    is_urgent: bool
+    """Whether the disk is so full that segments are deleted at any hour."""
+    is_early: bool = False
+    """Whether it consists of the oldest segment, which has not been kept for the retention time."""
 
 
 class PinReport(NamedTuple):
@@ -91,6 +107,8 @@ class Retention:
         self._index = index
         self._left: Iterator[ConsumeQueue] = iter(())
         self._cleaned_for = log.min_offset
+        self.reserve_bytes: Callable[[], int] = lambda: 0
+        """Returns the bytes that must remain free for carrying messages forward."""
         self.pins = Pins(log)
         self.disk = DiskState(0.0, writes_refused=False)
         self.check_disk()
@@ -98,8 +116,46 @@ class Retention:
     def check_disk(self) -> DiskState:
         """Measure disk usage and store the result, which decides whether appends are accepted."""
         ratio = self._files.disk_used_ratio(self._path)
-        self.disk = DiskState(ratio, writes_refused=ratio > self.options.disk_write_refused_ratio)
+        refused = ratio > self.options.disk_write_refused_ratio or self.lacks_reserve()
+        self.disk = DiskState(ratio, writes_refused=refused)
         return self.disk
+
+    def lacks_reserve(self, *, besides_bytes: int = 0) -> bool:
+        """Whether the disk lacks space for the reserve, besides this number of bytes."""
+        reserve_bytes = self.reserve_bytes()
+        return bool(reserve_bytes) and self._files.free_bytes(self._path) < reserve_bytes + besides_bytes
+
+    def expired_log(self, now_ms: int) -> ExpiredLog:
+        """Return the part of the log that has been kept for the retention time, by the store time of its last record.
+
+        If the disk is nearly full, at least the oldest segment has expired.
+        """
+        log, options = self._log, self.options
+        end, is_early = log.min_offset, False
+        whatever_age = self.disk.used_ratio > options.disk_clean_ratio or self.disk.writes_refused
+        for segment, following in pairwise(log.segments[: MAX_EXPIRED_SEGMENTS + 1]):
+            # The first record of the next segment is not older than the last one of this segment.
+            stored_ms = log.store_timestamp_at(following.base)
+            if stored_ms is None or segment.base + log.file_bytes > log.flushed_offset:
+                break
+            if now_ms - stored_ms < options.file_reserved_hours * _HOUR_MS and not (
+                whatever_age and segment is log.segments[0]
+            ):
+                break
+            end = following.base
+            is_early = now_ms - stored_ms < options.file_reserved_hours * _HOUR_MS
+        return ExpiredLog(
+            end,
+            self._ms_until_deletion(now_ms),
+            is_urgent=whatever_age or self.disk.used_ratio > options.disk_max_used_ratio,
+            is_early=is_early,
+        )
+
+    def _ms_until_deletion(self, now_ms: int) -> int:
+        now = time.localtime(now_ms / 1000)
+        passed_ms = (now.tm_min * 60 + now.tm_sec) * 1_000
+        hours = min(((hour - now.tm_hour - 1) % 24 + 1 for hour in self.options.delete_when), default=24)
+        return max(hours * _HOUR_MS - passed_ms, 0)
 
     def clean(self, now_ms: int, *, at_any_hour: bool = False, index_in_use: bool = False) -> list[str]:
         """Run one deletion cycle; return the paths of deleted files.

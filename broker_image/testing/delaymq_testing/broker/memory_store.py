@@ -15,6 +15,7 @@ from delaymq.message.record import Record, decode_record, encode_record
 from delaymq.store.disk.own_folder import UsesFolder
 from delaymq.store.dispatch import recorded_due_ms
 from delaymq.store.model import Dispatched, DispatchObserver, KeepsFiles, LiveObserver, NewRecord
+from delaymq.store.retention import ExpiredLog
 
 from delaymq_testing.schedule.memory_files import MemoryFiles
 
@@ -80,6 +81,7 @@ class MemoryStore:
         self.levels = levels
         self.format_version = format_version
         self.failure: str | None = None
+        self.expired_end = 0
         self.log = bytearray(log)
         self.min_offset = min_offset
         self.flushed_offset = len(log)
@@ -110,6 +112,9 @@ class MemoryStore:
 
     def raise_format_version(self) -> None:
         self.format_version = 2
+
+    def expired_log(self, now_ms: int) -> ExpiredLog:
+        return ExpiredLog(self.expired_end, 0, is_urgent=True)
 
     def fail(self, reason: str) -> None:
         self.failure = reason

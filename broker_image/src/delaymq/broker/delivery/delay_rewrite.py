@@ -49,6 +49,10 @@ class DelaySettings(Protocol):
     def timer_max_delay_sec(self) -> int:
         """Longest delay of a timed message, in s."""
 
+    @property
+    def timer_carry_max_bytes_per_second(self) -> int:
+        """Limit of the bytes of pending timed messages that are appended again per second."""
+
 
 def strip_own(properties: dict[str, str]) -> None:
     """Remove the properties by which the scheduler recognises its records, because clients copy received properties."""

@@ -26,6 +26,7 @@ from delaymq.broker.delivery.recovery import (
 )
 from delaymq.broker.delivery.settlement import claim_of
 from delaymq.broker.delivery.status import LatenessHistogram, status_of
+from delaymq.broker.delivery.timed.carrying import Carrier
 from delaymq.broker.delivery.timed.replay import entry_of, own_due
 from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
@@ -118,6 +119,8 @@ class Delivery:
         for queue_id in sorted(there):
             self._load(queue_id, self._queues[queue_id])
         self._offsets_file = OffsetsFile(store, self.delay_offsets, self._throttled)
+        self.carrier = Carrier(store, self.timeline, settings, now_ms, self._hand_over.give_up_unreadable_timed)
+        """Carries pending timed messages forward, so that old segments can be deleted."""
         self._pin = DeliveryPin(store, self._reader, self._sources, self.timeline)
         self.control = DeliveryControl(store, self._sources, self.timeline, self._hand_over, now_ms)
         """Delivery policy. A caller that changes it must call `wake`."""
@@ -212,6 +215,11 @@ class Delivery:
         one."""
         return self._pin.oldest()
 
+    def reserve_bytes(self) -> int:
+        """Return the space that carrying needs on a full disk: a segment, if timed messages are pending."""
+        holders = self.timeline.holders
+        return holders.segment_bytes if holders.first() is not None else 0
+
     def delay_offsets(self) -> dict[int, int]:
         """Return level → next offset, as in delayOffset.json and response 45; unused levels are omitted."""
         return {
@@ -259,7 +267,7 @@ class Delivery:
 
     def set_settings(self, settings: DelaySettings) -> None:
         """Apply a changed configuration."""
-        self.settings = self.ingress.settings = settings
+        self.settings = self.ingress.settings = self.carrier.settings = settings
 
     def status(self) -> dict[str, object]:
         """Return the content of `/api/v1/delay`."""
@@ -362,6 +370,14 @@ class Delivery:
         if self.control.policy is not None:
             self.control.finish_if_done()
         return count
+
+    def carry(self, now_ms: int) -> bool:
+        """Carry some pending timed messages forward if necessary; return whether to continue soon."""
+        try:
+            return self.carrier.step(now_ms)
+        except (OSError, TimelineDamagedError) as error:
+            self._hand_over.stop_timed(error)
+            return False
 
     def wake(self) -> None:
         """Trigger a new check for due messages, for example after a change of the policy."""

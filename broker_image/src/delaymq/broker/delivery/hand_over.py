@@ -243,10 +243,18 @@ class HandOver:
                 self._on_delivered(copy.topic, TIMELINE_QUEUE, size)
         self._count(fate, record, copy, is_foreign=False)
 
+    def give_up_unreadable_timed(self, pending: Pending, now_ms: int) -> None:
+        """End a pending timed message whose record cannot be read. StoreError."""
+        running, self.running = self.running, True
+        try:
+            self._give_up_unreadable_timed(pending, now_ms)
+        finally:
+            self.running = running
+
     def _give_up_unreadable_timed(self, pending: Pending, now_ms: int) -> None:
         topic = self._timeline.partitions.key(pending.partition).topic
         self._append(mark_of_unreadable_timed(pending, topic, now_ms, _NO_HOST), now_ms)
-        self._timeline.settle(pending.identity)
+        self._timeline.end(pending.due_ms, pending.identity, pending.partition)
         self._counters.corrupt += 1
         self._throttled.warning(
             "a timed message for topic %s (physical offset %d) cannot be read and is given up",

@@ -159,6 +159,14 @@ class Timeline:
                     found.setdefault(row[1], Pending(*row, partition))
         return sorted(entry for entry in found.values() if entry.record != NO_RECORD)
 
+    def held_at(self, record: int, due_ms: int) -> Pending | None:
+        """Return the pending message that is due then and held by the record at an offset. OSError, damage."""
+        entries = [*self._taken.values()]
+        for partition in list(self._cursors):
+            entries += self.due_at(due_ms, partition)
+        entries += self._memory.values()
+        return next((entry for entry in entries if entry.record == record and entry.due_ms == due_ms), None)
+
     # Source of due entries.
 
     def next_due_ms(self) -> int | None:
@@ -272,6 +280,10 @@ class Timeline:
     def paced_left(self) -> int:
         """Number of entries that `take_paced` has not returned yet."""
         return self._paced.count(self._memory)
+
+    def paced_due_ms(self) -> int | None:
+        """Return the earliest due time of the paced messages; None without any."""
+        return self._paced.next_due_ms()
 
     def take_paced(self, count: int) -> list[Entry]:
         """Remove and return paced entries by due time, whatever their topics. OSError, TimelineDamagedError."""
