@@ -38,12 +38,39 @@ def test_status_has_the_documented_shape() -> None:
                 "lateness": {"p50Ms": 0, "p99Ms": 0, "maxMs": 0},
             },
         ],
+        "timed": {
+            "pending": 0,
+            "pendingBytes": 0,
+            "nextDueMs": None,
+            "delivered": 0,
+            "lateness": {"p50Ms": 0, "p99Ms": 0, "maxMs": 0},
+            "index": {"runs": 0, "fileBytes": 0, "mergingEntries": 0},
+        },
         "corrected": [],
         "held": None,
     }
     assert bench.delivery.clock_skew_ms() == 0
     bench.now_ms -= 5_000
     assert bench.delivery.clock_skew_ms() == 5_000
+
+
+def test_status_counts_timed_messages_apart_from_the_levels() -> None:
+    bench = Bench("1s")
+    bench.send("a", 1)
+    for number in range(40):
+        bench.send_timed(f"t{number}", START_MS + 2_000 + 100 * number)
+    bench.now_ms += 2_130
+    while bench.hand_over():
+        pass
+    bench.now_ms += 10
+    status = bench.delivery.status()
+    timed = status["timed"]
+    assert isinstance(timed, dict)
+    assert [level["pending"] for level in status["levels"]] == [0]  # type: ignore[attr-defined]
+    assert (timed["pending"], timed["delivered"], timed["nextDueMs"]) == (38, 2, START_MS + 2_200)
+    assert timed["lateness"] == {"p50Ms": 31, "p99Ms": 130, "maxMs": 130}
+    assert timed["pendingBytes"] == bench.delivery.timeline.partitions.bytes > 38 * 100
+    assert timed["index"]["runs"] == len(bench.delivery.timeline.runs) > 0
 
 
 def test_lateness_percentiles_are_accurate() -> None:

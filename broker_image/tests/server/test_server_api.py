@@ -5,8 +5,7 @@ import random
 import threading
 import zlib
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import aiohttp
 import lz4.frame  # type: ignore[import-untyped]
 import pytest
 import zstandard
-from delaymq.broker.broker import Broker
 from delaymq.message import flags
 from delaymq.message.properties import decode_properties
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
@@ -24,6 +22,7 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.server.api.routing import MAX_READS
 from delaymq.server.log_reader import SHOWN_BODY_BYTES, LogFiles
+from delaymq_testing.asked_api import Asked, asked
 from delaymq_testing.running_server import BOUND_S, HOST, BrokerPeer, run, standalone, until
 
 PACKERS: dict[int, Callable[[bytes], bytes]] = {
@@ -34,46 +33,6 @@ PACKERS: dict[int, Callable[[bytes], bytes]] = {
 }
 """As RocketMQ's clients do it, by the bits of the system flag."""
 KEY = "7F00000100002A9F18B4AAC2D1F20001"
-
-
-class Asked:
-    """A broker, a client of it, and HTTP."""
-
-    def __init__(self, server: Any, peer: BrokerPeer, session: aiohttp.ClientSession) -> None:
-        self.broker: Broker = server.broker.broker
-        self.peer = peer
-        self._session = session
-        self._url = f"http://{HOST}:{server.broker.http_port}/api/v1/"
-
-    async def get(self, path: str, status: int = 200) -> Any:
-        async with self._session.get(self._url + path) as answer:
-            assert answer.status == status, await answer.text()
-            return await answer.json()
-
-    async def post(self, path: str, body: object, status: int = 200) -> Any:
-        async with self._session.post(self._url + path, json=body) as answer:
-            assert answer.status == status, await answer.text()
-            return await answer.json()
-
-    async def send_back(self, group: str, offset: int, level: int = 0) -> None:
-        fields = {"offset": str(offset), "group": group, "delayLevel": str(level), "maxReconsumeTimes": "16"}
-        assert (
-            await self.peer.connection.request(request_command(RequestCode.CONSUMER_SEND_MSG_BACK, fields))
-        ).code == 0
-
-    async def commit(self, group: str, topic: str, offset: int) -> None:
-        fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
-        command = request_command(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-        assert (await self.peer.connection.request(command)).code == 0
-
-
-@asynccontextmanager
-async def asked(path: Path, **changes: Any) -> AsyncIterator[Asked]:
-    async with (
-        standalone(path, http=True, **({"message_delay_level": "1s 1h 1s"} | changes)) as server,
-        aiohttp.ClientSession() as session,
-    ):
-        yield Asked(server, await BrokerPeer.connect(server.broker.port), session)
 
 
 def test_topics_are_paged_by_name_with_their_kind(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Types of /api/v1/delay: delay levels, and pausing of deliveries."""
+"""Types of /api/v1/delay: delay levels, timed messages, and pausing of deliveries."""
 
 from typing import Annotated, Final
 
@@ -39,6 +39,30 @@ class DelayLevel(FrozenAnswer, frozen=True):
     lateness: Lateness = Lateness()
 
 
+class TimedIndex(FrozenAnswer, frozen=True):
+    """Index of pending timed messages."""
+
+    runs: int = 0
+    """Sorted parts of the index, in memory and in files."""
+    file_bytes: int = 0
+    """Bytes of the files in use."""
+    merging_entries: int = 0
+    """Entries that are being merged into a larger run."""
+
+
+class TimedMessages(FrozenAnswer, frozen=True):
+    """Timed messages: those with any due time instead of a delay level."""
+
+    pending: int = 0
+    pending_bytes: int = 0
+    """Bytes of their records."""
+    next_due_ms: int | None = None
+    delivered: int = 0
+    """Messages delivered since the start."""
+    lateness: Lateness = Lateness()
+    index: TimedIndex = TimedIndex()
+
+
 class Correction(FrozenAnswer, frozen=True):
     """A position that was corrected from the log at startup."""
 
@@ -73,6 +97,8 @@ class Delay(FrozenAnswer, frozen=True):
     """Positions that were corrected from the log at startup."""
     held: DeliveryPolicy | None = None
     """State of paused, spread or dropped deliveries; None: normal deliveries."""
+    timed: TimedMessages | None = None
+    """None: the broker is older than timed messages."""
 
 
 class DeliveryState(Answer):

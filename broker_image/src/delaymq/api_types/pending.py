@@ -7,11 +7,13 @@ from delaymq.api_types.messages import MessageRow
 
 
 class PendingRow(Answer, omit_defaults=True):
-    """Pending messages of one level, one topic, or one range of due times."""
+    """Pending messages of one level, one topic, or one range of due times; or the timed ones."""
 
     pending: int
     next_due_ms: int | None
     level: int | None = None
+    timed: bool = False
+    """By level: whether the row counts timed messages, which have no level."""
     topic: str | None = None
     from_ms: int | None = None
     to_ms: int | None = None
@@ -37,7 +39,7 @@ class NextMessages(Answer):
     as_of_ms: int
     messages: list[MessageRow]
     total: int
-    """Number of all pending messages of this level and topic."""
+    """Number of all pending messages of this level, kind and topic."""
     truncated: bool
     """Whether more messages are pending than the response contains."""
     limit: int

@@ -24,7 +24,7 @@ async def totals(api: Api) -> Totals:
         stored_bytes=stats.put_bytes,
         delivered=stats.copies,
         pulled=stats.transferred,
-        pending=sum(delivery.pending().values()),
+        pending=delivery.pending_total(),
         next_due_ms=min(delivery.next_due_ms().values(), default=None),
         connections=len(server.sessions),
         held_pulls=len(server.held_pulls),

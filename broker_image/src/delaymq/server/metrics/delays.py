@@ -1,6 +1,7 @@
 """Metric families of the schedule."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
@@ -8,8 +9,12 @@ from delaymq.broker.delivery.control import DeliveryMode
 from delaymq.broker.delivery.status import LatenessHistogram
 from delaymq.broker.delivery.topic_lateness import BOUNDS_MS
 from delaymq.message.levels import level_of_queue
+from delaymq.schedule.timeline import TIMELINE_QUEUE
 from delaymq.server.metrics.families import Buckets, counter, counters, cumulative, gauge, gauges
 from delaymq.server.metrics.gather import Gathered
+
+_TIMED: Final = "timed"
+"""In place of a level, for timed messages."""
 
 
 def families(gathered: Gathered) -> Iterator[Metric]:
@@ -32,13 +37,16 @@ def families(gathered: Gathered) -> Iterator[Metric]:
         "delaymq_delay_corrected", "Delay positions corrected from the log.", "reason", dict(counted.corrected)
     )
     pending = {str(level): float(count) for level, count in delivery.pending().items()}
+    pending[_TIMED] = float(gathered.timed.messages)
     yield gauges("delaymq_delay_pending", "Pending delayed messages.", "level", pending)
     lateness = HistogramMetricFamily(
         "delaymq_delay_lateness_seconds", "Store time of the copy minus due time.", labels=["level"]
     )
     for queue_id, histogram in list(delivery.lateness.items()):
-        lateness.add_metric([str(level_of_queue(queue_id))], _buckets(histogram), histogram.sum_ms / 1000)
+        level = _TIMED if queue_id == TIMELINE_QUEUE else str(level_of_queue(queue_id))
+        lateness.add_metric([level], _buckets(histogram), histogram.sum_ms / 1000)
     yield lateness
+    yield from _of_timeline(gathered)
     due_ms = min(gathered.next_due_ms.values(), default=None)
     due_s = None if due_ms is None else due_ms / 1000
     yield gauge("delaymq_delay_next_due_timestamp_seconds", "Next due time.", due_s)
@@ -47,6 +55,17 @@ def families(gathered: Gathered) -> Iterator[Metric]:
     policy = delivery.control.policy
     held = {mode.value: float(policy is not None and policy.mode is mode) for mode in DeliveryMode}
     yield gauges("delaymq_delay_held", "1 for the active mode of paused, spread or dropped deliveries.", "mode", held)
+
+
+def _of_timeline(gathered: Gathered) -> Iterator[Metric]:
+    for name, text, value in (
+        ("runs", "Sorted parts of the index of pending timed messages.", gathered.timeline.runs),
+        ("bytes", "Bytes of the files of that index.", gathered.timeline.file_bytes),
+        ("pending_bytes", "Bytes of the records of pending timed messages.", gathered.timed.bytes),
+    ):
+        yield gauge(f"delaymq_timeline_{name}", text, float(value))
+    merged = "Entries of the index of timed messages that were merged into larger runs."
+    yield counter("delaymq_timeline_merged_entries", merged, gathered.timeline_merged_entries)
 
 
 def _buckets(histogram: LatenessHistogram) -> Buckets:

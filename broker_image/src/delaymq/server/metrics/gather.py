@@ -2,12 +2,15 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from delaymq import __version__
 from delaymq.broker.delivery.topic_lateness import LatenessCounts
 from delaymq.broker.statistics.metric_labels import OTHER, LabelLimiter
 from delaymq.message import names
+from delaymq.schedule.timeline.inspection import IndexSize, index_size
+from delaymq.schedule.timeline.partitions import Totals
 from delaymq.server.group_lag import lag_of
 from delaymq.server.metrics import process_facts
 from delaymq.server.time_slices import TimeSlices
@@ -30,6 +33,11 @@ class Gathered:
     delivered: dict[str, int] = field(default_factory=dict)
     pending: dict[str, int] | None = None
     """By topic; None while messages from before the start are not counted yet."""
+    timed: Totals = field(default_factory=partial(Totals, 0, 0))
+    """Pending timed messages."""
+    timeline: IndexSize = field(default_factory=partial(IndexSize, 0, 0, 0))
+    """Index of timed messages."""
+    timeline_merged_entries: int = 0
     lateness: dict[str, LatenessCounts] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
     dead_letters: dict[str, int] = field(default_factory=dict)
@@ -54,12 +62,17 @@ async def gather(server: "BrokerServer") -> Gathered:
     """Collect the current numbers, iterating over topics and groups in time slices."""
     broker, slices = server.broker, TimeSlices()
     gathered = Gathered(server, next_due_ms=broker.delivery.next_due_ms())
+    timeline = broker.delivery.timeline
+    gathered.timed = Totals(timeline.partitions.messages, timeline.partitions.bytes)
+    gathered.timeline, gathered.timeline_merged_entries = index_size(timeline), timeline.merged_entries
     gathered.stored = await _summed(broker.stats.stored, broker.topic_series, slices)
     gathered.delivered = await _summed(broker.delivery.counters.delivered, broker.topic_series, slices)
     if broker.delivery.pending_topics.complete:
         gathered.pending = {}
         for queue in list(broker.delivery.pending_topics.queues.values()):
             await _add(gathered.pending, queue.counts(), broker.topic_series, slices)
+        timed = {topic: totals.messages for topic, totals in timeline.partitions.topics().items()}
+        await _add(gathered.pending, timed, broker.topic_series, slices)
     for topic, counts in broker.delivery.topic_lateness.copy().items():
         label = broker.topic_series.label(topic)
         gathered.lateness.setdefault(label, LatenessCounts()).merge(counts)

@@ -10,13 +10,16 @@ from delaymq.api_types.messages import Event, LifeEvent, MessageDetails, Message
 from delaymq.broker.filters import tag_matcher
 from delaymq.message import names
 from delaymq.message.hashing import tags_code
-from delaymq.message.marks import parse_mark
 from delaymq.message.properties import decode_properties
+from delaymq.schedule.timeline import TIMELINE_QUEUE
 from delaymq.server.api.messages.body import body_of
 from delaymq.server.api.messages.index_search import search_index
 from delaymq.server.api.messages.search import (
     MAX_FOUND,
+    PENDING_TOPICS,
     find,
+    place_of,
+    real_topic,
     row_of,
     rows_of,
 )
@@ -66,8 +69,8 @@ async def _related(api: Api, read: ReadRecord) -> list[ReadRecord]:
         return [read]
     topic = _origin_topic(read.record.topic, properties)
     groups = (await groups_of(broker, topic, slices))[:MAX_GROUPS]
-    groups += [name for name in (_group_of(_real_topic(read.record.topic, properties)),) if name]
-    topics = [names.SCHEDULE_TOPIC, topic, names.SCHEDULE_DLQ_TOPIC]
+    groups += [name for name in (_group_of(real_topic(read.record.topic, properties)),) if name]
+    topics = [*PENDING_TOPICS, topic, names.SCHEDULE_DLQ_TOPIC, names.MARKS_TOPIC]
     for name in dict.fromkeys(groups):
         topics += [names.retry_topic(name), names.dead_letter_topic(name)]
     offsets = {read.record.physical_offset}
@@ -83,10 +86,6 @@ def _is_of(read: ReadRecord, unique_id: str, topic: str) -> bool:
     return properties.get(names.UNIQUE_KEY) == unique_id and _origin_topic(read.record.topic, properties) == topic
 
 
-def _real_topic(topic: str, properties: dict[str, str]) -> str:
-    return properties.get(names.REAL_TOPIC, topic) if topic == names.SCHEDULE_TOPIC else topic
-
-
 def _group_of(topic: str) -> str | None:
     """Return the group of a retry or dead-letter topic; None for other topics."""
     for prefix in (names.RETRY_PREFIX, names.DLQ_PREFIX):
@@ -97,7 +96,7 @@ def _group_of(topic: str) -> str | None:
 
 def _origin_topic(topic: str, properties: dict[str, str]) -> str:
     """Return the topic to which the producer sent the message."""
-    real = _real_topic(topic, properties)
+    real = real_topic(topic, properties)
     if topic == names.SCHEDULE_DLQ_TOPIC:
         real = properties.get(names.REAL_TOPIC, real)
     return properties.get(names.RETRY_TOPIC, real) if _group_of(real) is not None else real
@@ -109,15 +108,18 @@ class _History:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._events: list[tuple[int, LifeEvent]] = []
-        self._delivered: set[tuple[int, int]] = set()
-        self._settled: list[tuple[MessageRow, int, int, str | None]] = []
+        self._known_places: set[tuple[int, int]] = set()
+        """Places of records of pending messages."""
+        self._ended_places: set[tuple[int, int]] = set()
+        """Places that a later record settles."""
+        self._settled: list[tuple[MessageRow, tuple[int, int], str | None]] = []
 
     def in_order(self) -> list[LifeEvent]:
         """Return the events sorted by time; an event without a time follows its cause."""
-        for row, queue_id, offset, group in self._settled:
-            if (queue_id, offset) not in self._delivered:
+        for row, scheduled, group in self._settled:
+            if scheduled not in self._ended_places:
                 detail = "delivered by now; the delivered record is no longer in the log"
-                self._add(row.due_ms or row.stored_ms, "delivered", None, detail, group)
+                self._add(max(row.due_ms or 0, row.stored_ms), "delivered", None, detail, group)
         return [event for _, event in sorted(self._events, key=lambda item: item[0])]
 
     def add_record(self, read: ReadRecord) -> None:
@@ -125,19 +127,22 @@ class _History:
         record = read.record
         row = row_of(self._broker, read)
         properties = decode_properties(record.raw_properties)
-        group = _group_of(_real_topic(record.topic, properties))
-        mark = parse_mark(properties.get(names.MARK, ""))
-        if record.topic == names.SCHEDULE_TOPIC:
-            self._add_pending(row, record.queue_id, record.queue_offset, group)
+        group = _group_of(real_topic(record.topic, properties))
+        scheduled = place_of(record, properties)
+        if scheduled is not None and record.topic in PENDING_TOPICS:
+            self._add_pending(row, scheduled, group)
             return
-        if mark is not None:
-            self._delivered.add((mark.queue_id, mark.queue_offset))
+        if scheduled is not None:
+            self._ended_places.add(scheduled)
+        if record.topic == names.MARKS_TOPIC:
+            self._add(row.stored_ms, "dropped", row.stored_ms, "ended without a delivery, by a mark in the log", group)
+            return
         place = f"queue {record.queue_id} of {row.topic}, offset {record.queue_offset}"
         if record.topic.startswith(names.DLQ_PREFIX):
             self._add(
                 row.stored_ms, "deadLettered", row.stored_ms, f"dead-lettered after {_tries(row)}: {place}", group
             )
-        elif mark is not None:
+        elif scheduled is not None:
             late = f", {row.stored_ms - row.due_ms} ms after its due time" if row.due_ms is not None else ""
             self._add(row.stored_ms, "delivered", row.stored_ms, f"delivered to {place}{late}", group)
         elif group is not None:
@@ -147,19 +152,28 @@ class _History:
         if not record.topic.startswith(names.DLQ_PREFIX):
             self._add_consumers(row, group)
 
-    def _add_pending(self, row: MessageRow, queue_id: int, offset: int, group: str | None) -> None:
+    def _add_pending(self, row: MessageRow, place: tuple[int, int], group: str | None) -> None:
+        if place in self._known_places:
+            return  # the broker stored the message again, before it deleted a segment
+        self._known_places.add(place)
+        queue_id, offset = place
+        is_timed = queue_id == TIMELINE_QUEUE
         if group is None:
-            detail = f"stored with delay level {row.delay_level} for queue {row.queue_id} of {row.topic}"
+            how = "as a timed message" if is_timed else f"with delay level {row.delay_level}"
+            detail = f"stored {how} for queue {row.queue_id} of {row.topic}"
             self._add(row.stored_ms, "stored", row.stored_ms, detail, None)
         else:
             detail = f"sent back by the group ({_tries(row)}): retried after delay level {row.delay_level}"
             self._add(row.stored_ms, "retried", row.stored_ms, detail, group)
         due_ms = row.due_ms or row.stored_ms
-        self._add(due_ms, "due", due_ms, "due time of the delivery", group)
+        # A message may be due before it is stored: its delay counts from its arrival.
+        order_ms = max(due_ms, row.stored_ms)
+        self._add(order_ms, "due", due_ms, "due time of the delivery", group)
         if row.state == "pending":
-            self._add(due_ms, "pending", None, f"pending, entry {offset} of delay level {row.delay_level}", group)
+            what = "timed message" if is_timed else f"entry {offset} of delay level {row.delay_level}"
+            self._add(order_ms, "pending", None, f"pending, {what}", group)
         else:
-            self._settled.append((row, queue_id, offset, group))
+            self._settled.append((row, place, group))
 
     def _add_consumers(self, row: MessageRow, group: str | None) -> None:
         broker = self._broker

@@ -1,5 +1,6 @@
 """GET /api/v1/messages: search by key, unique id and store time, and conversion of records to rows."""
 
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -11,8 +12,11 @@ from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import MarkKind, parse_due, parse_mark
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import Record
+from delaymq.message.timed_marks import TimedMarkKind
+from delaymq.schedule.timeline import TIMELINE_QUEUE
 from delaymq.server.api.messages.index_search import search_index
 from delaymq.server.api.messages.resent import resent_times_ms
+from delaymq.server.api.messages.timed import due_ms_of_timed, identity_of, is_pending_timed, timed_mark_of
 from delaymq.server.api.routing import Api, ApiError, Name, Query, TimeMs
 from delaymq.server.api.topics import no_topic
 from delaymq.server.group_lag import queue_count
@@ -27,6 +31,10 @@ MAX_FOUND: Final = 64
 """Maximum messages per response, as in RocketMQ."""
 _LATEST_MS: Final = 1 << 53
 _BLANK_SIZE: Final = 1 << 30
+PENDING_TOPICS: Final = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC)
+"""Topics of pending messages."""
+_NAMING_TOPICS: Final = (*PENDING_TOPICS, names.MARKS_TOPIC)
+"""Topics whose records name the real topic of their message."""
 
 
 class MessagesQuery(Query):
@@ -40,17 +48,17 @@ class MessagesQuery(Query):
 
 
 def row_of(broker: "Broker", read: ReadRecord) -> MessageRow:
-    """Convert a record to a row."""
+    """Convert a record to a row. ApiError if its state cannot be determined."""
     record = read.record
     properties = decode_properties(record.raw_properties)
-    is_waiting_place = record.topic == names.SCHEDULE_TOPIC
+    is_waiting_place = record.topic in _NAMING_TOPICS
     offset_id = offset_message_id(record.store_host, record.physical_offset)
     host, port = unpack_host(record.born_host)
     real_queue = properties.get(names.REAL_QUEUE_ID, "")
     return MessageRow(
         message_id=clean_text(properties.get(names.UNIQUE_KEY, offset_id)),
         offset_message_id=offset_id,
-        topic=clean_text(properties.get(names.REAL_TOPIC, record.topic) if is_waiting_place else record.topic),
+        topic=clean_text(real_topic(record.topic, properties)),
         queue_id=int(real_queue) if is_waiting_place and real_queue.isdecimal() else record.queue_id,
         queue_offset=None if is_waiting_place else record.queue_offset,
         physical_offset=record.physical_offset,
@@ -69,8 +77,32 @@ def row_of(broker: "Broker", read: ReadRecord) -> MessageRow:
     )
 
 
+def real_topic(topic: str, properties: dict[str, str]) -> str:
+    """Return the topic for which the message of a record in `topic` is intended."""
+    return properties.get(names.REAL_TOPIC, topic) if topic in _NAMING_TOPICS else topic
+
+
+def place_of(record: Record, properties: dict[str, str]) -> tuple[int, int] | None:
+    """Return the place that a record of a pending message has in the schedule, or that another record settles.
+
+    It consists of queue id and queue offset, or of TIMELINE_QUEUE and the identity of a timed message. None: the record
+    belongs to no delayed message.
+    """
+    if record.topic == names.SCHEDULE_TOPIC:
+        return record.queue_id, record.queue_offset
+    if record.topic == names.TIMER_TOPIC:
+        return TIMELINE_QUEUE, identity_of(record, properties)
+    mark = parse_mark(properties.get(names.MARK, ""))
+    if mark is not None:
+        return mark.queue_id, mark.queue_offset
+    timed = timed_mark_of(record, properties)
+    return None if timed is None else (TIMELINE_QUEUE, timed.identity)
+
+
 def state_of(broker: "Broker", record: Record, properties: dict[str, str]) -> State:
-    """Return the state of a record's message, derived from the record and the schedule."""
+    """Return the state of a record's message, derived from the record and the schedule. ApiError."""
+    if record.topic == names.TIMER_TOPIC:
+        return "pending" if is_pending_timed(broker, record, properties) else "delivered"
     if record.topic == names.SCHEDULE_TOPIC:
         settled = broker.delivery.is_settled(record.queue_id, record.queue_offset)
         return "delivered" if settled else "pending"
@@ -81,7 +113,10 @@ def state_of(broker: "Broker", record: Record, properties: dict[str, str]) -> St
     if record.topic.startswith(names.RETRY_PREFIX):
         return "retried"
     mark = parse_mark(properties.get(names.MARK, ""))
-    return "delivered" if mark is not None and mark.kind is MarkKind.DELIVERED else "stored"
+    if mark is not None and mark.kind is MarkKind.DELIVERED:
+        return "delivered"
+    timed = timed_mark_of(record, properties)
+    return "delivered" if timed is not None and timed.kind is TimedMarkKind.DELIVERED else "stored"
 
 
 def delay_level_of(record: Record, properties: dict[str, str]) -> int:
@@ -100,8 +135,13 @@ def due_ms_of(broker: "Broker", record: Record, properties: dict[str, str]) -> i
         if due_ms is not None:
             return due_ms
         return record.store_timestamp_ms + broker.delivery.levels.delay_ms(level_of_queue(record.queue_id))
+    if record.topic == names.TIMER_TOPIC:
+        return due_ms_of_timed(record, properties)
     mark = parse_mark(properties.get(names.MARK, ""))
-    return parse_due(text, mark.queue_id, mark.queue_offset) if mark is not None else None
+    if mark is not None:
+        return parse_due(text, mark.queue_id, mark.queue_offset)
+    timed = timed_mark_of(record, properties)
+    return None if timed is None else timed.due_ms
 
 
 async def messages(api: Api, query: MessagesQuery) -> Messages:
@@ -128,15 +168,17 @@ async def rows_of(api: Api, topic: str, found: list[ReadRecord]) -> list[Message
 
 
 async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bool]:
-    """Return messages with a key or unique id, including pending ones, and whether there may be more."""
+    """Return messages with a key or unique id, including pending and dropped ones, and whether there may be more."""
     broker, topic, key, from_ms, to_ms = api.broker, query.topic, query.key, query.from_ms, query.to_ms
     slices = TimeSlices()
-    stored = await search_index(broker.store, topic, key, MAX_FOUND, slices, from_ms, to_ms)
-    waiting = await search_index(broker.store, names.SCHEDULE_TOPIC, key, MAX_FOUND, slices, from_ms, to_ms)
+    found = [
+        await search_index(broker.store, each, key, MAX_FOUND, slices, from_ms, to_ms)
+        for each in (topic, *_NAMING_TOPICS)
+    ]
     async with api.reading():
-        read = await api.in_thread(api.log_files().records, sorted({*stored, *waiting}, reverse=True))
+        read = await api.in_thread(api.log_files().records, sorted({*chain(*found)}, reverse=True))
     rows = []
-    delivered_places: set[tuple[int, int]] = set()
+    shown_places: set[tuple[int, int]] = set()
     for each in read:
         if each is None or not has_key(each.record, topic, key):
             continue
@@ -145,22 +187,21 @@ async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], boo
             continue
         if query.queue_id is not None and row_of(broker, each).queue_id != query.queue_id:
             continue
-        if record.topic == names.SCHEDULE_TOPIC and (record.queue_id, record.queue_offset) in delivered_places:
-            continue  # its newer copy contains the same information
-        mark = parse_mark(decode_properties(record.raw_properties).get(names.MARK, ""))
-        if mark is not None:
-            delivered_places.add((mark.queue_id, mark.queue_offset))
+        place = place_of(record, decode_properties(record.raw_properties))
+        if place is not None:
+            if record.topic in PENDING_TOPICS and place in shown_places:
+                continue  # a newer record of the same message contains the same information
+            shown_places.add(place)
         rows.append(each)
-    may_be_more = max(len(stored), len(waiting)) >= MAX_FOUND or len(rows) > MAX_FOUND
+    may_be_more = max(map(len, found)) >= MAX_FOUND or len(rows) > MAX_FOUND
     return rows[:MAX_FOUND], may_be_more
 
 
 def has_key(record: Record, topic: str, key: str) -> bool:
     """Return whether a record is a stored or pending message of `topic` with this key or unique id."""
     properties = decode_properties(record.raw_properties)
-    own_topic = properties.get(names.REAL_TOPIC) if record.topic == names.SCHEDULE_TOPIC else record.topic
     has = properties.get(names.UNIQUE_KEY) == key or key in properties.get(names.KEYS, "").split(" ")
-    return own_topic == topic and has
+    return real_topic(record.topic, properties) == topic and has
 
 
 async def _by_time(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bool]:
@@ -265,19 +306,19 @@ async def named(api: Api, offset: int) -> ReadRecord | None:
 
 
 async def by_unique_id(api: Api, topic: str, unique_id: str) -> list[ReadRecord]:
-    """Return the records of a topic with a unique id: stored ones, then pending ones, each newest first."""
+    """Return the records of a topic with a unique id: stored, dropped and pending ones, each newest first."""
     store, slices = api.broker.store, TimeSlices()
-    stored = await search_index(store, topic, unique_id, MAX_FOUND, slices)
-    waiting = await search_index(store, names.SCHEDULE_TOPIC, unique_id, MAX_FOUND, slices)
+    found: list[int] = []
+    for each in (topic, names.MARKS_TOPIC, *PENDING_TOPICS):
+        found += await search_index(store, each, unique_id, MAX_FOUND, slices)
     async with api.reading():
-        read = await api.in_thread(api.log_files().records, [*stored, *waiting])
+        read = await api.in_thread(api.log_files().records, found)
     return [each for each in read if each is not None and _has_unique_id(each.record, topic, unique_id)]
 
 
 def _has_unique_id(record: Record, topic: str, unique_id: str) -> bool:
     properties: dict[str, Any] = decode_properties(record.raw_properties)
-    own_topic = properties.get(names.REAL_TOPIC) if record.topic == names.SCHEDULE_TOPIC else record.topic
-    return own_topic == topic and properties.get(names.UNIQUE_KEY) == unique_id
+    return real_topic(record.topic, properties) == topic and properties.get(names.UNIQUE_KEY) == unique_id
 
 
 def parse_id(message_id: str) -> int | None:
