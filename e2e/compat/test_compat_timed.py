@@ -143,6 +143,19 @@ def test_past_times_are_delivered_immediately(clients: Workbench, either: Workbe
     assert all("TIMER_OUT_MS" not in m.properties and "REAL_TOPIC" not in m.properties for m in messages)
 
 
+def test_received_message_that_is_sent_again_is_not_delayed_again(clients: Workbench, either: Workbench) -> None:
+    topic = either.topic(queues=1)
+    consumer = clients.push(topic, group=clients.group())
+    either.producer.send(topic, "first", deliverTimeMs=now_ms() + 500)
+    (first,) = consumer.inbox.wait_count(1)
+    timers = {name: text for name, text in first.properties.items() if name.startswith("TIMER_")}
+    timers["TIMER_DELIVER_MS"] = str(now_ms() + 3_600_000)
+    assert "TIMER_OUT_MS" in timers
+    assert either.producer.send(topic, "again", reservedProperties=timers).queue_offset == 1
+    again = consumer.inbox.wait_count(2)[1]
+    assert "TIMER_OUT_MS" not in again.properties
+
+
 def test_seconds_precede_milliseconds_and_absolute_times(clients: Workbench, either: Workbench) -> None:
     topic = either.topic(queues=1)
     consumer = clients.push(topic, group=clients.group())
