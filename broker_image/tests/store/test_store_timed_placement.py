@@ -144,6 +144,31 @@ def test_damage_of_other_records_moves_no_record_with_a_statement(case: Case) ->
     assert [problem for problem in problems if not problem.startswith("Orders/1")] == []
 
 
+@pytest.mark.parametrize("topic", [TIMER, "Orders", DLQ])
+def test_flipped_bit_in_the_name_of_a_statement_is_corrected_in_the_log(case: Case, topic: str) -> None:
+    record = of_topic(case, topic)[1]
+    name = "__DMQ_DUE" if topic == TIMER else "__DMQ_MARK"
+    log = (case.folder / "commitlog" / f"{0:020d}").read_bytes()
+    name_at = log.index(f"{name}\x01".encode(), record.at)
+    wrong = []
+    for at in range(name_at - 1, name_at + len(name) + 1):
+        for bit in range(8):
+            case.misplaced([(at, bit)])
+            found = next(each for each in read_log(case.folder) if each.at == record.at)
+            if found.properties != record.properties:
+                wrong.append((at - name_at, bit, found.properties))
+    assert wrong == []
+
+
+def test_two_flipped_bits_in_the_name_of_a_statement_are_left(case: Case) -> None:
+    record = of_topic(case, TIMER)[1]
+    log = (case.folder / "commitlog" / f"{0:020d}").read_bytes()
+    name_at = log.index(b"__DMQ_DUE\x01", record.at)
+    case.misplaced([(name_at, 0), (name_at + 1, 0)])
+    found = next(each for each in read_log(case.folder) if each.at == record.at)
+    assert DUE not in found.properties
+
+
 COPIED = {"REAL_TOPIC": "Orders", "REAL_QID": "2"}
 FORM_1 = {"delivered": "delivered:0:5:1234", "dropped": "dropped:0:5:1234"}
 OTHER_PLACE = 12_345

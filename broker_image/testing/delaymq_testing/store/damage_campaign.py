@@ -17,11 +17,11 @@ from delaymq.broker.broker import Broker
 from delaymq.broker.groups.consumer_group import Client
 from delaymq.broker.opening import assemble
 from delaymq.broker.state.parts import Parts
+from delaymq.message.names import HALF_TOPIC, SCHEDULE_TOPIC
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.store.message_store import MessageStore
-from delaymq.store.model import Dispatched
 from delaymq.store.options import StoreOptions
 
 from delaymq_testing.broker.harness import FakeSession, broker_config, send_fields
@@ -111,13 +111,12 @@ class Workload:
         self.session = FakeSession()
         self.sent = 0
         self.halves: list[tuple[str, int, int]] = []
-        self.pending: list[Dispatched] = []
 
     def round(self, *, small: bool = False) -> None:
         """Some of everything."""
         steps = [self.plain] * 26 + [self.delayed] * 22 + [self.half] * 8 + [self.batch] * 3 + [self.retry] * 4
         steps += [self.dead_letter] * 2 + [self.end] * 6 + [self.pass_time] * 5
-        steps += [self.timed] * 12 + [self.timed_end] * 9
+        steps += [self.timed] * 14 + [self.undeliverable] * 12
         self.chance.shuffle(steps)
         for step in steps[: len(steps) // 3] if small else steps:
             step()
@@ -168,18 +167,14 @@ class Workload:
             end_transaction(self.broker, self.session, *self.halves.pop(self.chance.randrange(len(self.halves))))
 
     def timed(self) -> None:
-        """A timed message that comes due after the workload, so that only `timed_end` ends it."""
-        due_ms = self.clock() + self.chance.randint(300_000, 500_000)
-        store = TimedStore(self.broker.store)
-        self.pending.append(store.schedule(self.key(), due_ms, topic="Timed", queue_id=self.sent % 2))
+        delay_ms = self.chance.choice([100, 1_000, 5_000, 300_000])
+        self.send("Timed", self.sent % 2, {"UNIQ_KEY": self.key(), "TIMER_DELAY_MS": str(delay_ms)})
 
-    def timed_end(self) -> None:
-        """A copy, a dead letter or a mark alone, as the scheduler appends it."""
-        if self.pending:
-            pending = self.pending.pop(self.chance.randrange(len(self.pending)))
-            store = TimedStore(self.broker.store)
-            end = self.chance.choice([store.deliver, store.deliver, store.drop, store.cancel])
-            end(pending)
+    def undeliverable(self) -> None:
+        """A timed message that becomes a dead letter, or a mark alone: clients cannot send it."""
+        topic = self.chance.choice([SCHEDULE_TOPIC, HALF_TOPIC])
+        due_ms = self.clock() + self.chance.choice([100, 1_000])
+        TimedStore(self.broker.store).schedule(self.key(), due_ms, topic=topic)
 
     def retry(self) -> None:
         self.send_back({"delayLevel": 1})

@@ -41,10 +41,6 @@ class TimedStore:
         """Append the dead letter."""
         return self._end(pending, TimedMarkKind.DROPPED, SCHEDULE_DLQ_TOPIC, 0)
 
-    def cancel(self, pending: Dispatched) -> Dispatched:
-        """Append the mark of a cancelled message."""
-        return self.mark(pending, TimedMarkKind.CANCELLED)
-
     def mark(self, pending: Dispatched, kind: TimedMarkKind, next_due_ms: int | None = None) -> Dispatched:
         """Append a mark alone."""
         record = replace(message("", topic=MARKS_TOPIC, body=b""), properties={})

@@ -61,6 +61,8 @@ class LogSurvey:
                     break
                 survey.lost(at.offset, bridged)
         placing = Placing(self.files, self.aside, self.log, self.queues)
+        restored = (placing.restore_statement(each) for each in survey.unnamed_statements)
+        self.corrections += [correction for correction in restored if correction is not None]
         without_entry = set()
         max_gap = max(MAX_GAP_ENTRIES, self.queues.file_entries)
         for place in Numbering(survey, start_of, placing, max_gap).decide():

@@ -9,9 +9,16 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Final
 
 from delaymq.message.flags import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from delaymq.message.names import DUE, MARK, TIMER_OUT_MS
 from delaymq.message.record import FIXED_BYTES
+from delaymq.message.timed_marks import PLACE_DIGITS, VERSION
+
+_TIMED: Final = TIMER_OUT_MS.encode()
+"""Name that the records of timed messages have in their properties."""
+_STATEMENTS: Final = tuple(f"\x02{name}\x01{VERSION}:".encode() for name in (DUE, MARK))
 
 Key = tuple[bytes, int]
 """Topic, as spelled in the record, and queue id."""
@@ -43,12 +50,20 @@ class Survey:
         self._lost: list[tuple[int, int]] = []
         self._lost_before: list[int] = [0]
         """Number of records possibly lost in the damaged ranges before each of `_lost`."""
+        self.unnamed_statements: list[int] = []
+        """Physical offsets of records of timed messages that contain a statement without the name of its property."""
 
     def take(
         self, at: int, size: int, _crc: int, queue_id: int, number: int, sys_flag: int, _born_ms: int, _stored_ms: int,
-        _reconsume_times: int, _prepared_offset: int, topic: bytes, _properties: bytes, /,
+        _reconsume_times: int, _prepared_offset: int, topic: bytes, properties: bytes, /,
     ) -> None:  # fmt: skip
         """Add a valid record, given by the fields of `log_scan.Head`."""
+        if (
+            _TIMED in properties
+            and not any(name in properties for name in _STATEMENTS)
+            and f"{VERSION}:{at:0{PLACE_DIGITS}d}:".encode() in properties
+        ):
+            self.unnamed_statements.append(at)
         transaction = sys_flag & TRANSACTION_MASK
         if transaction in (TRANSACTION_ROLLBACK, TRANSACTION_PREPARED):
             if transaction == TRANSACTION_ROLLBACK:
