@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from delaymq.client import Client, Message, Producer
 from delaymq.store.reader import StoreReader
 from delaymq_spark import StorePathError, read_positions, register
+from delaymq_spark.cli import run
 from delaymq_spark.planning.parts import plan
 from delaymq_spark.source.options import parse_options
 from delaymq_spark.source.read import batches
@@ -35,11 +38,11 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningB
         yield running
 
 
-def send(broker: RunningBroker, first: int, count: int, delay: str | None = None) -> None:
+def send(broker: RunningBroker, first: int, count: int, *, level: int = 0, delay: str | None = None) -> None:
     async def sending() -> None:
         async with Client(f"127.0.0.1:{broker.namesrv_port}") as client, Producer(client) as producer:
             for number in range(first, first + count):
-                message = Message(topic="Orders", body=b"y" * 1_000, keys=(f"k{number}",))
+                message = Message(topic="Orders", body=b"y" * 1_000, keys=(f"k{number}",), delay_level=level)
                 await producer.send(message, delay=delay)
 
     asyncio.run(sending())
@@ -112,10 +115,39 @@ def test_growing_log_is_read_to_a_consistent_end(broker: RunningBroker) -> None:
 
 
 def test_delayed_messages_and_their_levels_appear_in_the_positions(broker: RunningBroker) -> None:
-    send(broker, COUNT, 3, delay="1h")
+    send(broker, COUNT, 3, level=17)
     assert read_positions(broker.url).delay_offsets == {17: 0}
     rows = source_rows(broker.url, topics="SCHEDULE_TOPIC_XXXX")
     assert [(row["kind"], row["delay_level"]) for row in rows] == [("delayed", 17)] * 3
+
+
+def test_timed_messages_of_a_running_broker_are_settled_by_their_marks(
+    spark: SparkSession, broker: RunningBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    due = [f"k{number}" for number in range(COUNT, COUNT + 20)]
+    send(broker, COUNT, len(due), delay="300ms")
+    send(broker, COUNT + len(due), 3, delay="3650d")
+    send(broker, COUNT + len(due) + 3, 2, level=18)
+    deadline = time.monotonic() + 30
+    while (copies := source_rows(broker.url, topics="Orders", columns="*"))[-1]["keys"] != due[-1]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    copies = [row for row in copies if row["keys"] in due]
+    holders = source_rows(broker.url, topics="rmq_sys_wheel_timer")
+    assert [(row["kind"], row["mark"]) for row in copies] == [("delivered", "delivered")] * len(due)
+    assert [row["timer_record"] for row in holders] == ["stated"] * (len(due) + 3)
+    assert {row["mark_identity"]: row["mark_due_time"] for row in copies} == {
+        row["identity"]: row["due_time"] for row in holders if row["keys"] in due
+    }
+    assert all(row["store_time"] >= row["mark_due_time"] for row in copies)
+    assert run(["delay", "--store", broker.url, "--json"]) == 0
+    delay = json.loads(capsys.readouterr().out)["delay"]
+    assert {name: delay[name] for name in ("delivered", "pending", "overdue", "early", "duplicates", "lost")} == {
+        "delivered": len(due), "pending": 5, "overdue": 0, "early": 0, "duplicates": 0, "lost": 0
+    }  # fmt: skip
+    assert [(each["level"], each["due"], each["messages"]) for each in delay["pendingByDue"]] == (
+        [(18, "next day", 2), (None, "later", 3)]
+    )
 
 
 def test_segment_deleted_during_the_read_is_reported_and_the_rest_is_read(broker: RunningBroker) -> None:

@@ -64,6 +64,15 @@ def test_full_store_has_every_figure() -> None:
     assert "nan" not in text
 
 
+def test_timed_messages_are_named_in_place_of_a_level() -> None:
+    page, _ = drawn(full_summary())
+    for cell in ("timed", "level 18"):
+        assert f"<td>early</td><td>{cell}</td>" in page
+    # The tick of one figure, and the legend of another.
+    assert page.count(">timed</text>") == 2
+    assert ">level None<" not in page
+
+
 @pytest.mark.parametrize(("segments", "hours", "topics"), [(1, 1, 1), (41, 2, 2), (1_000, 744, 20)])
 def test_small_and_large_stores_fit_the_figures(segments: int, hours: int, topics: int) -> None:
     page, text = drawn(full_summary(segments=segments, hours=hours, topics=topics, names=("T" * 100,)))

@@ -65,19 +65,22 @@ def full_summary(
                    for each in names],
         "plan": plan, "planSegments": segments, "pins": plan[: segments // 3],
     }  # fmt: skip
+    levels = [*range(1, 19), None]
     late = {"messages": 100, "delivered": 90, "pending": 10, "withdrawn": 0, "lost": 1, "duplicates": 2, "early": 1,
             "p50Ms": 2, "p90Ms": 8, "p99Ms": 90, "maxMs": 70_000, "meanMs": 3.2}  # fmt: skip
     found["delay"] |= {name: late[name] for name in found["delay"].keys() & late.keys()}
     found["delay"] |= {
         "worstLatenessMs": 70_000, "lateness": {each: late[each] for each in late if each.endswith("Ms")},
         "histogram": [{"fromMs": edge, "messages": 10 + edge} for edge in (-1, 0, 1, 5, 100, 3_600_000)],
-        "byLevel": [{"level": level, **late, "maxMs": 10**level} for level in range(1, 19)],
+        "byLevel": [{"level": level, **late, "maxMs": 10 ** (level or 5)} for level in levels],
         "byTopic": [{"topic": each, **late} for each in names],
         "byHour": [{"hour": iso(hour), **late} for hour in range(hours)],
-        "pendingByDue": [{"level": level, "due": due, "messages": level, "bytes": 9, "firstDue": None, "lastDue": None}
-                         for level in range(1, 19) for due in ("overdue", "next hour", "later")],
-        "offenders": [{"broken": "lost", "level": 3, "topic": each, "queueOffset": 5, "physicalOffset": 9,
-                       "dueTime": None, "latenessMs": None, "copies": 0} for each in names],
+        "pendingByDue": [{"level": level, "due": due, "messages": level or 7, "bytes": 9, "firstDue": None,
+                          "lastDue": None}
+                         for level in levels for due in ("overdue", "next hour", "later")],
+        "offenders": [{"broken": "early", "level": levels[-1 - n % 2], "topic": each, "queueOffset": 5,
+                       "physicalOffset": 9, "dueTime": None, "latenessMs": None, "copies": 0}
+                      for n, each in enumerate(names)],
     }  # fmt: skip
     found["traffic"] |= {
         "topTopics": [{"topic": each, "messages": 10**6, "bytes": 10**9, "bodyBytes": 10**9, "queues": 8, "skew": 1.25,
