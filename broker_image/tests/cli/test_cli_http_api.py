@@ -17,6 +17,10 @@ LEVEL = {
     "level": 2, "delayMs": 5_000, "inTable": True, "offset": 3, "maxOffset": 5, "pending": 2, "settledAbove": 0,
     "nextDueMs": 1_700_000_003_000, "lateness": {"p50Ms": 1.0, "p99Ms": 2.0, "maxMs": 3.0},
 }  # fmt: skip
+TIMED = {
+    "pending": 4, "pendingBytes": 900, "nextDueMs": 1_700_000_001_000, "delivered": 6,
+    "lateness": {"p50Ms": 1, "p99Ms": 2, "maxMs": 75}, "index": {"runs": 1, "fileBytes": 0, "mergingEntries": 0},
+}  # fmt: skip
 DELAY = {"asOfMs": 1_700_000_000_000, "levels": [LEVEL], "corrected": []}
 MESSAGE = {
     "messageId": "AB", "offsetMessageId": "7F", "topic": "Orders", "keys": ["k"], "delayLevel": 2, "bytes": 5,
@@ -183,6 +187,44 @@ def test_pending_messages_are_counted_by_level_topic_and_due_time(api: FakeApi) 
     assert api.requests[-1][1] == "/api/v1/delay/pending?by=due&level=2&topic=Orders&bucketMs=60000"
 
 
+def test_timed_messages_are_shown_next_to_the_levels(api: FakeApi) -> None:
+    api.answers["/api/v1/delay"] = (200, {**DELAY, "timed": TIMED})
+    done = ask(api, "delay", "status")
+    [row] = [line for line in done.lines if "timed" in line]
+    assert row.split()[1] == "4"
+    assert "75 ms" in row
+    assert done.lines[-1] == "6 pending, next due in 1.0 s"
+    done = ask(api, "delay", "watch", "--times", "1")
+    assert "6 pending, next due in 1.0 s" in done.out
+    unused = {**TIMED, "pending": 0, "delivered": 0, "nextDueMs": None}
+    api.answers["/api/v1/delay"] = (200, {**DELAY, "timed": unused})
+    done = ask(api, "delay", "status")
+    assert ("timed" in done.out, done.lines[-1]) == (False, "2 pending, next due in 3.0 s")
+    assert "timed" in ask(api, "delay", "status", "--all").out
+
+
+def test_pending_timed_messages_are_counted_and_listed(api: FakeApi) -> None:
+    rows = [
+        {"level": 2, "pending": 7, "nextDueMs": 1_700_000_003_000},
+        {"timed": True, "pending": 9, "nextDueMs": 1_700_000_001_000},
+    ]
+    answer = {"asOfMs": 1_700_000_000_000, "by": "level", "total": 16, "complete": True, "rows": rows}
+    api.answers["/api/v1/delay/pending"] = (200, answer)
+    done = ask(api, "delay", "pending")
+    assert [line.split()[:2] for line in done.lines if line.split()[0] in ("2", "timed")] == [
+        ["2", "7"],
+        ["timed", "9"],
+    ]
+    assert api.requests[-1][1] == "/api/v1/delay/pending?by=level"
+    ask(api, "delay", "pending", "--kind", "timed")
+    assert api.requests[-1][1] == "/api/v1/delay/pending?by=level&kind=timed"
+    rest = {"asOfMs": 1, "total": 1, "limit": 5, "complete": True, "truncated": False}
+    api.answers["/api/v1/delay/pending/messages"] = (200, {**rest, "messages": [{**MESSAGE, "delayLevel": 0}]})
+    done = ask(api, "delay", "pending", "--messages", "5", "--kind", "timed")
+    assert (done.code, " timed " in done.out) == (0, True)
+    assert api.requests[-1][1].endswith("?kind=timed&limit=5")
+
+
 def test_next_due_messages_are_listed(api: FakeApi) -> None:
     path, rest = "/api/v1/delay/pending/messages", {"asOfMs": 1, "total": 1, "limit": 5, "complete": True}
     api.answers[path] = (200, {**rest, "messages": [MESSAGE], "truncated": False})
@@ -220,6 +262,7 @@ def test_incomplete_list_of_pending_messages_states_the_limit(api: FakeApi) -> N
         (("--by", "topic", "--bucket", "1m"), "requires --by due"),
         (("--messages", "1", "--by", "due"), "cannot be combined with --by or --bucket"),
         (("--messages", "1", "--bucket", "1m"), "cannot be combined with --by or --bucket"),
+        (("--level", "1", "--kind", "timed"), "timed messages have no level"),
     ],
 )
 def test_conflicting_options_are_reported(words: tuple[str, ...], told: str, api: FakeApi) -> None:

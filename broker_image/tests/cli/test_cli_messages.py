@@ -300,6 +300,17 @@ def test_pending_message_is_counted_listed_and_has_a_history(ask: Ask) -> None:
     assert watched[0]["levels"]
 
 
+def test_pending_timed_message_is_counted_listed_and_has_a_history(ask: Ask) -> None:
+    [sent] = ask.json("send", "TimedLater", "x", "--delay", "1500s", "--key", "w")
+    [counts] = ask.json("delay", "pending", "--topic", "TimedLater")
+    assert [(row["timed"], row["pending"]) for row in counts["rows"]] == [(True, 1)]  # type: ignore[attr-defined]
+    [listed] = ask.json("delay", "pending", "--messages", "100", "--topic", "TimedLater", "--kind", "timed")
+    assert (listed["messageId"], listed["dueMs"]) == (sent["messageId"], sent["dueMs"])
+    assert any(line.split()[0] == "timed" for line in ask("delay", "status").lines)
+    [life] = ask.json("message", "life", str(sent["messageId"]), "--topic", "TimedLater")
+    assert (life["state"], life["topic"]) == ("pending", "TimedLater")
+
+
 def test_dead_letters_are_listed_and_resent_to_their_group(ask: Ask, standalone: Standalone) -> None:
     program = """
 import asyncio, sys

@@ -65,6 +65,18 @@ def test_live_display_shows_pending_messages_and_rates() -> None:
     assert "0/s" in text_of(looks.picture({"asOfMs": 3_000, "levels": [level(1, 0)]}))
 
 
+def test_live_display_shows_the_rate_of_timed_messages() -> None:
+    timed = {"pending": 9, "delivered": 2, "nextDueMs": None, "lateness": dict.fromkeys(("p50Ms", "p99Ms", "maxMs"), 1)}
+    looks = _Looks()
+    for answer, shown in (
+        ({"asOfMs": 1_000, "levels": []}, "0 pending"),  # an older broker, which is replaced
+        ({"asOfMs": 2_000, "levels": [], "timed": timed}, "0/s"),
+        ({"asOfMs": 4_000, "levels": [], "timed": {**timed, "delivered": 52}}, "25/s"),
+        ({"asOfMs": 5_000, "levels": [], "timed": timed}, "0/s"),
+    ):
+        assert shown in text_of(looks.picture(answer))
+
+
 def test_narrow_terminal_wraps_text_and_keeps_ids_whole() -> None:
     message_id = "A" * 32
     shown = text_of(tables.table(("id", "how"), [(message_id, "word " * 20)], left=2, elastic=1), width=60)

@@ -21,9 +21,18 @@ from delaymq.message.levels import delay_text, parse_delay_ms
 SHOWN_BAR: Final = 40
 """Length of the longest bar of the due time chart, in characters."""
 MAX_LISTED: Final = 1_000
+TIMED: Final = "timed"
+"""In place of a level, for timed messages."""
 INCOMPLETE: Final = (
     "the count is incomplete: the broker is still loading messages from before its start; try again later"
 )
+
+
+class Kind(StrEnum):
+    """Kinds of delayed messages."""
+
+    LEVEL = "level"
+    TIMED = "timed"
 
 
 class By(StrEnum):
@@ -39,9 +48,11 @@ def status(
     token_file: TokenFile = None,
     context: ContextName = None,
     as_json: AsJson = False,
-    everything: Annotated[bool, typer.Option("--all", help="Include levels without pending messages.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Include levels, and timed messages, that have not been used.")
+    ] = False,
 ) -> None:
-    """Show the pending messages, the next due time and the delivery lateness of each delay level.
+    """Show the pending messages, the next due time and the delivery lateness of each delay level and of timed messages.
 
     Example: delaymq delay status --http http://10.0.0.5:8080
     """
@@ -54,6 +65,9 @@ def status(
         out = console()
         levels, as_of_ms = answer["levels"], answer["asOfMs"]
         rows = [status_row(level, as_of_ms) for level in levels if everything or level["pending"] or level["offset"]]
+        timed = answer.get("timed")
+        if timed and (everything or is_used(timed)):
+            rows.append(timed_row(timed, as_of_ms))
         if rows:
             out.print(table(STATUS_COLUMNS, rows, left=0))
         out.print(total_line(answer))
@@ -82,11 +96,30 @@ def status_row(level: dict[str, Any], as_of_ms: int) -> tuple[str, ...]:
     )
 
 
+def is_used(timed: dict[str, Any]) -> bool:
+    """Return whether `timed` of /api/v1/delay has anything to show."""
+    return bool(timed["pending"] or timed["delivered"])
+
+
+def timed_row(timed: dict[str, Any], as_of_ms: int) -> tuple[str, ...]:
+    """Return `timed` of /api/v1/delay as the cells of STATUS_COLUMNS; timed messages have no delay and no offset."""
+    late = [timed["lateness"][name] for name in ("p50Ms", "p99Ms", "maxMs")] if timed["delivered"] else []
+    return (
+        TIMED,
+        "",
+        str(timed["pending"]),
+        format_clock(timed["nextDueMs"], as_of_ms),
+        *([duration(each) for each in late] or [""] * 3),
+        "",
+    )
+
+
 def total_line(answer: dict[str, Any]) -> str:
     """Return a line with the number of pending messages, the next due time, and whether deliveries are paused."""
-    levels, as_of_ms = answer["levels"], answer["asOfMs"]
-    pending = sum(level["pending"] for level in levels)
-    dues = [level["nextDueMs"] for level in levels if level["nextDueMs"] is not None]
+    as_of_ms, timed = answer["asOfMs"], answer.get("timed")  # absent from older brokers
+    parts = [*answer["levels"], *([timed] if timed else [])]
+    pending = sum(part["pending"] for part in parts)
+    dues = [part["nextDueMs"] for part in parts if part["nextDueMs"] is not None]
     when = f", next due in {duration(min(dues) - as_of_ms)}" if dues else ""
     if dues and min(dues) <= as_of_ms:
         when = f", next overdue by {duration(as_of_ms - min(dues))}" if min(dues) < as_of_ms else ", next due now"
@@ -105,8 +138,11 @@ def _held(held: dict[str, Any] | None) -> str:
 
 
 def pending(
-    by: Annotated[By, typer.Option(help="Count by delay level, by topic, or by due time.")] = By.LEVEL,
+    by: Annotated[
+        By, typer.Option(help="Count by delay level, with timed messages in one row, by topic, or by due time.")
+    ] = By.LEVEL,
     level: Annotated[int | None, typer.Option(min=1, max=1_000, help="Only this level.")] = None,
+    kind: Annotated[Kind | None, typer.Option(help="Only messages with a level, or only timed messages.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only messages for this topic.")] = None,
     bucket: Annotated[
         str | None, typer.Option(metavar="TIME", help="Time range of each row: 10s, 1m, 1h; default: automatic.")
@@ -130,14 +166,18 @@ def pending(
     Examples: delaymq delay pending --by topic; delaymq delay pending --by due --bucket 1m; delaymq delay pending
     --messages 10 --topic Orders
     """
+    if level is not None and kind is Kind.TIMED:
+        raise CommandError("--level cannot be combined with --kind timed: timed messages have no level", EXIT_USAGE)
     api = HttpApi(target(http=http, token_file=token_file, context=context))
+    kind_name = None if kind is None else kind.value  # omitted unless requested: older brokers reject it
     if messages is not None:
         if by is not By.LEVEL or bucket is not None:
             raise CommandError("--messages cannot be combined with --by or --bucket", EXIT_USAGE)
-        answer = api.get("delay/pending/messages", level=level, topic=topic, limit=messages)
+        answer = api.get("delay/pending/messages", level=level, kind=kind_name, topic=topic, limit=messages)
         _list_messages(api, answer, messages, as_json)
         return
-    answer = api.get("delay/pending", by=by.value, level=level, topic=topic, bucketMs=_bucket_ms(by, bucket))
+    bucket_ms = _bucket_ms(by, bucket)
+    answer = api.get("delay/pending", by=by.value, level=level, kind=kind_name, topic=topic, bucketMs=bucket_ms)
     if as_json:
         print_json(answer)
         return
@@ -170,7 +210,14 @@ def _show_counts(answer: dict[str, Any], by: By) -> None:
         ]
         shown = table(("due", "pending", ""), cells)
     else:
-        cells = [(str(row[by.value]), str(row["pending"]), format_clock(row["nextDueMs"], as_of_ms)) for row in rows]
+        cells = [
+            (
+                TIMED if row.get("timed") else str(row[by.value]),
+                str(row["pending"]),
+                format_clock(row["nextDueMs"], as_of_ms),
+            )
+            for row in rows
+        ]
         shown = table((by.value, "pending", "next due"), cells)
     if rows:
         out.print(shown)
@@ -203,7 +250,7 @@ def _list_messages(api: HttpApi, answer: dict[str, Any], asked: int, as_json: bo
                 each["topic"],
                 each["messageId"],
                 " ".join(each["keys"]),
-                str(each["delayLevel"]),
+                str(each["delayLevel"] or TIMED),
                 str(each["bytes"]),
             )
             for each in answer["messages"]

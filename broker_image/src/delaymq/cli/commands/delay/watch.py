@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from delaymq.cli.commands.delay.status import STATUS_COLUMNS, status_row, total_line
+from delaymq.cli.commands.delay.status import STATUS_COLUMNS, is_used, status_row, timed_row, total_line
 from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, TokenFile
 from delaymq.cli.target.contexts import target
@@ -110,10 +110,18 @@ class _Looks:
         for level in answer["levels"]:
             if not level["pending"] and not level["offset"]:
                 continue
-            delivered = max(level["offset"] - old.get(level["level"], level["offset"]), 0)
-            rate = f"{delivered / seconds:.0f}/s" if seconds > 0 else ""
-            rows.append((*status_row(level, as_of_ms), rate))
+            delivered = level["offset"] - old.get(level["level"], level["offset"])
+            rows.append((*status_row(level, as_of_ms), _rate(delivered, seconds)))
+        timed = answer.get("timed")
+        if timed and is_used(timed):
+            earlier = (before or {}).get("timed") or timed
+            rows.append((*timed_row(timed, as_of_ms), _rate(timed["delivered"] - earlier["delivered"], seconds)))
         return Group(
             table((*STATUS_COLUMNS, "delivered"), rows, left=0),
             Text(f"{format_time(as_of_ms)}  {total_line(answer)}"),
         )
+
+
+def _rate(delivered: int, seconds: float) -> str:
+    """Return messages per second; empty before the second response."""
+    return f"{max(delivered, 0) / seconds:.0f}/s" if seconds > 0 else ""
