@@ -210,6 +210,37 @@ def test_half_message_with_an_invalid_due_time_is_rejected(open_transacting: Cal
     assert harness.broker.store.end_offset == 0
 
 
+@pytest.mark.parametrize("topic", [TOPIC, "%RETRY%readers"])
+def test_half_message_beyond_the_longest_delay_is_rejected_in_any_topic(
+    open_transacting: Callable[..., Transacting], topic: str
+) -> None:
+    harness = open_transacting()
+    properties = {"TRAN_MSG": "true", "PGROUP": "p", "TIMER_DELAY_SEC": "9" * 19}
+    answer = response_of(harness.send(topic, b"b", properties))
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert harness.broker.store.end_offset == 0
+
+
+def test_commit_never_stores_a_due_time_that_recovery_cannot_read(
+    open_transacting: Callable[..., Transacting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = open_transacting()
+    with monkeypatch.context() as another_broker:
+        another_broker.setattr("delaymq.broker.delivery.timed.requests.TimeRequest.check", lambda *_: None)
+        another_broker.setattr("delaymq.broker.delivery.delay_rewrite._LATEST_DUE_MS", 1 << 99)
+        half = harness.prepare(TIMER_DELAY_SEC="9" * 19)
+    assert harness.commit(half).code != 0
+    harness.kill()
+    assert harness.broker.store.format_version == 1
+    assert harness.roll_back(half).code == 0
+
+
+def test_rejected_message_does_not_raise_the_format_version(harness: Harness) -> None:
+    properties = {"UNIQ_KEY": "U", "TIMER_DELAY_MS": "1000", "long": "x" * 32_500}
+    assert response_of(harness.send("Orders", b"b", properties)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert harness.broker.store.format_version == 1
+
+
 def test_received_message_that_is_sent_again_is_not_scheduled_again(harness: Harness) -> None:
     send_timed(harness, TIMER_DELAY_MS="1500")
     harness.clock.advance(1_500)

@@ -32,6 +32,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _MAX_INT = 2**31 - 1
 _WIDEST_CHARACTER_BYTES = 4
 """Maximum UTF-8 bytes of a character."""
+_LATEST_DUE_MS = 10**18 - 1
+"""Latest due time that a record can state: recovery reads up to 18 digits."""
 
 
 class DelaySettings(Protocol):
@@ -142,6 +144,8 @@ class DelayIngress:
         if not is_commit:
             request.check(now_ms, self.settings.timer_max_delay_sec * 1_000)
         due_ms = request.due_ms(now_ms)
+        if due_ms > _LATEST_DUE_MS:
+            raise IllegalMessageError(f"the message would be due at {due_ms}: choose a time before {_LATEST_DUE_MS} ms")
         return due_ms if due_ms > now_ms else None
 
     def prepare_timed(
@@ -152,12 +156,6 @@ class DelayIngress:
         Returns the statement of the record. Raises IllegalMessageError if the message cannot be delayed, and StoreError
         if the store cannot be marked as one with timed messages; `properties` is then unchanged.
         """
-        if not self._may_state:
-            self._store.raise_format_version()
-            self._may_state = True
-        if self.on_first_timed is not None:
-            self.on_first_timed()
-            self.on_first_timed = None
         statement = first_due(due_ms)
         added = {names.TIMER_OUT_MS: str(due_ms), names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)}
         if account:
@@ -166,6 +164,12 @@ class DelayIngress:
         room = TIMED_ROOM_BYTES + statement.property_bytes
         if characters * _WIDEST_CHARACTER_BYTES + len(topic) + len(account) + 128 > MAX_PROPERTIES_BYTES - room:
             _check_room(properties, added, room)
+        if not self._may_state:
+            self._store.raise_format_version()
+            self._may_state = True
+        if self.on_first_timed is not None:
+            self.on_first_timed()
+            self.on_first_timed = None
         properties.update(added)
         return statement
 

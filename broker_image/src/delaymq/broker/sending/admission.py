@@ -71,16 +71,18 @@ def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: 
         properties[names.DELAY] = "0"
     elif names.RETRY_TOPIC in properties and not topic.startswith(names.RETRY_PREFIX):
         del properties[names.RETRY_TOPIC]
-    level, due_ms, statement = 0, None, None
-    is_retry = topic.startswith(names.RETRY_PREFIX)
+    level, due_ms, statement, retry, is_half = 0, None, None, False, False
     if not _RULED.isdisjoint(properties):
         drop_earlier_timer(properties)
         level = level_of(properties)
-        if not (dead_letter or is_retry):
+        is_retry = topic.startswith(names.RETRY_PREFIX)
+        retry = level > 0 and is_retry
+        # Old clients leave the property in messages that they send for a retry. Those are not transactions.
+        is_half = names.TRANSACTION_PREPARED in properties and not (dead_letter or retry) and _is_half(properties)
+        # The commit of a half message delays it in any topic.
+        if is_half or not (dead_letter or is_retry):
             due_ms = due_time_of(broker, properties, level)
-    retry = level > 0 and is_retry
-    # Old clients leave the property in messages that they send for a retry. Those are not transactions.
-    if names.TRANSACTION_PREPARED in properties and not (dead_letter or retry) and _is_half(properties):
+    if is_half:
         if wait is not None:
             properties[names.WAIT] = wait
         topic, queue_id, properties = _half(broker, properties, topic, queue_id, level)
