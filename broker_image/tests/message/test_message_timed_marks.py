@@ -14,6 +14,7 @@ from delaymq.message.timed_marks import (
     TimedMark,
     TimedMarkKind,
     corrected,
+    end_of,
     parse_own_due,
     parse_own_mark,
     place_of,
@@ -168,3 +169,10 @@ def test_other_text_is_no_statement(text: str) -> None:
     assert parse_own_due(text, 4096) is None
     assert parse_own_mark(text, 4096) is None
     assert corrected(text, 4096) is None
+
+
+@pytest.mark.parametrize("record", [MARK.identity, MARK.identity + 500])
+def test_mark_that_ends_a_message_is_written_like_any_other(record: int) -> None:
+    statement = end_of(TimedMarkKind.DROPPED, 5, MARK.identity, record, 7)
+    mark = TimedMark(place=0, kind=TimedMarkKind.DROPPED, decided_ms=5, identity=MARK.identity, record=record, due_ms=7)
+    assert statement == mark.statement()

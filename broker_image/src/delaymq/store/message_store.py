@@ -246,7 +246,10 @@ class MessageStore:
         Nothing has changed after StoreFullError, StoreFailedError, StoreClosedError, RecordTooLargeError or
         IllegalMessageError.
         """
-        return self._append(message, encode_properties(message.properties))
+        property_bytes = message.property_bytes
+        return self._append(
+            message, encode_properties(message.properties) if property_bytes is None else property_bytes
+        )
 
     def _append(self, message: NewRecord, property_bytes: bytes) -> Dispatched:
         log = self._log
@@ -283,9 +286,12 @@ class MessageStore:
         log.end_offset = physical_offset + size
         (body_crc,) = _body_crc_of(data)
         log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
-        code = due_or_tags_code(
-            topic, queue_id, queue_offset, physical_offset, properties, now_ms, self._dispatcher.levels
-        )
+        if statement is not None and statement.due_ms is not None:
+            code = statement.due_ms
+        else:
+            code = due_or_tags_code(
+                topic, queue_id, queue_offset, physical_offset, properties, now_ms, self._dispatcher.levels
+            )
         record = Dispatched(
             topic, queue_id, queue_offset, physical_offset, size, sys_flag, now_ms, message.born_timestamp_ms,
             body_crc, message.reconsume_times, message.prepared_transaction_offset, properties, code,

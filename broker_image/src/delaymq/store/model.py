@@ -28,6 +28,8 @@ class NewRecord:
     record sizes may have been lowered since."""
     statement: Statement | None = None
     """Statement of form 2 that the record makes. The store adds it to the properties, with the record's offset."""
+    property_bytes: bytes | None = None
+    """Encoded `properties`, if the caller has them."""
     uses_reserve: bool = False
     """Whether the record may use the space that is reserved for carrying messages forward on a full disk."""
 

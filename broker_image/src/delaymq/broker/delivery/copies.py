@@ -10,13 +10,16 @@ from delaymq.message import names
 from delaymq.message.marks import MarkKind
 from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.message.record import Record
-from delaymq.message.timed_marks import Statement, TimedMark, TimedMarkKind
+from delaymq.message.timed_marks import Statement, TimedMarkKind, end_of
 from delaymq.schedule.timeline import Pending
 from delaymq.store.model import NewRecord
 
 _CLOSED = frozenset({names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.OP_HALF_TOPIC, names.MARKS_TOPIC})
 """Topics that only the broker writes to. Delayed messages must not be delivered to them. The half topic is RocketMQ's
 special case."""
+
+
+_DUE_BEGINNING = f"\x02{names.DUE}\x01".encode()
 
 
 class Fate(Enum):
@@ -40,11 +43,14 @@ def _fate_of_topic(topic: str) -> Fate:
     return Fate.DELIVERED
 
 
-def copy_of(record: Record, properties: dict[str, str], *, refused: bool = False) -> tuple[Fate, NewRecord]:
+def copy_of(
+    record: Record, properties: dict[str, str], *, refused: bool = False, has_own_due: bool = False
+) -> tuple[Fate, NewRecord]:
     """Return the outcome of a due `record`, and the record to append.
 
-    `properties` are those of `record`, parsed; the mark is added to them. With `refused`, the message is not delivered:
-    the record to append belongs to the topic of marks, and keeps the body as evidence.
+    `properties` are those of `record`, parsed; the mark is added to them. With `has_own_due`, nothing else is changed.
+    With `refused`, the message is not delivered: the record to append belongs to the topic of marks, and keeps the body
+    as evidence.
 
     Body, flags, birth time and host, store host, reconsume times and properties are kept. These include DELAY,
     REAL_TOPIC, REAL_QID and the due time, so that lateness can be computed from the log alone.
@@ -53,11 +59,14 @@ def copy_of(record: Record, properties: dict[str, str], *, refused: bool = False
     kind = MarkKind.DELIVERED if fate is Fate.DELIVERED else MarkKind.DROPPED
     mark = f"{kind.value}:{record.queue_id}:{record.queue_offset}:{record.physical_offset}"
     # Ingress reserves space for the mark. A foreign record may lack space; its copy is then identified without a mark.
-    if len(record.raw_properties) + len(names.MARK) + len(mark) + 2 <= MAX_PROPERTIES_BYTES:
-        properties[names.MARK] = mark
-    else:
+    if len(record.raw_properties) + len(names.MARK) + len(mark) + 2 > MAX_PROPERTIES_BYTES:
         properties.pop(names.MARK, None)
-    return fate, _copy(record, topic, queue_id, properties, None)
+        return fate, _copy(record, topic, queue_id, properties, None)
+    encoded = None
+    if names.MARK not in properties and has_own_due:
+        encoded = record.raw_properties + f"\x02{names.MARK}\x01{mark}".encode()
+    properties[names.MARK] = mark
+    return fate, _copy(record, topic, queue_id, properties, None, encoded)
 
 
 def timed_copy_of(
@@ -69,13 +78,21 @@ def timed_copy_of(
     """
     fate, topic, queue_id = _destination(properties, refused=refused)
     kind = TimedMarkKind.DELIVERED if fate is Fate.DELIVERED else TimedMarkKind.DROPPED
-    properties.pop(names.DUE, None)
-    properties.pop(names.ACCOUNT, None)
     properties.pop(names.MARK, None)
+    account = properties.pop(names.ACCOUNT, None)
     statement = _timed_mark(pending, kind, now_ms)
     if len(record.raw_properties) + statement.property_bytes > MAX_PROPERTIES_BYTES:
+        # Only an adopted timer may lack space for the mark: its copy is then identified by the due time.
         return fate, _copy(record, topic, queue_id, properties, None)
-    return fate, _copy(record, topic, queue_id, properties, statement)
+    properties.pop(names.DUE, None)
+    encoded = _without_due(record.raw_properties) if account is None else None
+    return fate, _copy(record, topic, queue_id, properties, statement, encoded)
+
+
+def _without_due(raw_properties: bytes) -> bytes | None:
+    """Return encoded properties without the statement that the store appended to them; None if it is not the last."""
+    at = raw_properties.rfind(_DUE_BEGINNING)
+    return raw_properties[:at] if at > 0 and raw_properties.find(b"\x02", at + 1) < 0 else None
 
 
 def mark_of_unreadable_timed(pending: Pending, topic: str, now_ms: int, host: bytes) -> NewRecord:
@@ -86,14 +103,7 @@ def mark_of_unreadable_timed(pending: Pending, topic: str, now_ms: int, host: by
 
 
 def _timed_mark(pending: Pending, kind: TimedMarkKind, now_ms: int) -> Statement:
-    return TimedMark(
-        place=0,
-        kind=kind,
-        decided_ms=now_ms,
-        identity=pending.identity,
-        record=pending.record,
-        due_ms=pending.due_ms,
-    ).statement()
+    return end_of(kind, now_ms, pending.identity, pending.record, pending.due_ms)
 
 
 def _destination(properties: dict[str, str], *, refused: bool) -> tuple[Fate, str, int]:
@@ -109,7 +119,12 @@ def _destination(properties: dict[str, str], *, refused: bool) -> tuple[Fate, st
 
 
 def _copy(
-    record: Record, topic: str, queue_id: int, properties: dict[str, str], statement: Statement | None
+    record: Record,
+    topic: str,
+    queue_id: int,
+    properties: dict[str, str],
+    statement: Statement | None,
+    property_bytes: bytes | None = None,
 ) -> NewRecord:
     return NewRecord(
         topic,
@@ -125,6 +140,7 @@ def _copy(
         record.prepared_transaction_offset,
         is_copy=True,
         statement=statement,
+        property_bytes=property_bytes,
     )
 
 

@@ -198,7 +198,7 @@ class HandOver:
             properties.pop(names.DUE, None)
         known_due_ms = due_ms if own_due_ms is None else own_due_ms
         refused = self.drop_up_to_ms is not None and known_due_ms <= self.drop_up_to_ms
-        fate, copy = copy_of(record, properties, refused=refused)
+        fate, copy = copy_of(record, properties, refused=refused, has_own_due=own_due_ms is not None)
         if fate is Fate.DEAD and self._on_dead_letter is not None:
             self._on_dead_letter(copy.topic)
         store_timestamp_ms, size = self._append(copy, now_ms, record.size)

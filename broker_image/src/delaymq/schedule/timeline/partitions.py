@@ -30,7 +30,6 @@ class Partitions:
         self._account_names: list[str] = [""]
         self._counts: dict[tuple[int, int], list[int]] = {}
         """Messages and bytes by partition and account, without zeroes."""
-        self._topics: dict[str, list[int]] = {}
         self._next = 0
         self.messages = 0
         """Number of pending messages."""
@@ -77,38 +76,35 @@ class Partitions:
 
     def count(self, partition: int, account: int, messages: int, record_bytes: int) -> None:
         """Add a number of messages, possibly negative, and the bytes of their records."""
-        key = partition, account
-        counts = self._counts.get(key)
+        counts = self._counts.get((partition, account))
         if counts is None:
-            counts = self._counts[key] = [0, 0]
+            counts = self._counts[partition, account] = [0, 0]
         counts[0] += messages
         counts[1] += record_bytes
         if not counts[0]:
-            del self._counts[key]
-        topic = self._keys[partition].topic
-        of_topic = self._topics.get(topic)
-        if of_topic is None:
-            of_topic = self._topics[topic] = [0, 0]
-        of_topic[0] += messages
-        of_topic[1] += record_bytes
-        if not of_topic[0]:
-            del self._topics[topic]
+            del self._counts[partition, account]
         self.messages += messages
         self.bytes += record_bytes
 
     def reset_counts(self) -> None:
         """Set all counts to zero."""
         self._counts.clear()
-        self._topics.clear()
         self.messages = self.bytes = 0
 
     def totals(self, topic: str) -> Totals:
         """Return the pending messages of a topic."""
-        return Totals(*self._topics.get(topic, (0, 0)))
+        numbers = set(self.of_topic(topic))
+        counts = [counts for (partition, _), counts in self._counts.items() if partition in numbers]
+        return Totals(sum(each[0] for each in counts), sum(each[1] for each in counts))
 
     def topics(self) -> dict[str, Totals]:
         """Return the pending messages by topic, for topics that have any."""
-        return {topic: Totals(*counts) for topic, counts in self._topics.items()}
+        found: dict[str, Totals] = {}
+        for (partition, _), (messages, record_bytes) in self._counts.items():
+            topic = self._keys[partition].topic
+            known = found.get(topic, Totals(0, 0))
+            found[topic] = Totals(known.messages + messages, known.bytes + record_bytes)
+        return found
 
     def classes(self) -> Iterator[tuple[PartitionKey, str, Totals]]:
         """Yield names, account and pending messages of each class that has any."""
