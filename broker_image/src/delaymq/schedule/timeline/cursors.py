@@ -107,6 +107,11 @@ class EntryQueue:
         """Remove the entries in memory, which a run now contains."""
         self._fresh.clear()
 
+    def drop_stale(self, memory: dict[int, Pending]) -> None:
+        """Release the entries that are no longer in memory."""
+        self._fresh = [item for item in self._fresh if memory.get(item[1]) is item[3]]
+        heapify(self._fresh)
+
     def next_due_ms(self) -> int | None:
         """Return the earliest due time; None if the queue is empty. Entries that have ended may count."""
         self._drop_closed()
@@ -116,25 +121,29 @@ class EntryQueue:
         due_ms = self._cursors[0][0]
         return due_ms if fresh is None or due_ms < fresh else fresh
 
-    def take(self, now_ms: int, count: int, memory: dict[int, Pending], ended: dict[Key, int]) -> list[Pending]:
-        """Remove and return at most `count` entries due at `now_ms`.
+    def take(
+        self, now_ms: int, count: int, memory: dict[int, Pending], ended: dict[Key, int], taken: list[Pending]
+    ) -> None:
+        """Move at most `count` entries due at `now_ms` to `taken`. OSError, TimelineDamagedError.
 
         `memory` has the entries that are in memory, by identity, from which taken ones are removed. `ended` has the
-        keys of entries in runs that have ended; those that are passed are removed. OSError, TimelineDamagedError.
+        keys of entries in runs that have ended; those that are passed are removed. After an error, `taken` contains
+        what was taken before, and a later call continues there.
         """
-        taken: list[Pending] = []
+        count += len(taken)
         fresh = self._fresh
         while len(taken) < count:
             self._drop_closed()
             first = self._cursors[0][:2] if self._cursors else _NEVER
             if fresh and fresh[0][:2] <= first:
-                if fresh[0][0] > now_ms:
+                entry = fresh[0][3]
+                if entry.due_ms > now_ms:
                     break
-                entry = heappop(fresh)[3]
                 if memory.get(entry.identity) is entry:
                     self._skip(entry[:2])
                     del memory[entry.identity]
                     taken.append(entry)
+                heappop(fresh)
             elif first[0] <= now_ms:
                 limit = min(self._cursors[1:3])[:2] if len(self._cursors) > 1 else _NEVER
                 if fresh:
@@ -142,17 +151,21 @@ class EntryQueue:
                 self._take_run(now_ms, count, limit, ended, taken)
             else:
                 break
-        return taken
 
     def _take_run(self, now_ms: int, count: int, limit: Key, ended: dict[Key, int], taken: list[Pending]) -> None:
-        """Take from the first cursor: one entry, and those that follow with keys below `limit`."""
-        _, _, rank, sequence, cursor = self._cursors[0]
+        """Take from the first cursor until there are `count` entries: one, and those with keys below `limit`."""
+        due_ms, identity, rank, sequence, cursor = self._cursors[0]
         partition = cursor.partition
         key: Key = cursor.row()[:2]
+        if key != (due_ms, identity):  # an error occurred after the cursor had moved
+            heapreplace(self._cursors, (*key, rank, sequence, cursor))
+            return
         if key == limit:
             heappop(self._cursors)
-            self._skip(key)
-            heappush(self._cursors, (*key, rank, sequence, cursor))
+            try:
+                self._skip(key)
+            finally:
+                heappush(self._cursors, (*key, rank, sequence, cursor))
         while True:
             row = cursor.row()
             if not (ended and ended.pop(row[:2], None) is not None) and row[2] != NO_RECORD:
@@ -173,8 +186,8 @@ class EntryQueue:
         self._drop_closed()
         while self._cursors and self._cursors[0][:2] == key:
             _, _, rank, sequence, cursor = self._cursors[0]
-            cursor.row()
-            cursor.advance()
+            if cursor.row()[:2] == key:
+                cursor.advance()
             if cursor.left:
                 heapreplace(self._cursors, (*cursor.row()[:2], rank, sequence, cursor))
             else:

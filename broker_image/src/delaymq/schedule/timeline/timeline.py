@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import heappop, heappush
 from typing import Final
 
 from delaymq.schedule.scheduler import Entry, Lane
@@ -16,6 +15,7 @@ from delaymq.schedule.timeline.holders import Holders
 from delaymq.schedule.timeline.merging import Range
 from delaymq.schedule.timeline.partitions import Partitions
 from delaymq.schedule.timeline.runs import Run, RunWriter, Section, Sizes
+from delaymq.schedule.timeline.wakeups import Wakeups
 
 TIMELINE_QUEUE: Final = -1
 """In place of the queue of the schedule topic in an `Entry`, whose offset is then the identity of the message."""
@@ -44,14 +44,14 @@ class Timeline:
         self.compaction = Compaction(self)
         """Merges of runs."""
         self._memory: dict[int, Pending] = {}
+        self._released = 0
         self._replaces = False
         self._ended: dict[Key, int] = {}
         self._taken: dict[int, Pending] = {}
         self._cursors: dict[int, list[Cursor]] = {}
         self._queues: dict[str, EntryQueue] = {}
-        self._waiting: list[tuple[int, int, EntryQueue]] = []
+        self._wakeups = Wakeups()
         self._ready: deque[EntryQueue] = deque()
-        self._sequence = 0
         self._paced = EntryQueue()
         self._paced_up_to_ms: int | None = None
 
@@ -109,20 +109,31 @@ class Timeline:
         if entry is None:
             held = self._memory.get(identity)
             if held is not None and held.due_ms == due_ms:
-                entry = self._memory.pop(identity)
+                entry = self._release(identity)
                 if entry.record != identity:
                     self._ended[due_ms, identity] = entry.partition  # older runs may contain an earlier record
             elif partition is not None and (entry := self.find(due_ms, identity, partition)) is not None:
                 self._ended[due_ms, identity] = partition
         if entry is not None:
             self.count(entry, -1)
+            self._freeze_if_full()
+        return entry
+
+    def _release(self, identity: int) -> Pending:
+        """Remove a message from memory. Its queue releases it later, together with others."""
+        self._released += 1
+        entry = self._memory.pop(identity)
+        if self._released >= self.sizes.memory:
+            self._released = 0
+            for queue in (*self._queues.values(), self._paced):
+                queue.drop_stale(self._memory)
         return entry
 
     def end_unseen(self, due_ms: int, identity: int, partition: int) -> None:
         """Remove a message if it is pending, without reading runs or counting: call `rebuild_counts` at the end."""
         held = self._memory.get(identity)
         if held is not None and held.due_ms == due_ms:
-            del self._memory[identity]
+            self._release(identity)
         if held is None or held.due_ms != due_ms or held.record != identity:
             self._ended[due_ms, identity] = partition
             self._freeze_if_full()
@@ -171,14 +182,8 @@ class Timeline:
 
     def next_due_ms(self) -> int | None:
         """Return the earliest due time at which `take` may return an entry; None without entries."""
-        earliest = [due_ms for queue in self._ready if (due_ms := queue.next_due_ms()) is not None]
-        while self._waiting:
-            due_ms, _, queue = self._waiting[0]
-            if queue.wakeup_ms == due_ms:
-                earliest.append(due_ms)
-                break
-            heappop(self._waiting)
-        return min(earliest, default=None)
+        dues = [self._wakeups.first_ms(), *(queue.next_due_ms() for queue in self._ready)]
+        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def due_count(self, now_ms: int) -> int:
         """Return the number of messages due at `now_ms`, except taken and paced ones. OSError, TimelineDamagedError."""
@@ -197,7 +202,9 @@ class Timeline:
         Entries name the timeline (`TIMELINE_QUEUE`) and the identity; `taken` returns the message. OSError and
         TimelineDamagedError if nothing can be taken.
         """
-        self._find_ready(now_ms)
+        for queue in self._wakeups.pop_due(now_ms):
+            queue.is_ready = True
+            self._ready.append(queue)
         taken: list[Pending] = []
         ready = self._ready
         try:
@@ -205,7 +212,7 @@ class Timeline:
                 share = max((count - len(taken)) // len(ready), 1)
                 for _ in range(min(len(ready), count - len(taken))):
                     queue = ready[0]
-                    taken += queue.take(now_ms, min(share, count - len(taken)), self._memory, self._ended)
+                    queue.take(now_ms, min(share, count - len(taken)), self._memory, self._ended, taken)
                     due_ms = queue.next_due_ms()
                     ready.rotate(-1)
                     if due_ms is None or due_ms > now_ms:
@@ -223,21 +230,10 @@ class Timeline:
             self._taken[entry.identity] = entry
         return [(entry.due_ms, TIMELINE_QUEUE, entry.identity, 0) for entry in taken]
 
-    def _find_ready(self, now_ms: int) -> None:
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= now_ms:
-            due_ms, _, queue = heappop(waiting)
-            if queue.wakeup_ms == due_ms:
-                queue.wakeup_ms = None
-                queue.is_ready = True
-                self._ready.append(queue)
-
     def _wait(self, queue: EntryQueue, due_ms: int) -> None:
         """Let a queue wait for an entry that is due then, unless it is ready or waits for an earlier one."""
-        if not queue.is_ready and (queue.wakeup_ms is None or due_ms < queue.wakeup_ms):
-            queue.wakeup_ms = due_ms
-            self._sequence += 1
-            heappush(self._waiting, (due_ms, self._sequence, queue))
+        if not queue.is_ready:
+            self._wakeups.add(queue, due_ms)
 
     def taken(self, identity: int) -> Pending | None:
         """Return a taken message that has neither been settled nor given back."""
@@ -287,7 +283,13 @@ class Timeline:
 
     def take_paced(self, count: int) -> list[Entry]:
         """Remove and return paced entries by due time, whatever their topics. OSError, TimelineDamagedError."""
-        return self._out(self._paced.take(self._paced_up_to_ms or 0, count, self._memory, self._ended))
+        taken: list[Pending] = []
+        try:
+            self._paced.take(self._paced_up_to_ms or 0, count, self._memory, self._ended, taken)
+        except (OSError, TimelineDamagedError):
+            if not taken:
+                raise
+        return self._out(taken)
 
     def _is_paced(self, due_ms: int) -> bool:
         return self._paced_up_to_ms is not None and due_ms <= self._paced_up_to_ms

@@ -1,0 +1,118 @@
+"""The timeline's index with failing reads and a full disk, and its memory when messages end as fast as they come."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+from delaymq.schedule.timeline import Pending, Timeline
+from delaymq.schedule.timeline.entries import ENTRY_BYTES
+from delaymq.schedule.timeline.runs import Sizes
+from delaymq.schedule.timeline.state import empty
+from delaymq_testing.repetitions import SEED
+from delaymq_testing.schedule.memory_files import MemoryFile, MemoryFiles
+
+SIZES = Sizes(memory=50, run_in_memory=40, merged_runs=3, step=20)
+
+
+def add(index: Timeline, due_ms: int, identity: int, *, record: int | None = None, topic: str = "T") -> None:
+    partition = index.partitions.number(topic)
+    index.add(Pending(due_ms, identity, identity if record is None else record, 100, 0, partition))
+
+
+def take_all(index: Timeline, now_ms: int) -> list[int]:
+    taken = []
+    while entries := index.take(now_ms, 7):
+        for _, _, identity, _ in entries:
+            taken.append(identity)
+            index.settle(identity)
+    return taken
+
+
+class FailingReads:
+    """Reads of files that fail at random."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.share = 0.0
+        self.count = 0
+        original = MemoryFile.pread
+
+        def pread(file: MemoryFile, count: int, position: int) -> bytes:
+            if self._random.random() < self.share:
+                self.count += 1
+                raise OSError(errno.EIO, "no such sector")
+            return original(file, count, position)
+
+        monkeypatch.setattr(MemoryFile, "pread", pread)
+
+
+@pytest.mark.parametrize("seed", range(SEED * 100, SEED * 100 + 20))
+@pytest.mark.parametrize("is_paced", [False, True])
+def test_each_message_is_taken_once_although_reads_fail(
+    monkeypatch: pytest.MonkeyPatch, seed: int, is_paced: bool
+) -> None:
+    reads = FailingReads(monkeypatch, seed)
+    monkeypatch.setattr("delaymq.schedule.timeline.cursors._BUFFERED", 3)
+    monkeypatch.setattr("delaymq.schedule.timeline.runs.BLOCK_ENTRIES", 4)
+    monkeypatch.setattr("delaymq.schedule.timeline.runs.BLOCK_BYTES", 4 * ENTRY_BYTES)
+    chance = random.Random(seed)
+    index = empty(MemoryFiles(), SIZES, 1_000)
+    dues = {identity: chance.randint(0, 300) for identity in range(1_000)}
+    for identity, due_ms in dues.items():
+        add(index, due_ms, identity, topic=f"T{identity % 3}")
+        index.maintain()
+    for identity in chance.sample(sorted(dues), 300):
+        add(index, dues[identity], identity, record=10_000 + identity, topic=f"T{identity % 3}")
+    for identity in chance.sample(sorted(dues), 100):
+        due_ms = dues.pop(identity)
+        assert index.end(due_ms, identity, index.partitions.number(f"T{identity % 3}")) is not None
+    if is_paced:
+        index.begin_pacing(1_000)
+    reads.share = 0.2
+    taken: list[int] = []
+    while index.partitions.messages:
+        try:
+            entries = index.take_paced(7) if is_paced else index.take(1_000, 7)
+        except OSError:
+            continue
+        assert entries
+        for _, _, identity, _ in entries:
+            taken.append(identity)
+            index.settle(identity)
+    assert reads.count > 20
+    assert sorted(taken) == sorted(dues)
+    topics = range(1) if is_paced else range(3)
+    for topic in topics:
+        of_topic = [identity for identity in taken if is_paced or identity % 3 == topic]
+        assert of_topic == sorted(of_topic, key=lambda identity: (dues[identity], identity))
+
+
+def test_queues_release_what_has_ended_or_waits_for_an_earlier_time() -> None:
+    index = empty(MemoryFiles(), SIZES, 1_000)
+    add(index, 10**9, 0)
+    for number in range(1, 5_000):
+        add(index, number, number)
+        assert take_all(index, number) == [number]
+    assert len(index._wakeups) < 100
+    partition = index.partitions.number("T")
+    for number in range(5_000, 10_000):
+        add(index, number, number)
+        assert index.end(number, number, partition) is not None
+    assert len(index._queues["T"]._fresh) <= 2 * SIZES.memory
+    for number in range(10_000, 15_000):
+        index.add_unseen(Pending(number, number, number, 100, 0, partition))
+        index.end_unseen(number, number, partition)
+    assert len(index._queues["T"]._fresh) <= 2 * SIZES.memory
+    assert take_all(index, 10**9) == [0]
+
+
+def test_ends_of_messages_in_runs_become_runs_too() -> None:
+    index = empty(MemoryFiles(), SIZES, 1_000)
+    for number in range(1_000):
+        add(index, number, number)
+    for number in range(500):
+        assert index.end(number, number, index.partitions.number("T")) is not None
+        assert len(index.ended_entries) < SIZES.memory
+    assert take_all(index, 1_000) == list(range(500, 1_000))
