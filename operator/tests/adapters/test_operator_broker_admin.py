@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delaymq.api_types.delay import TimedMessages
 from delaymq.config import NamesrvConfig
 from delaymq.server.standalone import Standalone
 from delaymq_operator.adapters.broker_admin import HttpBrokerAdmin
@@ -51,7 +52,12 @@ def test_info_reports_broker_and_pending_delays(tmp_path: Path) -> None:
             level = next(one for one in info.delay.levels if one.level == 5)
             assert (level.pending, level.delay_ms, level.in_table) == (1, 60_000, True)
             assert level.next_due_ms is not None
-            assert (await admin.remaining(endpoint)).pending_delays == 1
+            assert info.delay.timed == TimedMessages()
+            await peer.send("T", TIMER_DELAY_SEC="3600")
+            timed = (await admin.info(endpoint)).delay.timed
+            assert timed is not None
+            assert (timed.pending, timed.pending_bytes > 100, timed.next_due_ms is not None) == (1, True, True)
+            assert (await admin.remaining(endpoint)).pending_delays == 2
 
     run(scenario)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from delaymq.api_types.delay import Lateness, TimedMessages
+from delaymq_operator.api.resource import timestamp_of_ms
 from delaymq_operator.reconcile.broker import reconcile_broker
 from delaymq_operator.reconcile.context import Outcome
 from delaymq_operator.reconcile.ports import Manifest
@@ -83,6 +85,22 @@ def test_modified_figure_is_restored_by_next_reconciliation(world: FakeWorld) ->
     world.tick()
     world.reconcile()
     assert world.status == before
+
+
+def test_status_counts_timed_messages_with_those_of_the_levels(world: FakeWorld) -> None:
+    first, second = world.brokers.stores["store-demo-broker-0-0"], world.brokers.stores["store-demo-broker-1-0"]
+    first.pending, second.pending = 2, 3
+    due_ms = 1_800_000_000_000
+    first.timed = TimedMessages(
+        pending=40, next_due_ms=due_ms, delivered=5, lateness=Lateness(p50_ms=4, p99_ms=5, max_ms=6)
+    )
+    world.idle(61)
+    groups = world.status["groups"]
+    assert (world.status["pending"], [group["pending"] for group in groups]) == (45, [42, 3])
+    assert world.status["nextDue"] == groups[0]["nextDue"] == timestamp_of_ms(due_ms)
+    assert groups[0]["lateness"] == {"p50Ms": 4, "p99Ms": 5, "maxMs": 6}
+    # The levels' positions are compared after a restart; timed messages have none.
+    assert [each["level"] for each in groups[0]["delay"]] == [1, 3]
 
 
 def test_foreign_conditions_are_removed_after_operator_restart(world: FakeWorld) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from delaymq.api_types.broker import About, Drain, DrainMode, Remaining, UnconsumedRow
-from delaymq.api_types.delay import Correction, Delay, DelayLevel
+from delaymq.api_types.delay import Correction, Delay, DelayLevel, TimedMessages
 from delaymq.config import BrokerConfig, build, parse_properties_text, to_properties_text
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, TopicConfig
@@ -27,6 +27,8 @@ class FakeStore:
     store_id: str
     offsets: dict[int, int] = field(default_factory=lambda: {1: 10, 3: 4})
     pending: int = 0
+    timed: TimedMessages | None = None
+    """None: the broker is older than timed messages."""
     unconsumed: int = 0
     corrected: tuple[Correction, ...] = ()
     """Corrections that the next start reports."""
@@ -145,7 +147,7 @@ class FakeBrokers:
             drain=broker.drain,
             decommissioned=broker.decommissioned,
             settings=dict(broker.settings),
-            delay=Delay(as_of_ms=self.clock(), levels=levels, corrected=store.corrected),
+            delay=Delay(as_of_ms=self.clock(), levels=levels, corrected=store.corrected, timed=store.timed),
         )
 
     async def remaining(self, endpoint: Endpoint) -> Remaining:
@@ -154,7 +156,7 @@ class FakeBrokers:
         rows = (UnconsumedRow(group="workers", topic="orders", messages=store.unconsumed),) if store.unconsumed else ()
         return Remaining(
             as_of_ms=self.clock(),
-            pending_delays=store.pending,
+            pending_delays=store.pending + (store.timed.pending if store.timed is not None else 0),
             unconsumed_messages=store.unconsumed,
             unconsumed=rows,
             active_groups=("workers",),

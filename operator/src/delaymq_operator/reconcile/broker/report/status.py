@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from delaymq.api_types.broker import About
-from delaymq.api_types.delay import DelayLevel
+from delaymq.api_types.delay import DelayLevel, Lateness, TimedMessages
 from msgspec import structs
 
 from delaymq_operator.api import names
@@ -133,17 +133,19 @@ def group_status(group: Group, before: GroupStatus | None, most_levels: int) -> 
 
 
 def _with_info(found: GroupStatus, info: About, most_levels: int) -> GroupStatus:
-    due_ms = [level.next_due_ms for level in info.delay.levels if level.next_due_ms is not None]
+    delay = info.delay
+    parts: list[DelayLevel | TimedMessages] = [*delay.levels, *([delay.timed] if delay.timed is not None else [])]
+    due_ms = [part.next_due_ms for part in parts if part.next_due_ms is not None]
     return structs.replace(
         found,
         address=info.address or None,
         version=info.version,
         started_at=timestamp_of_ms(info.started_at_ms),
         store_id=info.store_id,
-        pending=sum(level.pending for level in info.delay.levels),
+        pending=sum(part.pending for part in parts),
         next_due=timestamp_of_ms(min(due_ms)) if due_ms else None,
-        lateness=_lateness(info.delay.levels),
-        delay=tuple(_level(level) for level in _levels_in_use(info.delay.levels, most_levels)),
+        lateness=_lateness([part.lateness for part in parts]),
+        delay=tuple(_level(level) for level in _levels_in_use(delay.levels, most_levels)),
     )
 
 
@@ -183,14 +185,14 @@ def _level(level: DelayLevel) -> LevelStatus:
     )
 
 
-def _lateness(levels: tuple[DelayLevel, ...]) -> LatenessStatus | None:
-    """Return the maximum of all levels, since percentiles cannot be added."""
-    if not levels:
+def _lateness(measured: list[Lateness]) -> LatenessStatus | None:
+    """Return the maximum of all levels and of timed messages, since percentiles cannot be added."""
+    if not measured:
         return None
     return LatenessStatus(
-        p50_ms=max(level.lateness.p50_ms for level in levels),
-        p99_ms=max(level.lateness.p99_ms for level in levels),
-        max_ms=max(level.lateness.max_ms for level in levels),
+        p50_ms=max(each.p50_ms for each in measured),
+        p99_ms=max(each.p99_ms for each in measured),
+        max_ms=max(each.max_ms for each in measured),
     )
 
 
