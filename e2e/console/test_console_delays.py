@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from console.conftest import OpenPage
 from console.content import run, send
-from delaymq.client import Client, Message
+from delaymq.client import Client, Message, Producer
 from harness.brokers import OurCluster
 from playwright.sync_api import Route, expect
 
@@ -138,7 +138,8 @@ def busy_day(route: Route) -> None:
     answer = route.fetch()
     delay = answer.json()
     day_ms = 86_340_000
-    for level in delay["levels"]:
+    delay["timed"] |= {"delivered": 1}
+    for level in (*delay["levels"], delay["timed"]):
         level |= {"pending": 12_345_678, "offset": 1, "maxOffset": 12_345_679, "nextDueMs": delay["asOfMs"] - day_ms}
         level["lateness"] = {"p50Ms": day_ms, "p99Ms": day_ms, "maxMs": day_ms}
     route.fulfill(response=answer, json=delay)
@@ -165,6 +166,39 @@ def test_view_can_be_limited_to_one_level(waiting: OurCluster, open_page: OpenPa
     expect(seen.section("Next")).not_to_contain_text("two-hours")
     seen.page.get_by_role("link", name="Show all").click()
     expect(seen.section("Next")).to_contain_text("two-hours")
+
+
+def test_timed_messages_are_shown_next_to_the_levels(waiting: OurCluster, open_page: OpenPage) -> None:
+    topic = "LiveTimed"
+
+    async def fill(client: Client) -> None:
+        async with Producer(client, "shop-front") as producer:
+            await producer.send(Message(topic=topic, body=b"x", keys=("late-1",)), delay="1500ms")
+            await producer.send(Message(topic=topic, body=b"x", keys=("timed-1",)), delay="5.5h")
+
+    run(waiting.namesrv_address, fill)
+    seen = open_page(waiting, "#/delays")
+    only_timed = seen.page.get_by_role("link", name="only timed messages")
+    row = seen.section("By level").get_by_role("row").filter(has=only_timed)
+    expect(row.get_by_role("cell").nth(3).get_by_role("img")).to_have_accessible_name(
+        re.compile("pending timed message")
+    )
+    expect(row.get_by_role("img", name=re.compile("timed messages: 50 % at most .* late"))).to_be_visible()
+    only_timed.click()
+    expect(seen.page.get_by_text("Only timed messages.")).to_be_visible()
+    expect(seen.section("By level").get_by_role("row")).to_have_count(2)
+    expect(seen.section("By topic")).to_contain_text(topic)
+    expect(seen.section("By topic")).not_to_contain_text(OTHER_TOPIC)
+    expect(seen.tile("Lateness, maximum")).to_have_text(re.compile(r"^\d[\d.]* (ms|s)"))
+    seen.go(f"#/delays?topic={topic}")
+    expect(seen.tile("Pending")).to_have_text("1")
+    expect(seen.tile("Next due")).to_have_text(re.compile(r"^in 5 h (2\d|30) min$"))
+    expect(seen.section("By level").get_by_role("row")).to_have_count(2)
+    expect(seen.section("By level").get_by_role("cell").nth(0)).to_have_text("timed")
+    message = seen.section("Next").get_by_role("row").filter(has_text="timed-1")
+    expect(message.get_by_role("cell").nth(3)).to_have_text("timed")
+    message.get_by_role("link").last.click()
+    expect(seen.page.locator("[data-event=pending]")).to_contain_text("Pending")
 
 
 def test_lateness_of_a_level_is_shown_after_a_delivery(waiting: OurCluster, open_page: OpenPage) -> None:

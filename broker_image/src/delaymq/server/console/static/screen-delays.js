@@ -1,4 +1,4 @@
-// Pending delayed messages: by due time as a live chart, by level with the level's lateness, and by topic.
+// Pending delayed messages: by due time as a live chart, by level with the level's lateness, timed ones, and by topic.
 
 import { brokerNow, get } from "./api.js";
 import { h, s } from "./dom.js";
@@ -14,10 +14,12 @@ const TOPICS_SHOWN = 10;
 const DECADES = 7;
 const SCALE_WIDTH = 120;
 const LATE_WARN_MS = 1_000;
+// In place of a level's number.
+const TIMED = "timed";
 
-/** #/delays?level=N&topic=NAME */
+/** #/delays?level=N&kind=timed&topic=NAME */
 export function delaysScreen(view, { parameters }) {
-  const filter = { level: parameters.get("level"), topic: parameters.get("topic") };
+  const filter = { level: parameters.get("level"), kind: parameters.get("kind"), topic: parameters.get("topic") };
   const chart = new DueChart();
   let chosen = WINDOWS.find(({ name }) => name === parameters.get("window")) ?? null;
   let topics = null;
@@ -68,7 +70,7 @@ export function delaysScreen(view, { parameters }) {
   });
   if (filter.topic === null) {
     view.poll(TOPICS_POLL_MS, async (signal) => {
-      topics = await get("delay/pending", { by: "topic", level: filter.level, limit: TOPICS_SHOWN }, signal);
+      topics = await get("delay/pending", { by: "topic", level: filter.level, kind: filter.kind, limit: TOPICS_SHOWN }, signal);
       draw();
     });
   }
@@ -86,8 +88,10 @@ function held(hold) {
 }
 
 function filters(filter, windowName) {
-  if (filter.level === null && filter.topic === null) return null;
-  const what = [filter.level === null ? null : `level ${filter.level}`, filter.topic === null ? null : `topic ${filter.topic}`];
+  const { level, kind, topic } = filter;
+  if (level === null && kind === null && topic === null) return null;
+  const kinds = { level: "messages with a level", timed: "timed messages" };
+  const what = [level === null ? null : nameOf(level), kind === null ? null : kinds[kind] ?? kind, topic === null ? null : `topic ${topic}`];
   return h(
     "p",
     { class: "note", "data-key": "filter" },
@@ -99,34 +103,46 @@ function filters(filter, windowName) {
 function tiles(delay, due, filter) {
   const dues = due.rows.map((row) => row.nextDueMs).filter((at) => at !== null);
   const nextMs = dues.length ? Math.min(...dues) : null;
-  const pending = delay.levels.reduce((all, level) => all + level.pending, 0);
+  const pending = partsOf(delay).reduce((all, part) => all + part.pending, 0);
   return h(
     "div",
     { class: "tiles", "data-key": "tiles" },
-    tile("Pending", count(due.total), due.total === pending ? "in all levels" : `of ${count(pending)} in all levels`),
+    tile("Pending", count(due.total), due.total === pending ? "in total" : `of ${count(pending)} in total`),
     tile("Next due", nextMs === null ? "–" : until(nextMs - brokerNow()), nextMs === null ? "no pending messages" : ["at ", time(nextMs)]),
-    filter.topic === null ? lateTiles(chosenLevels(delay, filter), filter) : null,
+    filter.topic === null ? lateTiles(chosenParts(delay, filter), filter) : null,
   );
 }
 
 function lateTiles(chosen, filter) {
   const used = chosen.filter((level) => level.lateness.maxMs > 0 || level.offset > 0);
   const worst = used.reduce((found, level) => (found && found.lateness.p99Ms >= level.lateness.p99Ms ? found : level), null);
-  const where = worst === null ? "no deliveries since startup" : filter.level === null ? `maximum of all levels: level ${worst.level}` : `of level ${worst.level}`;
+  const isOne = filter.level !== null || filter.kind === TIMED;
+  const where = worst === null ? "no deliveries since startup" : `${isOne ? "of" : "maximum:"} ${nameOf(worst.level)}`;
   return [
     tile("Lateness, 99th percentile", worst ? duration(worst.lateness.p99Ms) : "–", where),
     tile("Lateness, maximum", worst ? duration(Math.max(...used.map((level) => level.lateness.maxMs))) : "–", "since startup, including downtime"),
   ];
 }
 
-function chosenLevels(delay, filter) {
-  return delay.levels.filter((level) => filter.level === null || String(level.level) === filter.level);
+/** The levels, and timed messages in the form of a level. Older brokers have none. */
+function partsOf({ levels: all, timed }) {
+  if (!timed) return all;
+  const { pending, delivered, nextDueMs, lateness } = timed;
+  return [...all, { level: TIMED, inTable: true, delayMs: null, offset: delivered, maxOffset: delivered + pending, pending, nextDueMs, lateness }];
+}
+
+function chosenParts(delay, { level: chosen, kind }) {
+  return partsOf(delay).filter(({ level }) => (chosen === null || String(level) === chosen) && (kind === null || (level === TIMED) === (kind === TIMED)));
+}
+
+function nameOf(level) {
+  return level === TIMED ? "timed messages" : `level ${level}`;
 }
 
 /** Lateness is measured only by level; for a topic, the levels of its pending messages are shown. */
 function levels(delay, ofTopic, filter) {
-  const waiting = new Map((ofTopic?.rows ?? delay.levels).map((row) => [row.level, row]));
-  const shown = chosenLevels(delay, filter).filter(({ level }) => waiting.has(level));
+  const waiting = new Map((ofTopic?.rows ?? partsOf(delay)).map((row) => [row.timed ? TIMED : row.level, row]));
+  const shown = chosenParts(delay, filter).filter(({ level }) => waiting.has(level));
   if (!shown.length) return empty("There are no pending messages.");
   const highest = Math.max(1, ...shown.map(({ level }) => waiting.get(level).pending));
   const columns = [
@@ -149,10 +165,10 @@ function levels(delay, ofTopic, filter) {
       key: level.level,
       kind: level.maxOffset === 0 ? "idle" : null,
       cells: [
-        link(place(["delays"], { level: level.level }), level.level, { "aria-label": `only level ${level.level}` }),
-        level.inTable ? delayName(level.delayMs) : badge("not in the table", "warn", "the messages keep their due time"),
+        link(place(["delays"], level.level === TIMED ? { kind: TIMED } : { level: level.level }), level.level, { "aria-label": `only ${nameOf(level.level)}` }),
+        level.level === TIMED ? "–" : level.inTable ? delayName(level.delayMs) : badge("not in the table", "warn", "the messages keep their due time"),
         count(pending),
-        pending ? bar(pending / highest, `${counted(pending, "message")} pending in level ${level.level}`) : null,
+        pending ? bar(pending / highest, level.level === TIMED ? counted(pending, "pending timed message") : `${counted(pending, "message")} pending in level ${level.level}`) : null,
         dueIn(nextDueMs),
         ...(ofTopic ? [] : late(level)),
       ],
@@ -179,7 +195,7 @@ function late({ level, offset, lateness: { p50Ms, p99Ms, maxMs } }) {
 
 function scale(level, p50Ms, p99Ms, maxMs) {
   const x = (ms) => Math.min(1, Math.log10(1 + ms) / DECADES) * (SCALE_WIDTH - 2);
-  const label = `level ${level}: 50 % at most ${duration(p50Ms)} late, 99 % at most ${duration(p99Ms)}, all at most ${duration(maxMs)}`;
+  const label = `${nameOf(level)}: 50 % at most ${duration(p50Ms)} late, 99 % at most ${duration(p99Ms)}, all at most ${duration(maxMs)}`;
   return s(
     "svg",
     { class: "scale", role: "img", "aria-label": label, viewBox: `0 0 ${SCALE_WIDTH} 12` },
@@ -200,7 +216,7 @@ function nextMessages(next, filter) {
       dueIn(each.dueMs),
       time(each.dueMs),
       topicLink(each.topic),
-      each.delayLevel,
+      each.delayLevel || TIMED,
       each.keys.join(" "),
       link(place(["messages", each.offsetMessageId]), each.messageId, { class: "id" }),
     ],
