@@ -9,7 +9,7 @@ import pytest
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.entries import ENTRY_BYTES
 from delaymq.schedule.timeline.runs import Sizes
-from delaymq.schedule.timeline.state import empty
+from delaymq.schedule.timeline.state import Capture, empty, restore
 from delaymq_testing.repetitions import SEED
 from delaymq_testing.schedule.memory_files import MemoryFile, MemoryFiles
 
@@ -116,3 +116,62 @@ def test_ends_of_messages_in_runs_become_runs_too() -> None:
         assert index.end(number, number, index.partitions.number("T")) is not None
         assert len(index.ended_entries) < SIZES.memory
     assert take_all(index, 1_000) == list(range(500, 1_000))
+
+
+def filled(files: MemoryFiles, messages: int = 400) -> Timeline:
+    index = empty(files, SIZES, 1_000)
+    for number in range(messages):
+        add(index, number, number)
+    return index
+
+
+def merge_all(index: Timeline) -> None:
+    while index.maintain():
+        pass
+
+
+def test_merge_on_a_full_disk_leaves_no_file_and_is_repeated() -> None:
+    files = MemoryFiles()
+    index = filled(files)
+    for _ in range(50):
+        files.room = 200
+        with pytest.raises(OSError, match="no space"):
+            merge_all(index)
+        assert files.names() == []
+    files.room = None
+    merge_all(index)
+    assert len(index.runs) < 3
+    assert take_all(index, 1_000) == list(range(400))
+
+
+def test_merge_is_repeated_after_its_file_could_not_be_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = filled(MemoryFiles())
+    with monkeypatch.context() as shortage:
+        error = OSError(errno.EMFILE, "no more descriptors")
+        shortage.setattr(MemoryFiles, "create", lambda *_: (_ for _ in ()).throw(error))
+        for _ in range(3):
+            with pytest.raises(OSError, match="no more descriptors"):
+                merge_all(index)
+    assert index.maintain()
+
+
+def test_snapshot_on_a_full_disk_first_removes_files_that_nothing_needs() -> None:
+    files = MemoryFiles()
+    index = filled(files)
+    merge_all(index)
+    for number in range(400, 2_000):
+        add(index, number, number)
+        index.maintain()
+    unneeded = set(index.garbage)
+    assert unneeded
+    files.room = 10
+    capture = Capture(index)
+    with pytest.raises(OSError, match="no space"):
+        capture.write()
+    capture.finish(is_published=False)
+    assert set(files.names()) == {run.name for run in index.runs if run.name}
+    files.room = None
+    capture = Capture(index)
+    capture.write()
+    capture.finish(is_published=True)
+    assert take_all(restore(files, capture.reference, SIZES, 1_000), 2_000) == list(range(2_000))

@@ -40,6 +40,8 @@ from delaymq.store.model import Dispatched, StateFiles
 from delaymq.throttled_log import ThrottledLogger
 
 _NEVER_MS = 1 << 62
+_MERGE_RETRY_MS = 10_000
+"""Interval between attempts to merge: each of them may fill the rest of the disk for a moment."""
 _COLONS_OF_FIRST = str(TimedDue(0, 0, 0)).count(":")
 """Colons in the statement of the first record of a message."""
 
@@ -92,6 +94,7 @@ class Delivery:
         self.timeline = replay.timed.finish(self._reader)
         """Pending timed messages."""
         self._saving: Capture | None = None
+        self._merge_at_ms = 0
         self._hand_over = HandOver(
             store,
             self._reader,
@@ -300,11 +303,15 @@ class Delivery:
 
     def maintain(self) -> bool:
         """Merge some entries of the timeline, in a short step; return whether there are more to merge."""
+        now_ms = self._now_ms()
+        if now_ms < self._merge_at_ms <= now_ms + _MERGE_RETRY_MS:
+            return False
         try:
             return self.timeline.maintain()
         except TimelineDamagedError as error:
             self._hand_over.stop_timed(error)
         except OSError as error:
+            self._merge_at_ms = now_ms + _MERGE_RETRY_MS
             self._throttled.warning("runs of the timeline cannot be merged (the broker retries): %s", error)
         return False
 

@@ -44,10 +44,10 @@ class Compaction:
     def step(self) -> bool:
         """Merge some entries; return whether there is more to merge. OSError, TimelineDamagedError."""
         if not self.is_planned:
-            self.is_planned = True
             if not self._merges:
                 self._timeline.drop_consumed()
             self._plan()
+            self.is_planned = True
         if not self._merges:
             return False
         merge = self._merges[-1]
@@ -57,11 +57,19 @@ class Compaction:
                 self._finish(merge)
         except OSError:
             self._merges.remove(merge)
-            self._timeline.discard(merge.writer.name)
             self.is_planned = False
+            self._remove(merge.writer.name)
             raise
         self.merged_entries += merged
         return True
+
+    def _remove(self, name: str) -> None:
+        """Remove an incomplete file immediately: the disk may be full, and no snapshot be possible before."""
+        try:
+            if name:
+                self._timeline.files.remove(name)
+        except OSError:
+            self._timeline.discard(name)
 
     def abandon(self) -> None:
         """Abandon the merges in progress, whose results would contain entries that have been taken meanwhile."""

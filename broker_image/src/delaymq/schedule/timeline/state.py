@@ -38,6 +38,7 @@ class Capture:
         self._unsynced = [run for run in timeline.runs if isinstance(run, FileRun) and not run.is_synced]
         self._names = {self._name, *(run.name for run in timeline.runs if run.name)}
         self._removed = timeline.removable
+        self._is_written = False
         self.reference: dict[str, object] = {
             "version": STATE_VERSION,
             "file": self._name,
@@ -46,17 +47,22 @@ class Capture:
         }
 
     def write(self) -> None:
-        """Write and sync the files, and remove those that no snapshot refers to. OSError."""
+        """Remove the files that no snapshot refers to, then write and sync those of this state. OSError."""
+        # On a full disk, the removed files are the space for the new one.
+        for name in self._removed:
+            self._files.remove(name)
         self._files.write(self._name, self._data)
         for run in self._unsynced:
             run.file.sync()
-        for name in self._removed:
-            self._files.remove(name)
         self._files.sync_names()
+        self._is_written = True
 
     def finish(self, *, is_published: bool) -> None:
         """Take note of whether the snapshot now refers to this state."""
         timeline = self._timeline
+        if not self._is_written:
+            timeline.garbage.add(self._name)
+            return
         if not is_published:
             # It may refer to this state nevertheless, if only the sync of its folder failed.
             timeline.referenced |= self._names
