@@ -304,6 +304,56 @@ def test_marks_settle_messages_that_rocketmq_wrote(tmp_path: Path, cluster: Clus
     assert [found[each.physical_offset]["copies"] for each in entries] == [2] * 3 + [0] * 5
 
 
+def test_message_that_delaymq_took_over_from_rocketmq_counts_once(tmp_path: Path, cluster: Cluster) -> None:
+    work = Workload(tmp_path / "store", marks=False)
+    entries = [work.schedule(START_MS + 1_000 + number, "Later", 0) for number in range(8)]
+    entries[6:] = [work.roll(entry) for entry in entries[6:]]
+    work.take_over()
+    carried = [work.carry(entry, START_MS + 2_000 + number) for number, entry in enumerate(entries)]
+    for entry in (*carried[:3], carried[7]):
+        deliver_late(work, entry, 2)
+    work.drop(carried[4])
+    work.close()
+    found = delayed(work, cluster)
+    assert found.keys() == {each.physical_offset for each in carried}
+    outcomes = [found[each.physical_offset]["outcome"] for each in carried]
+    assert outcomes == ["delivered"] * 3 + ["pending", "withdrawn", "pending", "pending", "delivered"]
+    assert [found[each.physical_offset]["lateness_ms"] for each in carried[:3]] == [2, 2, 2]
+    assert {each.physical_offset: each.reason for each in work.records} == classified(work, cluster)
+
+
+def test_copy_of_rocketmq_does_not_belong_to_a_message_that_delaymq_took_over(tmp_path: Path, cluster: Cluster) -> None:
+    work = Workload(tmp_path / "store", marks=False)
+    first = work.schedule(START_MS + 1_000, "Later", 0)
+    body, same = first.message.body, {**first.message.properties}
+    second = work.append(names.TIMER_TOPIC, 0, "pending", body=body, properties=same)
+    work.take_over()
+    carried = work.carry(first)
+    work.append("Later", 0, "retained", body=body, properties=same)
+    work.close()
+    outcomes = {offset: row["outcome"] for offset, row in delayed(work, cluster).items()}
+    assert outcomes == {carried.physical_offset: "pending", second.physical_offset: "delivered"}
+
+
+@pytest.mark.parametrize("with_topic", [True, False])
+def test_message_that_rocketmq_recalled_is_withdrawn(tmp_path: Path, cluster: Cluster, with_topic: bool) -> None:
+    work = Workload(tmp_path / "store", marks=False)
+    recalled, other = (work.schedule(START_MS + DAY_MS, "Later", 0) for _ in range(2))
+    elsewhere = work.append(
+        names.TIMER_TOPIC, 0, "pending", body=b"e",
+        properties={**recalled.message.properties, names.REAL_TOPIC: "Elsewhere"},
+    )  # fmt: skip
+    work.recall(recalled, with_topic=with_topic)
+    again = work.append(names.TIMER_TOPIC, 0, "pending", body=b"a", properties={**recalled.message.properties})
+    work.close()
+    found = delayed(work, cluster)
+    assert {offset: row["outcome"] for offset, row in found.items()} == {
+        recalled.physical_offset: "withdrawn", other.physical_offset: "pending", elsewhere.physical_offset: "pending",
+        again.physical_offset: "pending",
+    }  # fmt: skip
+    assert {each.physical_offset: each.reason for each in work.records} == classified(work, cluster)
+
+
 def test_copy_is_kept_while_a_record_of_its_message_is_kept(marked: Workload, cluster: Cluster) -> None:
     entry = marked.schedule(START_MS + HOUR_MS, "Later", 0)
     marked.schedule(START_MS + 3_650 * DAY_MS, "Later", 0)

@@ -38,7 +38,7 @@ def statements(draw: st.DrawFn) -> tuple[str, Properties]:
     mark_manner = draw(st.sampled_from(["sound", "sound", "flip", "cut", "none"]))
     bit = draw(st.integers(0, 8 * 150))
     extra = draw(st.sampled_from([{}, {"TIMER_OUT_MS": "1790000000123"}, {"TIMER_OUT_MS": "soon", "DELAY": "2"}]))
-    rolled = draw(st.booleans())
+    rolled, recalls = draw(st.booleans()), draw(st.booleans())
 
     def properties(place: int) -> dict[str, str | bytes]:
         found: dict[str, str | bytes] = {"KEYS": "k", **extra}
@@ -64,6 +64,8 @@ def statements(draw: st.DrawFn) -> tuple[str, Properties]:
                 found[name] = text if how == "sound" else text[:-3]
         if rolled:
             found["TIMER_ROLL_TIMES"] = "1"
+        if recalls:
+            found["TIMER_DEL_UNIQKEY"] = "LaterK"
         return found
 
     return draw(st.sampled_from(TOPICS)), properties

@@ -19,8 +19,8 @@ from delaymq_spark_testing.plain_timed import kind_name, timed_facts
 COLUMNS = (
     "topic", "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "born_time", "sys_flag",
     "reconsume_times", "body_bytes", "body_crc", "kind", "real_topic", "real_queue_id", "delay_level", "due_time",
-    "keys", "unique_key", "mark", "origin_queue_id", "origin_offset", "timer_record", "timer_out_ms", "identity",
-    "mark_identity", "mark_due_time", "next_due_time", "half_offset",
+    "keys", "unique_key", "mark", "origin_queue_id", "origin_offset", "timer_record", "timer_out_ms", "recalled_key",
+    "identity", "mark_identity", "mark_due_time", "next_due_time", "half_offset",
 )  # fmt: skip
 _LEVELS = DelayLevels.parse(DEFAULT_LEVELS)
 
@@ -57,7 +57,8 @@ def _row(record: Record, segment: int) -> tuple[object, ...]:
         properties.get(names.KEYS), properties.get(names.UNIQUE_KEY),
         timed.mark if mark is None else mark.kind.value,
         None if mark is None else mark.queue_id, None if mark is None else mark.queue_offset,
-        timed.timer_record, timed.timer_out_ms, timed.identity, timed.mark_identity, _time(timed.mark_due_ms),
+        timed.timer_record, timed.timer_out_ms, properties.get(names.TIMER_DELETE_UNIQUE_KEY), timed.identity,
+        timed.mark_identity, _time(timed.mark_due_ms),
         _time(timed.next_due_ms),
         int(record.body) if record.topic == names.OP_HALF_TOPIC else None,
     )  # fmt: skip

@@ -64,6 +64,8 @@ def timed_facts(record: Record) -> TimedFacts:
         facts.timer_record = "stated" if due.identity == place else "carried"
     elif named is not None:
         facts.timer_record, facts.identity = "rolled", named
+    elif names.TIMER_DELETE_UNIQUE_KEY in properties:
+        facts.timer_record = "recall"
     else:
         facts.timer_record = "rolled" if names.TIMER_ROLL_TIMES in properties else "unstated"
     return facts

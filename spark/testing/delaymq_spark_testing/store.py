@@ -112,6 +112,7 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
         "origin_offset": timed.queue and timed.queue[1] if mark is None else mark.queue_offset,
         "timer_record": timed.timer_record,
         "timer_out_ms": timed.timer_out_ms,
+        "recalled_key": properties.get(names.TIMER_DELETE_UNIQUE_KEY),
         "identity": timed.identity,
         "mark_identity": timed.mark_identity,
         "mark_due_time": None if timed.mark_due_ms is None else _time(timed.mark_due_ms),

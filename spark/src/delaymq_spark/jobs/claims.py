@@ -19,6 +19,10 @@ from delaymq_spark.source.schema import TYPES
 DELIVERED, WITHDRAWN, PENDING, LOST = OUTCOMES = ("delivered", "withdrawn", "pending", "lost")
 REPLACED: Final = "replaced"
 """Outcome of a record whose message is pending, but held by a later record."""
+NEEDED: Final = "mark_needed"
+"""Outcome of a record by which RocketMQ 5 recalls a message."""
+CARRIED, RECALLED = "carried", "recalled"
+"""Kinds of claims by records of the timer topic, in place of a mark: see `takeovers_of`."""
 
 _ORIGIN_COLUMNS: Final = (
     "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "kind", "reconsume_times",
@@ -101,6 +105,44 @@ def places_of(rows: pa.Table, count: int) -> Integers:
     mixed = (integers(rows["route"]).astype(np.uint64) * _MULTIPLIER) >> np.uint64(32)
     by_identity = (mixed % np.uint64(count)).astype(np.int64)
     return np.where(mask_of(pc.is_valid(rows["route"])), by_identity, place_of_texts(rows["match_key"], count))
+
+
+def takeovers_of(rows: pa.Table) -> pa.Table:
+    """Return the claims by records of the timer topic about those of RocketMQ 5.
+
+    A record of DelayMQ that carries one forward takes over its message. A recall ends all messages of a topic with a
+    unique key.
+    """
+    carried, recall = (where(rows, mask_of(pc.equal(rows["timer_record"], kind))) for kind in ("carried", "recall"))
+    keys = [
+        # RocketMQ 5.3.2 and later put the topic before the key.
+        f"k{key.removeprefix(topic or '')}"
+        for topic, key in zip(recall["real_topic"].to_pylist(), recall["recalled_key"].to_pylist(), strict=True)
+    ]
+    return pa.concat_tables(
+        [
+            _takeover(carried, CARRIED, carried["topic"], _match_key(carried), carried["identity"]),
+            _takeover(recall, RECALLED, recall["real_topic"], pa.array(keys, pa.string())),
+        ]
+    )
+
+
+def _takeover(
+    rows: pa.Table, kind: str, topic: pa.ChunkedArray, key: pa.Array, identity: pa.ChunkedArray | None = None
+) -> pa.Table:
+    count = rows.num_rows
+    special = {
+        "topic": topic,
+        "mark": pa.repeat(kind, count),
+        "mark_identity": pa.nulls(count, pa.int64()) if identity is None else identity,
+        "match_key": key,
+        "route": pa.nulls(count, pa.int64()),
+        "elsewhere": pa.repeat(True, count),
+        "removable": pa.repeat(False, count),
+    }
+    return pa.table(
+        [special.get(name, rows[name] if name in rows.column_names else None) for name in CLAIMS.names], schema=CLAIMS
+    )
 
 
 def distinct(claims: pa.Table) -> pa.Table:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 from delaymq_spark.jobs import compaction, delay, settlements, traffic
-from delaymq_spark.jobs.claims import CLAIMS, ORIGINS, claims_of, may_settle, origins_of, places_of
+from delaymq_spark.jobs.claims import CLAIMS, ORIGINS, claims_of, may_settle, origins_of, places_of, takeovers_of
 from delaymq_spark.jobs.columns import (
     Integers,
     Mask,
@@ -156,6 +156,7 @@ def _of_records(
     # A message that replaces another one states the end of the other.
     replacing = where(rows, timed & mask_of(pc.is_valid(rows["mark_identity"])))
     yield from _items("claims", claims_of(replacing, np.ones(replacing.num_rows, np.bool_)), task_options)
+    yield from _items("claims", takeovers_of(where(rows, timed)), task_options)
 
 
 def _classified(

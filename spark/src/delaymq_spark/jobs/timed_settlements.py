@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delaymq_spark.jobs.claims import DELIVERED, PENDING, REPLACED, WITHDRAWN, paired
+from delaymq_spark.jobs.claims import CARRIED, DELIVERED, NEEDED, PENDING, RECALLED, REPLACED, WITHDRAWN, paired
 from delaymq_spark.jobs.columns import TIME, Integers, Mask, integers, mask_of, where
 
 _MOST: Final = np.iinfo(np.int64).max
@@ -44,9 +44,11 @@ class _Messages:
 def settle(origins: pa.Table, claims: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Return `origins` and `proofs` of `settlements.Settled` for records of the timer topic, in order of the log."""
     is_copied = mask_of(pc.equal(origins["timer_record"], "rolled")) & ~_names_itself(origins)
+    is_copied |= mask_of(pc.equal(origins["timer_record"], "recall"))
     messages = _messages(origins, is_copied)
-    pairs = _pairs(origins, messages, claims)
-    known = _with_outcome(origins, is_copied, messages, pairs)
+    taken = _taken_over(origins, messages, where(claims, mask_of(pc.equal(claims["mark"], CARRIED))))
+    pairs = _pairs(origins, messages, taken, where(claims, ~mask_of(pc.equal(claims["mark"], CARRIED))))
+    known = _with_outcome(origins, is_copied, messages, taken, pairs)
     return known, _proofs(where(origins, ~is_copied), messages.of_record[~is_copied], pairs)
 
 
@@ -55,7 +57,7 @@ def _names_itself(origins: pa.Table) -> Mask:
 
 
 def _messages(origins: pa.Table, is_copied: Mask) -> _Messages:
-    """Return the messages. RocketMQ 5 copied the records `is_copied` from those of DelayMQ; they hold nothing."""
+    """Return the messages. The records `is_copied` hold nothing: copies of DelayMQ's by RocketMQ 5, and recalls."""
     named = _identities(origins)
     identity, of_record = np.unique(named, return_inverse=True)
     holder = np.full(len(identity), -1, np.int64)
@@ -68,7 +70,8 @@ def _messages(origins: pa.Table, is_copied: Mask) -> _Messages:
 def _identities(origins: pa.Table) -> Integers:
     """Return the identity of the message of each record.
 
-    A record of RocketMQ 5 that was stored again has that of the newest older record that is equal and not such a copy.
+    If RocketMQ 5 stored its own record again, older and newer record have the identity of the newest, as in DelayMQ's
+    recovery.
     """
     identity = integers(origins["identity"])
     again = mask_of(pc.equal(origins["timer_record"], "rolled")) & _names_itself(origins)
@@ -81,13 +84,22 @@ def _identities(origins: pa.Table) -> Integers:
     rows = foreign[np.argsort(codes[foreign], kind="stable")]
     begins = ~again[rows]
     begins[np.flatnonzero(np.diff(codes[rows], prepend=-1))] = True
-    first = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
+    last = np.append(begins[1:], True).nonzero()[0]
     identity = identity.copy()
-    identity[rows] = identity[rows[first]]
+    identity[rows] = identity[rows[last[np.cumsum(begins) - 1]]]
     return identity
 
 
-def _pairs(origins: pa.Table, messages: _Messages, claims: pa.Table) -> pa.Table:
+def _taken_over(origins: pa.Table, messages: _Messages, carried: pa.Table) -> Mask:
+    """Return whether each message is held by a record of DelayMQ that may be in another partition."""
+    taken = np.zeros(len(messages.identity), np.bool_)
+    message = messages.index_of(integers(carried["mark_identity"]))
+    offset, message = integers(carried["physical_offset"])[message >= 0], message[message >= 0]
+    taken[message[offset > integers(origins["physical_offset"])[messages.holder[message]]]] = True
+    return taken
+
+
+def _pairs(origins: pa.Table, messages: _Messages, taken: Mask, claims: pa.Table) -> pa.Table:
     """Return the claims about messages in this partition, in order of the log.
 
     Columns: `message` (index), `is_end`, `is_copy`, `is_foreign`, `due` and `next` (µs), and those of the claims.
@@ -100,14 +112,16 @@ def _pairs(origins: pa.Table, messages: _Messages, claims: pa.Table) -> pa.Table
     for each in (stated, alike):
         settled[integers(where(each, mask_of(each["is_end"]))["message"])] = True
     # Only messages without an identity of their own: the copies of others name it.
-    unnamed = mask_of(pc.is_in(origins["timer_record"], pa.array(["unstated", "rolled"]))) & _names_itself(origins)
-    unnamed &= ~settled[messages.of_record] & (messages.identity[messages.of_record] == integers(origins["identity"]))
-    candidates = np.flatnonzero(unnamed)
+    holders = messages.holder[messages.holder >= 0]
+    is_foreign = ~_has_identity(origins) & ~taken[messages.of_record]
+    holders = holders[is_foreign[holders]]
+    recalled = _recalled(origins, holders, messages, where(claims, mask_of(pc.equal(claims["mark"], RECALLED))))
+    candidates = np.sort(holders[~settled[messages.of_record[holders]]])
     copies = where(claims, ~has_mark & ~names_one & mask_of(pc.is_valid(claims["timer_out_ms"])))
     pairs = paired(origins.take(pa.array(candidates)), copies, *_EQUAL)
     message = messages.of_record[candidates[integers(pairs["origin"])]]
     unmarked = _foreign(pairs, message)
-    return pa.concat_tables([stated, alike, unmarked]).sort_by("physical_offset").combine_chunks()
+    return pa.concat_tables([stated, alike, unmarked, recalled]).sort_by("physical_offset").combine_chunks()
 
 
 _TAKEN: Final = ("physical_offset", "store_time", "segment", "size", "removable")
@@ -149,13 +163,35 @@ def _alike(origins: pa.Table, messages: _Messages, claims: pa.Table) -> pa.Table
     return _foreign(where(claims, fits), message[fits])
 
 
+def _recalled(origins: pa.Table, holders: Integers, messages: _Messages, recalls: pa.Table) -> pa.Table:
+    """Return the pairs of recalls by RocketMQ 5, each of which ends all equal messages before it."""
+    held = origins.take(pa.array(holders))
+    targets = pa.table(
+        {
+            "message": pa.array(messages.of_record[holders], pa.int64()),
+            "topic": held["real_topic"],
+            "match_key": held["match_key"],
+            "before": held["physical_offset"],
+        }
+    )
+    both = recalls.select(["topic", "match_key", *_TAKEN]).join(
+        targets, ["topic", "match_key"], join_type="inner", use_threads=False
+    )
+    both = where(both, mask_of(pc.less(both["before"], both["physical_offset"])))
+    no, no_time = pa.repeat(False, both.num_rows), pa.nulls(both.num_rows, TIME)
+    return _pair_table(
+        both, integers(both["message"]), is_end=pa.repeat(True, both.num_rows), is_delivery=no, is_copy=no, due=no_time,
+        next=no_time,
+    )  # fmt: skip
+
+
 def _foreign(claims: pa.Table, message: Integers) -> pa.Table:
     """Return the pairs of copies without a valid mark, each of which ends its message."""
     yes, no_time = pa.repeat(True, len(message)), pa.nulls(len(message), TIME)
     return _pair_table(claims, message, is_end=yes, is_delivery=yes, is_copy=yes, due=no_time, next=no_time)
 
 
-def _with_outcome(origins: pa.Table, is_copied: Mask, messages: _Messages, pairs: pa.Table) -> pa.Table:
+def _with_outcome(origins: pa.Table, is_copied: Mask, messages: _Messages, taken: Mask, pairs: pa.Table) -> pa.Table:
     count = len(messages.identity)
     pending_due = _newest_due(origins, is_copied, messages, pairs)
     ends = where(pairs, mask_of(pairs["is_end"]))
@@ -175,20 +211,31 @@ def _with_outcome(origins: pa.Table, is_copied: Mask, messages: _Messages, pairs
     copy_offset[copied] = integers(copies["physical_offset"])[first_copy]
     number = np.bincount(integers(copies["message"]), minlength=count)
     holds = np.zeros(origins.num_rows, np.bool_)
-    holds[messages.holder[messages.holder >= 0]] = True
+    holds[messages.holder[(messages.holder >= 0) & ~taken]] = True
     of_record = messages.of_record
     # What RocketMQ 5 stored again without DelayMQ's statement may be all that remains of the message.
-    is_replaced = ~holds & (outcome[of_record] == 0) & (is_copied | _has_identity(origins))
-    names = pa.array([PENDING, DELIVERED, WITHDRAWN, REPLACED])
+    is_replaced = (
+        ~holds & (outcome[of_record] == 0) & (is_copied | taken[of_record] | _is_carried_by(origins, messages))
+    )
+    is_recall = mask_of(pc.equal(origins["timer_record"], "recall"))
+    number_of = np.where(is_recall, 4, np.where(is_replaced, 3, outcome[of_record]))
+    names = pa.array([PENDING, DELIVERED, WITHDRAWN, REPLACED, NEEDED])
     due_time = np.where(is_copied, _MOST, due[of_record])
     return (
         origins.set_column(origins.column_names.index("due_time"), "due_time", _times(due_time))
-        .append_column("outcome", names.take(pa.array(np.where(is_replaced, 3, outcome[of_record]))))
+        .append_column("outcome", names.take(pa.array(number_of)))
         .append_column("copies", pa.array(number[of_record], pa.int64()))
         .append_column("copy_time", _times(copy_time[of_record]))
         .append_column("copy_offset", pa.array(copy_offset[of_record], mask=copy_offset[of_record] == _MOST))
         .append_column("holds", pa.array(holds))
     )
+
+
+def _is_carried_by(origins: pa.Table, messages: _Messages) -> Mask:
+    """Return whether a record of DelayMQ holds the message of each record."""
+    holder = messages.holder[messages.of_record]
+    mask: Mask = (holder >= 0) & _has_identity(origins)[holder]
+    return mask
 
 
 def _has_identity(origins: pa.Table) -> Mask:

@@ -27,6 +27,7 @@ from delaymq.message.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TAGS,
+    TIMER_DELETE_UNIQUE_KEY,
     TIMER_OUT_MS,
     TIMER_ROLL_TIMES,
     TIMER_TOPIC,
@@ -56,11 +57,12 @@ from delaymq_spark.source.schema import SKIPPED, TYPES
 KINDS: Final = ("normal", "delayed", "delivered", "half", "op", "retry", "dead_letter", "system")
 _NORMAL, _DELAYED, _DELIVERED, _HALF, _OP, _RETRY, _DEAD_LETTER, _SYSTEM = range(len(KINDS))
 _KIND_OF_TOPIC: Final = {SCHEDULE_TOPIC: _DELAYED, TIMER_TOPIC: _DELAYED, HALF_TOPIC: _HALF, OP_HALF_TOPIC: _OP}
-TIMER_RECORDS: Final = ("stated", "carried", "rolled", "unstated")
+TIMER_RECORDS: Final = ("stated", "carried", "rolled", "unstated", "recall")
 """Records of the timer topic: the first one of a message; one that carries it forward; one that RocketMQ 5 stored
-again; and one that does not state its due time, because RocketMQ 5 wrote it or because the statement is damaged.
+again; one that does not state its due time, because RocketMQ 5 wrote it or because the statement is damaged; and one
+by which RocketMQ 5 recalls a message.
 """
-_STATED, _CARRIED, _ROLLED, _UNSTATED = range(len(TIMER_RECORDS))
+_STATED, _CARRIED, _ROLLED, _UNSTATED, _RECALL = range(len(TIMER_RECORDS))
 _MARGIN_MS: Final = 2 * 86_400_000
 """A producer's clock may have any value. Spark and Python can display the years 1 to 9999. Two days at either end are
 excluded: one for the time zone of the machine, one because Python looks that far back for a change of the UTC offset.
@@ -191,7 +193,9 @@ class Rows:
             named = np.where(unstated, self.physical_offset, dues.identity)
             rolled = np.where(unstated, self.properties.pairs_of(TIMER_ROLL_TIMES) >= 0, dues.due_ms == NONE)
             first = named == self.physical_offset
-            found = np.select([rolled, unstated, first], [_ROLLED, _UNSTATED, _STATED], _CARRIED)
+            recall = unstated & (self.properties.pairs_of(TIMER_DELETE_UNIQUE_KEY) >= 0)
+            kinds = [_RECALL, _ROLLED, _UNSTATED, _STATED]
+            found = np.select([recall, rolled, unstated, first], kinds, _CARRIED)
             kind[timer], identity[timer] = found[timer], named[timer]
         return kind, identity
 
@@ -383,6 +387,7 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "origin_offset": lambda rows: rows.marks[2],
     "timer_record": _timer_record,
     "timer_out_ms": lambda rows: rows.timer_out_ms,
+    "recalled_key": lambda rows: rows.properties.values(TIMER_DELETE_UNIQUE_KEY),
     "identity": lambda rows: _known(rows.timer_records[1]),
     "mark_identity": lambda rows: _known(rows.mark_identity),
     "mark_due_time": lambda rows: _time_or_none(rows.timed_marks.due_ms),

@@ -53,6 +53,7 @@ COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "origin_offset": _LONG,
     "timer_record": _TEXT,
     "timer_out_ms": _LONG,
+    "recalled_key": _TEXT,
     "identity": _LONG,
     "mark_identity": _LONG,
     "mark_due_time": _TIME,
