@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import random
+import weakref
 
 import pytest
-from delaymq.schedule.timeline import Pending, Timeline
+from delaymq.schedule.timeline import Pending, RunFile, Timeline
 from delaymq.schedule.timeline.entries import ENTRY_BYTES
-from delaymq.schedule.timeline.runs import Sizes
+from delaymq.schedule.timeline.runs import FileRun, Sizes
 from delaymq.schedule.timeline.state import Capture, empty, restore
 from delaymq_testing.repetitions import SEED
 from delaymq_testing.schedule.memory_files import MemoryFile, MemoryFiles
@@ -175,3 +176,19 @@ def test_snapshot_on_a_full_disk_first_removes_files_that_nothing_needs() -> Non
     capture.write()
     capture.finish(is_published=True)
     assert take_all(restore(files, capture.reference, SIZES, 1_000), 2_000) == list(range(2_000))
+
+
+def test_file_of_a_merged_run_is_closed_when_it_is_removed() -> None:
+    files = MemoryFiles()
+    index = empty(files, SIZES, 1_000)
+    seen: dict[str, weakref.ref[RunFile]] = {}
+    for number in range(5_000):
+        add(index, 10_000 - number, number, topic=f"T{number % 3}")
+        seen.update((run.name, weakref.ref(run.file)) for run in index.runs if isinstance(run, FileRun))
+        index.maintain()
+    for _ in range(2):
+        capture = Capture(index)
+        capture.write()
+        capture.finish(is_published=True)
+    assert len(seen) > 40
+    assert {name for name, file in seen.items() if file() is not None} <= {run.name for run in index.runs}

@@ -13,7 +13,7 @@ _BUFFERED: Final = 64
 Key: TypeAlias = tuple[int, int]
 """Due time in ms and identity."""
 _NEVER: Final[Key] = (1 << 63, 0)
-_COMPACT_ITEMS: Final = 64
+_RELEASED: Final = Run(b"", (), is_plain=True)
 
 
 class Cursor:
@@ -97,8 +97,10 @@ class EntryQueue:
     def close(self, cursor: Cursor) -> None:
         """Remove a cursor of this queue."""
         cursor.is_closed = True
+        cursor.run = _RELEASED  # the file of the run is not needed any more
+        cursor.rest()
         self._closed += 1
-        if self._closed > _COMPACT_ITEMS and self._closed * 2 > len(self._cursors):
+        if self._closed * 2 > len(self._cursors):
             self._cursors = [item for item in self._cursors if not item[4].is_closed]
             heapify(self._cursors)
             self._closed = 0
