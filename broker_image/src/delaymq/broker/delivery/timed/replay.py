@@ -21,6 +21,7 @@ from delaymq.schedule.timeline.rebuilding import rebuild_counts
 from delaymq.schedule.timeline.runs import Sizes
 from delaymq.schedule.timeline.state import empty, restore
 from delaymq.store.dispatch import recorded_due_ms
+from delaymq.store.errors import StoreOpenError
 from delaymq.store.model import Dispatched
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class TimedReplay:
         self.unusable = array("q")
         self.foreign = ForeignTimers()
         self._has_carried = False
+        self._may_merge = True
         self._whole_log = whole_log
         self._first_place: int | None = None
         self._copies = array("q")
@@ -99,6 +101,7 @@ class TimedReplay:
             self._index.add_unseen(entry)
         else:
             self._index.add(entry)
+        self._merge()
 
     def settle(self, record: Dispatched) -> None:
         """End the message that a record of another topic settles, if any. NewerFormError."""
@@ -127,16 +130,32 @@ class TimedReplay:
         elif self._has_carried or (self._first_place is not None and mark.identity >= self._first_place):
             # Of an older message, the log contains at most a record that carries it forward.
             index.end_unseen(mark.due_ms, mark.identity, partition)
+        self._merge()
+
+    def _merge(self) -> None:
+        """Merge runs as soon as there are enough, as a running broker does: a long replay adds thousands."""
+        index = self._index
+        if index.compaction.is_planned or not self._may_merge:
+            return
+        try:
+            while index.maintain():
+                pass
+        except OSError as error:
+            self._may_merge = False
+            _logger.warning("runs of the timeline cannot be merged during the start: %s", error)
 
     def finish(self, reader: ScheduleReader) -> Timeline:
-        """Decide the open cases with the help of the store, and return the index."""
+        """Decide the open cases with the help of the store, and return the index. StoreOpenError if it has no space."""
         index = self._index
-        if self._whole_log:
-            rebuild_counts(index)
-        for place in self._copies:
-            copy = reader.record_at(place)
-            if copy is not None:
-                self._end_by_copy(reader, copy)
+        try:
+            if self._whole_log:
+                rebuild_counts(index)
+            for place in self._copies:
+                copy = reader.record_at(place)
+                if copy is not None:
+                    self._end_by_copy(reader, copy)
+        except OSError as error:
+            raise StoreOpenError(f"the index of timed messages cannot be built ({error}): free space") from error
         self._copies = array("q")
         if self.unusable:
             _logger.error(

@@ -1,0 +1,53 @@
+"""Replay of timed messages at a start: bounded memory, a full disk, and marks of messages that were carried forward."""
+
+from __future__ import annotations
+
+import pytest
+from delaymq.schedule.timeline.timeline import Timeline
+from delaymq.store.errors import StoreOpenError
+from delaymq_testing.broker.delivery_harness import START_MS, Bench
+
+MESSAGES = 2_000
+
+
+def deliver(bench: Bench, now_ms: int) -> None:
+    bench.now_ms = now_ms
+    while bench.delivery.hand_over(now_ms, 64):
+        pass
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_runs_are_merged_during_the_replay(monkeypatch: pytest.MonkeyPatch, has_snapshot: bool) -> None:
+    bench = Bench()
+    bench.send_timed("first", START_MS + 100)
+    if has_snapshot:
+        bench.take_snapshot()
+    for number in range(MESSAGES):
+        bench.send_timed(str(number), START_MS + 1 + number % 10, topic=f"T{number % 3}")
+    deliver(bench, START_MS + 4)
+    pending = bench.delivery.pending_total()
+    counts = []
+    original = Timeline.add_run
+    monkeypatch.setattr(
+        Timeline, "add_run", lambda index, *args: (original(index, *args), counts.append(len(index.runs)))
+    )
+    bench.kill()
+    bench.start()
+    assert bench.delivery.pending_total() == pending
+    assert len(counts) > 100
+    assert max(counts) < 40
+    deliver(bench, START_MS + 100)
+    assert bench.delivery.pending_total() == 0
+
+
+def test_start_without_space_for_the_index_states_the_remedy() -> None:
+    bench = Bench()
+    for number in range(100):
+        bench.send_timed(str(number), START_MS + 1)
+    bench.kill()
+    bench.timeline_files.room = 500
+    with pytest.raises(StoreOpenError, match=r"index of timed messages cannot be built .*: free space"):
+        bench.start()
+    bench.timeline_files.room = None
+    bench.start()
+    assert bench.delivery.pending_total() == 100
