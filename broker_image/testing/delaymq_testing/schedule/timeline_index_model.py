@@ -16,6 +16,8 @@ from delaymq_testing.schedule.memory_files import MemoryFiles
 SMALL = Sizes(memory=6, run_in_memory=30, merged_runs=3, step=4)
 _TOPICS = ("orders", "invoices", "mails")
 _GROUPS = ("", "spring")
+_SEGMENT_BYTES = 8
+"""Size of a segment of the log, in which the records have the offsets 1, 2, 3 and so on."""
 
 
 class ModelError(AssertionError):
@@ -29,7 +31,7 @@ class IndexModel:
         self._random = random.Random(seed)
         self._sizes = sizes
         self.files = MemoryFiles()
-        self.index: Timeline = empty(self.files, sizes, 8)
+        self.index: Timeline = empty(self.files, sizes, _SEGMENT_BYTES)
         self._now_ms = 1_000
         self._place = 0
         self._pending: dict[int, Pending] = {}
@@ -100,12 +102,13 @@ class IndexModel:
         return True
 
     def _carry(self) -> bool:
-        waiting = self._waiting()
-        if not waiting:
+        if not self._pending:
             return False
         self._place += 1
-        entry = self._random.choice(waiting)._replace(record=self._place)
+        entry = self._random.choice(list(self._pending.values()))._replace(record=self._place)
         self._pending[entry.identity] = entry
+        if entry.identity in self._taken:
+            self._taken[entry.identity] = entry
         self.index.add(entry)
         return True
 
@@ -212,10 +215,10 @@ class IndexModel:
         self._taken.clear()
         self._paced_up_to_ms = None
         if self._saved is None:
-            self.index, self._pending = empty(self.files, self._sizes, 8), {}
+            self.index, self._pending = empty(self.files, self._sizes, _SEGMENT_BYTES), {}
             return True
         reference, self._pending, self._place = self._saved[0], dict(self._saved[1]), self._saved[2]
-        self.index = restore(self.files, reference, self._sizes, 8)
+        self.index = restore(self.files, reference, self._sizes, _SEGMENT_BYTES)
         if any(self._names(entry) != self._saved_names[entry.identity] for entry in self._pending.values()):
             raise ModelError("partitions have other names after the restart")
         return True
@@ -260,6 +263,13 @@ class IndexModel:
         found = {(tuple(key), account): list(totals) for key, account, totals in partitions.classes()}
         if found != expected or partitions.messages != len(self._pending):
             raise ModelError(f"counts are {found} instead of {expected}")
+        segments = sorted(entry.record // _SEGMENT_BYTES for entry in self._pending.values())
+        holders = self.index.holders
+        middle = segments[len(segments) // 2] if segments else 0
+        if holders.first() != (segments[0] * _SEGMENT_BYTES if segments else None) or (
+            holders.below(middle * _SEGMENT_BYTES) != sum(segment < middle for segment in segments)
+        ):
+            raise ModelError(f"records are counted in other segments than {segments}")
         earliest = self.index.next_due_ms()
         due = [
             entry.due_ms
