@@ -93,11 +93,11 @@ def test_reserved_properties_are_stripped(harness: Harness) -> None:
         ({"i": "TIMER_DELAY_MS\x01" + "9" * 20}, ResponseCode.MESSAGE_ILLEGAL, "not a number"),
         ({"i": "TIMER_DELAY_SEC\x01315360001"}, ResponseCode.MESSAGE_ILLEGAL, "maximum is 315360000 s (3650 days"),
         ({"i": "TIMER_DELIVER_MS\x019000000000000000000"}, ResponseCode.MESSAGE_ILLEGAL, "timerMaxDelaySec"),
-        ({"i": "__STARTDELIVERTIME\x0117\x02DELAY\x013"}, ResponseCode.MESSAGE_ILLEGAL, "beside DELAY"),
+        ({"i": "__STARTDELIVERTIME\x0117\x02DELAY\x013"}, ResponseCode.MESSAGE_ILLEGAL, "next to DELAY"),
         (
             {"i": "__STARTDELIVERTIME\x0117\x02TIMER_DELAY_MS\x013"},
             ResponseCode.MESSAGE_ILLEGAL,
-            "beside TIMER_DELAY_MS",
+            "next to TIMER_DELAY_MS",
         ),
         ({"i": "TIMER_DELAY_MS\x0199999\x02P\x01" + "x" * 32_450}, ResponseCode.MESSAGE_ILLEGAL, "properties"),
         ({"i": "DELAY\x01soon"}, ResponseCode.MESSAGE_ILLEGAL, "'soon'"),

@@ -351,6 +351,9 @@ def foreign_store(path: Path, now_ms: int) -> None:
     foreign_copy(store, foreign_timer(store, "delivered", now_ms - 5_000, TIMER_DELIVER_MS=str(now_ms - 4_000)))
     foreign_timer(store, "rolled", now_ms + 1_000, TIMER_DELIVER_MS=str(now_ms + 20_000))
     foreign_timer(store, "rolled", now_ms + 19_000, TIMER_DELIVER_MS=str(now_ms + 20_000), TIMER_ROLL_TIMES="1")
+    # Sent 18 s ago.
+    foreign_timer(store, "rolled relative", now_ms - 16_000, TIMER_DELAY_SEC="30")
+    foreign_timer(store, "rolled relative", now_ms + 11_000, TIMER_DELAY_SEC="30", TIMER_ROLL_TIMES="1")
     foreign_timer(store, "recalled", now_ms + 5_000, TIMER_DELIVER_MS=str(now_ms + 5_000))
     foreign_timer(store, "recalled too", now_ms + 5_000, TIMER_DELIVER_MS=str(now_ms + 5_000))
     foreign_timer(store, "r1", now_ms + 6_000, TIMER_DEL_UNIQKEY="Ordersrecalled")
@@ -361,7 +364,7 @@ def foreign_store(path: Path, now_ms: int) -> None:
 def test_store_with_pending_timers_of_rocketmq_5_is_rejected(tmp_path: Path) -> None:
     foreign_store(tmp_path, 1_700_000_000_000)
     for _ in range(2):
-        with pytest.raises(StoreOpenError, match=r"contains 3 pending timers of RocketMQ 5.*--adopt-timers"):
+        with pytest.raises(StoreOpenError, match=r"contains 4 pending timers of RocketMQ 5.*--adopt-timers"):
             Harness(tmp_path)
 
 
@@ -376,7 +379,7 @@ def test_pending_timers_of_rocketmq_5_are_taken_over_on_request(tmp_path: Path) 
     harness.config = broker_config(tmp_path)
     harness.broker = open_broker(harness.config, harness.clock)
     expected = ["delivered"]
-    for delay_ms, body in ((4_000, "relative"), (9_500, "pending"), (20_000, "rolled")):
+    for delay_ms, body in ((4_000, "relative"), (9_500, "pending"), (12_000, "rolled relative"), (20_000, "rolled")):
         harness.clock.now_ms = now_ms + delay_ms - 1
         assert deliver(harness) == expected
         harness.clock.now_ms += 1
@@ -419,6 +422,16 @@ def test_damaged_mark_still_ends_its_message(tmp_path: Path, damage: str) -> Non
     harness.broker = open_broker(harness.config, harness.clock)
     assert harness.broker.delivery.pending_total() == 0
     assert deliver(harness) == ["U0", "U1"]
+    harness.broker.close()
+
+
+def test_damaged_state_of_a_store_with_timed_messages_excludes_older_programs(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    send_timed(harness, "U0", TIMER_DELAY_MS="1000")
+    harness.broker.close()
+    Path(harness.config.store_path_root_dir, "delaymq/state.json").write_text("{")
+    harness.broker = open_broker(harness.config, harness.clock)
+    assert harness.broker.store.format_version == 2
     harness.broker.close()
 
 

@@ -16,10 +16,8 @@ from delaymq.message.errors import IllegalMessageError
 from delaymq.message.flags import BORN_HOST_IPV6, STORE_HOST_IPV6
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import format_due
-from delaymq.message.names import DUE, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
-from delaymq.message.timed_marks import TimedDue, first_due, parse_own_due
+from delaymq.message.names import DUE, SCHEDULE_TOPIC
 from delaymq.store.disk.files import Files
-from delaymq.store.dispatch import recorded_due_ms
 from delaymq.store.errors import (
     NotAStoreError,
     RecordTooLargeError,
@@ -29,7 +27,6 @@ from delaymq.store.errors import (
     StoreLockedError,
 )
 from delaymq.store.message_store import MessageStore
-from delaymq.store.model import NewRecord
 from delaymq.store.tools.verify import SOUND, verify
 from delaymq_testing.store.small_stores import (
     HOST_IPV6,
@@ -455,53 +452,3 @@ def test_config_files_survive_damage(open_store: Open, tmp_path: Path) -> None:
     assert store.config_files.load("topics.json", json.loads) is None
     store.own_files.save("clients.json", b"{}")
     assert (tmp_path / "store/delaymq/clients.json").read_bytes() == b"{}"
-
-
-def timed(unique_key: str, due_ms: int, body: bytes = b"") -> NewRecord:
-    record = message(unique_key, topic=TIMER_TOPIC, body=body, REAL_TOPIC="Orders", REAL_QID="0")
-    return replace(record, statement=first_due(due_ms))
-
-
-def test_statement_names_the_place_of_its_record_in_the_next_segment_too(open_store: Open) -> None:
-    store = open_store()
-    store.raise_format_version()
-    places = set()
-    for number in range(100):
-        appended = store.append(timed(f"u{number}", 5_000 + number, bytes(number * 7)))
-        record = store.record_at(appended.physical_offset)
-        assert record is not None
-        assert record.properties == appended.properties
-        assert parse_own_due(record.properties[DUE], record.physical_offset) == TimedDue(
-            record.physical_offset, 5_000 + number, record.physical_offset
-        )
-        assert appended.tags_code == 5_000 + number
-        places.add(appended.physical_offset // SMALL.commit_log_file_bytes)
-    assert len(places) > 2
-
-
-def test_batch_with_statements_is_stored_in_one_segment(open_store: Open) -> None:
-    store = open_store()
-    while store.end_offset < SMALL.commit_log_file_bytes - 900:
-        store.append(message("filler", body=bytes(100)))
-    appended = store.append_batch([timed(f"u{number}", 7_000, bytes(50)) for number in range(4)])
-    assert appended[0].physical_offset == SMALL.commit_log_file_bytes
-    for each in appended:
-        assert parse_own_due(each.properties[DUE], each.physical_offset) is not None
-
-
-@pytest.mark.parametrize(
-    ("properties", "due_ms"),
-    [
-        ({DUE: str(TimedDue(500, 7_000, 500)), TIMER_OUT_MS: "6000"}, 7_000),
-        ({DUE: str(TimedDue(500, 7_000, 500)).replace(":7000:", ":7001:"), TIMER_OUT_MS: "6000"}, 7_000),
-        ({DUE: str(TimedDue(500, 7_000, 500)).replace(":7000:", ":9999:"), TIMER_OUT_MS: "6000"}, 6_000),
-        ({DUE: str(TimedDue(400, 7_000, 400)), TIMER_OUT_MS: "6000"}, 6_000),
-        ({TIMER_OUT_MS: "-1"}, None),
-        ({TIMER_OUT_MS: "9" * 19}, None),
-        ({}, None),
-    ],
-)
-def test_due_time_of_a_timer_record_is_its_own_or_the_one_for_rocketmq(
-    properties: dict[str, str], due_ms: int | None
-) -> None:
-    assert recorded_due_ms(properties, 500) == due_ms

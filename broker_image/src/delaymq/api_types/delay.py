@@ -50,6 +50,17 @@ class TimedIndex(FrozenAnswer, frozen=True):
     """Entries that are being merged into a larger run."""
 
 
+class TimedCarrying(FrozenAnswer, frozen=True):
+    """Pending timed messages that are stored again, so that expired segments can be deleted."""
+
+    messages: int = 0
+    """Messages that were carried since the start."""
+    bytes: int = 0
+    """Bytes of the records that were appended for this."""
+    backlog: int = 0
+    """Records in expired segments that still hold pending messages."""
+
+
 class TimedMessages(FrozenAnswer, frozen=True):
     """Timed messages: those with any due time instead of a delay level."""
 
@@ -61,6 +72,7 @@ class TimedMessages(FrozenAnswer, frozen=True):
     """Messages delivered since the start."""
     lateness: Lateness = Lateness()
     index: TimedIndex = TimedIndex()
+    carried: TimedCarrying = TimedCarrying()
 
 
 class Correction(FrozenAnswer, frozen=True):

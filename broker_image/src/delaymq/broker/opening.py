@@ -19,7 +19,7 @@ from delaymq.broker.transactions.producers import Producers
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.message import names
-from delaymq.store.errors import StoreOpenError
+from delaymq.store.errors import StoreError, StoreOpenError
 from delaymq.store.layout import TIMED_VERSION
 from delaymq.store.message_store import MessageStore
 
@@ -115,6 +115,8 @@ def assemble(
         parts.store_host,
         parts.stats.committed,
     )
+    if parts.replay.timed.has_statements and not config.read_only:
+        _require_timed_version(store)
     if store.format_version >= TIMED_VERSION:
         parts.topics.register_timer_topic()
     delivery.ingress.on_first_timed = parts.topics.register_timer_topic
@@ -126,6 +128,14 @@ def assemble(
     store.reserve(delivery.reserve_bytes)
     store.pins.hold("half messages", transactions.pin)
     return Broker(parts, store, delivery, transactions, records, tables, table, access, settings)
+
+
+def _require_timed_version(store: MessageStore) -> None:
+    """Raise the version of a store with timed messages whose state.json was damaged and created again."""
+    try:
+        store.raise_format_version()
+    except StoreError as error:
+        _logger.error("state.json does not exclude older programs, which would ignore timed messages: %s", error)
 
 
 def _take_over_timers(config: BrokerConfig, store: MessageStore, places: list[int]) -> None:

@@ -32,9 +32,10 @@ TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
 TIMER_PROPERTIES: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME)
-# Properties that brokers add to timed messages:
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
-"""Due time in ms. RocketMQ 5 rounds it down to a second; DelayMQ does not."""
+"""Due time of a timed message in ms. RocketMQ 5 rounds it down to a second; DelayMQ does not."""
+
+# Further properties that brokers add to timed messages:
 TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
 TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"

@@ -18,7 +18,7 @@ from delaymq.store.options import StoreOptions
 _logger = logging.getLogger(__name__)
 MAX_SEGMENTS_PER_PASS = 10
 MAX_EXPIRED_SEGMENTS = 64
-"""Segments that are examined for expiry at once."""
+"""Segments that one call examines for expiry."""
 MAX_QUEUES_PER_PASS = 2_000
 """Checking all of 80,000 queues in one cycle would block the event loop."""
 _HOUR_MS = 3_600_000

@@ -108,6 +108,18 @@ class Delivery:
             on_dead_letter,
             on_delivered,
         )
+        self._resume(replay)
+        self._offsets_file = OffsetsFile(store, self.delay_offsets, self._throttled)
+        self.carrier = Carrier(store, self.timeline, settings, now_ms, self._hand_over.give_up_unreadable_timed)
+        """Carries pending timed messages forward, so that old segments can be deleted."""
+        self._pin = DeliveryPin(store, self._reader, self._sources, self.timeline)
+        self.control = DeliveryControl(store, self._sources, self.timeline, self._hand_over, now_ms)
+        """Delivery policy. A caller that changes it must call `wake`."""
+        self.control.load()
+
+    def _resume(self, replay: Replay) -> None:
+        """Determine the positions of the delay levels, and load their pending messages."""
+        store = self._store
         replay.finish(self._reader)
         stated = read_offsets(store)
         there = {queue_id for topic, queue_id in store.queues() if topic == names.SCHEDULE_TOPIC}
@@ -121,13 +133,6 @@ class Delivery:
         self._queues = {queue_id: queue for queue_id, queue in replay.queues.items() if queue_id in there}
         for queue_id in sorted(there):
             self._load(queue_id, self._queues[queue_id])
-        self._offsets_file = OffsetsFile(store, self.delay_offsets, self._throttled)
-        self.carrier = Carrier(store, self.timeline, settings, now_ms, self._hand_over.give_up_unreadable_timed)
-        """Carries pending timed messages forward, so that old segments can be deleted."""
-        self._pin = DeliveryPin(store, self._reader, self._sources, self.timeline)
-        self.control = DeliveryControl(store, self._sources, self.timeline, self._hand_over, now_ms)
-        """Delivery policy. A caller that changes it must call `wake`."""
-        self.control.load()
 
     # Observer of the log.
 
@@ -279,6 +284,7 @@ class Delivery:
             levels=self.levels,
             sources=self._sources,
             timeline=self.timeline,
+            carrier=self.carrier,
             next_due_ms=self.next_due_ms(),
             lateness=self.lateness,
             corrected=self.corrected,

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from delaymq.broker.delivery.timed.carrying import Carrier
 from delaymq.message.levels import DelayLevels, level_of_queue
 from delaymq.schedule import LevelQueue
 from delaymq.schedule.timeline import TIMELINE_QUEUE, Timeline
@@ -119,6 +120,7 @@ def status_of(
     levels: DelayLevels,
     sources: dict[int, LevelQueue],
     timeline: Timeline,
+    carrier: Carrier,
     next_due_ms: dict[int, int],
     lateness: dict[int, LatenessHistogram],
     corrected: Iterable[PositionCorrection],
@@ -149,13 +151,15 @@ def status_of(
     return {
         "asOfMs": as_of_ms,
         "levels": shown,
-        "timed": _timed(timeline, next_due_ms.get(TIMELINE_QUEUE), lateness.get(TIMELINE_QUEUE, none)),
+        "timed": _timed(timeline, carrier, next_due_ms.get(TIMELINE_QUEUE), lateness.get(TIMELINE_QUEUE, none)),
         "corrected": [correction.as_json() for correction in corrected],
         "held": held,
     }
 
 
-def _timed(timeline: Timeline, next_due_ms: int | None, lateness: LatenessHistogram) -> dict[str, object]:
+def _timed(
+    timeline: Timeline, carrier: Carrier, next_due_ms: int | None, lateness: LatenessHistogram
+) -> dict[str, object]:
     size = index_size(timeline)
     return {
         "pending": timeline.partitions.messages,
@@ -164,4 +168,5 @@ def _timed(timeline: Timeline, next_due_ms: int | None, lateness: LatenessHistog
         "delivered": lateness.count,
         "lateness": lateness.as_json(),
         "index": {"runs": size.runs, "fileBytes": size.file_bytes, "mergingEntries": size.merging_entries},
+        "carried": {"messages": carrier.carried_messages, "bytes": carrier.carried_bytes, "backlog": carrier.backlog},
     }

@@ -124,7 +124,7 @@ def level_of(properties: dict[str, str]) -> int:
 
 
 def due_time_of(broker: Admission, properties: dict[str, str], level: int) -> int | None:
-    """Return the due time in ms that a message requests; None: at once. Raises RequestError 13 if it is invalid."""
+    """Return the due time in ms that a message requests; None: immediately. Raises RequestError 13 if it is invalid."""
     try:
         return broker.delivery.ingress.requested_time(properties, level)
     except IllegalMessageError as error:

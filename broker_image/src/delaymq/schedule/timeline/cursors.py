@@ -9,7 +9,7 @@ from delaymq.schedule.timeline.entries import NO_RECORD, Pending, Row, unpacked
 from delaymq.schedule.timeline.runs import Run
 
 _BUFFERED: Final = 64
-"""Entries that a cursor unpacks at once."""
+"""Entries that a cursor unpacks together."""
 Key: TypeAlias = tuple[int, int]
 """Due time in ms and identity."""
 _NEVER: Final[Key] = (1 << 63, 0)

@@ -10,7 +10,7 @@ from delaymq.schedule.timeline.entries import AFTER_ALL_OF_KEY, ENTRY, ENTRY_BYT
 from delaymq.schedule.timeline.runs import Run, RunWriter
 
 _PIECE_ENTRIES: Final = 256
-"""Entries read from each run at once."""
+"""Entries read from each run in one step."""
 _RECORD_AT: Final = KEY_BYTES
 _NO_RECORD: Final = ENTRY.pack(0, 0, NO_RECORD, 0, 0)[KEY_BYTES : KEY_BYTES + 8]
 

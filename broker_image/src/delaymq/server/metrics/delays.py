@@ -7,6 +7,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 
 from delaymq.broker.delivery.control import DeliveryMode
 from delaymq.broker.delivery.status import LatenessHistogram
+from delaymq.broker.delivery.timed.carrying import Carrier
 from delaymq.broker.delivery.topic_lateness import BOUNDS_MS
 from delaymq.message.levels import level_of_queue
 from delaymq.schedule.timeline import TIMELINE_QUEUE
@@ -47,6 +48,7 @@ def families(gathered: Gathered) -> Iterator[Metric]:
         lateness.add_metric([level], _buckets(histogram), histogram.sum_ms / 1000)
     yield lateness
     yield from _of_timeline(gathered)
+    yield from _of_carrying(delivery.carrier)
     due_ms = min(gathered.next_due_ms.values(), default=None)
     due_s = None if due_ms is None else due_ms / 1000
     yield gauge("delaymq_delay_next_due_timestamp_seconds", "Next due time.", due_s)
@@ -61,11 +63,22 @@ def _of_timeline(gathered: Gathered) -> Iterator[Metric]:
     for name, text, value in (
         ("runs", "Sorted parts of the index of pending timed messages.", gathered.timeline.runs),
         ("bytes", "Bytes of the files of that index.", gathered.timeline.file_bytes),
+        ("merging_entries", "Entries of that index that are being merged.", gathered.timeline.merging_entries),
         ("pending_bytes", "Bytes of the records of pending timed messages.", gathered.timed.bytes),
     ):
         yield gauge(f"delaymq_timeline_{name}", text, float(value))
     merged = "Entries of the index of timed messages that were merged into larger runs."
     yield counter("delaymq_timeline_merged_entries", merged, gathered.timeline_merged_entries)
+
+
+def _of_carrying(carrier: Carrier) -> Iterator[Metric]:
+    for name, text, value in (
+        ("messages", "Pending timed messages that were appended to the log again.", carrier.carried_messages),
+        ("bytes", "Bytes of the records that were appended for this.", carrier.carried_bytes),
+    ):
+        yield counter(f"delaymq_timeline_carried_{name}", text, value)
+    backlog = "Records in expired segments that still hold pending timed messages."
+    yield gauge("delaymq_timeline_carry_backlog", backlog, float(carrier.backlog))
 
 
 def _buckets(histogram: LatenessHistogram) -> Buckets:

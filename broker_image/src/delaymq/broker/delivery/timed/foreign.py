@@ -74,7 +74,7 @@ def _key(record: Dispatched) -> _Key:
 def adopted_record(record: Record) -> NewRecord:
     """Return the record by which DelayMQ takes over a timer of RocketMQ 5.
 
-    The due time is the requested one; TIMER_OUT_MS is up to two seconds earlier. IllegalMessageError if the record
+    The due time is the requested one; TIMER_OUT_MS is up to one second earlier. IllegalMessageError if the record
     requests none.
     """
     properties = record.properties
@@ -84,6 +84,10 @@ def adopted_record(record: Record) -> NewRecord:
     if request is None:
         raise IllegalMessageError(f"the timer at physical offset {record.physical_offset} has no due time")
     due_ms = request.due_ms(record.store_timestamp_ms)
+    out_ms = properties.get(names.TIMER_OUT_MS, "")
+    if request.is_relative and out_ms.isdecimal():
+        # The delay counts from the first record, but the store time of a rolled record is that of its last roll.
+        due_ms = min(due_ms, int(out_ms) + _PRECISION_MS)
     for name in _REPLACED:
         properties.pop(name, None)
     properties[names.TIMER_OUT_MS] = str(due_ms)
@@ -104,6 +108,8 @@ def adopted_record(record: Record) -> NewRecord:
     )
 
 
+_PRECISION_MS: Final = 1_000
+"""RocketMQ 5's timerPrecisionMs by default, by which it rounds TIMER_OUT_MS down; it can only be lowered."""
 _REPLACED: Final = (names.DUE, names.MARK, names.ACCOUNT, names.TIMER_ROLL_TIMES)
 
 

@@ -51,6 +51,8 @@ class TimedReplay:
         """Physical offsets of records of the timer topic whose due time is damaged."""
         self.foreign = ForeignTimers()
         """Timers of RocketMQ 5 that it has neither delivered nor recalled."""
+        self.has_statements = False
+        """Whether the store contains statements of form 2, which an older program would ignore."""
 
     def use_folder(self, folder: RunFiles, segment_bytes: int) -> None:
         """Use this folder for the files of the index of a log with segments of this size."""
@@ -69,6 +71,7 @@ class TimedReplay:
         self.unusable = array("q")
         self.foreign = ForeignTimers()
         self._has_carried = False
+        self.has_statements = reference is not None
         self._may_merge = True
         self._whole_log = whole_log
         self._first_place: int | None = None
@@ -92,6 +95,7 @@ class TimedReplay:
         if due_ms is None:
             self.unusable.append(record.physical_offset)
             return
+        self.has_statements = True
         identity = due.identity if due is not None else record.physical_offset
         if identity != record.physical_offset:
             self._has_carried = True

@@ -52,7 +52,7 @@ def requested_time(properties: dict[str, str], level: int) -> TimeRequest | None
     if names.START_DELIVER_TIME in stated and (level or len(stated) > 1):
         others = [names.DELAY] * (level > 0) + stated[:-1]
         raise IllegalMessageError(
-            f"the message has the property {names.START_DELIVER_TIME} beside {' and '.join(others)}: send only one of"
+            f"the message has the property {names.START_DELIVER_TIME} next to {' and '.join(others)}: send only one of"
             " them"
         )
     if level or not stated:

@@ -1,0 +1,203 @@
+"""Appending of records: the hot path of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from delaymq.message.properties import encode_properties
+from delaymq.message.record import BLANK_BYTES, BODY_CRC, check_record_parts, encode_record, record_bytes
+from delaymq.message.timed_marks import Statement
+from delaymq.store.commit_log import CommitLog
+from delaymq.store.consume_queue import ConsumeQueues
+from delaymq.store.dispatch import Dispatcher, due_or_tags_code
+from delaymq.store.errors import RecordTooLargeError, StoreClosedError, StoreFullError, StoreReadOnlyError
+from delaymq.store.model import Dispatched, NewRecord
+from delaymq.store.options import StoreOptions
+from delaymq.store.retention import Retention
+
+_body_crc_of = BODY_CRC.unpack_from
+
+
+class LogAppender:
+    """Appends records to the log and dispatches them. Base of the store, for the same thread."""
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        dispatcher: Dispatcher,
+        retention: Retention,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.options = options
+        self.is_closed = False
+        """Whether the store accepts no records any more."""
+        self.is_read_only = False
+        """Whether the store was opened without the permission to append."""
+        self._log = log
+        self._queues = queues
+        self._dispatcher = dispatcher
+        self._dispatch = dispatcher.dispatch
+        self._retention = retention
+        self._now_ms = now_ms
+
+    def append(self, message: NewRecord) -> Dispatched:
+        """Append a record in memory and dispatch it; may create the next segment.
+
+        Nothing has changed after StoreFullError, StoreFailedError, StoreClosedError, RecordTooLargeError or
+        IllegalMessageError.
+        """
+        property_bytes = message.property_bytes
+        return self._append(
+            message, encode_properties(message.properties) if property_bytes is None else property_bytes
+        )
+
+    def _append(self, message: NewRecord, property_bytes: bytes) -> Dispatched:
+        log = self._log
+        if self.is_closed or log.failure is not None or self._retention.disk.writes_refused:
+            self.refuse(message)
+        now_ms = self._now_ms()
+        if now_ms < log.last_store_timestamp_ms:
+            now_ms = log.last_store_timestamp_ms
+        topic, queue_id, sys_flag, properties = message.topic, message.queue_id, message.sys_flag, message.properties
+        transaction = sys_flag & TRANSACTION_MASK
+        if transaction == 0 or transaction == TRANSACTION_COMMIT:
+            queue = self._queues.table.get((topic, queue_id)) or self._queues.get_or_make(topic, queue_id)
+            queue_offset = queue.max_number
+        else:
+            queue_offset = 0
+        physical_offset = log.end_offset
+        statement = message.statement
+        stated_bytes = property_bytes
+        if statement is not None:
+            stated_bytes = _with_statement(property_bytes, statement, properties, physical_offset)
+        data = _encode(message, stated_bytes, queue_offset, physical_offset, now_ms)
+        size = len(data)
+        if size > self.options.max_record_bytes and not message.is_copy:
+            raise RecordTooLargeError(
+                f"the record has {size} bytes (limit: {self.options.max_record_bytes}): send a smaller message"
+            )
+        if size + BLANK_BYTES > log.segment_end - physical_offset:
+            physical_offset = self._roll(size, message)
+            if statement is not None:
+                stated_bytes = _with_statement(property_bytes, statement, properties, physical_offset)
+            data = _encode(message, stated_bytes, queue_offset, physical_offset, now_ms)
+        at = physical_offset - log.segment_base
+        log.mapping[at : at + size] = data
+        log.end_offset = physical_offset + size
+        (body_crc,) = _body_crc_of(data)
+        log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
+        if statement is not None and statement.due_ms is not None:
+            code = statement.due_ms
+        else:
+            code = due_or_tags_code(
+                topic, queue_id, queue_offset, physical_offset, properties, now_ms, self._dispatcher.levels
+            )
+        record = Dispatched(
+            topic, queue_id, queue_offset, physical_offset, size, sys_flag, now_ms, message.born_timestamp_ms,
+            body_crc, message.reconsume_times, message.prepared_transaction_offset, properties, code,
+        )  # fmt: skip
+        self._dispatch(record)
+        return record
+
+    def _roll(self, size: int, message: NewRecord | None) -> int:
+        """Continue in the next segment, but leave the reserve to records that may use it."""
+        log, retention = self._log, self._retention
+        if (
+            (message is None or not message.uses_reserve)
+            and log.segment_of(log.segment_end) is None
+            and retention.lacks_reserve(besides_bytes=log.file_bytes)
+        ):
+            retention.disk = retention.disk._replace(writes_refused=True)
+            self.refuse()
+        return log.roll(size)
+
+    def append_batch(self, messages: Sequence[NewRecord]) -> list[Dispatched]:
+        """Append all messages to one segment, or none; errors as in `append`."""
+        property_bytes = [encode_properties(message.properties) for message in messages]
+        self.make_room(self._check_batch(messages, property_bytes))
+        return [self._append(message, encoded) for message, encoded in zip(messages, property_bytes, strict=True)]
+
+    def check_batch(self, messages: Sequence[NewRecord]) -> int:
+        """Return the number of log bytes that the messages need; errors as in `append`."""
+        return self._check_batch(messages, [encode_properties(message.properties) for message in messages])
+
+    def make_room(self, total: int) -> None:
+        """Continue in the next segment if `total` bytes do not fit the current one; errors as in `append`."""
+        log = self._log
+        if self.is_closed or log.failure is not None or self._retention.disk.writes_refused:
+            self.refuse()
+        if total + BLANK_BYTES > log.segment_end - log.end_offset:
+            self._roll(total, None)
+
+    def _check_batch(self, messages: Sequence[NewRecord], property_bytes: Sequence[bytes]) -> int:
+        if self.is_closed or self._log.failure is not None or self._retention.disk.writes_refused:
+            self.refuse()
+        total = 0
+        for message, encoded in zip(messages, property_bytes, strict=True):
+            self._queues.get_or_make(message.topic, message.queue_id)
+            topic_bytes, properties_bytes = len(message.topic.encode()), len(encoded)
+            if message.statement is not None:
+                properties_bytes += message.statement.property_bytes
+            check_record_parts(topic_bytes, properties_bytes)
+            size = record_bytes(topic_bytes, len(message.body), properties_bytes, message.born_host, message.store_host)
+            if size > self.options.max_record_bytes:
+                raise RecordTooLargeError(
+                    f"a record of the batch has {size} bytes (limit: {self.options.max_record_bytes}): send smaller"
+                    " messages"
+                )
+            total += size
+        return total
+
+    def refuse(self, message: NewRecord | None = None) -> None:
+        """Raise the error that says why records are rejected, except for records that may use the reserve."""
+        if message is not None and message.uses_reserve and not self.is_closed and self._log.failure is None:
+            return
+        if self.is_read_only:
+            raise StoreReadOnlyError("the store is read-only: start the broker without readOnly to store messages")
+        if self.is_closed:
+            raise StoreClosedError("the store is closed")
+        if self._log.failure is not None:
+            raise self._log.failure
+        used_ratio = self._retention.disk.used_ratio
+        if used_ratio <= self.options.disk_write_refused_ratio:
+            raise StoreFullError(
+                f"the disk has less free space than is reserved for pending messages ({self._retention.reserve_bytes()}"
+                " bytes): free space or enlarge the volume"
+            )
+        raise StoreFullError(
+            f"the disk is {used_ratio:.0%} full; the store rejects messages while usage is "
+            f"above {self.options.disk_write_refused_ratio:.0%}: free space or enlarge the volume"
+        )
+
+
+def _with_statement(
+    property_bytes: bytes, statement: Statement, properties: dict[str, str], physical_offset: int
+) -> bytes:
+    """Return the properties with the statement of the record at `physical_offset`, which `properties` gets too."""
+    text = properties[statement.name] = statement.at(physical_offset)
+    added = f"\x02{statement.name}\x01{text}".encode("ascii")
+    return property_bytes + added if property_bytes else added[1:]
+
+
+def _encode(
+    message: NewRecord, property_bytes: bytes, queue_offset: int, physical_offset: int, store_timestamp_ms: int
+) -> bytes:
+    return encode_record(
+        message.topic.encode(),
+        message.queue_id,
+        queue_offset,
+        physical_offset,
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        message.born_host,
+        store_timestamp_ms,
+        message.store_host,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+        message.body,
+        property_bytes,
+    )
