@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from delaymq.schedule.timeline.cursors import Cursor
+from delaymq.schedule.timeline.runs import Run
 from delaymq.schedule.timeline.timeline import Timeline
 from delaymq.store.errors import StoreOpenError
 from delaymq_testing.broker.delivery_harness import START_MS, Bench
@@ -26,11 +28,14 @@ def test_runs_are_merged_during_the_replay(monkeypatch: pytest.MonkeyPatch, has_
         bench.send_timed(str(number), START_MS + 1 + number % 10, topic=f"T{number % 3}")
     deliver(bench, START_MS + 4)
     pending = bench.delivery.pending_total()
-    counts = []
+    counts: list[int] = []
     original = Timeline.add_run
-    monkeypatch.setattr(
-        Timeline, "add_run", lambda index, *args: (original(index, *args), counts.append(len(index.runs)))
-    )
+
+    def add_run(index: Timeline, run: Run, cursors: list[Cursor]) -> None:
+        original(index, run, cursors)
+        counts.append(len(index.runs))
+
+    monkeypatch.setattr(Timeline, "add_run", add_run)
     bench.kill()
     bench.start()
     assert bench.delivery.pending_total() == pending

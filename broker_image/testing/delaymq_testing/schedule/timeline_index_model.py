@@ -278,5 +278,5 @@ class IndexModel:
         ]
         if due and (earliest is None or earliest > min(due)):
             raise ModelError(f"the index wakes up at {earliest}, after {min(due)}")
-        if len(self.index.runs) > 40:
+        if len(self.index.runs) > max(40, 160 // self._sizes.step):
             raise ModelError(f"there are {len(self.index.runs)} runs")
