@@ -56,3 +56,37 @@ def test_start_without_space_for_the_index_states_the_remedy() -> None:
     bench.timeline_files.room = None
     bench.start()
     assert bench.delivery.pending_total() == 100
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+@pytest.mark.parametrize("damaged", [b"REAL_TOPIC\x01orders", b"REAL_TOPIC"])
+def test_mark_ends_its_message_although_the_real_topic_of_the_copy_is_damaged(
+    has_snapshot: bool, damaged: bytes
+) -> None:
+    bench = Bench()
+    for number in range(60):
+        bench.send_timed(str(number), START_MS + 1)
+    if has_snapshot:
+        bench.take_snapshot()
+    copies_at = bench.store.end_offset
+    deliver(bench, START_MS + 1)
+    bench.kill()
+    log = bytearray(bench.log)
+    log[log.index(damaged, copies_at) + len(damaged) - 1] ^= 1
+    bench.log = bytes(log)
+    bench.start()
+    assert bench.delivery.pending_total() == 0
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_dead_letters_end_their_messages(has_snapshot: bool) -> None:
+    bench = Bench()
+    for number in range(60):
+        bench.send_timed(str(number), START_MS + 1, topic="not a topic")
+    if has_snapshot:
+        bench.take_snapshot()
+    deliver(bench, START_MS + 1)
+    assert bench.store.next_queue_offset("%DLQ%SCHEDULE_CONSUMER", 0) == 60
+    bench.kill()
+    bench.start()
+    assert bench.delivery.pending_total() == 0

@@ -33,6 +33,8 @@ _MAX_COPIES: Final = 1_000_000
 """Copies without a sound mark that are compared with pending messages. Beyond it, the log is damaged or forged."""
 _MARK_BEGINNING: Final = "2:"
 _SHOWN: Final = 20
+_ELSEWHERE: Final = frozenset({names.SCHEDULE_DLQ_TOPIC, names.MARKS_TOPIC})
+"""Topics of records that end a message without being its copy in the real topic."""
 
 _logger = logging.getLogger(__name__)
 
@@ -113,7 +115,7 @@ class TimedReplay:
         text = properties.get(names.MARK)
         mark = None if text is None else own_mark(text, record.physical_offset)
         if mark is not None:
-            self._end(mark, properties.get(names.REAL_TOPIC, ""))
+            self._end(mark, properties.get(names.REAL_TOPIC, ""), record.topic)
         elif names.TIMER_OUT_MS in properties and record.topic == properties.get(names.REAL_TOPIC):
             if text is None and names.DUE not in properties:
                 self.foreign.delivered(record)
@@ -125,15 +127,22 @@ class TimedReplay:
         assert self.timeline is not None
         return self.timeline
 
-    def _end(self, mark: TimedMark, topic: str) -> None:
+    def _end(self, mark: TimedMark, real_topic: str, topic: str) -> None:
         index = self._index
-        partition = index.partitions.number(topic)
-        if not self._whole_log:
-            if index.end(mark.due_ms, mark.identity, partition) is None:
-                self.orphans += 1
-        elif self._has_carried or (self._first_place is not None and mark.identity >= self._first_place):
-            # Of an older message, the log contains at most a record that carries it forward.
-            index.end_unseen(mark.due_ms, mark.identity, partition)
+        topics = [real_topic]
+        if topic != real_topic and topic not in _ELSEWHERE:
+            topics.append(topic)  # no checksum covers either, and one of them is damaged
+        for number, each in enumerate(topics):
+            partition = index.partitions.number(each)
+            if not self._whole_log:
+                if index.end(mark.due_ms, mark.identity, partition) is not None:
+                    break
+                self.orphans += number == len(topics) - 1
+            elif self._has_carried or (self._first_place is not None and mark.identity >= self._first_place):
+                # Of an older message, the log contains at most a record that carries it forward.
+                index.end_unseen(mark.due_ms, mark.identity, partition)
+                if len(topics) > 1:
+                    index.freeze()  # the memory can hold the end in one partition only
         self._merge()
 
     def _merge(self) -> None:
