@@ -114,6 +114,14 @@ def test_index_of_unknown_layout_is_reported_for_a_migration(tmp_path: Path) -> 
     assert "# The layout of index files of 100 bytes is unknown" in rocketmq_conf(broker("--store-path", str(tmp_path)))
 
 
+def test_rocketmq_conf_mentions_messages_with_due_times(tmp_path: Path) -> None:
+    assert "due times" not in rocketmq_conf(broker("--store-path", str(tmp_path)))
+    (tmp_path / "consumequeue/rmq_sys_wheel_timer").mkdir(parents=True)
+    text = rocketmq_conf(broker("--store-path", str(tmp_path)))
+    assert "# timerMaxDelaySec=315360000\n" in text
+    assert "delaymq store verify --for-rocketmq" in text
+
+
 def test_store_path_that_is_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):

@@ -171,3 +171,48 @@ def test_nothing_is_delivered_after_a_stop() -> None:
         assert schedule.handed_over == []
 
     run_virtually(scenario)
+
+
+@pytest.mark.parametrize(("set_back_s", "held_s"), [(None, 30), (10, 10)])
+def test_deliveries_wait_after_the_clock_was_set_forward(
+    set_back_s: int | None, held_s: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        schedule = Schedule(loop)
+        schedule.clock = DeliveryTimer(schedule, schedule.hand_over, schedule.now_ms, lambda: 10_000)
+        start_ms = schedule.now_ms()
+        schedule.add(start_ms + 5_000, start_ms + 3_600_000, start_ms + 7_200_000)
+        schedule.clock.start()
+        await asyncio.sleep(6)
+        assert len(schedule.handed_over) == 1
+        schedule.step_ms = 3_600_000
+        await asyncio.sleep(held_s - 1)
+        assert len(schedule.handed_over) == 1
+        assert "the clock was set forward by 3600.0 s (timerClockStepMs)" in caplog.text
+        if set_back_s is not None:
+            schedule.step_ms = 0
+        await asyncio.sleep(3)
+        assert len(schedule.handed_over) == (1 if set_back_s is not None else 2)
+        await asyncio.sleep(3_600)
+        assert len(schedule.handed_over) == (2 if set_back_s is not None else 3)
+        assert schedule.clock.guard.steps == 1
+
+    run_virtually(scenario)
+
+
+@pytest.mark.parametrize("step_ms", [9_000, -3_600_000])
+def test_small_steps_and_steps_back_hold_nothing(step_ms: int) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        schedule = Schedule(loop)
+        schedule.clock = DeliveryTimer(schedule, schedule.hand_over, schedule.now_ms, lambda: 10_000)
+        start_ms = schedule.now_ms()
+        schedule.add(start_ms + 2_000, start_ms + 20_000)
+        schedule.clock.start()
+        await asyncio.sleep(3)
+        schedule.step_ms = step_ms
+        await asyncio.sleep(18 - step_ms / 1_000)
+        assert [due - start_ms for due, _ in schedule.handed_over] == [2_000, 20_000]
+        assert all(0 <= at - due <= MAX_SLEEP_MS + 1 for due, at in schedule.handed_over)
+        assert schedule.clock.guard.steps == 0
+
+    run_virtually(scenario)

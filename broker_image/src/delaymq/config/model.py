@@ -230,6 +230,14 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
         hot=True,
         ours=True,
     )
+    timer_clock_step_ms: int = number(
+        10_000,
+        0,
+        _MS_PER_DAY,
+        "step of the clock in ms: after a larger one forward, deliveries of delayed messages wait 30 s; 0: never",
+        hot=True,
+        ours=True,
+    )
     adopt_timers: bool = flag(
         False, "whether to take over pending timers of RocketMQ 5; if false, a store with some is rejected", ours=True
     )

@@ -84,7 +84,9 @@ class BrokerServer:
         self.client_requests = ClientRequests(reply, self.flushing.wait)
         self.long_requests = LongRequests(broker, self.flushing.wait)
         self.flow = FlowControl(broker, self.flushing, reply)
-        self.clock = DeliveryTimer(broker.delivery, self._hand_over, broker.now_ms)
+        self.clock = DeliveryTimer(
+            broker.delivery, self._hand_over, broker.now_ms, lambda: broker.config.timer_clock_step_ms
+        )
         self.registration = Registration(broker, config.name_servers)
         self.draining = DrainLease(broker, self.registration.register_soon)
         self.background = Background([self.flow.job(), *BrokerJobs(broker, self.held_pulls, self.sessions).jobs()])

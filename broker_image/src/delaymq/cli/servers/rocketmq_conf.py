@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from delaymq.config import BrokerConfig
+from delaymq.message.names import TIMER_TOPIC
 
 _INDEX_HEAD_BYTES = 40
 _SLOT_BYTES = 4
@@ -18,6 +19,12 @@ def rocketmq_conf(config: BrokerConfig) -> str:
     log_bytes = _size_of_first(store / "commitlog", "*") or config.mapped_file_size_commit_log
     queue_bytes = _size_of_first(store / "consumequeue", "*/*/*") or config.mapped_file_size_consume_queue
     lines = [f"# Configuration with which RocketMQ 4.9 can open the store in {store}. Stop DelayMQ first."]
+    if (store / "consumequeue" / TIMER_TOPIC).is_dir():
+        lines += [
+            "# The store contains messages with due times. RocketMQ 4.9 never delivers them, and RocketMQ 5 also delivers",
+            "# those that were delivered before: see `delaymq store verify --for-rocketmq`. For RocketMQ 5, add",
+            f"# timerMaxDelaySec={config.timer_max_delay_sec}",
+        ]
     index_bytes = _size_of_first(store / "index", "*")
     slots, entries = config.max_hash_slot_num, config.max_index_num
     if index_bytes and index_bytes != _index_bytes(slots, entries):

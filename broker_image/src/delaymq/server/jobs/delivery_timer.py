@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from delaymq.server.jobs.clock_guard import ClockGuard
+
 BATCH: Final = 64
 """Messages delivered per time slice of some 2 ms, so that many due messages do not starve producers."""
 MAX_SLEEP_MS: Final = 1_000
@@ -27,8 +29,13 @@ class DeliveryTimer:
     """Calls `hand_over(now_ms, budget)` whenever messages are due."""
 
     def __init__(
-        self, delivery: TimedDelivery, hand_over: Callable[[int, int], int], now_ms: Callable[[], int]
+        self,
+        delivery: TimedDelivery,
+        hand_over: Callable[[int, int], int],
+        now_ms: Callable[[], int],
+        clock_step_ms: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`clock_step_ms` returns the smallest step of the clock after which deliveries wait; 0 for none."""
         self._delivery = delivery
         self._hand_over = hand_over
         self._now_ms = now_ms
@@ -36,6 +43,8 @@ class DeliveryTimer:
         self._handle: asyncio.Handle | None = None
         self._runs_soon = False
         self._stopped = False
+        self.guard = ClockGuard(clock_step_ms)
+        """Holds deliveries after the clock was set forward."""
         self.wakeups = 0
 
     def start(self) -> None:
@@ -67,6 +76,10 @@ class DeliveryTimer:
         self.wakeups += 1
         try:
             due_ms = self._delivery.next_wakeup_ms()
+            hold_s = self.guard.hold_s(self._now_ms(), self._loop.time())
+            if hold_s > 0:
+                self._sleep(min(hold_s, MAX_SLEEP_MS / 1_000))
+                return
             if due_ms is not None and due_ms <= self._now_ms():
                 self._hand_over(self._now_ms(), BATCH)
                 due_ms = self._delivery.next_wakeup_ms()
