@@ -21,7 +21,7 @@ def rocketmq_conf(config: BrokerConfig) -> str:
     lines = [f"# Configuration with which RocketMQ 4.9 can open the store in {store}. Stop DelayMQ first."]
     if (store / "consumequeue" / TIMER_TOPIC).is_dir():
         lines += [
-            "# The store contains messages with due times. RocketMQ 4.9 never delivers them, and RocketMQ 5 also delivers",
+            "# The store contains messages with due times. RocketMQ 4.9 never delivers them; RocketMQ 5 also delivers",
             "# those that were delivered before: see `delaymq store verify --for-rocketmq`. For RocketMQ 5, add",
             f"# timerMaxDelaySec={config.timer_max_delay_sec}",
         ]
