@@ -45,6 +45,7 @@ def test_status_has_the_documented_shape() -> None:
             "delivered": 0,
             "lateness": {"p50Ms": 0, "p99Ms": 0, "maxMs": 0},
             "index": {"runs": 0, "fileBytes": 0, "mergingEntries": 0},
+            "carried": {"messages": 0, "bytes": 0, "backlog": 0},
         },
         "corrected": [],
         "held": None,

@@ -10,6 +10,7 @@ from delaymq.message import names
 from delaymq.message.timed_marks import carried_due
 from delaymq.schedule.timeline import Timeline, TimelineDamagedError
 from delaymq.store.model import NewRecord
+from delaymq.store.retention import ExpiredLog, Retention
 from delaymq_testing.asked_api import Asked, asked
 from delaymq_testing.running_server import HOST, run, until
 from msgspec import convert
@@ -18,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 KEY = "7F00000100002A9F18B4AAC2D1F2{:04X}"
 TIMED = 300
 HOUR_MS = 3_600_000
+SEGMENT_BYTES = 64 * 1024
 
 
 async def send_many(api: Asked) -> int:
@@ -268,6 +270,36 @@ def test_metrics_count_timed_messages_under_a_level_of_their_own(tmp_path: Path)
             assert found["delaymq_timeline_runs"] == {"": len(timeline.runs)}
             assert found["delaymq_timeline_bytes"] == {"": 0}
             assert found["delaymq_timeline_merged_entries_total"] == {"": timeline.merged_entries}
+            assert found["delaymq_timeline_merging_entries"] == {"": 0}
+            assert found["delaymq_timeline_carried_messages_total"] == {"": 0}
+
+    run(scenario)
+
+
+def test_metrics_and_status_count_carried_messages_and_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = [0]
+    monkeypatch.setattr(Retention, "expired_log", lambda self, now_ms: ExpiredLog(ends[0], 0, is_urgent=False))
+
+    async def scenario() -> None:
+        async with asked(tmp_path, message_delay_level="1h 2h", mapped_file_size_commit_log=SEGMENT_BYTES) as api:
+            await send_many(api)
+            carrier, first_carried = api.broker.delivery.carrier, api.broker.store.end_offset
+            held = api.broker.delivery.timeline.holders.below(SEGMENT_BYTES)
+            assert 100 < held < TIMED
+            # Of the first segment, only the message that is due within ten minutes is not carried.
+            ends[0] = SEGMENT_BYTES
+            await until(lambda: carrier.backlog == 1)
+            found = await metrics(api)
+            carried_bytes = api.broker.store.end_offset - first_carried
+            assert found["delaymq_timeline_carried_messages_total"] == {"": held - 1}
+            assert found["delaymq_timeline_carry_backlog"] == {"": 1}
+            # The end of a segment is not part of a record.
+            assert carried_bytes - SEGMENT_BYTES < carrier.carried_bytes <= carried_bytes
+            assert found["delaymq_timeline_carried_bytes_total"] == {"": carrier.carried_bytes}
+            shown = (await api.get("delay"))["timed"]["carried"]
+            assert shown == {"messages": held - 1, "bytes": carrier.carried_bytes, "backlog": 1}
 
     run(scenario)
 
