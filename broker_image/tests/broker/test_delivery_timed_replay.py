@@ -8,6 +8,7 @@ from delaymq.schedule.timeline.runs import Run
 from delaymq.schedule.timeline.timeline import Timeline
 from delaymq.store.errors import StoreOpenError
 from delaymq_testing.broker.delivery_harness import START_MS, Bench
+from delaymq_testing.schedule.memory_files import MemoryFile
 
 MESSAGES = 2_000
 
@@ -90,3 +91,30 @@ def test_dead_letters_end_their_messages(has_snapshot: bool) -> None:
     bench.kill()
     bench.start()
     assert bench.delivery.pending_total() == 0
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_unreadable_index_stops_the_store_when_a_spread_begins_or_ends(
+    monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    bench = Bench()
+    for number in range(MESSAGES):
+        bench.send_timed(str(number), START_MS + 1)
+    while bench.delivery.maintain():
+        pass
+    assert any(run.name for run in bench.delivery.timeline.runs)
+    bench.now_ms = START_MS + 10
+    if is_begun:
+        bench.delivery.control.spread(10_000)
+    with monkeypatch.context() as failing:
+        failing.setattr(MemoryFile, "pread", lambda file, count, position: b"")
+        if is_begun:
+            bench.delivery.control.resume()
+        else:
+            bench.delivery.control.spread(10_000)
+    assert "restart the broker" in str(bench.store.failure)
+    assert bench.delivery.hand_over(bench.now_ms, 64) == 0
+    bench.kill()
+    bench.start()
+    deliver(bench, START_MS + 20_000)
+    assert bench.store.next_queue_offset("orders", 0) == MESSAGES

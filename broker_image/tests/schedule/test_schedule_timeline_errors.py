@@ -7,7 +7,8 @@ import random
 import weakref
 
 import pytest
-from delaymq.schedule.timeline import Pending, RunFile, Timeline
+from delaymq.schedule.timeline import PacedTimeline, Pending, RunFile, Timeline
+from delaymq.schedule.timeline.cursors import EntryQueue
 from delaymq.schedule.timeline.entries import ENTRY_BYTES
 from delaymq.schedule.timeline.runs import FileRun, Sizes
 from delaymq.schedule.timeline.state import Capture, empty, restore
@@ -96,7 +97,7 @@ def test_queues_release_what_has_ended_or_waits_for_an_earlier_time() -> None:
     for number in range(1, 5_000):
         add(index, number, number)
         assert take_all(index, number) == [number]
-    assert len(index._wakeups) < 100
+    assert len(index._wakeups._items) < 100
     partition = index.partitions.number("T")
     for number in range(5_000, 10_000):
         add(index, number, number)
@@ -192,3 +193,40 @@ def test_file_of_a_merged_run_is_closed_when_it_is_removed() -> None:
         capture.finish(is_published=True)
     assert len(seen) > 40
     assert {name for name, file in seen.items() if file() is not None} <= {run.name for run in index.runs}
+
+
+def test_earliest_due_time_is_known_without_a_look_at_each_due_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = empty(MemoryFiles(), SIZES, 1_000)
+    for number in range(500):
+        add(index, 1_000 + number, number, topic=f"T{number}")
+        add(index, 1_000 + number, 1_000 + number, topic=f"T{number}")
+    expected = list(range(500))
+    assert index.next_due_ms() == 1_000
+    taken = [entry[2] for entry in index.take(1_400, 400)]
+    assert taken == expected[:400]
+    with monkeypatch.context() as counting:
+        counting.setattr(EntryQueue, "next_due_ms", lambda queue: pytest.fail("a queue was asked"))
+        assert index.next_due_ms() == 1_000
+    while index.take(1_250, 100):
+        pass
+    assert index.next_due_ms() == 1_251
+    while index.take(1_400, 100):
+        pass
+    assert index.next_due_ms() == 1_401
+    index.give_back([(1_300, -1, 300, 0)])
+    assert index.next_due_ms() == 1_300
+
+
+def test_returned_paced_messages_keep_their_slots() -> None:
+    index = filled(MemoryFiles(), 100)
+    paced = PacedTimeline(index, 100, 0, 1_000)
+    for now_ms in range(0, 900, 10):
+        if entries := paced.take(now_ms, 7):
+            paced.give_back(entries)
+    assert paced.left == 100
+    due_ms = paced.next_due_ms()
+    assert due_ms is not None
+    assert due_ms < 900
+    assert len(paced.take(900, 100)) == 91
+    assert len(paced.take(1_000, 100)) == 9
+    assert paced.next_due_ms() is None

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from delaymq.schedule import DueSource, LevelQueue, PacedQueue
-from delaymq.schedule.timeline import PacedTimeline, Timeline
+from delaymq.schedule.timeline import PacedTimeline, Timeline, TimelineDamagedError
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery.hand_over import HandOver
@@ -141,7 +141,7 @@ class DeliveryControl:
         if policy is None or policy.mode is DeliveryMode.PAUSED:
             return
         if policy.mode is DeliveryMode.SPREAD:
-            over = self._hand_over.spread_left == 0
+            over = self._hand_over.is_spread_over
         else:
             sources: list[DueSource] = [*self._sources.values(), self._timeline]
             next_ms = min((due for each in sources if (due := each.next_due_ms()) is not None), default=None)
@@ -193,8 +193,12 @@ class DeliveryControl:
             self._hand_over.drop_up_to_ms = begun.up_to_ms
         else:
             up_to_ms = begun.up_to_ms or 0
+            try:
+                timed = PacedTimeline(self._timeline, up_to_ms, now_ms, begun.until_ms or 0)
+            except (OSError, TimelineDamagedError) as error:
+                self._hand_over.stop_timed(error)
+                return
             spread = PacedQueue(list(self._sources.values()), up_to_ms, now_ms, begun.until_ms or 0)
-            timed = PacedTimeline(self._timeline, up_to_ms, now_ms, begun.until_ms or 0)
             self._hand_over.begin_spread(spread, timed, up_to_ms)
 
     def _release(self) -> None:

@@ -106,12 +106,20 @@ class HandOver:
         """Number of messages that a spread still contains."""
         return (self.spread.left if self.spread else 0) + (self.timed_spread.left if self.timed_spread else 0)
 
+    @property
+    def is_spread_over(self) -> bool:
+        """Whether a spread contains no message any more. Unlike `spread_left`, it does not count them."""
+        return all(each is None or each.next_due_ms() is None for each in (self.spread, self.timed_spread))
+
     def end_spread(self) -> None:
         """Put the rest of a spread back into its queues."""
         timed, self.timed_spread = self.timed_spread, None
         if timed is not None:
             self._scheduler.remove(timed)
-            timed.end()
+            try:
+                timed.end()
+            except (OSError, TimelineDamagedError) as error:
+                self.stop_timed(error)
         spread, self.spread = self.spread, None
         if spread is not None:
             self._scheduler.remove(spread)
@@ -338,9 +346,11 @@ class HandOver:
     def _give_back(self, batches: list[list[Entry]], now_ms: int) -> None:
         for batch in batches:
             fresh = [entry for entry in batch if entry[3] == 0]
+            is_paced = bool(fresh) and fresh[0][0] <= self._spread_up_to_ms
             if fresh and fresh[0][1] == TIMELINE_QUEUE:
-                self._timeline.give_back(fresh)
-            elif fresh and self.spread is not None and fresh[0][0] <= self._spread_up_to_ms:
+                paced = self.timed_spread if is_paced else None
+                (paced or self._timeline).give_back(fresh)
+            elif fresh and self.spread is not None and is_paced:
                 self.spread.give_back(fresh)
             elif fresh:
                 self._sources[fresh[0][1]].give_back(fresh)

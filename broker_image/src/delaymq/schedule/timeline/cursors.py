@@ -70,15 +70,13 @@ class Cursor:
 class EntryQueue:
     """Entries of memory and runs, taken in the order of their keys; of several with one key, only the newest counts."""
 
-    __slots__ = ("_closed", "_cursors", "_fresh", "_sequence", "is_ready", "wakeup_ms")
+    __slots__ = ("_closed", "_cursors", "_fresh", "_sequence", "is_ready")
 
     def __init__(self) -> None:
         self._fresh: list[tuple[int, int, int, Pending]] = []
         self._cursors: list[tuple[int, int, int, int, Cursor]] = []
         self._closed = 0
         self._sequence = 0
-        self.wakeup_ms: int | None = None
-        """Due time with which the timeline waits for this queue; None if it does not wait."""
         self.is_ready = False
         """Whether the timeline takes from this queue because an entry is due."""
 

@@ -26,7 +26,7 @@ class PacedTimeline:
 
     def next_due_ms(self) -> int | None:
         """Return the time slot of the next message; None without one."""
-        if not self.left:
+        if self._timeline.paced_due_ms() is None:
             return None
         return self._start_ms + self._given * self._span_ms // max(self._total, 1)
 
@@ -41,6 +41,11 @@ class PacedTimeline:
         # Some may have ended meanwhile; the limit keeps the next slot within the period.
         self._given = min(self._given + len(taken), max(self._total - 1, 0))
         return taken
+
+    def give_back(self, entries: list[Entry]) -> None:
+        """Put back entries that were taken but not attempted; they are next."""
+        self._timeline.give_back(entries)
+        self._given = max(self._given - len(entries), 0)
 
     def end(self) -> None:
         """Return the rest to the topics. OSError, TimelineDamagedError."""

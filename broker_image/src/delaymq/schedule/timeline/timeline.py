@@ -51,6 +51,7 @@ class Timeline:
         self._cursors: dict[int, list[Cursor]] = {}
         self._queues: dict[str, EntryQueue] = {}
         self._wakeups = Wakeups()
+        self._ready_dues = Wakeups()
         self._ready: deque[EntryQueue] = deque()
         self._paced = EntryQueue()
         self._paced_up_to_ms: int | None = None
@@ -182,7 +183,7 @@ class Timeline:
 
     def next_due_ms(self) -> int | None:
         """Return the earliest due time at which `take` may return an entry; None without entries."""
-        dues = [self._wakeups.first_ms(), *(queue.next_due_ms() for queue in self._ready)]
+        dues = self._ready_dues.first_ms(), self._wakeups.first_ms()
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def due_count(self, now_ms: int) -> int:
@@ -205,6 +206,8 @@ class Timeline:
         for queue in self._wakeups.pop_due(now_ms):
             queue.is_ready = True
             self._ready.append(queue)
+            if (first_ms := queue.next_due_ms()) is not None:
+                self._ready_dues.add(queue, first_ms)
         taken: list[Pending] = []
         ready = self._ready
         try:
@@ -215,11 +218,14 @@ class Timeline:
                     queue.take(now_ms, min(share, count - len(taken)), self._memory, self._ended, taken)
                     due_ms = queue.next_due_ms()
                     ready.rotate(-1)
-                    if due_ms is None or due_ms > now_ms:
-                        ready.pop()
-                        queue.is_ready = False
-                        if due_ms is not None:
-                            self._wait(queue, due_ms)
+                    if due_ms is not None and due_ms <= now_ms:
+                        self._ready_dues.replace(queue, due_ms)
+                        continue
+                    ready.pop()
+                    self._ready_dues.remove(queue)
+                    queue.is_ready = False
+                    if due_ms is not None:
+                        self._wait(queue, due_ms)
         except (OSError, TimelineDamagedError):
             if not taken:
                 raise
@@ -231,9 +237,8 @@ class Timeline:
         return [(entry.due_ms, TIMELINE_QUEUE, entry.identity, 0) for entry in taken]
 
     def _wait(self, queue: EntryQueue, due_ms: int) -> None:
-        """Let a queue wait for an entry that is due then, unless it is ready or waits for an earlier one."""
-        if not queue.is_ready:
-            self._wakeups.add(queue, due_ms)
+        """Let a queue wait for an entry that is due then, unless it waits for an earlier one."""
+        (self._ready_dues if queue.is_ready else self._wakeups).add(queue, due_ms)
 
     def taken(self, identity: int) -> Pending | None:
         """Return a taken message that has neither been settled nor given back."""
@@ -379,7 +384,7 @@ class Timeline:
         self._queues = {
             topic: queue
             for topic, queue in self._queues.items()
-            if queue.is_ready or queue.wakeup_ms is not None or queue.next_due_ms() is not None
+            if queue.is_ready or queue in self._wakeups or queue.next_due_ms() is not None
         }
         self._cursors = {partition: cursors for partition in self._cursors if (cursors := self.open_cursors(partition))}
 

@@ -1,4 +1,4 @@
-"""Queues that wait until their first entries are due."""
+"""Queues by the due times of their first entries."""
 
 from __future__ import annotations
 
@@ -12,43 +12,49 @@ _SPARE_ITEMS: Final = 64
 
 
 class Wakeups:
-    """Due times of queues; `EntryQueue.wakeup_ms` is the one that applies."""
+    """Due times of queues, and the earliest of them."""
 
     def __init__(self) -> None:
+        self._dues: dict[EntryQueue, int] = {}
         self._items: list[tuple[int, int, EntryQueue]] = []
+        """A heap. Items whose due times differ from `_dues` do not count."""
         self._sequence = 0
-        self._queues = 0
 
-    def __len__(self) -> int:
-        return len(self._items)
+    def __contains__(self, queue: EntryQueue) -> bool:
+        return queue in self._dues
 
     def add(self, queue: EntryQueue, due_ms: int) -> None:
-        """Let a queue wait for an entry that is due then, unless it waits for an earlier one."""
-        if queue.wakeup_ms is not None and queue.wakeup_ms <= due_ms:
-            return
-        self._queues += queue.wakeup_ms is None
-        queue.wakeup_ms = due_ms
+        """Add a queue, or let it have this due time if that is earlier."""
+        known = self._dues.get(queue)
+        if known is None or due_ms < known:
+            self.replace(queue, due_ms)
+
+    def replace(self, queue: EntryQueue, due_ms: int) -> None:
+        """Add a queue, or let it have this due time."""
+        self._dues[queue] = due_ms
         self._sequence += 1
         heappush(self._items, (due_ms, self._sequence, queue))
-        if len(self._items) > 2 * self._queues + _SPARE_ITEMS:
-            # Items of queues that wait for an earlier time, or have more than one item.
-            self._items = list({id(item[2]): item for item in self._items if item[2].wakeup_ms == item[0]}.values())
+        if len(self._items) > 2 * len(self._dues) + _SPARE_ITEMS:
+            self._items = [(due_ms, number, queue) for number, (queue, due_ms) in enumerate(self._dues.items())]
+            self._sequence = len(self._items)
             heapify(self._items)
 
+    def remove(self, queue: EntryQueue) -> None:
+        """Remove a queue if it is there."""
+        self._dues.pop(queue, None)
+
     def first_ms(self) -> int | None:
-        """Return the earliest due time; None if no queue waits."""
+        """Return the earliest due time; None without queues."""
         while self._items:
             due_ms, _, queue = self._items[0]
-            if queue.wakeup_ms == due_ms:
+            if self._dues.get(queue) == due_ms:
                 return due_ms
             heappop(self._items)
         return None
 
     def pop_due(self, now_ms: int) -> Iterator[EntryQueue]:
         """Remove and yield the queues with entries that are due."""
-        while self._items and self._items[0][0] <= now_ms:
-            due_ms, _, queue = heappop(self._items)
-            if queue.wakeup_ms == due_ms:
-                queue.wakeup_ms = None
-                self._queues -= 1
-                yield queue
+        while (due_ms := self.first_ms()) is not None and due_ms <= now_ms:
+            queue = heappop(self._items)[2]
+            del self._dues[queue]
+            yield queue
