@@ -52,6 +52,34 @@ def test_jobs_run_at_their_intervals_and_follow_changes() -> None:
     run_virtually(scenario)
 
 
+def test_job_with_much_work_runs_at_its_short_interval() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        left = 1_000
+        seen: list[float] = []
+
+        def work() -> None:
+            nonlocal left
+            left = max(left - 1, 0)
+            seen.append(loop.time())
+
+        background = Background([Job(name="a", interval_ms=lambda: 4 if left else 1_000, run=work)])
+        background.start()
+        await asyncio.sleep(5)
+        assert left == 0
+        assert seen[500] - seen[400] == pytest.approx(0.4, abs=0.01)
+        seen.clear()
+        await asyncio.sleep(10)
+        assert len(seen) == pytest.approx(9, abs=1)
+        left = 1_000_000
+        await asyncio.sleep(2)
+        await background.stop()
+        seen.clear()
+        await asyncio.sleep(60)
+        assert seen == []
+
+    run_virtually(scenario)
+
+
 def test_failing_job_does_not_stop_others(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(loop: VirtualLoop) -> None:
         good: list[int] = []

@@ -12,7 +12,7 @@ from delaymq.server.resources import started
 from delaymq.throttled_log import ThrottledLogger
 
 TICK_S: Final = 0.2
-"""Shortest interval of a job, and interval of measuring the loop's lag."""
+"""Interval of looking for due jobs, and of measuring the loop's lag. Jobs with a shorter interval have own timers."""
 LAG_WINDOW_TICKS: Final = 50
 """The reported lag is the maximum of the last ten seconds."""
 WORKER_THREADS: Final = 2
@@ -54,6 +54,8 @@ class Background:
         self._running: dict[str, asyncio.Future[None]] = {}
         self._executor = started(ThreadPoolExecutor(WORKER_THREADS, "background"), WORKER_THREADS)
         self._timer: asyncio.TimerHandle | None = None
+        self._busy: dict[str, asyncio.TimerHandle] = {}
+        """Timers of jobs whose current interval is shorter than `TICK_S`."""
         self._tick_at = 0.0
         self._lags_s = [0.0] * LAG_WINDOW_TICKS
         self._ticks = 0
@@ -74,6 +76,8 @@ class Background:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
+        for timer in self._busy.values():
+            timer.cancel()
         if self._running:
             await asyncio.gather(*self._running.values(), return_exceptions=True)
         self._executor.shutdown(wait=True)
@@ -83,11 +87,24 @@ class Background:
         self._lags_s[self._ticks % LAG_WINDOW_TICKS] = max(now - self._tick_at, 0.0)
         self._ticks += 1
         for job in self._jobs:
-            if self._due[job.name] <= now and job.name not in self._running:
-                self._due[job.name] = now + job.interval_ms() / 1000
-                self._run(job)
+            if self._due[job.name] <= now:
+                self._begin(job)
         if not self._stopped:
             self.start()
+
+    def _begin(self, job: Job) -> None:
+        """Run a job unless its task is still running, and let it wait for its interval, which the run may change."""
+        if job.name in self._running:
+            return
+        now = self._loop.time()
+        self._run(job)
+        interval_s = job.interval_ms() / 1000
+        self._due[job.name] = now + interval_s
+        timer = self._busy.pop(job.name, None)
+        if timer is not None:
+            timer.cancel()
+        if interval_s < TICK_S and not self._stopped:
+            self._busy[job.name] = self._loop.call_later(interval_s, self._begin, job)
 
     def _run(self, job: Job) -> None:
         try:
