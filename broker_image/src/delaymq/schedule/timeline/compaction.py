@@ -18,7 +18,7 @@ class Compacted(Protocol):
     sizes: Sizes
 
     def freeze(self) -> None: ...
-    def positions(self, run: Run) -> list[tuple[int, int, int]]: ...
+    def positions(self, runs: Sequence[Run]) -> list[list[tuple[int, int, int]]]: ...
     def replace(self, inputs: Sequence[Run], run: Run) -> None: ...
     def drop_consumed(self) -> None: ...
     def discard(self, name: str) -> None: ...
@@ -95,8 +95,8 @@ class Compaction:
     def _begin(self, inputs: list[Run]) -> None:
         timeline = self._timeline
         ranges: dict[int, list[Range]] = {}
-        for run in inputs:
-            for partition, first, end in sorted(timeline.positions(run)):
+        for run, positions in zip(inputs, timeline.positions(inputs), strict=True):
+            for partition, first, end in positions:
                 ranges.setdefault(partition, []).append(Range(run, first, end))
         writer = RunWriter()
         if sum(run.left for run in inputs) > timeline.sizes.run_in_memory:

@@ -14,8 +14,8 @@ def rebuild_counts(timeline: Timeline) -> None:
     """Merge everything and count it again, after `Timeline.add_unseen` and `end_unseen`. OSError, damage."""
     timeline.compaction.merge_all()
     timeline.reset_counts()
-    for run in timeline.runs:
-        for partition, first, end in timeline.positions(run):
+    for run, positions in zip(timeline.runs, timeline.positions(timeline.runs), strict=True):
+        for partition, first, end in positions:
             for at in range(first, end, _COUNTED_ENTRIES):
                 for row in unpacked(run.read(at, min(_COUNTED_ENTRIES, end - at))):
                     timeline.count(Pending(*row, partition), 1)

@@ -77,7 +77,7 @@ def _encode(timeline: Timeline) -> bytes:
     runs: list[dict[str, object]] = []
     data: list[bytes] = []
     positions = bytearray()
-    for number, run in enumerate(timeline.runs):
+    for number, (run, left) in enumerate(zip(timeline.runs, timeline.positions(timeline.runs), strict=True)):
         described: dict[str, object] = {"plain": run.is_plain}
         if isinstance(run, FileRun):
             described["name"] = run.name
@@ -85,7 +85,7 @@ def _encode(timeline: Timeline) -> bytes:
             described["sections"] = [[section.partition, section.end - section.first] for section in run.sections]
             data.append(run.data)
         runs.append(described)
-        for position in timeline.positions(run):
+        for position in left:
             positions += _POSITION.pack(number, *position)
     taken = b"".join(struct.pack(">I", entry.partition) + entry.packed() for entry in timeline.taken_messages)
     head = {

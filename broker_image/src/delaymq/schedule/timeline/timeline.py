@@ -319,9 +319,13 @@ class Timeline:
     def open_cursors(self, partition: int) -> list[Cursor]:
         """Return the positions in the runs that contain pending messages of a partition."""
         cursors = self._cursors.get(partition, [])
-        if any(cursor.is_closed or not cursor.left for cursor in cursors):
-            cursors = [cursor for cursor in cursors if cursor.left and not cursor.is_closed]
-            self._cursors[partition] = cursors
+        for cursor in cursors:
+            if cursor.is_closed or cursor.head >= cursor.end:
+                break
+        else:
+            return cursors
+        cursors = [cursor for cursor in cursors if cursor.left and not cursor.is_closed]
+        self._cursors[partition] = cursors
         return cursors
 
     def freeze(self) -> None:
@@ -400,8 +404,9 @@ class Timeline:
 
     def replace(self, inputs: Sequence[Run], run: Run) -> None:
         """Use a merged run instead of its inputs, from the positions that they have by now. OSError, damage."""
+        merged_runs = {id(each) for each in inputs}
         merged = {
-            partition: [cursor for cursor in self.open_cursors(partition) if cursor.run in inputs]
+            partition: [cursor for cursor in self.open_cursors(partition) if id(cursor.run) in merged_runs]
             for partition in {section.partition for each in inputs for section in each.sections}
         }
         opened = [found for section in run.sections for found in self._continued(run, section, merged)]
@@ -433,14 +438,15 @@ class Timeline:
             if heads and (head := run.find(low, high, min(heads))) < high:
                 yield Cursor(run, section.partition, head, high), queue, run.key_at(head)
 
-    def positions(self, run: Run) -> list[tuple[int, int, int]]:
-        """Return partition, first and end index of the entries of a run that have not been taken."""
-        return [
-            (cursor.partition, cursor.head, cursor.end)
-            for section in run.sections
-            for cursor in self.open_cursors(section.partition)
-            if cursor.run is run
-        ]
+    def positions(self, runs: Sequence[Run]) -> list[list[tuple[int, int, int]]]:
+        """Return, for each run, partition, first and end index of its entries that have not been taken, in order."""
+        found: dict[int, list[tuple[int, int, int]]] = {id(run): [] for run in runs}
+        for partition in sorted({section.partition for run in runs for section in run.sections}):
+            for cursor in self.open_cursors(partition):
+                positions = found.get(id(cursor.run))
+                if positions is not None:
+                    positions.append((partition, cursor.head, cursor.end))
+        return [sorted(positions) for positions in found.values()]
 
     # Inspection.
 
