@@ -205,7 +205,7 @@ def test_earliest_due_time_is_known_without_a_look_at_each_due_topic(monkeypatch
     taken = [entry[2] for entry in index.take(1_400, 400)]
     assert taken == expected[:400]
     with monkeypatch.context() as counting:
-        counting.setattr(EntryQueue, "next_due_ms", lambda queue: pytest.fail("a queue was asked"))
+        counting.setattr(EntryQueue, "next_due_ms", lambda queue: pytest.fail("a queue was read"))
         assert index.next_due_ms() == 1_000
     while index.take(1_250, 100):
         pass
