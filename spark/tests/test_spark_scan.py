@@ -13,6 +13,7 @@ from delaymq.message.marks import format_due
 from delaymq.message.names import DUE, MARK, SCHEDULE_TOPIC, TIMER_TOPIC
 from delaymq.message.record import encode_record
 from delaymq_spark import skipped
+from delaymq_spark.planning.batch_ends import find_log_end
 from delaymq_spark.planning.parts import plan
 from delaymq_spark.scan import frames, walk
 from delaymq_spark.store.segment_file import Skipped
@@ -165,6 +166,7 @@ def test_rows_of_arbitrary_records_equal_those_of_the_reader(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 32), manner=st.sampled_from(["zeros", "noise", "flip", "cut", "page"]))
 @example(seed=43739, manner="cut")
+@example(seed=1040158438, manner="zeros")  # no valid record follows the damaged end of a file, but a damaged one
 @example(seed=2509225, manner="cut")  # the last file has three bytes, and the previous one ends within a record
 def test_rows_and_skipped_parts_of_damaged_logs_equal_those_of_the_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, manner: str
@@ -180,6 +182,28 @@ def test_rows_and_skipped_parts_of_damaged_logs_equal_those_of_the_reader(
         if data:
             file.write_bytes(wounded(data, source, manner))
     assert_same_as_reader(tmp_path)
+
+
+@pytest.mark.parametrize(("has_following", "end_is_damaged", "rows"), [
+    (False, True, 1), (False, False, 3), (True, True, 4), (True, False, 5),
+])  # fmt: skip
+def test_damaged_record_behind_a_damaged_end_of_a_file_is_after_the_end_of_the_log(
+    tmp_path: Path, has_following: bool, end_is_damaged: bool, rows: int
+) -> None:
+    """The record is only read if a valid one follows it, here in a third file."""
+    large = _message(bytes([7]) * 60_000)
+    parts = [large, _message(), large] + [large, _message()] * has_following
+    files = write_log(tmp_path, parts)
+    if end_is_damaged:
+        data = bytearray(files[0].read_bytes())
+        after_first = int.from_bytes(data[:4], "big")
+        data[after_first:] = bytes(len(data) - after_first)
+        files[0].write_bytes(data)
+    data = bytearray(files[1].read_bytes())
+    data[1_000:1_100] = bytes(100)  # within the body
+    files[1].write_bytes(data)
+    assert assert_same_as_reader(tmp_path) == rows
+    assert find_log_end(str(tmp_path))[0] == reader_damage(tmp_path)[1][0]
 
 
 def wounded(data: bytearray, source: random.Random, manner: str) -> bytearray:

@@ -20,10 +20,10 @@ def find_log_end(path: StorePath, look_from: int | None = None) -> tuple[int, in
     if listing.end is not None:
         return max(listing.start, listing.end), None
     planner = Planner(str(path), _LOOK_BACK_BYTES)
-    for info in reversed(listing.segments):
+    for number, info in reversed(list(enumerate(listing.segments))):
         if look_from is not None and info.end <= look_from:
             break
-        found = planner.last_segment(info, max(info.base, look_from or 0))
+        found = planner.last_segment(info, listing.segments[:number], look_from or 0)
         if found is not None:
             parts, end = found
             return end, parts[-1].start

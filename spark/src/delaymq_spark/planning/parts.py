@@ -17,6 +17,7 @@ from delaymq.message.names import topic_problem
 from delaymq.message.record import ENCODED_MAGIC, MAGIC_AT, MAGIC_OVERLAP_BYTES, SIZE_BYTES, decode_record
 from delaymq.store.reader import QUEUE_ENTRY, SegmentInfo
 
+from delaymq_spark.planning.log_end import reaches
 from delaymq_spark.planning.time_range import FirstTimes, excluded_segments
 from delaymq_spark.scan.walk import Walk, sound_at
 from delaymq_spark.store.broker_client import NoAnswerError
@@ -99,7 +100,8 @@ def plan(
     # The files at the end may still be empty: they are allocated in advance.
     while listing.end is None and segments and segments[-1].base > closed and not last_parts:
         info = segments.pop()
-        last_parts, log_end = planner.last_segment(info, max(info.base, start or 0)) or ([], log_end)
+        before = [each for each in wanted if each.base < info.base]
+        last_parts, log_end = planner.last_segment(info, before, start or 0) or ([], log_end)
     parts: list[Part] = []
     for info in segments:
         parts += planner.segment(info, max(info.base, start or 0)) or []
@@ -152,11 +154,13 @@ class Planner:
             _logger.warning("%s is not split: %s", info.path, error.strerror)
             return []
 
-    def last_segment(self, info: SegmentInfo, begin: int) -> tuple[list[Part], int] | None:
+    def last_segment(
+        self, info: SegmentInfo, before: Sequence[SegmentInfo], start: int
+    ) -> tuple[list[Part], int] | None:
         """Return the parts of the segment that may contain the log's last record, and its end; None: it contains
-        none.
+        none, or the log ends in one of the segments `before` it.
         """
-        return self._with_file(info, lambda file: self._last_segment(file, info, begin))
+        return self._with_file(info, lambda file: self._last_segment(file, info, before, start))
 
     def record_near(self, info: SegmentInfo, start: int, wished: int) -> int | None:
         """Return the physical offset of a record of the segment, after `start` and near `wished`; None if none is
@@ -170,13 +174,20 @@ class Planner:
         position = self._with_file(info, lambda file: self._record_in_queue(file, wished - info.base))
         return None if position is None else info.base + position
 
-    def _last_segment(self, file: SegmentFile, info: SegmentInfo, begin: int) -> tuple[list[Part], int] | None:
+    def _last_segment(
+        self, file: SegmentFile, info: SegmentInfo, before: Sequence[SegmentInfo], start: int
+    ) -> tuple[list[Part], int] | None:
+        begin = max(info.base, start)
         starts = self._starts(file, info, begin)
         # Data skipped between the records here is reported by the tasks that read them.
         walk = Walk(file, starts[-1], self._wanted_end(info), lambda skipped: None, info.end, to_log_end=True)
         holds_records = sum(1 for _ in walk.windows()) > 0
         end = walk.reached
         torn = walk.torn_bytes
+        if holds_records and begin == info.base and not reaches(file, info, before, start):
+            reason = "the log ends in an earlier file, because no valid record follows the damage there"
+            self.skipped.append(Skipped(info.path, 0, info.base, end + torn - info.base, reason, at_end=True))
+            return None
         if torn:
             reason = "the log does not end with a complete record"
             self.skipped.append(Skipped(info.path, end - info.base, end, torn, reason, at_end=True))
