@@ -8,6 +8,8 @@ import pytest
 from delaymq.api_types.delay import Delay
 from delaymq.message import names
 from delaymq.message.timed_marks import carried_due
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import request_command
 from delaymq.schedule.timeline import Timeline, TimelineDamagedError
 from delaymq.store.model import NewRecord
 from delaymq.store.retention import ExpiredLog, Retention
@@ -300,6 +302,48 @@ def test_metrics_and_status_count_carried_messages_and_the_rest(
             assert found["delaymq_timeline_carried_bytes_total"] == {"": carrier.carried_bytes}
             shown = (await api.get("delay"))["timed"]["carried"]
             assert shown == {"messages": held - 1, "bytes": carrier.carried_bytes, "backlog": 1}
+
+    run(scenario)
+
+
+def test_offset_message_id_of_a_record_that_was_carried_and_deleted_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = [0]
+    monkeypatch.setattr(Retention, "expired_log", lambda self, now_ms: ExpiredLog(ends[0], 0, is_urgent=True))
+
+    async def scenario() -> None:
+        async with asked(tmp_path, message_delay_level="1h 2h", mapped_file_size_commit_log=SEGMENT_BYTES) as api:
+            await send_many(api)
+            store, later_ms = api.broker.store, api.broker.now_ms() + 100 * HOUR_MS
+            before = await api.get(f"messages/{KEY.format(0)}?topic=T0")
+            assert (before["physicalOffset"], before["state"]) == (0, "pending")
+            ends[0] = SEGMENT_BYTES
+
+            def is_deleted() -> bool:
+                store.clean(later_ms, at_any_hour=True)
+                return store.min_offset >= SEGMENT_BYTES
+
+            await until(is_deleted)
+            old_id = before["offsetMessageId"]
+            for path in (f"messages/{old_id}", f"messages/{old_id.lower()}?topic=T0"):
+                error = (await api.get(path, 404))["error"]
+                assert error["code"] == "no_such_message"
+                assert "it was deleted. A timed message that is still pending was stored again" in error["message"]
+            view = request_command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": "0"})
+            remark = (await api.peer.connection.request(view)).remark
+            assert (
+                remark
+                == f"can not find message by the offset, 0: records before offset {store.min_offset} were deleted"
+            )
+            after = await api.get(f"messages/{KEY.format(0)}?topic=T0")
+            assert after["physicalOffset"] > SEGMENT_BYTES
+            assert (after["dueMs"], after["state"]) == (before["dueMs"], "pending")
+            assert (await api.get(f"messages/{after['offsetMessageId']}"))["messageId"] == before["messageId"]
+            # The id of another broker's record, and an offset that the log has not reached.
+            for other in ("7F000002" + old_id[8:], old_id[:16] + "7" * 16):
+                message = (await api.get(f"messages/{other}", 404))["error"]["message"]
+                assert "this broker has no message" in message
 
     run(scenario)
 

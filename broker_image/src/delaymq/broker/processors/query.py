@@ -115,7 +115,9 @@ def view_message_by_id(broker: Broker, session: Session, command: Command) -> Re
     header = ViewMessageRequestHeader.from_fields(command.fields)
     record = broker.records.record_at(header.offset)
     if record is None:
-        raise system_error(f"can not find message by the offset, {header.offset}")
+        start = broker.store.min_offset
+        reason = f": records before offset {start} were deleted" if 0 <= header.offset < start else ""
+        raise system_error(f"can not find message by the offset, {header.offset}{reason}")
     return Response(body=broker.store.read_bytes(header.offset, record.size))
 
 

@@ -289,6 +289,16 @@ async def find(api: Api, message_id: str, topic: str) -> ReadRecord:
         read = await named(api, offset)
         if read is not None and offset_message_id(read.record.store_host, offset) == message_id.upper():
             return read
+        if (
+            offset < api.broker.store.min_offset
+            and offset_message_id(api.broker.store_host, offset) == message_id.upper()
+        ):
+            raise ApiError(
+                404,
+                "no_such_message",
+                f"the log no longer contains the record {message_id}: it was deleted. A timed message that is still"
+                " pending was stored again before that: search for its key, or for its unique id with its topic",
+            )
     hint = f" in topic {topic!r}" if topic else ": a unique id requires its topic (?topic=…)"
     raise ApiError(404, "no_such_message", f"this broker has no message {message_id[:64]!r}{hint}")
 
