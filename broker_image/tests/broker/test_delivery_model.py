@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import pytest
+from delaymq.broker.delivery import hand_over
+from delaymq.broker.delivery.copies import timed_copy_of
+from delaymq.broker.delivery.timed import carrying, replay
+from delaymq.broker.delivery.timed.carrying import carried_record
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import parse_due
-from delaymq.schedule.timeline import TIMELINE_QUEUE
+from delaymq.message.record import Record
+from delaymq.message.timed_marks import first_due
+from delaymq.schedule import Entry
+from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Timeline, entries, state, timeline
 from delaymq.store.errors import RecordTooLargeError, StoreFullError
 from delaymq.store.model import NewRecord
 from delaymq_testing.broker.delivery_harness import START_MS, Bench, Settings
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 
 TABLES = ["1s 5s 10s", "1s", "3s 2s 1s 4s", "20s 1s", "1s 1s 1s"]
-SEEDS = range(30)
+STEPS_A_RUN = 150
+RUNS = range(max(FUZZ_INPUTS // 600, 1))
+"""By default, 33 runs of 150 steps; `make test-long-fuzz` performs 225,000 steps."""
+MAX_RUNS_UNTIL_FOUND = 60
 
 
 @dataclass
@@ -57,6 +69,8 @@ class Life:
         elif choice < 90:
             self.bench.levels = DelayLevels.parse(self.random.choice(TABLES))
             self.bench.delivery.set_levels(self.bench.levels)
+        elif choice < 91:
+            self.change_policy()
         elif choice < 92:
             self.bench.now_ms -= self.random.randrange(3_000)
         elif choice < 94:
@@ -90,6 +104,18 @@ class Life:
         for _ in range(self.random.randrange(30)):
             self.bench.delivery.carry(self.bench.now_ms)
             self.bench.now_ms += 1
+
+    def change_policy(self) -> None:
+        """Pauses, resumes, or spreads what is overdue."""
+        control = self.bench.delivery.control
+        choice = self.random.randrange(3)
+        if choice == 0:
+            control.pause()
+        elif choice == 1:
+            control.resume()
+        else:
+            self.bench.now_ms += 20_000
+            control.spread(5_000)
 
     def hand_over(self) -> None:
         wakeup_ms = self.bench.delivery.next_wakeup_ms()
@@ -129,7 +155,18 @@ class Life:
             self.bench.kill()
         if self.random.random() < 0.3:
             self.bench.snapshot = None
+        self.damage_index()
         self.bench.start()
+
+    def damage_index(self) -> None:
+        """Loses or damages a file of the timeline's index."""
+        files = self.bench.timeline_files
+        if files.names() and self.random.random() < 0.2:
+            name = self.random.choice(files.names())
+            if self.random.random() < 0.5:
+                files.remove(name)
+            elif size := len(files.read(name) or b""):
+                files.damage(name, self.random.randrange(size))
 
     def check(self) -> None:
         counts = Counter(self.bench.delivered())
@@ -140,19 +177,23 @@ class Life:
         timed = sum(self.sent[body].level == TIMELINE_QUEUE for body in pending)
         assert self.bench.delivery.timeline.partitions.messages == timed
         retried = {entry[2] for entry in self.bench.delivery._hand_over.retries.entries()}
-        if not retried and self.bench.delivery._hand_over._paused_until_ms == 0:
+        policy = self.bench.delivery.control.policy
+        if not retried and policy is None and self.bench.delivery._hand_over._paused_until_ms == 0:
             expected = min((self.sent[body].due_ms for body in pending), default=None)
             wakeup_ms = self.bench.delivery.next_wakeup_ms()
             # The timeline may wake up for a message that has ended, but never too late.
             assert expected is None or (wakeup_ms is not None and wakeup_ms <= expected)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_each_message_is_delivered_once_and_never_early(seed: int) -> None:
-    life = Life(seed)
-    for _ in range(150):
+def run_to_the_end(life: Life) -> None:
+    """Performs random steps, then delivers everything."""
+    for _ in range(STEPS_A_RUN):
         life.step()
         life.check()
+    life.bench.now_ms += 20_000
+    life.bench.delivery.control.spread(5_000)
+    life.bench.hand_over(1)
+    life.bench.delivery.control.resume()
     life.bench.now_ms += 1_000_000
     while (wakeup_ms := life.bench.delivery.next_wakeup_ms()) is not None:
         life.bench.now_ms = max(life.bench.now_ms, wakeup_ms)
@@ -165,6 +206,66 @@ def test_each_message_is_delivered_once_and_never_early(seed: int) -> None:
     assert life.bench.delivery.pending_total() == 0
     assert life.bench.hand_over() == []
     assert life.bench.delivery.next_wakeup_ms() is None
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_each_message_is_delivered_once_and_never_early(run: int) -> None:
+    run_to_the_end(Life(SEED * 1_000_003 + run))
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Replaces a method whose effect is left out."""
+
+
+def _carried_as_new(record: Record, pending: Pending) -> NewRecord:
+    copy = carried_record(record, pending)
+    copy.statement = first_due(pending.due_ms)
+    return copy
+
+
+def _without_mark(*given: Any, **named: Any) -> Any:
+    fate, copy = timed_copy_of(*given, **named)
+    copy.statement = None
+    return fate, copy
+
+
+def _early(self: Timeline, now_ms: int, count: int) -> list[Entry]:
+    return _take(self, now_ms + 400, count)
+
+
+_take = Timeline.take
+BUGS: dict[str, tuple[object, str, object]] = {
+    "messages are taken before they are due": (Timeline, "take", _early),
+    "a delivered message stays in the index": (Timeline, "settle", _nothing),
+    "messages that the full store rejected are forgotten": (Timeline, "give_back", _nothing),
+    "marks after the snapshot are ignored": (Timeline, "end", _nothing),
+    "marks are ignored when the whole log is replayed": (Timeline, "end_unseen", _nothing),
+    "a snapshot omits what waits for another attempt": (Timeline, "taken_messages", property(lambda self: [])),
+    "a carried message is a new one": (carrying, "carried_record", _carried_as_new),
+    "copies have no mark": (hand_over, "timed_copy_of", _without_mark),
+    "the rest of a spread is forgotten": (PacedTimeline, "end", _nothing),
+    "damaged states are believed": (state, "crc32", lambda data: 0),
+    "the index of the snapshot is ignored": (
+        state,
+        "restore",
+        lambda files, reference, *rest: state.empty(files, *rest),
+    ),
+    "ended entries are forgotten by the next run": (entries, "packed_end", lambda due_ms, identity: b""),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_model_detects_a_planted_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*BUGS[bug])
+    for module in (replay, timeline):
+        if hasattr(module, BUGS[bug][1]):
+            monkeypatch.setattr(module, BUGS[bug][1], BUGS[bug][2])
+    for run in range(MAX_RUNS_UNTIL_FOUND):
+        try:
+            run_to_the_end(Life(run))
+        except Exception:
+            return
+    pytest.fail(f"not found in {MAX_RUNS_UNTIL_FOUND} runs")
 
 
 def test_undisturbed_messages_due_together_are_delivered_in_send_order() -> None:

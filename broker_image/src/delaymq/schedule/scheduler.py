@@ -76,11 +76,14 @@ class Scheduler:
         while budget > 0 and lanes:
             lanes = _rotated(lanes, self._turn)
             remaining = []
+            before = budget
             for position, sources in enumerate(lanes):
                 share = -(-budget // (len(lanes) - position))
                 budget -= self._draw(sources, now_ms, share, batches)
                 if sources := _ready(sources, now_ms):
                     remaining.append(sources)
+            if budget == before:
+                break  # what seemed to be due has ended
             lanes = remaining
         return batches
 

@@ -97,7 +97,12 @@ class MemoryStore:
         for observer in observers:
             if isinstance(observer, UsesFolder):
                 observer.use_folder(timeline_files or MemoryFiles(), 1 << 20)  # type: ignore[arg-type]
-            observer.restore(states.get(observer.name) if snapshot is not None else None)
+            try:
+                observer.restore(states.get(observer.name) if snapshot is not None else None)
+            except ValueError:
+                # As in the store's recovery: the snapshot is not used, and the whole log is replayed.
+                end = min_offset
+                observer.restore(None)
         position = min_offset
         while position < len(self.log):
             record = decode_record(self.log, position)

@@ -26,20 +26,20 @@ class PacedTimeline:
 
     def next_due_ms(self) -> int | None:
         """Return the time slot of the next message; None without one."""
-        if self._timeline.paced_due_ms() is None:
-            return None
-        return self._start_ms + self._given * self._span_ms // max(self._total, 1)
+        return None if self._timeline.paced_due_ms() is None else self._slot_ms(self._given)
+
+    def _slot_ms(self, number: int) -> int:
+        """Return the time slot of a message. Messages that were put back may exceed the total."""
+        total = max(self._total, 1)
+        return self._start_ms + min(number, total - 1) * self._span_ms // total
 
     def take(self, now_ms: int, count: int) -> list[Entry]:
         """Remove and return at most `count` messages whose time slots have come. OSError, TimelineDamagedError."""
-        if now_ms < self._start_ms:
-            return []
-        due = self._total
-        if self._span_ms:
-            due = min((now_ms - self._start_ms) * self._total // self._span_ms + 1, self._total)
-        taken = self._timeline.take_paced(min(count, max(due - self._given, 0)))
-        # Some may have ended meanwhile; the limit keeps the next slot within the period.
-        self._given = min(self._given + len(taken), max(self._total - 1, 0))
+        due = 0
+        while due < count and self._slot_ms(self._given + due) <= now_ms:
+            due += 1
+        taken = self._timeline.take_paced(due)
+        self._given += len(taken)
         return taken
 
     def give_back(self, entries: list[Entry]) -> None:
