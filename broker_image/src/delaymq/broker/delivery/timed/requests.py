@@ -12,11 +12,8 @@ from delaymq.message.errors import IllegalMessageError
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _UNITS_MS: Final = {names.TIMER_DELAY_SEC: 1_000, names.TIMER_DELAY_MS: 1}
 _MS_PER_DAY: Final = 86_400_000
-OF_EARLIER_TIMERS: Final = (
-    names.TIMER_OUT_MS,
-    names.TIMER_ENQUEUE_MS,
-    names.TIMER_DEQUEUE_MS,
-    names.TIMER_ROLL_TIMES,
+OF_EARLIER_TIMERS: Final = frozenset(
+    (names.TIMER_OUT_MS, names.TIMER_ENQUEUE_MS, names.TIMER_DEQUEUE_MS, names.TIMER_ROLL_TIMES)
 )
 """Properties that brokers add to timed messages."""
 
@@ -48,23 +45,35 @@ def requested_time(properties: dict[str, str], level: int) -> TimeRequest | None
     As in RocketMQ 5, a level takes precedence, then TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS. Raises
     IllegalMessageError if the value is not a time, or if RocketMQ does not define which of two schedules applies.
     """
-    stated = [name for name in names.TIMER_PROPERTIES if name in properties]
-    if names.START_DELIVER_TIME in stated and (level or len(stated) > 1):
-        others = [names.DELAY] * (level > 0) + stated[:-1]
+    if names.START_DELIVER_TIME in properties:
+        _check_alone(properties, level)
+    if level:
+        return None
+    for name in names.TIMER_PROPERTIES:
+        text = properties.get(name)
+        if text is not None:
+            value = _number(name, text)
+            unit_ms = _UNITS_MS.get(name)
+            return TimeRequest(False, value) if unit_ms is None else TimeRequest(True, value * unit_ms)
+    return None
+
+
+def _check_alone(properties: dict[str, str], level: int) -> None:
+    others = [names.DELAY] * (level > 0) + [name for name in names.TIMER_PROPERTIES[:-1] if name in properties]
+    if others:
         raise IllegalMessageError(
             f"the message has the property {names.START_DELIVER_TIME} next to {' and '.join(others)}: send only one of"
             " them"
         )
-    if level or not stated:
-        return None
-    name = stated[0]
-    text = properties[name]
+
+
+def _number(name: str, text: str) -> int:
     if not _NUMBER.match(text):
         raise IllegalMessageError(f"{name} is {text[:32]!r}, which is not a number of {_unit(name)}")
     value = int(text)
     if value < 0:
         raise IllegalMessageError(f"{name} is {value}: use a number of {_unit(name)} that is not negative")
-    return TimeRequest(name in _UNITS_MS, value * _UNITS_MS.get(name, 1))
+    return value
 
 
 def _unit(name: str) -> str:
@@ -78,6 +87,8 @@ def drop_earlier_timer(properties: dict[str, str]) -> None:
 
     As in RocketMQ 5, the due time that the message requested before does not apply again.
     """
+    if OF_EARLIER_TIMERS.isdisjoint(properties):
+        return
     if names.TIMER_OUT_MS in properties:
         for name in names.TIMER_PROPERTIES:
             properties.pop(name, None)
