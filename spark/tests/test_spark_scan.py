@@ -206,6 +206,20 @@ def test_damaged_record_behind_a_damaged_end_of_a_file_is_after_the_end_of_the_l
     assert find_log_end(str(tmp_path))[0] == reader_damage(tmp_path)[1][0]
 
 
+@pytest.mark.parametrize("window_bytes", [512, 8192])
+def test_damaged_store_time_before_a_hole_hides_no_later_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window_bytes: int
+) -> None:
+    monkeypatch.setattr(walk, "WINDOW_BYTES", window_bytes)
+    (file,) = write_log(tmp_path, [_message()] * 60)
+    data = bytearray(file.read_bytes())
+    size = int.from_bytes(data[:4], "big")
+    data[30 * size + 57] = 1  # in the store time, which is then centuries in the future
+    data[31 * size + 4] ^= 1  # in the magic number
+    file.write_bytes(data)
+    assert assert_same_as_reader(tmp_path) == 59
+
+
 def wounded(data: bytearray, source: random.Random, manner: str) -> bytearray:
     """Return `data` with one damaged place, mostly where a record was written."""
     at = source.randrange(len(data) if source.random() < 0.2 else max(1, len(data.rstrip(b"\0"))))

@@ -11,6 +11,7 @@ import os
 import re
 import struct
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -37,6 +38,8 @@ INDEX_HEADER: Final = struct.Struct(">qqqqii")
 INDEX_ENTRY: Final = struct.Struct(">iqii")
 _PIECE_BYTES: Final = 1 << 20
 _PAGE_BYTES: Final = 4096
+_COMPARED_TIMES: Final = 3
+"""Records after damage were not stored before the earliest of this number of records before it, as in recovery."""
 _ZERO_RUN: Final = re.compile(rb"\0+")
 
 
@@ -115,13 +118,14 @@ class StoreReader:
     def walk(self, start: int | None = None, *, check_crc: bool = True) -> Iterator[Record | Damage | LogEnd]:
         """Iterate over records and the damage between them; the last item is the LogEnd."""
         segments = [s for s in self.segments() if start is None or s.end > start]
-        last_ms = 0
+        # No checksum covers the store time: a single damaged one must not hide all later records.
+        last_times_ms = deque([0] * _COMPARED_TIMES, maxlen=_COMPARED_TIMES)
         position = 0 if start is None or not segments else max(start - segments[0].base, 0)
         for number, segment in enumerate(segments):
             if number and segment.base != segments[number - 1].end:
                 gap = segments[number - 1]
                 if segment.base > gap.end:
-                    if self._first_sound(segments[number:], last_ms) is None:
+                    if self._first_sound(segments[number:], min(last_times_ms)) is None:
                         yield LogEnd(gap.end, gap, 0, "the file was truncated there, and no valid record follows")
                         return
                     missing = f"{self.path}/commitlog/{gap.end:020d}"
@@ -132,16 +136,16 @@ class StoreReader:
                     reason = ""
                     for item in _records_of(view, segment, position, check_crc=check_crc):
                         if isinstance(item, Record):
-                            last_ms = item.store_timestamp_ms
+                            last_times_ms.append(item.store_timestamp_ms)
                             position = item.physical_offset + item.size - segment.base
                             yield item
                         else:
                             position, reason = item
                     if not reason:
                         break
-                    found = _next_sound(view, segment, position, last_ms)
+                    found = _next_sound(view, segment, position, min(last_times_ms))
                     if found is None:
-                        following = self._first_sound(segments[number + 1 :], last_ms)
+                        following = self._first_sound(segments[number + 1 :], min(last_times_ms))
                         if following is None:
                             yield LogEnd(segment.base + position, segment, _torn_bytes(segment, position), reason)
                             return
@@ -156,11 +160,11 @@ class StoreReader:
         end = segments[-1].end if segments else 0
         yield LogEnd(end, None, 0, "the last file is full")
 
-    def _first_sound(self, segments: list[SegmentInfo], last_ms: int) -> int | None:
+    def _first_sound(self, segments: list[SegmentInfo], not_before_ms: int) -> int | None:
         for segment in segments:
             view = _map(segment)
             try:
-                found = _next_sound(view, segment, -1, last_ms)
+                found = _next_sound(view, segment, -1, not_before_ms)
             finally:
                 view.close()
             if found is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +28,8 @@ WINDOW_BYTES: Final = 4 << 20
 MAX_RECORD_BYTES: Final = 256 << 20
 """A damaged size must not claim the executor's memory; the real broker's default limit is 4 MiB."""
 _PIECE_BYTES: Final = 1 << 20
+_COMPARED_TIMES: Final = 3
+"""Records after damage were not stored before the earliest of this number of records before it, as in recovery."""
 _ZEROS: Final = memoryview(bytes(_PIECE_BYTES))
 
 
@@ -54,7 +57,8 @@ class Walk:
         self.reached = self.start
         window_bytes = max(min(WINDOW_BYTES, end - position), 1)
         data = bytearray(window_bytes)
-        last_ms = 0
+        # No checksum covers the store time: a single damaged one must not hide all later records.
+        last_times_ms = deque([0] * _COMPARED_TIMES, maxlen=_COMPARED_TIMES)
         while position < end:
             wanted = min(window_bytes, end - position)
             # A record larger than a window had a separate window.
@@ -64,7 +68,7 @@ class Walk:
             window = Window(data, count, base + position, base)
             frames, stop = frames_of(window, 0) if count >= FIXED_BYTES else (None, 0)
             if frames is not None and len(frames):
-                last_ms = int(window.i8[int(frames.store_time_at[-1])])
+                last_times_ms.extend(int(window.i8[int(at)]) for at in frames.store_time_at[-_COMPARED_TIMES:])
                 self.reached = base + position + stop
                 yield window, frames
             if position + stop >= end:
@@ -83,7 +87,7 @@ class Walk:
                     continue
             window_bytes = WINDOW_BYTES
             del window, frames
-            following, written_end = next_sound(self.file, position, end, last_ms)
+            following, written_end = next_sound(self.file, position, end, min(last_times_ms))
             if following is None:
                 if self.to_log_end:
                     self.torn_bytes = written_end - position
@@ -119,7 +123,7 @@ def next_sound(file: SegmentFile, position: int, end: int, not_before_ms: int) -
     starts.
 
     Also returns the byte after the last non-zero one if there is no such record. The record must not have been stored
-    before its predecessors. OSError.
+    before `not_before_ms`. OSError.
     """
     written_end = position + len(read_bytes(file, position, 1).rstrip(b"\0"))
     at = position + 1
