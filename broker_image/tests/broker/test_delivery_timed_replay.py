@@ -7,7 +7,8 @@ from delaymq.schedule.timeline.cursors import Cursor
 from delaymq.schedule.timeline.runs import Run
 from delaymq.schedule.timeline.timeline import Timeline
 from delaymq.store.errors import StoreOpenError
-from delaymq_testing.broker.delivery_harness import START_MS, Bench
+from delaymq.store.model import NewRecord
+from delaymq_testing.broker.delivery_harness import HOST, START_MS, Bench
 from delaymq_testing.schedule.memory_files import MemoryFile
 
 MESSAGES = 2_000
@@ -118,3 +119,31 @@ def test_unreadable_index_stops_the_store_when_a_spread_begins_or_ends(
     bench.start()
     deliver(bench, START_MS + 20_000)
     assert bench.store.next_queue_offset("orders", 0) == MESSAGES
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_record_that_rocketmq_stored_again_replaces_a_deleted_one(has_snapshot: bool, is_deleted: bool) -> None:
+    bench = Bench()
+    first = bench.send_timed("body", START_MS + 1_000)
+    bench.send_timed("other", START_MS + 1_000)
+    if has_snapshot:
+        bench.take_snapshot()
+    bench.store.observers = []
+    properties = {**first.properties, "TIMER_ROLL_TIMES": "1"}
+    again = NewRecord("rmq_sys_wheel_timer", 0, b"body", properties, 0, 0, START_MS, HOST, HOST)
+    bench.store.append(again)
+    bench.store.append(again)
+    bench.kill()
+    bench.min_offset = first.size if is_deleted else 0
+    for _ in range(2):
+        bench.start()
+        assert bench.delivery.pending_total() == 2
+        bench.kill()
+    bench.start()
+    deliver(bench, START_MS + 1_000)
+    copies = [record.body for record in bench.store.records() if record.topic == "orders"]
+    assert sorted(copies) == [b"body", b"other"]
+    bench.kill()
+    bench.start()
+    assert bench.delivery.pending_total() == 0

@@ -91,8 +91,9 @@ class TimedReplay:
             self.foreign.add(record)
             return
         due = own_due(text, record.physical_offset)
-        if due is None and place_of(text) is not None:
-            return  # RocketMQ 5 stored DelayMQ's record again, to let its timer continue; the first record still holds
+        if due is None and (place := place_of(text)) is not None:
+            self._stored_again(record, text, place)
+            return
         due_ms = due.due_ms if due is not None else recorded_due_ms(record.properties, record.physical_offset)
         if due_ms is None:
             self.unusable.append(record.physical_offset)
@@ -106,6 +107,24 @@ class TimedReplay:
         if self._whole_log:
             self._index.add_unseen(entry)
         else:
+            self._index.add(entry)
+        self._merge()
+
+    def _stored_again(self, record: Dispatched, text: str, place: int) -> None:
+        """Add a record that RocketMQ 5 stored again to let its timer continue, in case it deleted the one at `place`.
+
+        The message keeps its identity.
+        """
+        due = parse_own_due(text, place)
+        if due is None:
+            return
+        entry = entry_of(self._index, record, due.due_ms, due.identity)
+        if self._whole_log:
+            if self._first_place is None or place >= self._first_place:
+                return
+            self._has_carried = True
+            self._index.add_unseen(entry)
+        elif self._index.find(due.due_ms, due.identity, entry.partition) is not None:
             self._index.add(entry)
         self._merge()
 
