@@ -214,7 +214,7 @@ def test_each_message_is_delivered_once_and_never_early(run: int) -> None:
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """Replaces a method whose effect is left out."""
+    """Replaces a method whose effect is omitted."""
 
 
 def _carried_as_new(record: Record, pending: Pending) -> NewRecord:
