@@ -129,7 +129,111 @@ def _after_appends(reached: Reached, is_meant: Callable[[Any], bool]) -> None:
     _replace(MessageStore, "append", marked)
 
 
+def version_raised(reached: Reached) -> None:
+    """After state.json excluded older programs, before the first timed record is appended."""
+    from delaymq.store import layout
+
+    raised, write_state = _function(layout, "raised"), _function(layout, "write_state")
+    states: list[object] = []
+
+    def marked_raised(state: Any) -> Any:
+        states.append(raised(state))
+        return states[-1]
+
+    def marked_write_state(files: Any, path: str, state: Any) -> None:
+        write_state(files, path, state)
+        if state in states:
+            reached()
+
+    _replace(layout, "raised", marked_raised)
+    _replace(layout, "write_state", marked_write_state)
+
+
+def timed_appended(reached: Reached) -> None:
+    """After a timed record was appended to the log, alone or in a batch, before the response to its producer."""
+    from delaymq.store.message_store import MessageStore
+
+    append = _function(MessageStore, "_append")
+
+    def marked(store: MessageStore, message: Any, encoded: bytes) -> Any:
+        answer = append(store, message, encoded)
+        if message.topic == "rmq_sys_wheel_timer" and not message.is_copy:
+            reached()
+        return answer
+
+    _replace(MessageStore, "_append", marked)
+
+
+def timed_copy_appended(reached: Reached) -> None:
+    """After the copy of a timed message was appended to the log, before it is settled in the index."""
+    from delaymq.schedule.timeline import Timeline
+
+    settle = _function(Timeline, "settle")
+
+    def marked(timeline: Timeline, identity: int) -> None:
+        reached()
+        settle(timeline, identity)
+
+    _replace(Timeline, "settle", marked)
+
+
+def timeline_written(reached: Reached) -> None:
+    """After a snapshot's state of the timeline was written, before snapshot.json refers to it."""
+    from delaymq.schedule.timeline.state import Capture
+
+    _after(Capture, "write", reached)
+
+
+def run_merging(reached: Reached) -> None:
+    """After a step of a merge whose result is a file that is not complete."""
+    from delaymq.schedule.timeline.merging import Merge
+
+    step = _function(Merge, "step")
+
+    def marked(merge: Merge, entries: int) -> int:
+        merged: int = step(merge, entries)
+        if merged and merge.writer.name:
+            reached()
+        return merged
+
+    _replace(Merge, "step", marked)
+
+
+def carried(reached: Reached) -> None:
+    """After a pending message was carried forward, before the segment of its earlier record is deleted."""
+    from delaymq.broker.delivery.timed.carrying import Carrier
+
+    carry = _function(Carrier, "_carry")
+
+    def marked(carrier: Carrier, *arguments: Any) -> int:
+        written: int = carry(carrier, *arguments)
+        if written:
+            reached()
+        return written
+
+    _replace(Carrier, "_carry", marked)
+
+
+def segment_deleted(reached: Reached) -> None:
+    """After a segment was deleted, before the files of the queues that refer to it."""
+    from delaymq.store.commit_log import CommitLog
+
+    _after(CommitLog, "remove_first", reached)
+
+
+def timed_replayed(reached: Reached) -> None:
+    """After a record of the timer topic was added to the index during a start."""
+    from delaymq.broker.delivery.timed.replay import TimedReplay
+
+    _after(TimedReplay, "entry", reached)
+
+
+def none(reached: Reached) -> None:
+    """At no time."""
+
+
 POINTS: dict[str, Callable[[Reached], None]] = {
+    "none": none,
     "copy-appended": copy_appended,
     "segment-roll": segment_roll,
     "config-rename": config_rename,
@@ -140,15 +244,47 @@ POINTS: dict[str, Callable[[Reached], None]] = {
     "commit-copied": commit_copied,
     "op-marked": op_marked,
     "checked": checked,
+    "version-raised": version_raised,
+    "timed-appended": timed_appended,
+    "timed-copy-appended": timed_copy_appended,
+    "timeline-written": timeline_written,
+    "run-merging": run_merging,
+    "carried": carried,
+    "segment-deleted": segment_deleted,
+    "timed-replayed": timed_replayed,
 }
 
 
-def _function(owner: type, name: str) -> Callable[..., Any]:
+HOUR_MS = "DELAYMQ_CRASH_HOUR_MS"
+"""Environment variable: length of an hour of retention, in ms. Carrying and the timeline become faster and smaller."""
+
+
+def shorten_retention(hour_ms: int) -> None:
+    """Delete and carry segments as if hours had this length, with small runs of the timeline in files."""
+    from delaymq.broker.delivery.timed import carrying
+    from delaymq.schedule.timeline.runs import Sizes
+    from delaymq.server import broker_jobs
+    from delaymq.store import retention
+
+    for module, name, value in (
+        (retention, "_HOUR_MS", hour_ms),
+        (carrying, "_SOON_MS", 500),
+        (carrying, "_PASS_INTERVAL_MS", 500),
+        (carrying, "_TARGET_INTERVAL_MS", 200),
+        (broker_jobs, "CLEAN_INTERVAL_MS", 500),
+    ):
+        getattr(module, name)
+        setattr(module, name, value)
+    assert Sizes._fields == ("memory", "run_in_memory", "merged_runs", "step")
+    Sizes.__new__.__defaults__ = (256, 1_500, 8, 256)
+
+
+def _function(owner: Any, name: str) -> Callable[..., Any]:
     function: Callable[..., Any] = getattr(owner, name)
     return function
 
 
-def _replace(owner: type, name: str, function: Callable[..., Any]) -> None:
+def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
     setattr(owner, name, function)
 
 
@@ -185,6 +321,8 @@ def main() -> None:
         print(f"usage: kill_points.py NAME:N ARGUMENTS; names: {', '.join(POINTS)}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     install(sys.argv[1])
+    if HOUR_MS in os.environ:
+        shorten_retention(int(os.environ[HOUR_MS]))
     sys.argv[1:2] = []
     runpy.run_module("delaymq", run_name="__main__", alter_sys=True)
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from crash.judge import Attempts, Verdict, judge, read_attempts
+from crash.timed_judge import judge_timed
+from crash.timed_load import TOPIC as TIMED_TOPIC
+from crash.timed_load import Request, Sent
 from harness.commitlog import BadLogError, lateness_ms, log_end, records, timed_messages
 
 SEGMENT_BYTES = 4096
@@ -277,3 +280,35 @@ def test_damaged_statement_and_mark_without_message_are_errors(timed_log: TimedL
     second.write()
     with pytest.raises(BadLogError, match="names a timed message at 123, where there is none"):
         timed_messages(tmp_path / "second")
+
+
+def test_violations_of_timed_messages_are_found_by_key_or_offset(timed_log: TimedLog, tmp_path: Path) -> None:
+    dues = {"fine": 0, "late-lost": 0, "twice": 0, "early": 9, "unknown": 0, "shifted": -1}
+    places = {}
+    for key, late_ms in dues.items():
+        request = {"UNIQ_KEY": key, "TIMER_DELIVER_MS": str(START_MS + max(late_ms, 0)), "REAL_TOPIC": TIMED_TOPIC}
+        places[key] = timed_log.timed(str(START_MS + late_ms), **request)
+    for key in ("fine", "twice", "twice", "early", "unknown", "shifted"):
+        text = f"delivered:{START_MS}:{places[key]}::{START_MS + 5}:::"
+        due = str(START_MS + max(dues[key], 0))
+        timed_log.state(TIMED_TOPIC, "__DMQ_MARK", text, UNIQ_KEY=key, TIMER_DELIVER_MS=due)
+    timed_log.write()
+    requests = {
+        key: Request({"UNIQ_KEY": key, "TIMER_DELIVER_MS": str(START_MS + max(late_ms, 0))}, BORN_MS, 0)
+        for key, late_ms in dues.items()
+        if key != "unknown"
+    }
+    sent = Sent(acknowledged={**requests, "gone": requests["fine"]})
+    found = judge_timed(tmp_path, TABLE, sent, [START_MS - 1, START_MS])
+    assert found.pending_at == (0, 1)
+    altered = found.breaches.pop("altered")  # the bodies are not those of the load
+    assert set(altered) == {"fine", "twice", "early", "shifted"}
+    assert found.breaches == {
+        "lost": ("late-lost", "gone"),
+        "duplicated": ("twice",),
+        "never sent": ("unknown",),
+        "early": ("early", str(places["early"])),
+        "wrong due time": (str(places["shifted"]),),
+        "ended more than once": (str(places["twice"]),),
+        "pending": (str(places["late-lost"]),),
+    }

@@ -114,8 +114,8 @@ def _is_settled(store_path: Path) -> bool:
             halves.add(record.queue_offset)
         elif record.topic == "RMQ_SYS_TRANS_OP_HALF_TOPIC":
             marked.add(int(record.body))
-        waiting += record.is_scheduled
-        delivered += record.is_copy and record.topic == TOPIC
+        waiting += record.is_scheduled or record.is_timed
+        delivered += record.topic == TOPIC and (record.is_copy or "TIMER_OUT_MS" in record.properties)
     time.sleep(0.2)
     return halves <= marked and waiting <= delivered
 

@@ -44,8 +44,8 @@ class TransactionVerdict:
         return f"{self.halves} half messages, {self.committed} committed; {'; '.join(breaches) or 'no breach'}"
 
 
-def judge_transactions(store_path: Path, told: Told, read_keys: Counter[str]) -> TransactionVerdict:
-    """Compare the log and the read messages with the responses to the producers."""
+def judge_transactions(store_path: Path, told: Told, read_keys: Counter[str] | None) -> TransactionVerdict:
+    """Compare the log and the read messages, unless they are None, with the responses to the producers."""
     halves: dict[str, int] = {}
     copies: Counter[str] = Counter()
     marked = set()
@@ -57,6 +57,7 @@ def judge_transactions(store_path: Path, told: Told, read_keys: Counter[str]) ->
         elif record.topic == TOPIC:
             copies[record.unique_key] += 1
             assert record.sys_flag & TRANSACTION_BITS == COMMIT_BIT, record
+    read_keys = copies if read_keys is None else read_keys
     committed = {key for key in halves if is_committed(key)}
     return TransactionVerdict(
         lost=_sorted(told.acknowledged - halves.keys()),

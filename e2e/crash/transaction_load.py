@@ -58,13 +58,22 @@ def is_delayed(key: str) -> bool:
     return int(key[1:]) % 5 == 0
 
 
+def timed_properties(key: str) -> dict[str, str]:
+    """Return properties that request a due time; two in five transactions have one."""
+    form = int(key[1:]) % 5
+    if form == 1:
+        return {"TIMER_DELAY_MS": "1500"}
+    return {"TIMER_DELIVER_MS": str(int(time.time() * 1000) + 2500)} if form == 2 else {}
+
+
 class TransactionLoad(threading.Thread):
     """Sends in its own thread until `stop`; `told` may be read when it has ended."""
 
-    def __init__(self, port: int, count: int) -> None:
+    def __init__(self, port: int, count: int, per_second: int = TRANSACTIONS_PER_SECOND) -> None:
         super().__init__(name="transaction-load", daemon=True)
         self._port = port
         self._count = count
+        self._per_second = per_second
         self._stopping = threading.Event()
         self.told = Told()
         self.sent = threading.Event()
@@ -99,7 +108,7 @@ class TransactionLoad(threading.Thread):
     async def _produce(self, keys: Iterator[str], began: float, worker: int) -> None:
         connection = await self._connect()
         for done, key in enumerate(keys):
-            due = began + (done * WORKERS + worker) / TRANSACTIONS_PER_SECOND
+            due = began + (done * WORKERS + worker) / self._per_second
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             try:
                 answer = await connection.request(_half(key), TIMEOUT_MS)
@@ -166,7 +175,7 @@ class TransactionLoad(threading.Thread):
 
 
 def _half(key: str) -> Command:
-    properties = {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": GROUP}
+    properties = {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": GROUP, **timed_properties(key)}
     if is_delayed(key):
         properties["DELAY"] = "1"
     fields = {"a": GROUP, "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(int(key[1:]) % QUEUES), "f": "4"}

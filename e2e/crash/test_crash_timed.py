@@ -1,0 +1,176 @@
+"""Kills while timed messages are stored, indexed, carried forward and delivered: none is lost, early or duplicated.
+
+An hour of retention lasts seconds, so that segments are carried and deleted all the time. The log is judged with all
+its segments, deleted ones included.
+"""
+
+import json
+import random
+import shutil
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from crash import crashes, kill_points
+from crash.archive import LogArchive
+from crash.timed_judge import TimedVerdict, judge_timed
+from crash.timed_load import FAR_DUE_S, TimedLoad
+from crash.transaction_judge import judge_transactions
+from crash.transaction_load import TransactionLoad
+from delaymq_testing.repetitions import SEED
+from harness.brokers import HTTP_TIMEOUT_S, OurCluster
+from harness.suite import enter_isolated
+
+MESSAGES = 20_000
+TRANSACTIONS, TRANSACTIONS_PER_SECOND = 1_200, 80
+LEVEL_TABLE = "1s 2s 3s"
+CONFIG = {
+    "messageDelayLevel": LEVEL_TABLE,
+    "mappedFileSizeCommitLog": str(256 << 10),
+    "snapshotIntervalBytes": str(1 << 20),
+    "fileReservedTime": "1",
+    "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
+    "diskMaxUsedSpaceRatio": "95",
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "500",
+    "transactionCheckMax": "1000",
+}
+HOUR_MS = 3_000
+LIMIT_S = 60.0
+REPLAY = "timed-replayed:100"
+"""Reached in a start without a snapshot."""
+POINTS = (
+    "version-raised:1",
+    "timed-appended:5000",
+    "run-merging:4",
+    "timeline-written:2",
+    "carried:100",
+    "segment-deleted:2",
+    REPLAY,
+    "timed-copy-appended:2000",
+)
+"""In the order in which one run can reach all of them, each counted from the start after the one before."""
+pytestmark = pytest.mark.timeout(400)
+SEEDS_LONG = range(SEED + 1, SEED + 12)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[OurCluster]:
+    """Yield a cluster that is not started; its log remains in the test's folder."""
+    enter_isolated()
+    cluster = OurCluster(config=CONFIG, environment={kill_points.HOUR_MS: str(HOUR_MS)})
+    cluster.broker.command[1:3] = [str(Path(kill_points.__file__).resolve()), "none"]
+    yield cluster
+    shutil.copy(cluster.broker.log_path, tmp_path)
+    cluster.close()
+
+
+@pytest.mark.parametrize("seed", [SEED, *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS_LONG)])
+def test_kills_at_all_points_and_instants_lose_and_duplicate_no_timed_message(
+    cluster: OurCluster, seed: int, tmp_path: Path
+) -> None:
+    verdict = _run(cluster, tmp_path, POINTS, random_kills=2, seed=seed)
+    assert max(verdict.pending_at) > MESSAGES // 2
+    assert verdict.carried > 100
+
+
+@pytest.mark.long
+def test_kills_among_100000_pending_messages_lose_and_duplicate_none(cluster: OurCluster, tmp_path: Path) -> None:
+    verdict = _run(cluster, tmp_path, POINTS, random_kills=8, seed=SEED, count=100_000)
+    assert max(verdict.pending_at) > 50_000
+
+
+def _run(
+    cluster: OurCluster,
+    evidence_path: Path,
+    points: Sequence[str],
+    *,
+    random_kills: int,
+    seed: int,
+    count: int = MESSAGES,
+) -> TimedVerdict:
+    """Kill the broker at each of the points and at random instants, wait until nothing is pending, and judge."""
+    archive = LogArchive(cluster.store_path, evidence_path / "archive")
+    _arm(cluster, points[0])
+    cluster.start()
+    archive.start()
+    load = TimedLoad(cluster.listen_port, seed, count)
+    transactions = TransactionLoad(cluster.listen_port, TRANSACTIONS, TRANSACTIONS_PER_SECOND)
+    started = time.monotonic()
+    load.start()
+    transactions.start()
+    crashes_ms = _kill_at_points(cluster, points) + _kill_at_instants(cluster, random_kills, seed)
+    assert load.filled.wait(LIMIT_S), "the first messages were not sent in time"
+    assert transactions.sent.wait(LIMIT_S), "the half messages were not sent in time"
+    load.stop()
+    load.join(LIMIT_S)
+    time.sleep(max(0.0, started + FAR_DUE_S - time.monotonic()))
+    crashes.wait_until(lambda: _pending(cluster) == 0, "messages remain pending", LIMIT_S)
+    time.sleep(2.0)  # outcomes of the last transactions
+    crashes.wait_until(lambda: _pending(cluster) == 0, "messages remain pending", LIMIT_S)
+    transactions.stop()
+    transactions.join(LIMIT_S)
+    for each in (load, transactions):
+        if each.error is not None:
+            raise each.error
+    cluster.stop()
+    archive.stop()
+    verdict = judge_timed(archive.path, LEVEL_TABLE, load.sent, crashes_ms)
+    of_transactions = judge_transactions(archive.path, transactions.told, None)
+    text = f"{verdict.text()}; {archive.deleted()} segments deleted; {of_transactions.text()}"
+    print(text)
+    if verdict.breaches or not of_transactions.is_clean:
+        shutil.copytree(cluster.store_path, evidence_path / "store")
+        raise AssertionError(f"{text}\nstore, log and archive: {evidence_path}")
+    assert archive.deleted() > 5, text
+    return verdict
+
+
+def _arm(cluster: OurCluster, point: str) -> None:
+    cluster.broker.command[2] = point
+
+
+def _kill_at_points(cluster: OurCluster, points: Sequence[str]) -> list[int]:
+    """Wait until the running broker, which is armed with the first point, has died at each; return the times in ms."""
+    died_ms = []
+    for number, point in enumerate(points):
+        if number:
+            _arm(cluster, point)
+            if point == REPLAY:
+                _remove_snapshot(cluster)
+            cluster.broker.start()
+        crashes.wait_until(lambda: not cluster.broker.is_running, f"{point} was not reached", LIMIT_S)
+        assert f"{kill_points.MESSAGE}{point}" in cluster.broker.log_since(0), cluster.broker.log_tail()
+        cluster.broker.kill()
+        died_ms.append(int(time.time() * 1000))
+    _arm(cluster, "none")
+    cluster.start()
+    return died_ms
+
+
+def _kill_at_instants(cluster: OurCluster, kills: int, seed: int) -> list[int]:
+    """Kill and restart the broker, every second time without a snapshot; return the times in ms."""
+    chance = random.Random(seed)
+    killed_ms = []
+    for number in range(kills):
+        time.sleep(chance.uniform(0.2, 4.0))
+        cluster.kill()
+        killed_ms.append(int(time.time() * 1000))
+        time.sleep(chance.uniform(0, 1))
+        if number % 2:
+            _remove_snapshot(cluster)
+        cluster.start()
+    return killed_ms
+
+
+def _remove_snapshot(cluster: OurCluster) -> None:
+    """Let the next start replay the whole log."""
+    (cluster.store_path / "delaymq" / "snapshot.json").unlink()
+
+
+def _pending(cluster: OurCluster) -> int:
+    with urllib.request.urlopen(f"http://{cluster.http_address}/api/v1/delay", timeout=HTTP_TIMEOUT_S) as answer:
+        status = json.load(answer)
+    return int(status["timed"]["pending"]) + sum(int(level["pending"]) for level in status["levels"])

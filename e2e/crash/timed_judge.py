@@ -1,0 +1,121 @@
+"""Effects of crashes on timed messages, derived from the bytes of the log alone."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from crash.timed_load import TOPIC, Request, Sent, body_of
+from harness.commitlog import Record, Timed, delayed_messages, records, timed_messages
+
+_ABSOLUTE = ("TIMER_DELIVER_MS", "__STARTDELIVERTIME")
+_RELATIVE_MS = {"TIMER_DELAY_SEC": 1000, "TIMER_DELAY_MS": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedVerdict:
+    """Counts, and violations by unique key or physical offset."""
+
+    acknowledged: int
+    failed: int
+    stored_although_failed: int
+    timed: int
+    """Timed messages of all topics."""
+    carried: int
+    """Records that carried them forward."""
+    pending_at: tuple[int, ...]
+    """Number of pending timed messages at each crash."""
+    breaches: dict[str, tuple[str, ...]]
+    """Without empty ones."""
+
+    def text(self) -> str:
+        """Return one line of counts, then up to three examples of each violation."""
+        counts = (
+            f"acknowledged {self.acknowledged}, failed {self.failed} (stored anyway {self.stored_although_failed}),"
+            f" timed {self.timed}, carried {self.carried}, pending at the crashes {list(self.pending_at)}"
+        )
+        examples = [f"  {name}: {len(keys)}, {', '.join(keys[:3])}" for name, keys in self.breaches.items()]
+        return "\n".join([counts, *(examples or ["  no breach"])])
+
+
+def judge_timed(log_path: Path, level_table: str, sent: Sent, crashes_ms: list[int]) -> TimedVerdict:
+    """Compare the log since the first record with the responses to the producers. BadLogError if the log is invalid."""
+    copies: dict[str, list[Record]] = {}
+    timer_records = 0
+    for record in records(log_path):
+        timer_records += record.is_timed
+        if record.topic == TOPIC:
+            copies.setdefault(record.unique_key, []).append(record)
+    timed = list(timed_messages(log_path).values())
+    known = {**sent.acknowledged, **sent.failed}
+    breaches = {
+        "lost": [key for key in sent.acknowledged if key not in copies],
+        "duplicated": [key for key, found in copies.items() if len(found) > 1],
+        "never sent": [key for key in copies if key not in known],
+        "early": [
+            *(key for key, found in copies.items() if key in known and any(_is_early(known[key], c) for c in found)),
+            *_before_due(timed, log_path, level_table),
+        ],
+        "wrong due time": [str(each.identity) for each in timed if not _is_due_as_requested(each)],
+        "altered": [
+            key for key, found in copies.items() if key in known and any(_differs(key, known[key], c) for c in found)
+        ],
+        "ended more than once": [str(each.identity) for each in timed if len(each.ends) > 1],
+        "pending": [str(each.identity) for each in timed if each.is_pending],
+    }
+    return TimedVerdict(
+        acknowledged=len(sent.acknowledged),
+        failed=len(sent.failed),
+        stored_although_failed=sum(key in copies for key in sent.failed),
+        timed=len(timed),
+        carried=timer_records - len(timed),
+        pending_at=tuple(_pending_at(timed, at_ms) for at_ms in crashes_ms),
+        breaches={name: tuple(found) for name, found in breaches.items() if found},
+    )
+
+
+def _is_early(request: Request, copy: Record) -> bool:
+    """Whether a copy was stored before the due time, which is at the earliest the delay after the birth."""
+    properties = request.properties
+    absolute_ms = next((int(properties[name]) for name in _ABSOLUTE if name in properties), None)
+    return copy.stored_ms < (absolute_ms if absolute_ms is not None else request.born_ms + _delay_ms(properties))
+
+
+def _delay_ms(properties: dict[str, str]) -> int:
+    """Return the requested delay; 0 with a level or an absolute time."""
+    return next((int(properties[name]) * unit for name, unit in _RELATIVE_MS.items() if name in properties), 0)
+
+
+def _before_due(timed: list[Timed], log_path: Path, level_table: str) -> list[str]:
+    """Return timed messages of any topic, and delayed ones, with a copy stored before the due time in their record."""
+    delayed = delayed_messages(log_path, level_table, real_topic=TOPIC)
+    early = [str(each.identity) for each in timed if any(copy.stored_ms < each.due_ms for copy in each.copies)]
+    early += [
+        key
+        for key, messages in delayed.items()
+        if any(copy.stored_ms < each.due_ms for each in messages for copy in each.copies)
+    ]
+    return early
+
+
+def _is_due_as_requested(each: Timed) -> bool:
+    """Whether the due time is the requested one; a delay counts from a time between birth and storage."""
+    properties = each.record.properties
+    for name in _ABSOLUTE:
+        if name in properties:
+            return each.due_ms == int(properties[name])
+    delay_ms = _delay_ms(properties)
+    return each.record.born_ms + delay_ms <= each.due_ms <= each.record.stored_ms + delay_ms
+
+
+def _differs(key: str, request: Request, copy: Record) -> bool:
+    if any(copy.properties.get(name) != value for name, value in request.properties.items()):
+        return True
+    return (copy.queue_id, copy.body_crc) != (request.queue_id, zlib.crc32(body_of(key)) & 0x7FFFFFFF)
+
+
+def _pending_at(timed: list[Timed], at_ms: int) -> int:
+    return sum(
+        each.record.stored_ms <= at_ms and not any(end.stored_ms <= at_ms for _, end in each.ends) for each in timed
+    )

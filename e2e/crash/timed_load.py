@@ -1,0 +1,177 @@
+"""Producers of timed messages during crashes: a large number at first, then a steady stream until `stop`.
+
+It implements the protocol itself, so that no request is ever repeated implicitly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from delaymq.message.properties import encode_properties
+from delaymq.protocol.batch import BatchMessage, encode_batch
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Command, request_command
+from delaymq.transport import RemotingConnection, TransportError, connect
+
+TOPIC, QUEUES = "TimedTopic", 4
+WORKERS = 4
+IN_BATCH = 20
+FILL_PER_SECOND = 2_500
+FIRST_DUE_S, LAST_DUE_S, FAR_DUE_S = 16.0, 27.0, 42.0
+"""Due times of the first messages after the start of the load; those of one in ten are between the last two, so that
+they are carried forward."""
+STREAM_DELAYS_MS = (300, 6_000)
+STREAM_PER_SECOND = 150
+TIMEOUT_MS = 5_000
+RECONNECT_LIMIT_S = 90.0
+"""Longer than any restart on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A message as its producer sent it."""
+
+    properties: dict[str, str]
+    born_ms: int
+    queue_id: int
+
+
+@dataclass
+class Sent:
+    """Requests by unique key, by the broker's response."""
+
+    acknowledged: dict[str, Request] = field(default_factory=dict)
+    failed: dict[str, Request] = field(default_factory=dict)
+    """Without a response: the log may contain them or not."""
+
+
+class TimedLoad(threading.Thread):
+    """Sends in its own thread until `stop`; `sent` may be read when it has ended."""
+
+    def __init__(self, port: int, seed: int, count: int) -> None:
+        """Send `count` messages first."""
+        super().__init__(name="timed-load", daemon=True)
+        self.sent = Sent()
+        self.filled = threading.Event()
+        """Set when the first messages were sent."""
+        self.error: BaseException | None = None
+        self._port = port
+        self._count = count
+        self._random = random.Random(seed)
+        self._numbers = itertools.count()
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Stop the stream."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.filled.set()
+
+    async def _run(self) -> None:
+        start_ms = _now_ms()
+        left = iter(range(self._count // IN_BATCH))
+        await asyncio.gather(*(self._fill(left, start_ms) for _ in range(WORKERS)))
+        self.filled.set()
+        await asyncio.gather(*(self._stream() for _ in range(WORKERS)))
+
+    async def _fill(self, left: Iterator[int], start_ms: int) -> None:
+        connection = await self._connect()
+        for _ in left:
+            connection = await self._send([self._first(start_ms) for _ in range(IN_BATCH)], connection)
+            await asyncio.sleep(WORKERS * IN_BATCH / FILL_PER_SECOND)
+
+    async def _stream(self) -> None:
+        """Send messages with short delays, alone and in batches."""
+        connection = await self._connect()
+        while not self._stopping.is_set():
+            count = self._random.choice((1, 1, 1, 8))
+            schedules = [self._schedule(self._random.randint(*STREAM_DELAYS_MS)) for _ in range(count)]
+            if count == 1 and self._random.random() < 0.3:
+                schedules = [{"DELAY": str(self._random.randint(1, 3))}]  # batches cannot have levels
+            connection = await self._send(schedules, connection)
+            await asyncio.sleep(WORKERS * count / STREAM_PER_SECOND)
+
+    def _first(self, start_ms: int) -> dict[str, str]:
+        earliest_s, latest_s = (LAST_DUE_S, FAR_DUE_S) if self._random.random() < 0.1 else (FIRST_DUE_S, LAST_DUE_S)
+        return self._schedule(start_ms + int(self._random.uniform(earliest_s, latest_s) * 1000) - _now_ms())
+
+    def _schedule(self, delay_ms: int) -> dict[str, str]:
+        """Return a property that requests a delay, in one of the forms; those in seconds are rounded up."""
+        delay_ms = max(delay_ms, 100)
+        form = self._random.randrange(4)
+        if form == 0:
+            return {"TIMER_DELAY_SEC": str(-(-delay_ms // 1000))}
+        if form == 1:
+            return {"TIMER_DELAY_MS": str(delay_ms)}
+        return {("TIMER_DELIVER_MS", "__STARTDELIVERTIME")[form - 2]: str(_now_ms() + delay_ms)}
+
+    async def _send(self, schedules: list[dict[str, str]], connection: RemotingConnection) -> RemotingConnection:
+        """Send messages in one request; return the connection for the next one."""
+        queue_id, born_ms = self._random.randrange(QUEUES), _now_ms()
+        requests = {}
+        for schedule in schedules:
+            key = f"T{next(self._numbers):07d}"
+            requests[key] = Request({"UNIQ_KEY": key, **schedule}, born_ms, queue_id)
+        command = _single(*requests.items()) if len(requests) == 1 else _batch(requests)
+        try:
+            answer = await connection.request(command, TIMEOUT_MS)
+            while answer.code == ResponseCode.SYSTEM_BUSY:  # nothing was stored
+                answer = await connection.request(command, TIMEOUT_MS)
+        except TransportError:
+            self.sent.failed.update(requests)
+            return await self._connect()
+        assert answer.code == 0, answer.remark
+        self.sent.acknowledged.update(requests)
+        return connection
+
+    async def _connect(self) -> RemotingConnection:
+        deadline = time.monotonic() + RECONNECT_LIMIT_S
+        while True:
+            try:
+                return await connect("127.0.0.1", self._port)
+            except TransportError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
+
+
+def _single(sent: tuple[str, Request]) -> Command:
+    key, request = sent
+    fields = _fields(request) | {"i": encode_properties(request.properties).decode()}
+    return request_command(RequestCode.SEND_MESSAGE_V2, fields, body_of(key))
+
+
+def _batch(requests: dict[str, Request]) -> Command:
+    body = encode_batch(
+        BatchMessage(0, body_of(key), encode_properties(request.properties)) for key, request in requests.items()
+    )
+    fields = _fields(next(iter(requests.values()))) | {"m": "true", "i": ""}
+    return request_command(RequestCode.SEND_BATCH_MESSAGE, fields, body)
+
+
+def _fields(request: Request) -> dict[str, str]:
+    return {
+        "a": "P", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(request.queue_id), "f": "0",
+        "g": str(request.born_ms), "h": "0",
+    }  # fmt: skip
+
+
+def body_of(key: str) -> bytes:
+    """Return the body of a message."""
+    return key.encode() * 8
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
