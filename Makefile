@@ -149,7 +149,7 @@ test-long-soak: $(DEV) ## soaks of the broker and of the asyncio client
 test-long-kind: cluster ## slow scenarios on kind clusters; the cost of an idle operator
 	$(call suite,long-kind) $(BIN)/python -m pytest e2e/kind --long -m long --junitxml=$(REPORTS)/long-kind.xml
 
-bench: $(DEV) ## compare DelayMQ with RocketMQ's broker, as ratios (about 40 minutes; see bench/README.md)
+bench: $(DEV) ## compare DelayMQ with RocketMQ's broker, as ratios (about 60 minutes; see bench/README.md)
 	PYTHONPATH=e2e:broker_image/testing $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
 
 bench-hostile: $(DEV) ## effect of hostile clients on an honest one: errors, p50 and p99, memory, descriptors (about 20 minutes, two processors)

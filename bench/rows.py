@@ -55,15 +55,40 @@ DELAYED_RATE = Row("delayed_rate", "delay", "delayed send at 2,000/s", "messages
 DELAYED_PROCESSOR = Row("delayed_cpu", "delay", "delayed send and delivery: processor", "µs/message", "lower")
 LATENESS_P50 = Row("lateness_p50", "delay", "lateness in the store, p50", "ms", "lower", "1 ms")
 LATENESS_P99 = Row("lateness_p99", "delay", "lateness in the store, p99", "ms", "lower", "5 ms")
+DELAY_ROWS = (DELAYED_RATE, DELAYED_PROCESSOR, LATENESS_P50, LATENESS_P99)
+TIMED_ROWS = (
+    Row("timed_rate", "timed", "timed send at 2,000/s", "messages/s", "higher", "2,000"),
+    Row("timed_cpu", "timed", "timed send and delivery: processor", "µs/message", "lower"),
+    Row("timed_lateness_p50", "timed", "timed: lateness in the store, p50", "ms", "lower", "1 ms"),
+    Row("timed_lateness_p99", "timed", "timed: lateness in the store, p99", "ms", "lower", "5 ms"),
+)
+"""The counterparts of DELAY_ROWS."""
 REBUILD = Row("rebuild", "rebuild", "full rebuild without consume queues, start included", "s/GiB", "lower")
 
 
-def overdue_row(count: int) -> Row:
-    return Row("overdue", "overdue", f"{count:,} overdue: start to last delivery", "s", "lower")
+def overdue_rows(group: str, count: int) -> tuple[Row, Row]:
+    """Return the rows of the start and of the first delivery, each to the last delivery."""
+    name, kind = ("overdue", "overdue") if group == "overdue" else ("overdue_timed", "overdue timed messages")
+    return (
+        Row(name, group, f"{count:,} {kind}: start to last delivery", "s", "lower"),
+        Row(f"{name}_span", group, f"{count:,} {kind}: first to last delivery", "s", "lower"),
+    )
 
 
-def overdue_span_row(count: int) -> Row:
-    return Row("overdue_span", "overdue", f"{count:,} overdue: first to last delivery", "s", "lower")
+def burst_rows(count: int) -> tuple[Row, ...]:
+    """Return the rows of the deliveries: durations, then lateness of the other topic (p50, p99, maximum)."""
+    title = f"{count:,} due at the same time"
+    return (
+        Row("burst", "burst", f"{title}: due time to last delivery", "s", "lower"),
+        Row("burst_span", "burst", f"{title}: first to last delivery", "s", "lower"),
+        Row("burst_lateness_p50", "burst", f"{title}: lateness of another topic, p50", "ms", "lower"),
+        Row("burst_lateness_p99", "burst", f"{title}: lateness of another topic, p99", "ms", "lower"),
+        Row("burst_lateness_max", "burst", f"{title}: lateness of another topic, maximum", "ms", "lower"),
+    )
+
+
+def burst_send_row(count: int) -> Row:
+    return Row("burst_send_p99", "burst", f"{count:,} due at the same time: sends meanwhile, p99", "ms", "lower")
 
 
 def killed_row(count: int) -> Row:
@@ -108,5 +133,7 @@ CLIENT_LATENCY_PROCESSOR = Row(
 
 GROUPS = (
     "start", "idle", *SEND_GROUPS, "consume", "tls", "filtered", "transactions", "latency", "memory", "delay",
-    "overdue", "recovery", "rebuild", "client",
+    "timed", "burst", "overdue", "overdue-timed", "recovery", "rebuild", "client",
 )  # fmt: skip
+TIMED_GROUPS = frozenset({"timed", "burst", "overdue-timed"})
+"""Groups with timed messages. RocketMQ has these since version 5."""

@@ -14,9 +14,10 @@ import rows
 from crash.load import LoadProgram
 from harness import isolation
 from harness.errors import HarnessError
+from options import Options
 from report import Report
 from rows import Sample
-from scenarios import SCENARIOS, Options
+from scenarios import SCENARIOS
 from subjects import contenders
 
 RESULTS_PATH = Path(__file__).resolve().parent / "results"

@@ -7,21 +7,22 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import delays
 import proc
 import rows
 from crash.load import JVM_OPTIONS, LoadProgram
-from harness.commitlog import lateness_ms, log_end, records
-from harness.errors import HarnessError
+from harness.commitlog import log_end
+from options import Options
 from rows import Sample
 from subjects import Contender, Subject
 from tls import CLIENT_OPTIONS, ServerKeys
 
-Scenario = Callable[["Options", Contender, LoadProgram], Iterator[list[Sample]]]
+Scenario = Callable[[Options, Contender, LoadProgram], Iterator[list[Sample]]]
 
 SEND_OPTIONS: dict[str, dict[str, Any]] = {
     "sync1": {"threads": 1},
@@ -31,32 +32,10 @@ SEND_OPTIONS: dict[str, dict[str, Any]] = {
     "batch": {"mode": "batch", "threads": 4, "batch": 32},
 }
 TRANSACTION_THREADS = (1, 16)
-DELAY_TABLE = "1s 2s 3s 4s 5s"
-DELAY_RATE = 2_000
-OVERDUE_TABLE = "1s 25s"
-OVERDUE_DELAY_S = 25.0
 KINDS = 10
 FILTERS: dict[str, dict[str, Any]] = {"SQL92": {"sql": "kind='3'AND(number>=0)"}, "tags": {"tags": "T3"}}
 GIB = 1 << 30
 ASYNCIO_LOAD_PATH = Path(__file__).resolve().parent / "asyncio_load.py"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Durations and sizes; ``quick`` trades precision for time."""
-
-    groups: frozenset[str]
-    sizes: tuple[int, ...]
-    quick: bool
-
-    def wants(self, *groups: str) -> bool:
-        return any(group in self.groups for group in groups)
-
-    def scaled(self, full: float, quick: float) -> float:
-        return quick if self.quick else full
-
-    def count(self, full: int, quick: int) -> int:
-        return quick if self.quick else full
 
 
 def serving(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
@@ -140,30 +119,6 @@ def _make_topic(subject: Subject, topic: str) -> None:
     subject.call("first-send", topic=topic)
 
 
-def delay(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
-    """Measure delayed messages at a constant rate; lateness is read from the log afterwards."""
-    with Subject(contender, load, messageDelayLevel=DELAY_TABLE) as subject:
-        subject.start()
-        warm_count = options.count(10_000, 4_000)
-        warm = subject.send("WarmDelayed", threads=16, count=warm_count, rate=2_000, levels="1,2", size=100)
-        subject.wait_until_held("WarmDelayed", int(warm["acknowledged"]), limit_s=60)
-        count = int(options.scaled(20, 6)) * DELAY_RATE
-        before = proc.processor_s(subject.pid)
-        sent = subject.send("Delayed", threads=16, count=count, rate=DELAY_RATE, levels="1,2,3,4,5", size=100)
-        subject.wait_until_held("Delayed", int(sent["acknowledged"]), limit_s=60)
-        used = proc.processor_s(subject.pid) - before
-        subject.cluster.stop()
-        late = lateness_ms(subject.cluster.store_path, DELAY_TABLE, real_topic="Delayed")
-        if len(late) < count:
-            raise HarnessError(f"{contender.label}: {len(late)} of {count} delayed messages have a copy in the log")
-        yield [
-            Sample(rows.DELAYED_RATE, sent["rate"]),
-            Sample(rows.DELAYED_PROCESSOR, used / count * 1e6),
-            Sample(rows.LATENESS_P50, late[len(late) // 2]),
-            Sample(rows.LATENESS_P99, late[len(late) * 99 // 100]),
-        ]
-
-
 def encrypted(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """Measure sends of 64 threads over TLS, which broker, NameServer and client use instead of plaintext."""
     with ExitStack() as stack:
@@ -237,34 +192,6 @@ def _transact(options: Options, subject: Subject, topic: str, threads: int, seco
         # The commit is a one-way request: the producer gets no response.
         subject.wait_until_held(topic, count, limit_s=30)
     return count, float(result["elapsed_s"])
-
-
-def overdue(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
-    """Measure a broker that was down while its messages became due."""
-    count = options.count(50_000, 10_000)
-    with Subject(contender, load, messageDelayLevel=OVERDUE_TABLE) as subject:
-        subject.start()
-        subject.send("Warm", seconds=options.scaled(3, 1), threads=16, size=100)
-        started = time.monotonic()
-        subject.send("Overdue", mode="async", threads=2, window=512, count=count, levels="2", size=100)
-        if time.monotonic() - started > OVERDUE_DELAY_S - 5:
-            raise HarnessError(
-                f"{contender.label}: sending took so long that the first messages came due before the stop"
-            )
-        subject.cluster.stop()
-        yield []
-        time.sleep(max(0.0, started + OVERDUE_DELAY_S * 2 - time.monotonic()))
-        subject.start()
-        spawned_ms = proc.started_ms(subject.pid)
-        subject.wait_until_held("Overdue", count, limit_s=180)
-        subject.cluster.stop()
-        handed = [record.stored_ms for record in records(subject.cluster.store_path) if record.is_copy]
-        if len(handed) < count or min(handed) < spawned_ms:
-            raise HarnessError(f"{contender.label}: {len(handed)} copies, expected {count}, all after the restart")
-        yield [
-            Sample(rows.overdue_row(count), (max(handed) - spawned_ms) / 1000),
-            Sample(rows.overdue_span_row(count), (max(handed) - min(handed)) / 1000),
-        ]
 
 
 def recovery(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
@@ -352,11 +279,14 @@ def _client_latency(options: Options, subject: Subject) -> list[Sample]:
 
 SCENARIOS: dict[str, tuple[Scenario, frozenset[str]]] = {
     "serving": (serving, frozenset({"start", "idle", *rows.SEND_GROUPS, "consume", "latency", "memory"})),
-    "delay": (delay, frozenset({"delay"})),
+    "delay": (delays.delay, frozenset({"delay"})),
+    "timed": (delays.timed, frozenset({"timed"})),
+    "burst": (delays.burst, frozenset({"burst"})),
     "tls": (encrypted, frozenset({"tls"})),
     "filtered": (filtered, frozenset({"filtered"})),
     "transactions": (transactions, frozenset({"transactions"})),
-    "overdue": (overdue, frozenset({"overdue"})),
+    "overdue": (delays.overdue, frozenset({"overdue"})),
+    "overdue-timed": (delays.overdue_timed, frozenset({"overdue-timed"})),
     "recovery": (recovery, frozenset({"recovery", "rebuild"})),
     "client": (clients, frozenset({"client"})),
 }

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import proc
 from crash.load import LoadError, LoadProgram
-from harness.brokers import SMALL_HEAP, Cluster, OurCluster, RealCluster, RealNameServer
+from harness.brokers import SMALL_HEAP, Cluster, OurCluster, RealCluster, RealCluster5, RealNameServer
 from harness.errors import HarnessError
 from tls import ServerKeys
 
@@ -29,6 +29,8 @@ SETTINGS: Mapping[str, str] = {
 REAL_JVM_OPTIONS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=4g")
 """RocketMQ's start script requests a pre-touched heap of 8 GiB; a quarter of it suffices here, and is not pre-touched.
 """
+TIMER_SETTINGS: Mapping[str, str] = {"timerMaxDelaySec": str(3 * 86_400), "mappedFileSizeTimerLog": str(100 << 20)}
+"""RocketMQ 5's own defaults, not the harness's."""
 SEND_TIMEOUT_MS = 3000
 FIRST_SEND_TIMEOUT_MS = 1000
 POLL_S = 0.1
@@ -72,15 +74,30 @@ def contenders(pythons: Sequence[str], against: str) -> list[Contender]:
 
 
 class Subject:
-    """A broker with a new store, and its load program; a context manager."""
+    """A broker with a new store, and its load program; a context manager.
+
+    With `timers`, the real broker is that of RocketMQ 5.3, because 4.9 has no timed messages.
+    """
 
     def __init__(
-        self, contender: Contender, load: LoadProgram, *, tls: ServerKeys | None = None, **settings: str
+        self,
+        contender: Contender,
+        load: LoadProgram,
+        *,
+        tls: ServerKeys | None = None,
+        timers: bool = False,
+        **settings: str,
     ) -> None:
         self.kind = contender.kind
         self.load = load
         config = {**SETTINGS, **settings}
-        self.cluster: Cluster = _ours(config, tls, contender.python) if self.kind == "ours" else _real(config, tls)
+        self.cluster: Cluster
+        if self.kind == "ours":
+            self.cluster = _ours(config, tls, contender.python)
+        elif timers:
+            self.cluster = RealCluster5(config={**TIMER_SETTINGS, **config}, jvm_options=REAL_JVM_OPTIONS)
+        else:
+            self.cluster = _real(config, tls)
 
     def __enter__(self) -> Subject:
         return self
@@ -113,13 +130,17 @@ class Subject:
         return self.load.call(command, timeout_s=timeout_s, namesrv=self.cluster.namesrv_address, **options)
 
     def send(self, topic: str, **options: Any) -> dict[str, Any]:
-        """Send; HarnessError if more than 1 % of the sends failed, since the figures would be meaningless."""
+        """Send; HarnessError as `check_sent`."""
         result = self.call("send", topic=topic, **{"timeout_ms": SEND_TIMEOUT_MS, **options})
+        self.check_sent(result)
+        return result
+
+    def check_sent(self, result: Mapping[str, Any]) -> None:
+        """Raise HarnessError if more than 1 % of the sends failed, since the figures would be meaningless."""
         if result["failed"] * 100 > result["acknowledged"]:
             raise HarnessError(
                 f"{self.kind}: {result['failed']} sends failed, {result['acknowledged']} succeeded: {result['errors']}"
             )
-        return result
 
     def wait_until_held(self, topic: str, count: int, *, limit_s: float) -> int:
         """Wait until the topic's queues hold ``count`` messages; return the number of polls that found fewer."""

@@ -10,7 +10,7 @@ from crash.judge import Attempts, Verdict, judge, read_attempts
 from crash.timed_judge import judge_timed
 from crash.timed_load import TOPIC as TIMED_TOPIC
 from crash.timed_load import Request, Sent
-from harness.commitlog import BadLogError, lateness_ms, log_end, records, timed_messages
+from harness.commitlog import BadLogError, lateness_ms, log_end, records, requested_times, timed_messages
 
 SEGMENT_BYTES = 4096
 TABLE = "1s 2s"
@@ -243,6 +243,21 @@ def test_timed_messages_have_the_due_time_copies_and_ends_of_their_statements(
     assert all(each.is_pending for each in list(found.values())[2:])
     assert found[places[5]].record.physical_offset == places[5] != carried
     assert found[places[7]].record.unique_key == "u7"
+
+
+def test_requested_times_are_those_of_copies_of_any_broker(log: LogWriter, tmp_path: Path) -> None:
+    requested = {"TIMER_DELIVER_MS": str(START_MS + 500), "REAL_TOPIC": TOPIC}
+    log.append("rmq_sys_wheel_timer", 0, START_MS, requested, b"body")
+    log.append(TOPIC, 3, START_MS + 507, requested, b"body")
+    log.append("Other", 0, START_MS + 1000, {**requested, "TIMER_OUT_MS": str(START_MS)}, b"body")
+    log.append(TOPIC, 3, START_MS + 510, {"TIMER_DELAY_MS": "500"}, b"body")
+    log.append(TOPIC, 3, START_MS + 600, requested, b"body")
+    log.write()
+    due_ms = START_MS + 500
+    assert requested_times(tmp_path) == {
+        TOPIC: [(due_ms, START_MS + 507), (due_ms, START_MS + 600)],
+        "Other": [(due_ms, START_MS + 1000)],
+    }
 
 
 def test_repeated_end_of_a_timed_message_is_visible(timed_log: TimedLog, tmp_path: Path) -> None:

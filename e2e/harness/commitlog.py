@@ -230,6 +230,20 @@ def lateness_ms(store: Path, table: str, *, real_topic: str | None = None) -> li
     )
 
 
+def requested_times(store: Path) -> dict[str, list[tuple[int, int]]]:
+    """Return due time and store time of each delivered timed message by topic, in log order.
+
+    The due time is the one that the producer requested in TIMER_DELIVER_MS, which each broker keeps in the copy;
+    messages with a relative delay are omitted.
+    """
+    found: dict[str, list[tuple[int, int]]] = {}
+    for record in records(store):
+        due = record.properties.get("TIMER_DELIVER_MS", "")
+        if due and not record.is_timed:
+            found.setdefault(record.topic, []).append((int(due), record.stored_ms))
+    return found
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timed:
     """A timed message: its record, and the records that state something about it."""

@@ -26,12 +26,19 @@ import org.apache.rocketmq.common.message.MessageClientIDSetter;
  *
  * mode=sync|async|batch|transaction (committed immediately), threads, size (body bytes), batch (messages per send),
  * window (unacknowledged async sends), rate (messages per second of all threads; 0: unlimited), levels (delay levels to
- * draw from), kinds (messages get a tag, T0 and so on, and the properties kind and number in turn), retries (by the
- * client after a failed attempt; default: 0), acks (file with one line for each send: A or F, unique key, level, queue,
- * queue offset or the error).
+ * draw from), delays_ms (messages are due between these two delays after they are made), deliver_ms (due time of the
+ * first message in ms since 1970) and step_ms (later by this for each further one), kinds (messages get a tag, T0 and so
+ * on, and the properties kind and number in turn), retries (by the client after a failed attempt; default: 0), acks
+ * (file with one line for each send: A or F, unique key, level, queue, queue offset or the error).
+ *
+ * p50_us and p99_us are durations of synchronous sends, failed ones included; with a rate, from the time at which a send
+ * was due.
  */
 final class Sending {
     private static final int PAUSE_AFTER_FAILURE_MS = 20;
+    /** The client of 4.9 has no method for due times. */
+    private static final String DUE_PROPERTY = "TIMER_DELIVER_MS";
+    private static final long FINISHED = Long.MIN_VALUE;
     /** Sends that started before this time stop; in System.nanoTime. */
     private static final AtomicLong STOPPED_NANOS = new AtomicLong(Long.MIN_VALUE);
 
@@ -43,6 +50,9 @@ final class Sending {
     private final int threads;
     private final double rate;
     private final int[] levels;
+    private final int[] delaysMs;
+    private final long deliverMs;
+    private final long stepMs;
     private final int kinds;
     private final AtomicLong made = new AtomicLong();
     private final long count;
@@ -69,6 +79,9 @@ final class Sending {
         threads = options.number("threads", 1);
         rate = options.decimal("rate", 0);
         levels = options.numbers("levels");
+        delaysMs = options.numbers("delays_ms");
+        deliverMs = options.longNumber("deliver_ms", 0);
+        stepMs = options.longNumber("step_ms", 0);
         kinds = options.number("kinds", 0);
         count = options.longNumber("count", Long.MAX_VALUE);
         seconds = options.decimal("seconds", 0);
@@ -77,6 +90,9 @@ final class Sending {
         acks = options.has("acks") ? Files.newBufferedWriter(Path.of(options.text("acks"))) : null;
         if (seconds <= 0 && count == Long.MAX_VALUE) {
             throw new IllegalArgumentException("send needs seconds or count");
+        }
+        if (delaysMs.length != 0 && (delaysMs.length != 2 || delaysMs[0] > delaysMs[1])) {
+            throw new IllegalArgumentException("delays_ms needs the shortest and the longest delay");
         }
     }
 
@@ -127,37 +143,38 @@ final class Sending {
 
     private void work() {
         Durations own = new Durations();
-        while (claim()) {
-            long before = System.nanoTime();
+        for (long due = claim(); due != FINISHED; due = claim()) {
             if (mode.equals("async")) {
                 sendAsync();
             } else {
                 sendAndWait();
-                own.add(System.nanoTime() - before);
+                own.add(System.nanoTime() - due);
             }
         }
         durations.addAll(own);
     }
 
-    /** Returns true if the caller may send another message; if a rate is set, waits until it is due. */
-    private boolean claim() {
+    /**
+     * Returns the time from which the caller's next send counts, in System.nanoTime: now or, if a rate is set, the time
+     * at which it was due, after waiting for it. FINISHED if the caller must not send.
+     */
+    private long claim() {
         long ticket = claimed.getAndAdd(batch);
         while (count != Long.MAX_VALUE && ticket >= count) {
             // Failed sends return their ticket, so wait until no ticket can be returned.
             claimed.addAndGet(-batch);
             if (acknowledged.get() >= count || System.nanoTime() > deadlineNanos || !isOpen()) {
-                return false;
+                return FINISHED;
             }
             LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(1));
             ticket = claimed.getAndAdd(batch);
         }
-        if (rate > 0) {
-            long turn = startNanos + (long) (ticket * 1e9 / rate);
-            for (long left = turn - System.nanoTime(); left > 0; left = turn - System.nanoTime()) {
-                LockSupport.parkNanos(left);
-            }
+        long now = System.nanoTime();
+        long due = rate > 0 ? startNanos + (long) (ticket * 1e9 / rate) : now;
+        for (; now < due; now = System.nanoTime()) {
+            LockSupport.parkNanos(due - now);
         }
-        return System.nanoTime() <= deadlineNanos && isOpen();
+        return now <= deadlineNanos && isOpen() ? due : FINISHED;
     }
 
     /** Returns false after `stop`, or after `forget` has shut down the producer: no more sends are expected then. */
@@ -168,11 +185,17 @@ final class Sending {
 
     private Message message() {
         Message message = new Message(topic, body);
+        long number = made.getAndIncrement();
         if (levels.length > 0) {
             message.setDelayTimeLevel(levels[ThreadLocalRandom.current().nextInt(levels.length)]);
         }
+        if (delaysMs.length > 0) {
+            long delayMs = ThreadLocalRandom.current().nextLong(delaysMs[0], delaysMs[1] + 1L);
+            message.putUserProperty(DUE_PROPERTY, Long.toString(System.currentTimeMillis() + delayMs));
+        } else if (deliverMs > 0) {
+            message.putUserProperty(DUE_PROPERTY, Long.toString(deliverMs + number * stepMs));
+        }
         if (kinds > 0) {
-            long number = made.getAndIncrement();
             message.setTags("T" + number % kinds);
             message.putUserProperty("kind", Long.toString(number % kinds));
             message.putUserProperty("number", Long.toString(number));
