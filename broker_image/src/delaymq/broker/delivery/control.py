@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from delaymq.schedule import DueSource, LevelQueue, PacedQueue
-from delaymq.schedule.timeline import PacedTimeline, Timeline, TimelineDamagedError
+from delaymq.schedule.timeline import PacedTimeline, Timeline
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery.hand_over import HandOver
@@ -195,7 +195,7 @@ class DeliveryControl:
             up_to_ms = begun.up_to_ms or 0
             try:
                 timed = PacedTimeline(self._timeline, up_to_ms, now_ms, begun.until_ms or 0)
-            except (OSError, TimelineDamagedError) as error:
+            except OSError as error:
                 self._hand_over.stop_timed(error)
                 return
             spread = PacedQueue(list(self._sources.values()), up_to_ms, now_ms, begun.until_ms or 0)

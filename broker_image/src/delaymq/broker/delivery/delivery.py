@@ -388,7 +388,7 @@ class Delivery:
         """Carry some pending timed messages forward if necessary; return whether to continue soon."""
         try:
             return self.carrier.step(now_ms)
-        except (OSError, TimelineDamagedError) as error:
+        except OSError as error:
             self._hand_over.stop_timed(error)
             return False
 

@@ -22,7 +22,7 @@ from delaymq.message.marks import parse_due
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import BLANK_MAGIC, IPV4_HOST_BYTES, SIZE_AND_MAGIC, Record
 from delaymq.schedule import Backoff, Entry, LevelQueue, PacedQueue, RetryQueue, Scheduler
-from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Timeline, TimelineDamagedError
+from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Timeline
 from delaymq.store.disk.files import is_shortage
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
 from delaymq.store.model import NewRecord
@@ -118,7 +118,7 @@ class HandOver:
             self._scheduler.remove(timed)
             try:
                 timed.end()
-            except (OSError, TimelineDamagedError) as error:
+            except OSError as error:
                 self.stop_timed(error)
         spread, self.spread = self.spread, None
         if spread is not None:
@@ -153,7 +153,7 @@ class HandOver:
         handed_over = 0
         try:
             batches = self._scheduler.due(now_ms, budget)
-        except (OSError, TimelineDamagedError) as error:
+        except OSError as error:
             self.stop_timed(error)
             return 0
         self.running = True

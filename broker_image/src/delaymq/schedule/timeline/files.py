@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class TimelineDamagedError(Exception):
+class TimelineDamagedError(OSError):
     """A file of the index differs from what was written: the index has to be built again from the log."""
 
 

@@ -26,6 +26,7 @@ class Partitions:
     def __init__(self) -> None:
         self._keys: dict[int, PartitionKey] = {}
         self._numbers: dict[PartitionKey, int] = {}
+        self._of_topic: dict[str, list[int]] = {}
         self._accounts: dict[str, int] = {"": 0}
         self._account_names: list[str] = [""]
         self._counts: dict[tuple[int, int], list[int]] = {}
@@ -41,10 +42,15 @@ class Partitions:
         key = PartitionKey(topic, group)
         number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = self._next
-            self._keys[number] = key
+            number = self._next
+            self._add(number, key)
             self._next += 1
         return number
+
+    def _add(self, number: int, key: PartitionKey) -> None:
+        self._numbers[key] = number
+        self._keys[number] = key
+        self._of_topic.setdefault(key.topic, []).append(number)
 
     def find(self, topic: str, group: str = "") -> int | None:
         """Return the number of a partition; None if it does not exist."""
@@ -56,7 +62,7 @@ class Partitions:
 
     def of_topic(self, topic: str) -> list[int]:
         """Return the numbers of a topic's partitions."""
-        return [number for key, number in self._numbers.items() if key.topic == topic]
+        return list(self._of_topic.get(topic, ()))
 
     def pending(self) -> list[int]:
         """Return the numbers of the partitions with pending messages, in ascending order."""
@@ -93,9 +99,13 @@ class Partitions:
 
     def totals(self, topic: str) -> Totals:
         """Return the pending messages of a topic."""
-        numbers = set(self.of_topic(topic))
-        counts = [counts for (partition, _), counts in self._counts.items() if partition in numbers]
-        return Totals(sum(each[0] for each in counts), sum(each[1] for each in counts))
+        messages = record_bytes = 0
+        for partition in self._of_topic.get(topic, ()):
+            for account in range(len(self._account_names)):
+                counts = self._counts.get((partition, account), (0, 0))
+                messages += counts[0]
+                record_bytes += counts[1]
+        return Totals(messages, record_bytes)
 
     def topics(self) -> dict[str, Totals]:
         """Return the pending messages by topic, for topics that have any."""
@@ -116,7 +126,12 @@ class Partitions:
         kept = set(used)
         kept.update(partition for partition, _ in self._counts)
         for number in [number for number in self._keys if number not in kept]:
-            del self._numbers[self._keys.pop(number)]
+            key = self._keys.pop(number)
+            del self._numbers[key]
+            numbers = self._of_topic[key.topic]
+            numbers.remove(number)
+            if not numbers:
+                del self._of_topic[key.topic]
 
     def state(self) -> dict[str, object]:
         """Return the state as JSON-compatible data."""
@@ -135,8 +150,7 @@ class Partitions:
         if not (isinstance(keys, list) and isinstance(accounts, list) and isinstance(counts, list)):
             raise ValueError("partitions, accounts and counts are lists")
         for number, topic, group in keys:
-            partitions._keys[int(number)] = PartitionKey(str(topic), str(group))
-        partitions._numbers = {key: number for number, key in partitions._keys.items()}
+            partitions._add(int(number), PartitionKey(str(topic), str(group)))
         for account in accounts:
             partitions.account_number(str(account))
         for partition, account, messages, record_bytes in counts:

@@ -10,7 +10,7 @@ from delaymq.schedule.scheduler import Entry, Lane
 from delaymq.schedule.timeline.compaction import Compaction
 from delaymq.schedule.timeline.cursors import Cursor, EntryQueue, Key
 from delaymq.schedule.timeline.entries import ENTRY, NO_RECORD, Pending, Row, packed_end, unpacked
-from delaymq.schedule.timeline.files import RunFiles, TimelineDamagedError
+from delaymq.schedule.timeline.files import RunFiles
 from delaymq.schedule.timeline.holders import Holders
 from delaymq.schedule.timeline.merging import Range
 from delaymq.schedule.timeline.partitions import Partitions
@@ -226,7 +226,7 @@ class Timeline:
                     queue.is_ready = False
                     if due_ms is not None:
                         self._wait(queue, due_ms)
-        except (OSError, TimelineDamagedError):
+        except OSError:
             if not taken:
                 raise
         return self._out(taken)
@@ -291,7 +291,7 @@ class Timeline:
         taken: list[Pending] = []
         try:
             self._paced.take(self._paced_up_to_ms or 0, count, self._memory, self._ended, taken)
-        except (OSError, TimelineDamagedError):
+        except OSError:
             if not taken:
                 raise
         return self._out(taken)

@@ -187,7 +187,9 @@ class TimedReplay:
                 if copy is not None:
                     self._end_by_copy(reader, copy)
         except OSError as error:
-            raise StoreOpenError(f"the index of timed messages cannot be built ({error}): free space") from error
+            raise StoreOpenError(
+                f"the index of timed messages cannot be built ({error}): free space, and start again"
+            ) from error
         self._copies = array("q")
         if self.unusable:
             _logger.error(

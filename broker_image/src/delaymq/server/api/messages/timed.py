@@ -10,7 +10,7 @@ from delaymq.message.errors import NewerFormError
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedMark
 from delaymq.schedule.inspection import Buckets
-from delaymq.schedule.timeline import Pending, Timeline, TimelineDamagedError
+from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import count_by_due, find_first, find_next_due_times, latest_due_times
 from delaymq.server.api.routing import ApiError
 from delaymq.server.time_slices import TimeSlices
@@ -65,7 +65,7 @@ def reading_index() -> Iterator[None]:
     """Turn errors of the index of timed messages into an ApiError."""
     try:
         yield
-    except (OSError, TimelineDamagedError) as error:
+    except OSError as error:
         raise ApiError(
             503,
             "timeline_unreadable",
