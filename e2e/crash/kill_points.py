@@ -228,6 +228,13 @@ def timed_replayed(reached: Reached) -> None:
     _after(TimedReplay, "entry", reached)
 
 
+def recovered(reached: Reached) -> None:
+    """After the recovery of the store, before anything is delivered."""
+    from delaymq.store.recovery.recovery import Recovery
+
+    _after(Recovery, "run", reached)
+
+
 def none(reached: Reached) -> None:
     """At no time."""
 
@@ -252,6 +259,7 @@ POINTS: dict[str, Callable[[Reached], None]] = {
     "carried": carried,
     "segment-deleted": segment_deleted,
     "timed-replayed": timed_replayed,
+    "recovered": recovered,
 }
 
 
