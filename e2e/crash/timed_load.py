@@ -22,7 +22,8 @@ from delaymq.transport import RemotingConnection, TransportError, connect
 TOPIC, QUEUES = "TimedTopic", 4
 WORKERS = 4
 IN_BATCH = 20
-FILL_PER_SECOND = 2_500
+FILL_S = 8.0
+"""Duration of sending the first messages, without outages."""
 FIRST_DUE_S, LAST_DUE_S, FAR_DUE_S = 16.0, 27.0, 42.0
 """Due times of the first messages after the start of the load; those of one in ten are between the last two, so that
 they are carried forward."""
@@ -54,8 +55,8 @@ class Sent:
 class TimedLoad(threading.Thread):
     """Sends in its own thread until `stop`; `sent` may be read when it has ended."""
 
-    def __init__(self, port: int, seed: int, count: int) -> None:
-        """Send `count` messages first."""
+    def __init__(self, port: int, seed: int, count: int, stretch: float) -> None:
+        """Send `count` messages first. `stretch` is a factor of the durations and due times of these."""
         super().__init__(name="timed-load", daemon=True)
         self.sent = Sent()
         self.filled = threading.Event()
@@ -63,6 +64,7 @@ class TimedLoad(threading.Thread):
         self.error: BaseException | None = None
         self._port = port
         self._count = count
+        self._stretch = stretch
         self._random = random.Random(seed)
         self._numbers = itertools.count()
         self._stopping = threading.Event()
@@ -90,7 +92,7 @@ class TimedLoad(threading.Thread):
         connection = await self._connect()
         for _ in left:
             connection = await self._send([self._first(start_ms) for _ in range(IN_BATCH)], connection)
-            await asyncio.sleep(WORKERS * IN_BATCH / FILL_PER_SECOND)
+            await asyncio.sleep(WORKERS * IN_BATCH * FILL_S * self._stretch / self._count)
 
     async def _stream(self) -> None:
         """Send messages with short delays, alone and in batches."""
@@ -105,7 +107,9 @@ class TimedLoad(threading.Thread):
 
     def _first(self, start_ms: int) -> dict[str, str]:
         earliest_s, latest_s = (LAST_DUE_S, FAR_DUE_S) if self._random.random() < 0.1 else (FIRST_DUE_S, LAST_DUE_S)
-        return self._schedule(start_ms + int(self._random.uniform(earliest_s, latest_s) * 1000) - _now_ms())
+        return self._schedule(
+            start_ms + int(self._random.uniform(earliest_s, latest_s) * self._stretch * 1000) - _now_ms()
+        )
 
     def _schedule(self, delay_ms: int) -> dict[str, str]:
         """Return a property that requests a delay, in one of the forms; those in seconds are rounded up."""
