@@ -23,10 +23,10 @@ OVERDUE_DELAY_S = 25.0
 FILL: dict[str, Any] = {"threads": 16, "size": 100, "timeout_ms": 30_000}
 """Single sends: in a batch, RocketMQ 5 ignores due times. With more of them at a time, it rejects many as overload."""
 FILL_LIMIT_S = 600
-BURST, BESIDE, MEANWHILE = "Burst", "Beside", "Meanwhile"
+BURST, OTHER, MEANWHILE = "Burst", "Other", "Meanwhile"
 """Topics of the messages that are due together, of those due at short intervals, and of sends without a delay."""
-BESIDE_STEP_MS = 20
-BESIDE_COUNT = 3_000
+OTHER_STEP_MS = 20
+OTHER_COUNT = 3_000
 """Due within a minute."""
 MEANWHILE_RATE = 500
 BURST_LIMIT_S = 600
@@ -143,10 +143,10 @@ def burst(options: Options, contender: Contender, load: LoadProgram) -> Iterator
             threads=16, rate=MEANWHILE_RATE, size=100, seconds=BURST_LIMIT_S,
         )  # fmt: skip
         subject.wait_until_held(BURST, count, limit_s=BURST_LIMIT_S)
-        due_by_now = int(time.time() * 1000 - due_ms) // BESIDE_STEP_MS + 1
+        due_by_now = int(time.time() * 1000 - due_ms) // OTHER_STEP_MS + 1
         load.call("stop")
         sent = meanwhile.result()
-        subject.wait_until_held(BESIDE, min(due_by_now, BESIDE_COUNT), limit_s=60)
+        subject.wait_until_held(OTHER, min(due_by_now, OTHER_COUNT), limit_s=60)
         subject.cluster.stop()
         figures = burst_figures(subject.cluster.store_path, due_ms, count)
         yield [Sample(row, value) for row, value in zip(rows.burst_rows(count), figures, strict=True)]
@@ -164,7 +164,7 @@ def _send_burst(options: Options, subject: Subject, count: int) -> int:
     subject.send(MEANWHILE, count=1_000, threads=16, size=100)
     due_ms = int(time.time() + 2 * elapsed_s * count / warm_count + LEAD_MARGIN_S) * 1000
     _fill(subject, BURST, count, deliver_ms=due_ms)
-    _fill(subject, BESIDE, BESIDE_COUNT, deliver_ms=due_ms, step_ms=BESIDE_STEP_MS)
+    _fill(subject, OTHER, OTHER_COUNT, deliver_ms=due_ms, step_ms=OTHER_STEP_MS)
     if due_ms / 1000 - time.time() < LEAD_MARGIN_S / 2:
         raise HarnessError(f"{subject.kind}: the last of {count} messages was sent too shortly before the due time")
     return due_ms
@@ -191,8 +191,8 @@ def burst_figures(store: Path, due_ms: int, count: int) -> tuple[float, ...]:
     if len(handed) < count or min(handed) < due_ms:
         raise HarnessError(f"{len(handed)} copies, expected {count}, all at or after the due time: {store}")
     last_ms = max(handed)
-    late = sorted(stored_ms - other_ms for other_ms, stored_ms in times.get(BESIDE, []) if other_ms <= last_ms)
+    late = sorted(stored_ms - other_ms for other_ms, stored_ms in times.get(OTHER, []) if other_ms <= last_ms)
     if not late:
-        raise HarnessError(f"no message of topic {BESIDE} was delivered: {store}")
+        raise HarnessError(f"no message of topic {OTHER} was delivered: {store}")
     percentiles = (_percentile(late, 50), _percentile(late, 99), late[-1])
     return ((last_ms - due_ms) / 1000, (last_ms - min(handed)) / 1000, *percentiles)
