@@ -12,13 +12,15 @@ from itertools import accumulate
 from typing import Final
 
 from delaymq.message.flags import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from delaymq.message.names import DUE, MARK, TIMER_OUT_MS
+from delaymq.message.names import DUE, HALF_TOPIC, MARK, TIMER_OUT_MS
 from delaymq.message.record import FIXED_BYTES
 from delaymq.message.timed_marks import PLACE_DIGITS, VERSION
 
 _TIMED: Final = TIMER_OUT_MS.encode()
 """Name that the records of timed messages have in their properties."""
 _STATEMENTS: Final = tuple(f"\x02{name}\x01{VERSION}:".encode() for name in (DUE, MARK))
+
+_HALF_TOPIC: Final = HALF_TOPIC.encode()
 
 Key = tuple[bytes, int]
 """Topic, as spelled in the record, and queue id."""
@@ -68,8 +70,8 @@ class Survey:
         if transaction in (TRANSACTION_ROLLBACK, TRANSACTION_PREPARED):
             if transaction == TRANSACTION_ROLLBACK:
                 self.lost(at, size)
-            elif number:
-                self._odd.append(at)  # such an offset is due to damage: the record's queue lacks it
+            elif number or topic != _HALF_TOPIC:
+                self._odd.append(at)  # only damage leads to such an offset or topic: the record's queue lacks it
             return
         key = topic, queue_id
         run = self._last.get(key)
