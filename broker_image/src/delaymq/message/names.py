@@ -86,7 +86,8 @@ INTERNAL_TOPICS: Final = frozenset(
     {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, MARKS_TOPIC}
 )
 """Topics that hold messages of all topics, so the permission to read one topic does not extend to them."""
-SYSTEM_TOPICS: Final = CLOSED_TO_CLIENTS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+SYSTEM_TOPICS: Final = (CLOSED_TO_CLIENTS - {TIMER_TOPIC}) | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+"""Topics that a broker always lists as system topics. RocketMQ 4.9 does not know the timer topic."""
 
 SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER",
