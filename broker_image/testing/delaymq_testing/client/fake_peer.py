@@ -51,12 +51,7 @@ class FakePeer:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
 
-        def accept() -> RemotingConnection:
-            connection = RemotingConnection(self._commanded)
-            self.connections.append(connection)
-            return connection
-
-        self._server = await loop.create_server(accept, HOST, self.port)
+        self._server = await loop.create_server(lambda: _Accepted(self), HOST, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -88,6 +83,18 @@ class FakePeer:
             response = script(command)
             if response is not None and not command.is_oneway:
                 connection.send(encode_response(command, response))
+
+
+class _Accepted(RemotingConnection):
+    """A connection that the peer knows from the moment it can be written to."""
+
+    def __init__(self, owner: FakePeer) -> None:
+        super().__init__(owner._commanded)
+        self._owner = owner
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._owner.connections.append(self)
 
 
 def _unknown(command: Command) -> Response:
