@@ -16,6 +16,7 @@ from delaymq_testing.schedule.memory_files import MemoryFiles
 SMALL = Sizes(memory=6, run_in_memory=30, merged_runs=3, step=4)
 _TOPICS = ("orders", "invoices", "mails")
 _GROUPS = ("", "spring")
+_LEVELS = (0, 0, 1, 3)
 _SEGMENT_BYTES = 8
 """Size of a segment of the log, in which the records have the offsets 1, 2, 3 and so on."""
 
@@ -54,12 +55,9 @@ class IndexModel:
             self.counts[name] = self.counts.get(name, 0) + 1
         self._check()
 
-    def _partition(self, topic: str, group: str) -> int:
-        return self.index.partitions.number(topic, group)
-
-    def _names(self, entry: Pending) -> tuple[str, str]:
+    def _names(self, entry: Pending) -> tuple[str, str, int]:
         key = self.index.partitions.key(entry.partition)
-        return key.topic, key.group
+        return key.topic, key.group, key.level
 
     def _add(self) -> bool:
         if len(self._pending) > 400:
@@ -68,7 +66,8 @@ class IndexModel:
         topic = self._random.choice(_TOPICS)
         # A later due time than the paced ones, as for messages that are sent.
         due_ms = self._now_ms + self._random.choice((0, 1, 5, 5, 50, 400))
-        partition = self._partition(topic, self._random.choice(_GROUPS))
+        group, level = self._random.choice(_GROUPS), self._random.choice(_LEVELS)
+        partition = self.index.partitions.number(topic, group, level)
         account = self.index.partitions.account_number(self._random.choice(("", "ann", "ben")))
         entry = Pending(due_ms, self._place, self._place, self._random.randint(100, 200), account, partition)
         self._pending[self._place] = entry
@@ -255,7 +254,7 @@ class IndexModel:
 
     def _check(self) -> None:
         partitions = self.index.partitions
-        expected: dict[tuple[tuple[str, str], str], list[int]] = {}
+        expected: dict[tuple[tuple[str, str, int], str], list[int]] = {}
         for entry in self._pending.values():
             counts = expected.setdefault((self._names(entry), partitions.account(entry.account)), [0, 0])
             counts[0] += 1
@@ -263,7 +262,12 @@ class IndexModel:
         found = {(tuple(key), account): list(totals) for key, account, totals in partitions.classes()}
         if found != expected or partitions.messages != len(self._pending):
             raise ModelError(f"counts are {found} instead of {expected}")
-        segments = sorted(entry.record // _SEGMENT_BYTES for entry in self._pending.values())
+        for level in _LEVELS:
+            of_level = [entry.size for entry in self._pending.values() if self._names(entry)[2] == level]
+            if partitions.of_level(level) != (len(of_level), sum(of_level)):
+                raise ModelError(f"level {level} has {partitions.of_level(level)} instead of {of_level}")
+        timed = [entry.record for entry in self._pending.values() if not self._names(entry)[2]]
+        segments = sorted(record // _SEGMENT_BYTES for record in timed)
         holders = self.index.holders
         middle = segments[len(segments) // 2] if segments else 0
         if holders.first() != (segments[0] * _SEGMENT_BYTES if segments else None) or (

@@ -1,4 +1,4 @@
-"""Partitions of the index (topic and group), accounts, and exact counts of pending messages by both."""
+"""Partitions of the index (topic, group and delay level), accounts, and exact counts of pending messages by both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ class PartitionKey(NamedTuple):
     """Names of a partition."""
 
     topic: str
-    group: str
+    """Topic to which the messages are delivered; empty if it was unknown when they were added."""
+    group: str = ""
+    level: int = 0
+    """Delay level; 0 for timed messages."""
 
 
 class Partitions:
@@ -31,15 +34,17 @@ class Partitions:
         self._account_names: list[str] = [""]
         self._counts: dict[tuple[int, int], list[int]] = {}
         """Messages and bytes by partition and account, without zeroes."""
+        self._of_levels: dict[int, list[int]] = {}
+        """Messages and bytes by delay level."""
         self._next = 0
         self.messages = 0
         """Number of pending messages."""
         self.bytes = 0
         """Bytes of their records."""
 
-    def number(self, topic: str, group: str = "") -> int:
+    def number(self, topic: str, group: str = "", level: int = 0) -> int:
         """Return the number of a partition, which is created if it does not exist."""
-        key = PartitionKey(topic, group)
+        key = PartitionKey(topic, group, level)
         number = self._numbers.get(key)
         if number is None:
             number = self._next
@@ -52,9 +57,9 @@ class Partitions:
         self._keys[number] = key
         self._of_topic.setdefault(key.topic, []).append(number)
 
-    def find(self, topic: str, group: str = "") -> int | None:
+    def find(self, topic: str, group: str = "", level: int = 0) -> int | None:
         """Return the number of a partition; None if it does not exist."""
-        return self._numbers.get(PartitionKey(topic, group))
+        return self._numbers.get(PartitionKey(topic, group, level))
 
     def key(self, number: int) -> PartitionKey:
         """Return the names of a partition."""
@@ -89,12 +94,16 @@ class Partitions:
         counts[1] += record_bytes
         if not counts[0]:
             del self._counts[partition, account]
+        of_level = self._of_levels.setdefault(self._keys[partition].level, [0, 0])
+        of_level[0] += messages
+        of_level[1] += record_bytes
         self.messages += messages
         self.bytes += record_bytes
 
     def reset_counts(self) -> None:
         """Set all counts to zero."""
         self._counts.clear()
+        self._of_levels.clear()
         self.messages = self.bytes = 0
 
     def totals(self, topic: str) -> Totals:
@@ -106,6 +115,10 @@ class Partitions:
                 messages += counts[0]
                 record_bytes += counts[1]
         return Totals(messages, record_bytes)
+
+    def of_level(self, level: int) -> Totals:
+        """Return the pending messages of a delay level; level 0 stands for the timed messages."""
+        return Totals(*self._of_levels.get(level, (0, 0)))
 
     def topics(self) -> dict[str, Totals]:
         """Return the pending messages by topic, for topics that have any."""
@@ -149,8 +162,8 @@ class Partitions:
         keys, accounts, counts, following = (state[name] for name in ("partitions", "accounts", "counts", "next"))
         if not (isinstance(keys, list) and isinstance(accounts, list) and isinstance(counts, list)):
             raise ValueError("partitions, accounts and counts are lists")
-        for number, topic, group in keys:
-            partitions._add(int(number), PartitionKey(str(topic), str(group)))
+        for number, topic, group, *level in keys:
+            partitions._add(int(number), PartitionKey(str(topic), str(group), *map(int, level)))
         for account in accounts:
             partitions.account_number(str(account))
         for partition, account, messages, record_bytes in counts:

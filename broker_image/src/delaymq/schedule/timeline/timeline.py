@@ -40,7 +40,7 @@ class Timeline:
         self.referenced: set[str] = set()
         """Names of files to which the snapshot refers."""
         self.holders = Holders(segment_bytes)
-        """Number of records that hold pending messages, by segment of the log."""
+        """Number of records that hold pending timed messages, by segment of the log."""
         self.compaction = Compaction(self)
         """Merges of runs."""
         self._memory: dict[int, Pending] = {}
@@ -88,7 +88,8 @@ class Timeline:
     def count(self, entry: Pending, messages: int) -> None:
         """Count a message as pending (1) or not any more (-1)."""
         self.partitions.count(entry.partition, entry.account, messages, messages * entry.size)
-        self.holders.count(entry.record, messages)
+        if not self.partitions.key(entry.partition).level:
+            self.holders.count(entry.record, messages)
 
     def reset_counts(self) -> None:
         """Count no messages, before all of them are counted again."""
@@ -339,17 +340,22 @@ class Timeline:
                 rows.setdefault(partition, []).append(packed_end(due_ms, identity))
         if not rows:
             return
-        writer = RunWriter()
-        for partition in sorted(rows):
-            rows[partition].sort()
-            writer.append(partition, b"".join(rows[partition]))
-        run = writer.finish(is_plain=not self._ended and not self._replaces)
+        is_plain = not self._ended and not self._replaces
         for queue in {id(queue): queue for partition in rows if (queue := self._queue(partition))}.values():
             queue.forget_fresh()
         self._paced.forget_fresh()
         self._memory.clear()
         self._ended.clear()
         self._replaces = False
+        self.add_rows(rows, is_plain=is_plain)
+
+    def add_rows(self, rows: dict[int, list[bytes]], *, is_plain: bool) -> None:
+        """Add packed entries by partition, which are sorted in place, as a run without counting them. OSError."""
+        writer = RunWriter()
+        for partition in sorted(rows):
+            rows[partition].sort()
+            writer.append(partition, b"".join(rows[partition]))
+        run = writer.finish(is_plain=is_plain)
         run.age = self.runs[-1].age + 1 if self.runs else 1
         self.add_run(run, [Cursor(run, each.partition, each.first, each.end) for each in run.sections])
 
