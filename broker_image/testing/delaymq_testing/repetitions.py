@@ -3,7 +3,7 @@
 DELAYMQ_SEED chooses the random sequence (1). CI takes another one each time and prints it; the same number repeats a
 run. DELAYMQ_FUZZ_INPUTS is the number of inputs for each fuzzed decoder and of steps of each model of the timeline
 (20,000); whole brokers, rule files and sockets get a stated share of it. DELAYMQ_CRASH_STATES is the number of
-simulated power losses (1,000), DELAYMQ_DAMAGES the number of flipped bits in logs (500). Of the calls at which the
+simulated power losses (1,000), DELAYMQ_DAMAGES the number of flipped bits in logs (250). Of the calls at which the
 operator dies one in DELAYMQ_DEATHS_SHARE (3) is tried; the seed says which. `make test-long-fuzz` raises the first
 three and tries every call.
 """
@@ -15,7 +15,7 @@ from typing import TypeVar
 SEED = int(os.environ.get("DELAYMQ_SEED", "1"))
 FUZZ_INPUTS = int(os.environ.get("DELAYMQ_FUZZ_INPUTS", "20000"))
 CRASH_STATES = int(os.environ.get("DELAYMQ_CRASH_STATES", "1000"))
-DAMAGES = int(os.environ.get("DELAYMQ_DAMAGES", "500"))
+DAMAGES = int(os.environ.get("DELAYMQ_DAMAGES", "250"))
 DEATHS_SHARE = int(os.environ.get("DELAYMQ_DEATHS_SHARE", "3"))
 
 Item = TypeVar("Item")

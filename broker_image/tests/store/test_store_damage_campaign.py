@@ -1,6 +1,6 @@
 """Flipped bits in logs of mixed content affect only the messages that they hit.
 
-DELAYMQ_DAMAGES (default 500) is the number of single flips, and a fifth of it that of double ones; DELAYMQ_SEED chooses
+DELAYMQ_DAMAGES (default 250) is the number of single flips, and a fifth of it that of double ones; DELAYMQ_SEED chooses
 them. Each is tried on a store with a snapshot and on one without.
 """
 
@@ -36,7 +36,7 @@ KINDS = {"Orders", "Bills", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "
 KINDS |= {"Delayed", "Retried", "%RETRY%readers", "%DLQ%readers"}
 TIMED_KINDS = ("rmq_sys_wheel_timer", "Timed", "%DLQ%SCHEDULE_CONSUMER", "rmq_sys_delaymq_marks")
 """Topics of pending timed messages, and of the records that end them."""
-TIMED_FLIPS = 60
+TIMED_FLIPS = 30
 
 
 @pytest.fixture(autouse=True)
@@ -64,11 +64,12 @@ def test_flipped_bits_affect_only_the_messages_that_they_hit(tmp_path: Path, sha
 
 
 @pytest.mark.timeout(900)
-def test_every_bit_of_a_record_header_affects_only_its_message(tmp_path: Path) -> None:
+def test_bits_of_a_record_header_affect_only_its_message(tmp_path: Path) -> None:
+    """Two runs with consecutive seeds try all bits."""
     templates = build(tmp_path, QuietFiles(), SEED, small=True)
     chance = random.Random(SEED)
     failures = []
-    for position in range(HEAD_BYTES * 8):
+    for position in range(SEED % 2, HEAD_BYTES * 8, 2):
         record = chance.choice(templates[0].records)
         template = chance.choice(templates)
         flips = [(record.at + position // 8, position % 8)]
