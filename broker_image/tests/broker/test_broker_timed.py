@@ -268,7 +268,7 @@ def test_returned_message_is_retried_by_its_level_alone(harness: Harness) -> Non
         harness.send("%RETRY%readers", b"U", {"TIMER_DELAY_SEC": "100", "DELAY": "1", "UNIQ_KEY": "U"}, j=2)
     )
     assert again.code == 0
-    assert harness.broker.delivery.timeline.partitions.messages == 0
+    assert harness.broker.delivery.timeline.partitions.of_level(0).messages == 0
 
 
 @pytest.mark.parametrize("with_snapshot", [False, True])

@@ -78,6 +78,19 @@ def test_earlier_store_opens_from_its_snapshot(tmp_path: Path, kind: str) -> Non
     upgraded.broker.close()
 
 
+def test_topics_of_an_earlier_store_are_unknown_until_delivery(tmp_path: Path, kind: str) -> None:
+    upgraded = Upgraded(tmp_path, kind)
+    unknown = upgraded.broker.delivery.unknown_topics
+    assert 0 < unknown <= MESSAGES - len(upgraded.before)
+    assert upgraded.broker.delivery.pending_of_topic("Golden") is None
+    upgraded.restart()
+    assert upgraded.broker.delivery.unknown_topics == unknown
+    upgraded.clock.advance(3_000 * DAY_MS)
+    upgraded.deliver()
+    assert upgraded.broker.delivery.pending_of_topic("Golden") == 0
+    upgraded.broker.close()
+
+
 @pytest.mark.parametrize("kills", [0, 1])
 def test_pending_messages_of_an_earlier_store_are_delivered_once(tmp_path: Path, kind: str, kills: int) -> None:
     upgraded = Upgraded(tmp_path, kind)

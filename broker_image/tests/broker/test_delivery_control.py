@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from random import Random
 
 import pytest
 from delaymq.broker.delivery.control import FILE_NAME, DeliveryMode
 from delaymq.message.names import MARK, MARKS_TOPIC
-from delaymq.schedule import LevelQueue, PacedQueue, Settled
 from delaymq.store.errors import StoreFullError
 from delaymq_testing.broker.delivery_harness import START_MS, Bench
 
@@ -181,64 +178,6 @@ def test_messages_due_after_the_cutoff_are_delivered() -> None:
     dropped = len(bodies(bench, MARKS_TOPIC))
     assert 0 < dropped < 10
     assert dropped + len(bodies(bench)) == 10
-
-
-def test_spread_delivers_nothing_twice_after_returned_entries() -> None:
-    spread = PacedQueue([queue_of(range(100))], 99, 1_000, 2_000)
-    taken = spread.take(1_500, 30)
-    spread.give_back(taken[10:])
-    rest = spread.take(1_495, 100)
-    assert [entry[2] for entry in taken[:10] + rest] == list(range(50))
-    assert spread.left == 50
-    spread.give_back(rest[-2:])
-    runs, returned = spread.rest()
-    assert [offset for _, run in runs for _, offset in run.pairs()] == list(range(50, 100))
-    assert [entry[2] for entry in returned] == [48, 49]
-    assert (spread.left, spread.next_due_ms()) == (0, None)
-
-
-def queue_of(dues: Iterable[int]) -> LevelQueue:
-    queue = LevelQueue(3, Settled())
-    for offset, due_ms in enumerate(dues):
-        queue.add(offset, due_ms)
-    return queue
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_spread_takes_all_overdue_entries_and_returns_the_rest(seed: int) -> None:
-    random = Random(seed)
-    dues = sorted(random.choices(range(1_000), k=300))
-    for _ in range(random.choice((0, 3, 150))):
-        dues.insert(random.randrange(300), random.randrange(1_000))
-    queue = queue_of(dues)
-    for offset in random.sample(range(len(dues)), 40):
-        queue.settled.settle(offset)
-    waits = {(due, offset) for offset, due in enumerate(dues) if offset not in queue.settled}
-    overdue = {pair for pair in waits if pair[0] <= 600}
-    assert queue.due_count(600) == len(overdue)
-    spread = PacedQueue([queue], 600, 1_000, 2_000)
-    assert (spread.left, queue.due_count(600)) == (len(overdue), 0)
-    assert [entry[::2] for entry in spread.entries()] == sorted(overdue)
-    half = spread.take(1_499, 1_000)
-    assert [entry[::2] for entry in half] == sorted(overdue)[: len(half)]
-    assert abs(len(half) - len(overdue) / 2) <= 1
-    for entry in half:
-        queue.settled.settle(entry[2])
-    queue.add(len(dues), 5)
-    runs, _ = spread.rest()
-    for _, run in runs:
-        queue.put_back(run)
-    rest = queue.take(2_000, 1_000)
-    assert [entry[::2] for entry in rest] == sorted((waits - {entry[::2] for entry in half}) | {(5, len(dues))})
-
-
-def test_entries_settled_during_a_spread_are_not_delivered_and_it_ends() -> None:
-    queue = queue_of(range(100))
-    spread = PacedQueue([queue], 99, 1_000, 2_000)
-    for offset in range(90, 100):
-        queue.settled.settle(offset)
-    assert len(spread.take(2_000, 1_000)) == 90
-    assert (spread.left, spread.next_due_ms()) == (0, None)
 
 
 def test_pause_with_an_undeletable_file_stays(monkeypatch: pytest.MonkeyPatch) -> None:

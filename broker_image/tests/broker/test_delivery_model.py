@@ -8,12 +8,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from delaymq.broker.delivery import hand_over
-from delaymq.broker.delivery.copies import timed_copy_of
+from delaymq.broker.delivery import hand_over, recovery
+from delaymq.broker.delivery.copies import copy_of, timed_copy_of
 from delaymq.broker.delivery.timed import carrying, replay
 from delaymq.broker.delivery.timed.carrying import carried_record
-from delaymq.message.levels import DelayLevels
+from delaymq.message.levels import DelayLevels, level_of_queue
 from delaymq.message.marks import parse_due
+from delaymq.message.names import SCHEDULE_TOPIC
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import first_due
 from delaymq.schedule import Entry
@@ -174,8 +175,13 @@ class Life:
         assert set(counts) <= set(self.sent)
         pending = {body for body in self.sent if body not in counts}
         assert self.bench.delivery.pending_total() == len(pending), "lost"
-        timed = sum(self.sent[body].level == TIMELINE_QUEUE for body in pending)
-        assert self.bench.delivery.timeline.partitions.messages == timed
+        by_queue = Counter(self.sent[body].level for body in pending)
+        partitions = self.bench.delivery.timeline.partitions
+        for queue_id in range(TIMELINE_QUEUE, 4):
+            assert partitions.of_level(level_of_queue(queue_id)).messages == by_queue[queue_id]
+        for queue_id, queue in self.bench.delivery._queues.items():
+            _, end = self.bench.store.queue_bounds(SCHEDULE_TOPIC, queue_id)
+            assert end - queue.settled.low - queue.settled.above.count == by_queue[queue_id]
         retried = {entry[2] for entry in self.bench.delivery._hand_over.retries.entries()}
         policy = self.bench.delivery.control.policy
         if not retried and policy is None and self.bench.delivery._hand_over._paused_until_ms == 0:
@@ -229,11 +235,24 @@ def _without_mark(*given: Any, **named: Any) -> Any:
     return fate, copy
 
 
+def _level_without_mark(*given: Any, **named: Any) -> Any:
+    fate, copy = copy_of(*given, **named)
+    del copy.properties["__DMQ_MARK"]
+    copy.property_bytes = None
+    return fate, copy
+
+
+def _without_levels(self: recovery.Replay, state: object) -> None:
+    _restore(self, state)
+    self._has_levels = False
+
+
 def _early(self: Timeline, now_ms: int, count: int) -> list[Entry]:
     return _take(self, now_ms + 400, count)
 
 
 _take = Timeline.take
+_restore = recovery.Replay.restore
 BUGS: dict[str, tuple[object, str, object]] = {
     "messages are taken before they are due": (Timeline, "take", _early),
     "a delivered message stays in the index": (Timeline, "settle", _nothing),
@@ -250,6 +269,10 @@ BUGS: dict[str, tuple[object, str, object]] = {
         "restore",
         lambda files, reference, *rest: state.empty(files, *rest),
     ),
+    "copies with a delay level have no mark": (hand_over, "copy_of", _level_without_mark),
+    "a settled entry from before the snapshot stays in the index": (recovery, "end_entry", _nothing),
+    "entries after the snapshot are not in the index": (recovery.Replay, "add_levels", _nothing),
+    "entries before the snapshot are added again": (recovery.Replay, "restore", _without_levels),
     "ended entries are forgotten by the next run": (entries, "packed_end", lambda due_ms, identity: b""),
 }
 

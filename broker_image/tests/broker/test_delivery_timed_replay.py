@@ -53,7 +53,7 @@ def test_start_without_space_for_the_index_states_the_remedy() -> None:
         bench.send_timed(str(number), START_MS + 1)
     bench.kill()
     bench.timeline_files.room = 500
-    with pytest.raises(StoreOpenError, match=r"index of timed messages cannot be built .*: free space"):
+    with pytest.raises(StoreOpenError, match=r"index of pending messages cannot be built .*: free space"):
         bench.start()
     bench.timeline_files.room = None
     bench.start()

@@ -1,15 +1,25 @@
 from __future__ import annotations
 
-from delaymq.schedule import Backoff, Entry, Lane, LevelQueue, RetryQueue, Scheduler, Settled
+from delaymq.schedule import Backoff, Entry, Lane, RetryQueue, Scheduler
 from hypothesis import given
 from hypothesis import strategies as st
 
 
-def level_queue(queue_id: int, dues: list[int]) -> LevelQueue:
-    queue = LevelQueue(queue_id, Settled())
-    for offset, due_ms in enumerate(dues):
-        queue.add(offset, due_ms)
-    return queue
+class UserSource:
+    """Source of entries in one queue, with ascending due times."""
+
+    lane = Lane.USERS
+
+    def __init__(self, queue_id: int, dues: list[int]) -> None:
+        self._entries = [(due_ms, queue_id, offset, 0) for offset, due_ms in enumerate(dues)]
+
+    def next_due_ms(self) -> int | None:
+        return self._entries[0][0] if self._entries else None
+
+    def take(self, now_ms: int, count: int) -> list[Entry]:
+        due = sum(entry[0] <= now_ms for entry in self._entries[:count])
+        taken, self._entries = self._entries[:due], self._entries[due:]
+        return taken
 
 
 class SystemSource:
@@ -38,8 +48,8 @@ def taken_by_queue(batches: list[list[Entry]]) -> dict[int, int]:
 def test_next_wakeup_is_the_earliest_of_all_sources() -> None:
     scheduler = Scheduler()
     assert scheduler.next_wakeup_ms() is None
-    scheduler.add(level_queue(0, [500]))
-    scheduler.add(level_queue(1, [300, 900]))
+    scheduler.add(UserSource(0, [500]))
+    scheduler.add(UserSource(1, [300, 900]))
     assert scheduler.next_wakeup_ms() == 300
     assert scheduler.due(299, 10) == []
     assert scheduler.due(300, 10) == [[(300, 1, 0, 0)]]
@@ -49,21 +59,21 @@ def test_next_wakeup_is_the_earliest_of_all_sources() -> None:
 def test_busy_queues_share_the_budget() -> None:
     scheduler = Scheduler()
     for queue_id in range(4):
-        scheduler.add(level_queue(queue_id, [1] * 1_000))
+        scheduler.add(UserSource(queue_id, [1] * 1_000))
     assert taken_by_queue(scheduler.due(5, 100)) == {0: 25, 1: 25, 2: 25, 3: 25}
 
 
 def test_unused_budget_of_a_queue_goes_to_others() -> None:
     scheduler = Scheduler()
-    scheduler.add(level_queue(0, [1] * 3))
-    scheduler.add(level_queue(1, [1] * 1_000))
+    scheduler.add(UserSource(0, [1] * 3))
+    scheduler.add(UserSource(1, [1] * 1_000))
     assert taken_by_queue(scheduler.due(5, 100)) == {0: 3, 1: 97}
 
 
 def test_budget_smaller_than_the_number_of_queues_rotates() -> None:
     scheduler = Scheduler()
     for queue_id in range(5):
-        scheduler.add(level_queue(queue_id, [1] * 10))
+        scheduler.add(UserSource(queue_id, [1] * 10))
     seen: dict[int, int] = {}
     for _ in range(5):
         for queue_id, count in taken_by_queue(scheduler.due(5, 2)).items():
@@ -74,7 +84,7 @@ def test_budget_smaller_than_the_number_of_queues_rotates() -> None:
 def test_users_retries_and_system_do_not_starve_each_other() -> None:
     scheduler = Scheduler()
     for queue_id in range(18):
-        scheduler.add(level_queue(queue_id, [1] * 1_000))
+        scheduler.add(UserSource(queue_id, [1] * 1_000))
     retries = RetryQueue(Backoff(first_ms=1))
     for offset in range(1_000):
         retries.add_failed((1, 50, offset, 0), 0)
@@ -95,8 +105,8 @@ def test_every_due_entry_is_returned_once_and_never_early(
 ) -> None:
     scheduler = Scheduler()
     for queue_id, dues in enumerate(queues):
-        scheduler.add(level_queue(queue_id, dues))
-    left = {(due, queue_id, at) for queue_id, dues in enumerate(queues) for at, due in enumerate(dues)}
+        scheduler.add(UserSource(queue_id, sorted(dues)))
+    left = {(due, queue_id, at) for queue_id, dues in enumerate(queues) for at, due in enumerate(sorted(dues))}
     for now_ms, budget in [*steps, (60, 1_000)]:
         assert scheduler.next_wakeup_ms() == min((due for due, _, _ in left), default=None)
         due = {entry for entry in left if entry[0] <= now_ms}

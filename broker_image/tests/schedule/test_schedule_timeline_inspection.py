@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 
-from delaymq.schedule.inspection import Buckets
+from delaymq.schedule.buckets import Buckets
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import count_by_due, find_first, index_size
 from delaymq.schedule.timeline.runs import Run, RunWriter, Sizes

@@ -1,7 +1,6 @@
 """/metrics: read by Prometheus' own parser, named by its conventions, with bounded cardinality."""
 
 import asyncio
-import errno
 import os
 import re
 from pathlib import Path
@@ -9,12 +8,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC
 from delaymq.broker.statistics.metric_labels import OTHER, LabelLimiter
 from delaymq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
-from delaymq.server.jobs import pending_topics_loader
-from delaymq.server.log_reader import LogFiles
 from delaymq.store.disk.files import Files
 from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone, until
 from prometheus_client.parser import text_string_to_metric_families
@@ -133,13 +131,14 @@ def test_ten_thousand_topics_and_groups_have_a_bounded_number_of_series(tmp_path
     async def scenario() -> None:
         async with standalone(tmp_path, http=True) as server:
             broker = server.broker.broker
+            partitions = broker.delivery.timeline.partitions
             for number in range(TOPICS):
                 name = f"T{number}"
                 broker.topics.table[name] = TopicConfig(name, 8, 8, 6)
                 broker.stats.put(name, 1)
                 broker.delivery.counters.delivered[name] = 1
                 broker.delivery.topic_lateness.add(name, number)
-                broker.delivery.pending_topics.queue(0).add(number, name)
+                partitions.count(partitions.number(name, level=1), 0, 1, 100)
                 broker.groups.table[f"G{number}"] = SubscriptionGroupConfig(f"G{number}")
                 broker.offsets.table[f"{name}@G{number}"] = dict.fromkeys(range(8), 0)
             slices = await _turns_during(scrape(server.broker.http_port))
@@ -270,7 +269,7 @@ def test_deleted_topic_with_pending_messages_is_exported_until_none_remain(tmp_p
             await peer.send("T", DELAY="1")
             await _delete_topic(peer, "T")
             assert _named(await scrape(server.broker.http_port), "delaymq_topic_delay_pending") == {"T": 1}
-            broker.delivery.pending_topics.queues.clear()
+            broker.delivery.timeline.reset_counts()
             assert 'topic="T"' not in await scrape(server.broker.http_port)
             assert len(broker.topic_series) == 0
 
@@ -315,20 +314,19 @@ def test_name_sharing_a_series_keeps_sharing_it() -> None:
     assert [names.label(each) for each in ("c", "d")] == ["c", OTHER]
 
 
-def test_topics_pending_before_a_start_are_omitted_until_counted(tmp_path: Path) -> None:
+def test_pending_messages_by_topic_are_omitted_while_topics_are_unknown(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, message_delay_level="1h") as server:
             peer = await BrokerPeer.connect(server.broker.port)
             await peer.send("T", DELAY="1")
         async with standalone(tmp_path, message_delay_level="1h", http=True) as server:
-            topics = server.broker.broker.delivery.pending_topics
-            await until(lambda: topics.complete)
             found = values(await scrape(server.broker.http_port))
             assert found[("delaymq_topic_delay_pending", (("topic", "T"),))] == 1
-            topics.queue(0).unknown = 1
-            assert ("delaymq_topic_delay_pending", (("topic", "T"),)) not in values(
-                await scrape(server.broker.http_port)
-            )
+            partitions = server.broker.broker.delivery.timeline.partitions
+            partitions.count(partitions.number(UNKNOWN_TOPIC, level=1), 0, 1, 100)
+            found = values(await scrape(server.broker.http_port))
+            assert ("delaymq_topic_delay_pending", (("topic", "T"),)) not in found
+            assert found[("delaymq_delay_pending", (("level", "1"),))] == 2
 
     run(scenario)
 
@@ -351,31 +349,6 @@ def test_offsets_under_invalid_group_names_get_no_series(tmp_path: Path) -> None
     run(scenario)
 
 
-def test_pending_topics_are_read_again_after_a_failed_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failures = [OSError(errno.EMFILE, "Too many open files")]
-    read = LogFiles.real_topics
-
-    def fails_once(files: LogFiles, offsets: list[int]) -> list[str]:
-        if failures:
-            raise failures.pop()
-        return read(files, offsets)
-
-    monkeypatch.setattr(LogFiles, "real_topics", fails_once)
-    monkeypatch.setattr(pending_topics_loader, "_RETRY_S", 0.01)
-
-    async def scenario() -> None:
-        async with standalone(tmp_path, message_delay_level="1h") as server:
-            peer = await BrokerPeer.connect(server.broker.port)
-            await peer.send("T", DELAY="1")
-        async with standalone(tmp_path, message_delay_level="1h", http=True) as server:
-            topics = server.broker.broker.delivery.pending_topics
-            await until(lambda: topics.complete)
-            assert topics.count("T") == 1
-            assert not failures
-
-    run(scenario)
-
-
 def test_invalid_utf8_name_in_the_log_breaks_no_response(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, message_delay_level="1h") as server:
@@ -388,8 +361,8 @@ def test_invalid_utf8_name_in_the_log_breaks_no_response(tmp_path: Path) -> None
             data = log.read(1 << 16)
             log.seek(data.index(b"REAL_TOPIC\x01T-XX") + len(b"REAL_TOPIC\x01T-"))
             log.write(b"\xff\xfe")
+        (tmp_path / "store/delaymq/snapshot.json").unlink()
         async with standalone(tmp_path, message_delay_level="1h", http=True) as server:
-            await until(lambda: server.broker.broker.delivery.pending_topics.complete)
             found = values(await scrape(server.broker.http_port))
             assert found[("delaymq_topic_delay_pending", (("topic", "T-\ufffd\ufffd"),))] == 1
 

@@ -27,7 +27,7 @@ class Pending(Answer):
     rows: list[PendingRow]
     total: int
     complete: bool
-    """False while topics of messages from before the start are being loaded; counts by topic are then incomplete."""
+    """False while the topics of some messages are unknown (after an upgrade); counts by topic are then incomplete."""
     truncated: bool
     """Whether there are more topics than rows; `total` includes all."""
     bucket_ms: int | None = None
@@ -45,4 +45,4 @@ class NextMessages(Answer):
     limit: int
     """Limit of the response: the requested one, or 64."""
     complete: bool
-    """False while topics of messages from before the start are being loaded; results by topic are then incomplete."""
+    """False while the topics of some messages are unknown (after an upgrade); results by topic are then incomplete."""

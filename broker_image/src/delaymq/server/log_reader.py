@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from delaymq.message.errors import RecordError
-from delaymq.message.names import REAL_TOPIC
 from delaymq.message.record import (
     BODY_LENGTH_BYTES,
     FIXED_BYTES,
@@ -77,12 +76,6 @@ class LogFiles:
         with _Segments(self._folder) as segments:
             found = self._record(segments, offset, _ANY_SIZE)
         return None if found is None else found.record
-
-    def real_topics(self, offsets: list[int]) -> list[str]:
-        """Return the real topics of pending records at these offsets; empty where a record is unreadable."""
-        with _Segments(self._folder) as segments:
-            found = [self._record(segments, offset, _PAGE_BYTES, 0) for offset in offsets]
-        return ["" if each is None else clean_text(each.record.properties.get(REAL_TOPIC, "")) for each in found]
 
     def store_times_ms(self, offsets: list[int]) -> list[int | None]:
         """Return the store times of the records at these physical offsets, reading only their headers."""

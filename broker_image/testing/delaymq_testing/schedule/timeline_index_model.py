@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from delaymq.schedule.inspection import Buckets
+from delaymq.schedule.buckets import Buckets
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import count_by_due, find_first, find_next_due_times, latest_due_times
 from delaymq.schedule.timeline.runs import Sizes
@@ -242,8 +242,7 @@ class IndexModel:
             if found != expected[:count]:
                 raise ModelError(f"the first {count} messages are {found} instead of {expected[:count]}")
             next_due_ms: dict[str, int] = {}
-            topics = {self.index.partitions.key(partition).topic for partition in partitions}
-            for _ in find_next_due_times(self.index, topics, next_due_ms):
+            for _ in find_next_due_times(self.index, partitions, next_due_ms):
                 continue
             first = {self._names(entry)[0]: entry.due_ms for entry in reversed(expected)}
             if next_due_ms != first:

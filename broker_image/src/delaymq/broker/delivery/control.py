@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from delaymq.schedule import DueSource, LevelQueue, PacedQueue
 from delaymq.schedule.timeline import PacedTimeline, Timeline
 
 if TYPE_CHECKING:
@@ -88,13 +87,11 @@ class DeliveryControl:
     def __init__(
         self,
         store: DeliveryStore,
-        sources: dict[int, LevelQueue],
         timeline: Timeline,
         hand_over: HandOver,
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store
-        self._sources = sources
         self._timeline = timeline
         self._hand_over = hand_over
         self._now_ms = now_ms
@@ -132,8 +129,7 @@ class DeliveryControl:
 
     def overdue(self, now_ms: int) -> int:
         """Return the number of pending messages due at `now_ms`, except those that wait for a retry."""
-        of_levels = sum(source.due_count(now_ms) for source in self._sources.values())
-        return self._hand_over.spread_left + of_levels + self._timeline.due_count(now_ms)
+        return self._hand_over.spread_left + self._timeline.due_count(now_ms)
 
     def finish_if_done(self) -> None:
         """End a completed policy; called after hand-overs."""
@@ -143,8 +139,7 @@ class DeliveryControl:
         if policy.mode is DeliveryMode.SPREAD:
             over = self._hand_over.is_spread_over
         else:
-            sources: list[DueSource] = [*self._sources.values(), self._timeline]
-            next_ms = min((due for each in sources if (due := each.next_due_ms()) is not None), default=None)
+            next_ms = self._timeline.next_due_ms()
             waiting = min((due_ms for due_ms, *_ in self._hand_over.retries.entries()), default=None)
             over = all(due is None or due > (policy.up_to_ms or 0) for due in (next_ms, waiting))
         if over:
@@ -194,12 +189,11 @@ class DeliveryControl:
         else:
             up_to_ms = begun.up_to_ms or 0
             try:
-                timed = PacedTimeline(self._timeline, up_to_ms, now_ms, begun.until_ms or 0)
+                spread = PacedTimeline(self._timeline, up_to_ms, now_ms, begun.until_ms or 0)
             except OSError as error:
-                self._hand_over.stop_timed(error)
+                self._hand_over.stop(error)
                 return
-            spread = PacedQueue(list(self._sources.values()), up_to_ms, now_ms, begun.until_ms or 0)
-            self._hand_over.begin_spread(spread, timed, up_to_ms)
+            self._hand_over.begin_spread(spread, up_to_ms)
 
     def _release(self) -> None:
         self.policy = None

@@ -8,22 +8,17 @@ therefore the position of the schedule. No other file takes precedence: at a sta
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from delaymq.broker.delivery.control import DeliveryControl
 from delaymq.broker.delivery.delay_rewrite import DelayIngress, DelaySettings
 from delaymq.broker.delivery.hand_over import HandOver
+from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC, end_entry, pending_of
 from delaymq.broker.delivery.offsets import OffsetsFile, SaveTask, read_offsets
-from delaymq.broker.delivery.pending_topics import PendingTopics
 from delaymq.broker.delivery.pin import DeliveryPin
+from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
-from delaymq.broker.delivery.recovery import (
-    QueueState,
-    Replay,
-    is_settled_by,
-    start_positions,
-    state_of,
-)
+from delaymq.broker.delivery.recovery import Replay, is_settled_by, start_positions, state_of
 from delaymq.broker.delivery.settlement import claim_of
 from delaymq.broker.delivery.status import LatenessHistogram, status_of
 from delaymq.broker.delivery.timed.carrying import Carrier
@@ -32,9 +27,11 @@ from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, DelayLevels, level_of_queue, queue_of_level
 from delaymq.message.timed_marks import TimedDue
-from delaymq.schedule import Backoff, DueSource, Entry, LevelQueue
-from delaymq.schedule.timeline import TIMELINE_QUEUE, TimelineDamagedError
+from delaymq.schedule import Backoff
+from delaymq.schedule.timeline import TimelineDamagedError
+from delaymq.schedule.timeline.inspection import next_due_by_level
 from delaymq.schedule.timeline.state import Capture
+from delaymq.store.errors import StoreOpenError
 from delaymq.store.layout import TIMED_VERSION
 from delaymq.store.model import Dispatched, StateFiles
 from delaymq.throttled_log import ThrottledLogger
@@ -81,26 +78,23 @@ class Delivery:
         self.on_dead_letter = on_dead_letter
         self.topic_lateness = TopicLateness(topic_label)
         """Lateness of messages by real topic."""
-        self.pending_topics = PendingTopics()
-        """Topics of pending messages; `PendingTopicsLoader` adds those of messages that were pending at the start."""
         self._store = store
         self._now_ms = now_ms
         self._throttled = ThrottledLogger(_logger, now_ms)
         self._reader = ScheduleReader(store)
-        self._sources: dict[int, LevelQueue] = {}
+        self._queues: dict[int, QueueState] = {}
         self._announced_ms = _NEVER_MS
         self.ingress = DelayIngress(settings, levels, now_ms, self.counters, self._throttled, store)
         """Redirects delayed messages to the schedule topic."""
         self.timeline = replay.timed.finish(self._reader)
-        """Pending timed messages."""
+        """Pending messages: timed ones, and those of the delay levels."""
         self._saving: Capture | None = None
         self._merge_at_ms = 0
         self._hand_over = HandOver(
             store,
             self._reader,
-            self._sources,
+            self._queues,
             self.timeline,
-            self.pending_topics,
             self.counters,
             now_ms,
             backoff or Backoff(),
@@ -112,27 +106,49 @@ class Delivery:
         self._offsets_file = OffsetsFile(store, self.delay_offsets, self._throttled)
         self.carrier = Carrier(store, self.timeline, settings, now_ms, self._hand_over.give_up_unreadable_timed)
         """Carries pending timed messages forward, so that old segments can be deleted."""
-        self._pin = DeliveryPin(store, self._reader, self._sources, self.timeline)
-        self.control = DeliveryControl(store, self._sources, self.timeline, self._hand_over, now_ms)
+        self._pin = DeliveryPin(store, self._reader, self._queues, self.timeline)
+        self.control = DeliveryControl(store, self.timeline, self._hand_over, now_ms)
         """Delivery policy. A caller that changes it must call `wake`."""
         self.control.load()
 
     def _resume(self, replay: Replay) -> None:
-        """Determine the positions of the delay levels, and load their pending messages."""
+        """Determine the positions of the delay levels, and add the pending messages that the index lacks."""
         store = self._store
-        replay.finish(self._reader)
-        stated = read_offsets(store)
-        there = {queue_id for topic, queue_id in store.queues() if topic == names.SCHEDULE_TOPIC}
-        stated_only = {
-            queue_of_level(level) for level, offset in stated.table.items() if offset and 0 < level <= MAX_LEVELS
-        }
-        bounds = (
-            (queue_id, *store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)) for queue_id in sorted(there | stated_only)
-        )
-        self.corrected = start_positions(replay.queues, bounds, stated, self.counters)
-        self._queues = {queue_id: queue for queue_id, queue in replay.queues.items() if queue_id in there}
-        for queue_id in sorted(there):
-            self._load(queue_id, self._queues[queue_id])
+        try:
+            replay.finish(self._reader)
+            stated = read_offsets(store)
+            there = {queue_id for topic, queue_id in store.queues() if topic == names.SCHEDULE_TOPIC}
+            stated_only = {
+                queue_of_level(level) for level, offset in stated.table.items() if offset and 0 < level <= MAX_LEVELS
+            }
+            bounds = (
+                (queue_id, *store.queue_bounds(names.SCHEDULE_TOPIC, queue_id))
+                for queue_id in sorted(there | stated_only)
+            )
+            self.corrected = start_positions(replay.queues, bounds, stated, self.counters, replay.on_settled)
+            for queue_id in sorted(there):
+                queue = self._use_queue(queue_id, replay.queues[queue_id])
+                replay.add_levels(self.timeline, queue_id, store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)[1])
+                self._report_foreign(queue_id, queue)
+        except OSError as error:
+            raise StoreOpenError(
+                f"the index of pending messages cannot be built ({error}): free space, and start again"
+            ) from error
+
+    def _use_queue(self, queue_id: int, queue: QueueState) -> QueueState:
+        self._queues[queue_id] = queue
+        self._hand_over.lateness[queue_id] = LatenessHistogram()
+        return queue
+
+    def _report_foreign(self, queue_id: int, queue: QueueState) -> None:
+        queue.foreign.drop_below(queue.settled.low)
+        if foreign := sum(offset not in queue.settled for offset in queue.foreign):
+            _logger.info(
+                "%d pending messages of delay level %d were stored by another broker: those that it has already"
+                " delivered are delivered again, unless their copies in the log could be matched to them",
+                foreign,
+                level_of_queue(queue_id),
+            )
 
     # Observer of the log.
 
@@ -149,26 +165,22 @@ class Delivery:
 
     def state(self) -> dict[str, object]:
         """Return the state for a snapshot, which is valid for the current end of the log."""
-        if self._store.format_version < TIMED_VERSION:
-            return state_of(self._queues)
         self._saving = Capture(self.timeline)
-        return state_of(self._queues, self._saving.reference)
+        has_statements = self._store.format_version >= TIMED_VERSION
+        return state_of(self._queues, self._saving.reference, has_statements=has_statements)
 
     def state_files(self) -> StateFiles | None:
-        """Return the files to which the result of `state` refers; None before the first timed message."""
+        """Return the files to which the result of `state` refers."""
         saving, self._saving = self._saving, None
         return saving
 
     def _add(self, record: Dispatched) -> None:
-        queue_id, due_ms = record.queue_id, record.tags_code
-        source = self._sources.get(queue_id)
-        if source is None:
-            source = self._new_source(queue_id, self._queues.setdefault(queue_id, QueueState()))
-        source.add(record.queue_offset, due_ms)
-        self.pending_topics.queue(queue_id).add(record.queue_offset, record.properties.get(names.REAL_TOPIC, ""))
+        queue = self._queues.get(record.queue_id) or self._use_queue(record.queue_id, QueueState())
         if names.DUE not in record.properties:
-            self._queues[queue_id].foreign.add(record.queue_offset)
-        self._announce(due_ms)
+            queue.foreign.add(record.queue_offset)
+        entry = pending_of(self.timeline, record)
+        self.timeline.add(entry)
+        self._announce(entry.due_ms)
 
     def _add_timed(self, record: Dispatched) -> None:
         text, identity = record.properties[names.DUE], record.physical_offset
@@ -188,35 +200,14 @@ class Delivery:
         if claim is None or not claim.by_mark:
             return
         queue_id, offset, physical_offset = claim.named[0]
-        source = self._sources.get(queue_id)
-        if source is not None and is_settled_by(self._reader, claim, queue_id, offset, physical_offset):
-            if source.settled.settle(offset):
-                self.pending_topics.queue(queue_id).settle(offset, source.settled.low)
+        queue = self._queues.get(queue_id)
+        if queue is not None and is_settled_by(self._reader, claim, queue_id, offset, physical_offset):
+            if queue.settled.settle(offset):
+                end_entry(self.timeline, self._reader, queue_id, offset)
         else:
             self.counters.disbelieved += 1
 
-    def _new_source(self, queue_id: int, queue: QueueState) -> LevelQueue:
-        source = self._sources[queue_id] = LevelQueue(queue_id, queue.settled)
-        self._hand_over.add_source(source)
-        return source
-
     # Start and stop.
-
-    def _load(self, queue_id: int, queue: QueueState) -> None:
-        source = self._new_source(queue_id, queue)
-        _, end = self._store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)
-        for first, dues in self._reader.due_times(queue_id, queue.settled.low, end):
-            source.extend(first, dues)
-        low = queue.settled.low
-        self.pending_topics.load(queue_id, low, max(source.end_offset - low, 0), source.pending)
-        queue.foreign.drop_below(low)
-        if foreign := sum(offset not in queue.settled for offset in queue.foreign):
-            _logger.info(
-                "%d pending messages of delay level %d were stored by another broker: those that it has already"
-                " delivered are delivered again, unless their copies in the log could be matched to them",
-                foreign,
-                level_of_queue(queue_id),
-            )
 
     def pin(self) -> int | None:
         """Return the oldest physical offset that pending messages, or copies not yet flushed, still need; None without
@@ -230,11 +221,15 @@ class Delivery:
 
     def delay_offsets(self) -> dict[int, int]:
         """Return level → next offset, as in delayOffset.json and response 45; unused levels are omitted."""
+        ends = self._end_offsets()
         return {
-            level_of_queue(queue_id): source.settled.low
-            for queue_id, source in sorted(self._sources.items())
-            if source.end_offset > 0
+            level_of_queue(queue_id): queue.settled.low
+            for queue_id, queue in sorted(self._queues.items())
+            if ends[queue_id] > 0
         }
+
+    def _end_offsets(self) -> dict[int, int]:
+        return {queue_id: self._store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)[1] for queue_id in self._queues}
 
     def save_task(self) -> SaveTask | None:
         """Return a task that writes delayOffset.json; None if none is due or possible. Cheap: call it after each
@@ -254,15 +249,15 @@ class Delivery:
                 " from the log): %s",
                 error,
             )
-        for queue_id, source in sorted(self._sources.items()):
-            if source.settled.above:
-                above = ", ".join(f"{first}–{end - 1}" for first, end in list(source.settled.above.pairs())[:20])
+        for queue_id, queue in sorted(self._queues.items()):
+            if queue.settled.above:
+                above = ", ".join(f"{first}–{end - 1}" for first, end in list(queue.settled.above.pairs())[:20])
                 _logger.warning(
                     "delay level %d: delayOffset.json states %d, but %d entries above it are also settled (%s): "
                     "RocketMQ's broker would deliver them again",
                     level_of_queue(queue_id),
-                    source.settled.low,
-                    source.settled.above.count,
+                    queue.settled.low,
+                    queue.settled.above.count,
                     above,
                 )
 
@@ -282,7 +277,8 @@ class Delivery:
         return status_of(
             as_of_ms=self._now_ms(),
             levels=self.levels,
-            sources=self._sources,
+            queues=self._queues,
+            end_offsets=self._end_offsets(),
             timeline=self.timeline,
             carrier=self.carrier,
             next_due_ms=self.next_due_ms(),
@@ -292,20 +288,22 @@ class Delivery:
         )
 
     def pending(self) -> dict[int, int]:
-        """Return the number of pending messages by level; `timeline.partitions` counts the timed ones."""
-        return {level_of_queue(queue_id): source.pending for queue_id, source in self._sources.items()}
+        """Return the number of pending messages by level, without the timed ones."""
+        levels = map(level_of_queue, self._queues)
+        return {level: self.timeline.partitions.of_level(level).messages for level in levels}
+
+    @property
+    def unknown_topics(self) -> int:
+        """Number of pending messages whose topic is unknown, because only their queue entries have been read."""
+        return self.timeline.partitions.totals(UNKNOWN_TOPIC).messages
 
     def pending_of_topic(self, topic: str) -> int | None:
-        """Return the number of pending messages of `topic`; None while messages that were pending at the start are not
-        counted yet."""
-        topics = self.pending_topics
-        if not topics.complete:
-            return None
-        return topics.count(topic) + self.timeline.partitions.totals(topic).messages
+        """Return the number of pending messages of `topic`; None while the topics of some messages are unknown."""
+        return None if self.unknown_topics else self.timeline.partitions.totals(topic).messages
 
     def pending_total(self) -> int:
         """Return the number of pending messages."""
-        return sum(source.pending for source in self._sources.values()) + self.timeline.partitions.messages
+        return self.timeline.partitions.messages
 
     def maintain(self) -> bool:
         """Merge some entries of the timeline, in a short step; return whether there are more to merge."""
@@ -315,7 +313,7 @@ class Delivery:
         try:
             return self.timeline.maintain()
         except TimelineDamagedError as error:
-            self._hand_over.stop_timed(error)
+            self._hand_over.stop(error)
         except OSError as error:
             self._merge_at_ms = now_ms + _MERGE_RETRY_MS
             self._throttled.warning("runs of the timeline cannot be merged (the broker retries): %s", error)
@@ -323,32 +321,25 @@ class Delivery:
 
     def is_settled(self, queue_id: int, offset: int) -> bool:
         """Whether an entry of the schedule topic is settled: delivered, dropped or given up."""
-        source = self._sources.get(queue_id)
-        return source is not None and offset in source.settled
-
-    def source(self, queue_id: int) -> LevelQueue | None:
-        """Return the pending entries of a queue of the schedule topic; None if it has never been used."""
-        return self._sources.get(queue_id)
-
-    def waiting_elsewhere(self) -> Iterator[Entry]:
-        """Iterate over pending entries outside their queues: those to be retried or spread over a period."""
-        yield from list(self._hand_over.retries.entries())
-        if self._hand_over.spread is not None:
-            yield from self._hand_over.spread.entries()
+        queue = self._queues.get(queue_id)
+        return queue is not None and offset in queue.settled
 
     def next_due_ms(self) -> dict[int, int]:
         """Return the next due time of each queue, and of the timed messages under TIMELINE_QUEUE.
 
-        Messages whose hand-over failed count with their original due times.
+        Messages whose hand-over failed count with their original due times. The times of other messages are missing
+        while the index cannot be read.
         """
-        next_ms: dict[int, int] = {}
-        for due_ms, queue_id, *_ in self._hand_over.retries.entries():
-            next_ms[queue_id] = min(due_ms, next_ms.get(queue_id, due_ms))
-        sources: dict[int, DueSource] = {**self._sources, TIMELINE_QUEUE: self.timeline}
-        for queue_id, source in sources.items():
-            if (due := source.next_due_ms()) is not None:
-                next_ms[queue_id] = min(due, next_ms.get(queue_id, due))
-        return next_ms
+        timeline = self.timeline
+        try:
+            next_ms = next_due_by_level(timeline)
+        except OSError as error:
+            self._throttled.warning("the next due times cannot be read from the index: %s", error)
+            next_ms = {}
+        for pending in timeline.taken_messages:
+            level = timeline.partitions.key(pending.partition).level
+            next_ms[level] = min(pending.due_ms, next_ms.get(level, pending.due_ms))
+        return {queue_of_level(level): due_ms for level, due_ms in next_ms.items()}
 
     @property
     def lateness(self) -> dict[int, LatenessHistogram]:
@@ -389,7 +380,7 @@ class Delivery:
         try:
             return self.carrier.step(now_ms)
         except OSError as error:
-            self._hand_over.stop_timed(error)
+            self._hand_over.stop(error)
             return False
 
     def wake(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from delaymq.broker.delivery.copies import (
     Fate,
@@ -12,16 +14,16 @@ from delaymq.broker.delivery.copies import (
     mark_of_unreadable_timed,
     timed_copy_of,
 )
-from delaymq.broker.delivery.pending_topics import PendingTopics
-from delaymq.broker.delivery.reader import DeliveryStore, Place, ScheduleReader
+from delaymq.broker.delivery.queue_state import QueueState
+from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
 from delaymq.broker.delivery.status import DeliveryCounters, LatenessHistogram
 from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
-from delaymq.message.levels import level_of_queue
+from delaymq.message.levels import queue_of_level
 from delaymq.message.marks import parse_due
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import BLANK_MAGIC, IPV4_HOST_BYTES, SIZE_AND_MAGIC, Record
-from delaymq.schedule import Backoff, Entry, LevelQueue, PacedQueue, RetryQueue, Scheduler
+from delaymq.schedule import Backoff, Entry, RetryQueue, Scheduler
 from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Timeline
 from delaymq.store.disk.files import is_shortage
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
@@ -35,8 +37,19 @@ _NO_HOST = bytes(IPV4_HOST_BYTES)
 _logger = logging.getLogger(__name__)
 
 
+class _Due(NamedTuple):
+    """A due message and its outcome."""
+
+    record: Record
+    fate: Fate
+    copy: NewRecord
+    due_ms: int
+    is_foreign: bool
+    """Whether another broker delayed it."""
+
+
 class HandOver:
-    """Takes due entries from the sources and appends their copies.
+    """Takes due messages from the index and appends their copies.
 
     The append is the hand-over: once the copy is in the log, the entry is settled, even if a later step fails.
     """
@@ -45,9 +58,8 @@ class HandOver:
         self,
         store: DeliveryStore,
         reader: ScheduleReader,
-        sources: dict[int, LevelQueue],
+        queues: Mapping[int, QueueState],
         timeline: Timeline,
-        topics: PendingTopics,
         counters: DeliveryCounters,
         now_ms: Callable[[], int],
         backoff: Backoff,
@@ -56,7 +68,7 @@ class HandOver:
         on_delivered: Callable[[str, int, int], None] | None,
     ) -> None:
         """Create the hand-over; see `Delivery` for the last three arguments."""
-        self.lateness: dict[int, LatenessHistogram] = {TIMELINE_QUEUE: LatenessHistogram()}
+        self.lateness: dict[int, LatenessHistogram] = defaultdict(LatenessHistogram)
         """Lateness by queue of the schedule topic; that of timed messages under TIMELINE_QUEUE."""
         self.running = False
         """Whether records that the store currently dispatches were appended by this class."""
@@ -67,10 +79,8 @@ class HandOver:
         """Whether nothing is delivered until someone resumes deliveries."""
         self.drop_up_to_ms: int | None = None
         """Messages due at or before this time are settled without being delivered."""
-        self.spread: PacedQueue | None = None
-        """Overdue messages of the delay levels that are delivered evenly over a period."""
-        self.timed_spread: PacedTimeline | None = None
-        """Overdue timed messages that are delivered evenly over the same period."""
+        self.spread: PacedTimeline | None = None
+        """Overdue messages that are delivered evenly over a period."""
         self._spread_up_to_ms = 0
         self._timeline = timeline
         self._topic_lateness = topic_lateness
@@ -78,8 +88,7 @@ class HandOver:
         self._on_delivered = on_delivered
         self._store = store
         self._reader = reader
-        self._sources = sources
-        self._topics = topics
+        self._queues = queues
         self._counters = counters
         self._backoff = backoff
         self._now_ms = now_ms
@@ -90,44 +99,30 @@ class HandOver:
         self._pauses = 0
         self._paused_until_ms = 0
 
-    def add_source(self, source: LevelQueue) -> None:
-        """Add a source of due messages."""
-        self.lateness[source.queue_id] = LatenessHistogram()
-        self._scheduler.add(source)
-
-    def begin_spread(self, spread: PacedQueue, timed: PacedTimeline, up_to_ms: int) -> None:
-        """Add sources that contain all messages due at or before `up_to_ms`."""
-        self.spread, self.timed_spread, self._spread_up_to_ms = spread, timed, up_to_ms
+    def begin_spread(self, spread: PacedTimeline, up_to_ms: int) -> None:
+        """Add a source that contains all messages due at or before `up_to_ms`."""
+        self.spread, self._spread_up_to_ms = spread, up_to_ms
         self._scheduler.add(spread)
-        self._scheduler.add(timed)
 
     @property
     def spread_left(self) -> int:
         """Number of messages that a spread still contains."""
-        return (self.spread.left if self.spread else 0) + (self.timed_spread.left if self.timed_spread else 0)
+        return self.spread.left if self.spread else 0
 
     @property
     def is_spread_over(self) -> bool:
         """Whether a spread contains no message any more. Unlike `spread_left`, it does not count them."""
-        return all(each is None or each.next_due_ms() is None for each in (self.spread, self.timed_spread))
+        return self.spread is None or self.spread.next_due_ms() is None
 
     def end_spread(self) -> None:
-        """Put the rest of a spread back into its queues."""
-        timed, self.timed_spread = self.timed_spread, None
-        if timed is not None:
-            self._scheduler.remove(timed)
-            try:
-                timed.end()
-            except OSError as error:
-                self.stop_timed(error)
+        """Return the rest of a spread to the index."""
         spread, self.spread = self.spread, None
         if spread is not None:
             self._scheduler.remove(spread)
-            runs, returned = spread.rest()
-            for queue_id, run in runs:
-                self._sources[queue_id].put_back(run)
-            for queue_id in {entry[1] for entry in returned}:
-                self._sources[queue_id].give_back([entry for entry in returned if entry[1] == queue_id])
+            try:
+                spread.end()
+            except OSError as error:
+                self.stop(error)
 
     def next_wakeup_ms(self) -> int | None:
         """Return the wall-clock time of the next hand-over, possibly in the past; None if nothing is pending or
@@ -154,7 +149,7 @@ class HandOver:
         try:
             batches = self._scheduler.due(now_ms, budget)
         except OSError as error:
-            self.stop_timed(error)
+            self.stop(error)
             return 0
         self.running = True
         try:
@@ -175,81 +170,93 @@ class HandOver:
             self._pauses = self._paused_until_ms = 0
         return handed_over
 
-    def _hand_over_one(self, entry: Entry, now_ms: int) -> None:
-        due_ms, queue_id, offset, failures = entry
-        if queue_id == TIMELINE_QUEUE:
-            self._hand_over_timed(offset, now_ms)
-            return
-        source = self._sources[queue_id]
-        if failures and offset in source.settled:
-            return
-        place = self._reader.place(queue_id, offset)
-        if place is None:
-            self._counters.gone += 1
-            level = level_of_queue(queue_id)
-            text = "a message of delay level %d is lost: its segment was deleted or its record is damaged"
-            self._throttled.warning(text, level, delayLevel=level, queueOffset=offset)
-            self._settle(source, offset)
-            return
-        record = self._reader.record(queue_id, offset, place)
-        if record is None:
-            self._give_up_unreadable(entry, place, now_ms)
-            return
-        properties = decode_properties(record.raw_properties)
-        own_due_ms = parse_due(properties.get(names.DUE, ""), queue_id, offset)
-        if own_due_ms is not None and own_due_ms > now_ms:
-            # The queue entry differs: another broker rebuilt it with its own delay level table. The record is correct.
-            source.give_back([(own_due_ms, queue_id, offset, 0)])
-            return
-        if own_due_ms is None:
-            # A client copied it from another record. In the copy, it would be taken for the due time of this record.
-            properties.pop(names.DUE, None)
-        known_due_ms = due_ms if own_due_ms is None else own_due_ms
-        refused = self.drop_up_to_ms is not None and known_due_ms <= self.drop_up_to_ms
-        fate, copy = copy_of(record, properties, refused=refused, has_own_due=own_due_ms is not None)
-        if fate is Fate.DEAD and self._on_dead_letter is not None:
-            self._on_dead_letter(copy.topic)
-        store_timestamp_ms, size = self._append(copy, now_ms, record.size)
-        self._settle(source, offset)
-        if fate is Fate.DELIVERED:
-            lateness_ms = store_timestamp_ms - known_due_ms
-            self.lateness[queue_id].add(lateness_ms)
-            self._topic_lateness.add(copy.topic, lateness_ms)
-            if self._on_delivered is not None:
-                self._on_delivered(copy.topic, queue_id, size)
-        self._count(fate, record, copy, is_foreign=own_due_ms is None)
-
-    def stop_timed(self, error: Exception) -> None:
-        """Stop because the index of timed messages cannot be read; a start builds it again from the log."""
-        reason = f"the index of timed messages cannot be read ({error}): restart the broker, which builds it again"
+    def stop(self, error: Exception) -> None:
+        """Stop because the index of pending messages cannot be read; a start builds it again from the log."""
+        reason = f"the index of pending messages cannot be read ({error}): restart the broker, which builds it again"
         _logger.error(reason)
         self._store.fail(reason)
         self.paused = True
 
-    def _hand_over_timed(self, identity: int, now_ms: int) -> None:
-        pending = self._timeline.taken(identity)
+    def _hand_over_one(self, entry: Entry, now_ms: int) -> None:
+        pending = self._timeline.taken(entry[2])
         if pending is None:
             return  # it has ended while it waited for another attempt
-        record = self._reader.timed_record(pending)
-        if record is None and pending.record != identity:
-            record = self._reader.timed_record(pending._replace(record=identity))
-        if record is None:
-            self._give_up_unreadable_timed(pending, now_ms)
+        level = self._timeline.partitions.key(pending.partition).level
+        due = self._due_of_level(pending, level, now_ms) if level else self._due_timed(pending, now_ms)
+        if due is None:
             return
-        properties = decode_properties(record.raw_properties)
-        refused = self.drop_up_to_ms is not None and pending.due_ms <= self.drop_up_to_ms
-        fate, copy = timed_copy_of(record, properties, pending, now_ms, refused=refused)
+        record, fate, copy, due_ms, is_foreign = due
         if fate is Fate.DEAD and self._on_dead_letter is not None:
             self._on_dead_letter(copy.topic)
         store_timestamp_ms, size = self._append(copy, now_ms, record.size)
-        self._timeline.settle(identity)
+        if level:
+            self._queues[record.queue_id].settled.settle(record.queue_offset)
+        self._timeline.settle(pending.identity)
         if fate is Fate.DELIVERED:
-            lateness_ms = store_timestamp_ms - pending.due_ms
-            self.lateness[TIMELINE_QUEUE].add(lateness_ms)
+            queue_id, lateness_ms = queue_of_level(level), store_timestamp_ms - due_ms
+            self.lateness[queue_id].add(lateness_ms)
             self._topic_lateness.add(copy.topic, lateness_ms)
             if self._on_delivered is not None:
-                self._on_delivered(copy.topic, TIMELINE_QUEUE, size)
-        self._count(fate, record, copy, is_foreign=False)
+                self._on_delivered(copy.topic, queue_id, size)
+        self._count(fate, record, copy, is_foreign=is_foreign)
+
+    def _due_of_level(self, pending: Pending, level: int, now_ms: int) -> _Due | None:
+        """Return a message with a delay level; None if it is settled, not due yet, or given up."""
+        record = self._reader.level_record(pending, level)
+        if record is None:
+            self._give_up_unreadable(pending, level, now_ms)
+            return None
+        queue_id, offset = record.queue_id, record.queue_offset
+        if offset in self._queues[queue_id].settled:
+            self._timeline.settle(pending.identity)  # it was settled while it was not known to the index
+            return None
+        properties = decode_properties(record.raw_properties)
+        own_due_ms = parse_due(properties.get(names.DUE, ""), queue_id, offset)
+        if own_due_ms is not None and own_due_ms > now_ms:
+            # The queue entry differs: another broker rebuilt it with its own delay level table. The record is correct.
+            self._timeline.give_back([(own_due_ms, TIMELINE_QUEUE, pending.identity, 0)])
+            return None
+        if own_due_ms is None:
+            # A client copied it from another record. In the copy, it would be taken for the due time of this record.
+            properties.pop(names.DUE, None)
+        due_ms = pending.due_ms if own_due_ms is None else own_due_ms
+        refused = self._is_refused(due_ms)
+        fate, copy = copy_of(record, properties, refused=refused, has_own_due=own_due_ms is not None)
+        return _Due(record, fate, copy, due_ms, own_due_ms is None)
+
+    def _due_timed(self, pending: Pending, now_ms: int) -> _Due | None:
+        """Return a timed message; None if it is given up."""
+        record = self._reader.timed_record(pending)
+        if record is None and pending.record != pending.identity:
+            record = self._reader.timed_record(pending._replace(record=pending.identity))
+        if record is None:
+            self._give_up_unreadable_timed(pending, now_ms)
+            return None
+        properties = decode_properties(record.raw_properties)
+        refused = self._is_refused(pending.due_ms)
+        fate, copy = timed_copy_of(record, properties, pending, now_ms, refused=refused)
+        return _Due(record, fate, copy, pending.due_ms, False)
+
+    def _is_refused(self, due_ms: int) -> bool:
+        return self.drop_up_to_ms is not None and due_ms <= self.drop_up_to_ms
+
+    def _give_up_unreadable(self, pending: Pending, level: int, now_ms: int) -> None:
+        queue_id, place = queue_of_level(level), pending.record
+        settled = self._queues[queue_id].settled
+        offset = self._reader.offset_of(queue_id, place)
+        if offset is None:
+            # The queue begins with the first record that exists.
+            self._counters.gone += settled.raise_low(self._store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)[0])
+            text = "a message of delay level %d is lost: its segment was deleted (physical offset %d)"
+            self._throttled.warning(text, level, place, delayLevel=level, offset=place)
+        elif offset not in settled:
+            self._append(mark_of_unreadable(queue_id, offset, place, now_ms, _NO_HOST), now_ms)
+            settled.settle(offset)
+            self._counters.corrupt += 1
+            text = "a message of delay level %d (entry %d, physical offset %d) cannot be read and is given up"
+            values = level, offset, place
+            self._throttled.warning(text, *values, delayLevel=level, queueOffset=offset, offset=place)
+        self._timeline.settle(pending.identity)
 
     def give_up_unreadable_timed(self, pending: Pending, now_ms: int) -> None:
         """End a pending timed message whose record cannot be read. StoreError."""
@@ -271,11 +278,6 @@ class HandOver:
             topic=topic,
             offset=pending.record,
         )
-
-    def _settle(self, source: LevelQueue, offset: int) -> None:
-        settled = source.settled
-        if settled.settle(offset):
-            self._topics.queue(source.queue_id).settle(offset, settled.low)
 
     def _append(self, copy: NewRecord, now_ms: int, about_bytes: int = 0) -> tuple[int, int]:
         """Append the record that settles an entry; return its store time in ms and its size. If it raises, nothing is
@@ -313,25 +315,16 @@ class HandOver:
     def _schedule_retry(self, entry: Entry, error: Exception, now_ms: int) -> None:
         self._counters.failed += 1
         wait_ms = self.retries.add_failed(entry, now_ms)
-        if entry[1] == TIMELINE_QUEUE:
-            self._throttled.warning(
-                "a timed message (physical offset %d) could not be delivered; the broker retries in %d ms: %s",
-                entry[2],
-                wait_ms,
-                error,
-                error=error,
-                offset=entry[2],
-            )
-            return
+        pending = self._timeline.taken(entry[2])
+        key = self._timeline.partitions.key(pending.partition) if pending is not None else None
         self._throttled.warning(
-            "entry %d of delay level %d could not be delivered; the broker retries in %d ms: %s",
+            "a %s (physical offset %d) could not be delivered; the broker retries in %d ms: %s",
+            f"message of delay level {key.level}" if key is not None and key.level else "timed message",
             entry[2],
-            level_of_queue(entry[1]),
             wait_ms,
             error,
             error=error,
-            delayLevel=level_of_queue(entry[1]),
-            queueOffset=entry[2],
+            offset=entry[2],
         )
 
     def _pause(self, error: Exception, now_ms: int) -> None:
@@ -346,33 +339,12 @@ class HandOver:
     def _give_back(self, batches: list[list[Entry]], now_ms: int) -> None:
         for batch in batches:
             fresh = [entry for entry in batch if entry[3] == 0]
-            is_paced = bool(fresh) and fresh[0][0] <= self._spread_up_to_ms
-            if fresh and fresh[0][1] == TIMELINE_QUEUE:
-                paced = self.timed_spread if is_paced else None
+            if fresh:
+                paced = self.spread if fresh[0][0] <= self._spread_up_to_ms else None
                 (paced or self._timeline).give_back(fresh)
-            elif fresh and self.spread is not None and is_paced:
-                self.spread.give_back(fresh)
-            elif fresh:
-                self._sources[fresh[0][1]].give_back(fresh)
             for entry in batch:
                 if entry[3]:
                     self.retries.give_back(entry, now_ms)
-
-    def _give_up_unreadable(self, entry: Entry, place: Place, now_ms: int) -> None:
-        _, queue_id, offset, _ = entry
-        mark = mark_of_unreadable(queue_id, offset, place.physical_offset, now_ms, _NO_HOST)
-        self._append(mark, now_ms)
-        self._settle(self._sources[queue_id], offset)
-        self._counters.corrupt += 1
-        self._throttled.warning(
-            "a message of delay level %d (entry %d, physical offset %d) cannot be read and is given up",
-            level_of_queue(queue_id),
-            offset,
-            place.physical_offset,
-            delayLevel=level_of_queue(queue_id),
-            queueOffset=offset,
-            offset=place.physical_offset,
-        )
 
     def _count(self, fate: Fate, record: Record, copy: NewRecord, *, is_foreign: bool) -> None:
         counters = self._counters

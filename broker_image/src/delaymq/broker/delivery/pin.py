@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from delaymq.broker.delivery.durable_value import DurableValue
+from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
 from delaymq.message.names import SCHEDULE_TOPIC
-from delaymq.schedule import LevelQueue
 from delaymq.schedule.timeline import Timeline
 
 
@@ -17,11 +17,11 @@ class DeliveryPin:
     """
 
     def __init__(
-        self, store: DeliveryStore, reader: ScheduleReader, sources: dict[int, LevelQueue], timeline: Timeline
+        self, store: DeliveryStore, reader: ScheduleReader, queues: dict[int, QueueState], timeline: Timeline
     ) -> None:
         self._store = store
         self._reader = reader
-        self._sources = sources
+        self._queues = queues
         self._timeline = timeline
         self._as_on_disk = DurableValue(store, self._now, self._now())
 
@@ -37,10 +37,10 @@ class DeliveryPin:
         timed = self._timeline.holders.first()
         if timed is not None:
             oldest = min(oldest, timed)
-        for queue_id, source in self._sources.items():
-            if source.pending:
-                first, _ = self._store.queue_bounds(SCHEDULE_TOPIC, queue_id)
-                place = self._reader.place(queue_id, max(first, source.settled.low))
+        for queue_id, queue in self._queues.items():
+            first, end = self._store.queue_bounds(SCHEDULE_TOPIC, queue_id)
+            if queue.settled.low < end:
+                place = self._reader.place(queue_id, max(first, queue.settled.low))
                 if place is not None:
                     oldest = min(oldest, place.physical_offset)
         return oldest

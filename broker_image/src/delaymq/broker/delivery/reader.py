@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from array import array
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from delaymq.message.errors import RecordError
-from delaymq.message.levels import DelayLevels, level_of_queue
+from delaymq.message.levels import DelayLevels, level_of_queue, queue_of_level
 from delaymq.message.marks import parse_due
 from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TIMER_TOPIC
 from delaymq.message.record import Record, decode_record
@@ -17,10 +15,9 @@ from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from delaymq.store.model import Dispatched, NewRecord, StoreTask
 from delaymq.store.retention import ExpiredLog
 
-_TAGS_CODE_AT = 12
-# Entries per read, for a delivery (a few at a time, in order) and for loading a queue:
+# Entries per read, for single ones (a few at a time, in order) and for a whole queue:
 _NEXT_ENTRIES = 64
-_LOADED_ENTRIES = 65_536
+_READ_ENTRIES = 65_536
 _LOWEST_TAGS_CODE = -(2**31)
 """Tags codes up to this value are addresses in the extension of a queue (enableConsumeQueueExt), not times."""
 
@@ -73,6 +70,10 @@ class DeliveryStore(Protocol):
     def read_bytes(self, physical_offset: int, size: int) -> bytes: ...
     def record_at(self, physical_offset: int) -> Record | None: ...
     def flush_task(self) -> StoreTask | None: ...
+
+
+QueueEntry: TypeAlias = tuple[int, int, int]
+"""Physical offset, size and tags code, which is a due time in ms."""
 
 
 class Place(NamedTuple):
@@ -128,32 +129,68 @@ class ScheduleReader:
         """Return the record that starts at an offset; None if there is no valid one."""
         return self._store.record_at(physical_offset)
 
+    def level_record(self, pending: Pending, level: int) -> Record | None:
+        """Return the record that holds a message with a delay level; None if it is not that of an entry in its queue.
+
+        No checksum covers the queue offset in the record, by which the message is settled; its entry confirms it.
+        """
+        record = self._held(pending, SCHEDULE_TOPIC)
+        if record is None or record.queue_id != queue_of_level(level):
+            return None
+        place = self.place(record.queue_id, record.queue_offset)
+        return record if place == (pending.record, pending.size) else None
+
     def timed_record(self, pending: Pending) -> Record | None:
         """Return the record that holds a timed message; None if it is not a valid record of the timer topic."""
-        if pending.record + pending.size > self._store.end_offset or pending.record < self._store.min_offset:
+        return self._held(pending, TIMER_TOPIC)
+
+    def _held(self, pending: Pending, topic: str) -> Record | None:
+        place, size = pending.record, pending.size
+        if place + size > self._store.end_offset or place < self._store.min_offset:
             return None
         try:
-            record = decode_record(self._store.read_bytes(pending.record, pending.size))
+            record = decode_record(self._store.read_bytes(place, size))
         except RecordError:
             return None
-        if record.physical_offset != pending.record or record.size != pending.size or record.topic != TIMER_TOPIC:
-            return None
-        return record
+        return record if record.physical_offset == place and record.size == size and record.topic == topic else None
 
-    def due_times(self, queue_id: int, first: int, end: int) -> Iterable[tuple[int, array[int]]]:
-        """Yield the due times of entries `first` to before `end` in pieces: (offset of the first, times in ms)."""
+    @property
+    def min_offset(self) -> int:
+        """Physical offset at which the log begins."""
+        return self._store.min_offset
+
+    def entry(self, queue_id: int, offset: int) -> QueueEntry | None:
+        """Return an entry of a queue; None if there is none."""
+        raw = self._store.read_entries(SCHEDULE_TOPIC, queue_id, offset, 1)
+        return ENTRY.unpack(raw) if len(raw) == ENTRY_BYTES else None
+
+    def entries(self, queue_id: int, first: int, end: int) -> Iterator[tuple[int, list[QueueEntry]]]:
+        """Yield the entries from `first` to before `end` in pieces: offset of the first one, entries."""
         while first < end:
-            raw = self._store.read_entries(SCHEDULE_TOPIC, queue_id, first, min(end - first, _LOADED_ENTRIES))
-            count = len(raw) // ENTRY_BYTES
-            if count == 0:
+            raw = self._store.read_entries(SCHEDULE_TOPIC, queue_id, first, min(end - first, _READ_ENTRIES))
+            entries = list(ENTRY.iter_unpack(raw[: len(raw) // ENTRY_BYTES * ENTRY_BYTES]))
+            if not entries:
                 return
-            dues = _tags_codes(raw[: count * ENTRY_BYTES])
-            if min(dues) < _LOWEST_TAGS_CODE:
-                for index, code in enumerate(dues):
-                    if code < _LOWEST_TAGS_CODE:
-                        dues[index] = self._due_from_record(queue_id, first + index)
-            yield first, dues
-            first += count
+            yield first, entries
+            first += len(entries)
+
+    def offset_of(self, queue_id: int, physical_offset: int) -> int | None:
+        """Return the offset of the entry of a record in its queue, by bisection; None if there is none."""
+        low, end = self._store.queue_bounds(SCHEDULE_TOPIC, queue_id)
+        high = end
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entry(queue_id, middle)
+            if entry is not None and entry[0] < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        entry = self.entry(queue_id, low) if low < end else None
+        return low if entry is not None and entry[0] == physical_offset and entry[1] != BLANK_SIZE else None
+
+    def due_ms(self, queue_id: int, offset: int, tags_code: int) -> int:
+        """Return the due time of the entry with this tags code."""
+        return max(tags_code, 0) if tags_code > _LOWEST_TAGS_CODE else self._due_from_record(queue_id, offset)
 
     def _due_from_record(self, queue_id: int, offset: int) -> int:
         """Return the due time in the record; 0 (immediately) if it is unreadable, which the delivery then detects."""
@@ -168,15 +205,3 @@ class ScheduleReader:
         level = properties.get(DELAY, "")
         number = int(level) if level.isascii() and level.isdigit() and len(level) < 10 else level_of_queue(queue_id)
         return record.store_timestamp_ms + self._store.levels.delay_ms(max(number, 1))
-
-
-def _tags_codes(raw: bytes) -> array[int]:
-    """Return the last 8 of each 20 bytes as numbers, without an object per entry: a million take some 30 ms."""
-    packed = bytearray(len(raw) // ENTRY_BYTES * 8)
-    for position in range(8):
-        packed[position::8] = raw[_TAGS_CODE_AT + position :: ENTRY_BYTES]
-    codes = array("q")
-    codes.frombytes(packed)
-    if sys.byteorder == "little":
-        codes.byteswap()
-    return codes

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
+from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC, add_entries, end_entry
+from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import ScheduleReader
 from delaymq.broker.delivery.settlement import ANYWHERE, Claim, claim_of, fingerprint_of, foreign_key_of
 from delaymq.broker.delivery.status import DeliveryCounters, PositionCorrection
@@ -18,8 +21,8 @@ from delaymq.broker.delivery.timed.replay import FOLDER, TimedReplay
 from delaymq.message import names
 from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
-from delaymq.schedule import OffsetRanges, Settled
-from delaymq.schedule.timeline import RunFiles
+from delaymq.schedule import Settled
+from delaymq.schedule.timeline import RunFiles, Timeline
 from delaymq.schedule.timeline.runs import Sizes
 from delaymq.store.model import Dispatched
 
@@ -28,43 +31,24 @@ _TRIM_ENTRIES = 65_536
 """Replay discards its data about settled entries in pieces of this many."""
 _MAX_HOLE_ENTRIES = 1_000_000
 """A gap in a queue's offsets (unreadable records) is filled up to this size; after a larger one, the queue restarts."""
+_NO_TOPIC = 0
+"""Number of `UNKNOWN_TOPIC`."""
 
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class QueueState:
-    """State of one queue of the schedule topic."""
+def state_of(queues: dict[int, QueueState], timeline: dict[str, object], *, has_statements: bool) -> dict[str, object]:
+    """Return the state for a snapshot: `{"version": 1, "queues": {"0": {"low": n, "above": […], "foreign": […]}}, …}`.
 
-    settled: Settled = field(default_factory=Settled)
-    foreign: OffsetRanges = field(default_factory=OffsetRanges)
-    """Foreign entries, whose copies must be identified without a mark."""
-    known_from: int | None = None
-    """Entries below this offset were settled when the state was saved; None without a saved state."""
-
-    def as_json(self) -> dict[str, object]:
-        """Return the state for the snapshot."""
-        self.foreign.drop_below(self.settled.low)
-        return {**self.settled.state(), "foreign": self.foreign.state()}
-
-    @classmethod
-    def from_json(cls, state: object) -> QueueState:
-        """Decode a state. Raises ValueError if it is invalid."""
-        settled = Settled.from_state(state)
-        assert isinstance(state, dict)
-        return cls(settled, OffsetRanges.from_state(state.get("foreign")), settled.low)
-
-
-def state_of(queues: dict[int, QueueState], timeline: dict[str, object] | None = None) -> dict[str, object]:
-    """Return the state for a snapshot: `{"version": 1, "queues": {"0": {"low": n, "above": […], "foreign": […]}}}`.
-
-    `timeline` describes the index of timed messages; None before the first one.
+    `timeline` describes the index of pending messages. `has_statements` is as in `TimedReplay`.
     """
-    state: dict[str, object] = {
+    return {
         "version": STATE_VERSION,
         "queues": {str(queue_id): queue.as_json() for queue_id, queue in queues.items()},
+        "timeline": timeline,
+        "levelsInTimeline": True,
+        "statements": has_statements,
     }
-    return state if timeline is None else {**state, "timeline": timeline}
 
 
 def queues_from(state: object) -> dict[int, QueueState]:
@@ -76,24 +60,28 @@ def queues_from(state: object) -> dict[int, QueueState]:
 
 
 class _Seen:
-    """Entries of a queue in the replayed part of the log: physical offset and fingerprint by offset."""
+    """Entries of a queue in the replayed part of the log: physical offset, fingerprint and number of topic by
+    offset."""
 
-    __slots__ = ("first", "physical_offsets", "prints")
+    __slots__ = ("first", "physical_offsets", "prints", "topics")
 
     def __init__(self, first: int) -> None:
         self.first = first
         self.physical_offsets = array("q")
         self.prints = array("q")
+        self.topics = array("I")
 
-    def add(self, offset: int, physical_offset: int, fingerprint: int) -> None:
+    def add(self, offset: int, physical_offset: int, fingerprint: int, topic: int) -> None:
         hole = offset - self.first - len(self.prints)
         if not 0 <= hole <= _MAX_HOLE_ENTRIES:
             self.__init__(offset)  # type: ignore[misc]
         elif hole:
             self.physical_offsets.extend([ANYWHERE] * hole)
             self.prints.extend([0] * hole)
+            self.topics.extend([_NO_TOPIC] * hole)
         self.physical_offsets.append(physical_offset)
         self.prints.append(fingerprint)
+        self.topics.append(topic)
 
     def find(self, offset: int) -> tuple[int, int] | None:
         at = offset - self.first
@@ -101,10 +89,14 @@ class _Seen:
             return None
         return self.physical_offsets[at], self.prints[at]
 
+    def topic(self, offset: int) -> int:
+        at = offset - self.first
+        return self.topics[at] if 0 <= at < len(self.topics) else _NO_TOPIC
+
     def trim(self, low: int) -> None:
         count = low - self.first
         if count >= _TRIM_ENTRIES:
-            del self.physical_offsets[:count], self.prints[:count]
+            del self.physical_offsets[:count], self.prints[:count], self.topics[:count]
             self.first = low
 
 
@@ -121,25 +113,31 @@ class Replay:
         self._start(None)
 
     def use_folder(self, folder: RunFiles, segment_bytes: int) -> None:
-        """Use this folder for the index of timed messages of a log with segments of this size."""
+        """Use this folder for the index of pending messages of a log with segments of this size."""
         self.timed.use_folder(folder, segment_bytes)
 
     def restore(self, state: object | None) -> None:
         """Start the replay after a snapshot's state. Raises ValueError if it is invalid or of an unknown version."""
         self._start(state)
-        # A state without an index was saved before the first timed message.
-        reference = state.get("timeline") if isinstance(state, dict) else None
-        self.timed.restore(reference, whole_log=state is None)
+        stated = state if isinstance(state, dict) else {}
+        # Earlier versions saved no index before the first timed message, and no messages of the levels in it.
+        reference = stated.get("timeline")
+        has_statements = reference is not None and stated.get("statements") is not False
+        self.timed.restore(reference, whole_log=state is None, has_statements=has_statements)
+        self._has_levels = reference is not None and stated.get("levelsInTimeline") is True
 
     def _start(self, state: object | None) -> None:
         self.queues = queues_from(state) if state is not None else {}
         self._whole_log = state is None
         self._first_physical_offset: int | None = None
         self._seen: dict[int, _Seen] = {}
+        self._topics = {UNKNOWN_TOPIC: _NO_TOPIC}
         # Foreign entries without a known copy, by `foreign_key_of`: one or more of (queue, offset).
         self._foreign: dict[int, list[tuple[int, int]]] = {}
         self._foreign_before = any(queue.foreign for queue in self.queues.values())
         self._waiting: list[Claim] = []
+        self._reader: ScheduleReader | None = None
+        self._has_levels = False
 
     def state(self) -> dict[str, object]:
         """Raise RuntimeError: there is no state during the replay."""
@@ -168,7 +166,9 @@ class Replay:
         seen = self._seen.get(queue_id)
         if seen is None:
             seen = self._seen[queue_id] = _Seen(offset)
-        seen.add(offset, record.physical_offset, fingerprint_of(record))
+        topic = record.properties.get(names.REAL_TOPIC, "")
+        number = self._topics.setdefault(topic, len(self._topics))
+        seen.add(offset, record.physical_offset, fingerprint_of(record), number)
         seen.trim(queue.settled.low)
         if parse_due(record.properties.get(names.DUE, ""), queue_id, offset) is None and offset not in queue.settled:
             queue.foreign.add(offset)
@@ -185,7 +185,7 @@ class Replay:
             seen = self._seen.get(queue_id)
             found = seen.find(offset) if seen is not None else None
             if found is not None and found[1] == claim.fingerprint and physical_offset in (found[0], ANYWHERE):
-                self.queues[queue_id].settled.settle(offset)
+                self._settle(queue_id, offset)
                 return True
             if (found is None or claim.elsewhere) and not self._is_gone(queue_id, offset, physical_offset):
                 return False
@@ -210,14 +210,15 @@ class Replay:
         key = claim.foreign_key
         entries = self._foreign.pop(key, [])
         for position, (queue_id, offset) in enumerate(entries, 1):
-            if self.queues[queue_id].settled.settle(offset):
+            if self._settle(queue_id, offset):
                 if position < len(entries):
                     self._foreign[key] = entries[position:]
                 return True
         return False
 
     def finish(self, reader: ScheduleReader) -> None:
-        """Decide the deferred cases with the help of the store, then release the data about single entries."""
+        """Decide the deferred cases with the help of the store. Call `finish` of `timed` before. OSError."""
+        self._reader = reader
         if self._waiting and self._foreign_before:
             self._read_foreign(reader)
         for claim in self._waiting:
@@ -226,15 +227,54 @@ class Replay:
             ):
                 self.counters.disbelieved += claim.by_mark
         self._waiting.clear()
-        self._seen.clear()
         self._foreign.clear()
+
+    def add_levels(self, index: Timeline, queue_id: int, end: int) -> None:
+        """Add the pending entries of a queue that the index does not contain yet. Call it after `finish`. OSError."""
+        assert self._reader is not None
+        seen, settled = self._seen.pop(queue_id, None), self.queues[queue_id].settled
+        first = settled.low
+        if self._has_levels:
+            first = end if seen is None else max(first, seen.first)
+        topics = list(self._topics)
+        topic_at = (lambda offset: topics[seen.topic(offset)]) if seen is not None else (lambda offset: UNKNOWN_TOPIC)
+        gone = add_entries(index, self._reader, queue_id, settled, first, end, topic_at)
+        for offset in gone:
+            settled.settle(offset)
+        if gone:
+            self.counters.gone += len(gone)
+            _logger.error(
+                "%d messages of delay level %d are lost: their segments were deleted or their records are damaged",
+                len(gone),
+                level_of_queue(queue_id),
+            )
+
+    @property
+    def on_settled(self) -> Callable[[int, int], None] | None:
+        """Function that removes a settled entry (queue, offset) from the restored index; None if it has no levels."""
+        return self._end_if_indexed if self._has_levels else None
+
+    def _settle(self, queue_id: int, offset: int) -> bool:
+        if not self.queues.setdefault(queue_id, QueueState()).settled.settle(offset):
+            return False
+        if self._reader is not None:
+            self._end_if_indexed(queue_id, offset)
+        return True
+
+    def _end_if_indexed(self, queue_id: int, offset: int) -> None:
+        seen = self._seen.get(queue_id)
+        # The restored index does not contain the entries that were replayed.
+        if self._has_levels and (seen is None or offset < seen.first):
+            assert self._reader is not None
+            assert self.timed.timeline is not None
+            end_entry(self.timed.timeline, self._reader, queue_id, offset)
 
     def _settle_named(
         self, reader: ScheduleReader, claim: Claim, queue_id: int, offset: int, physical_offset: int
     ) -> bool:
         if not is_settled_by(reader, claim, queue_id, offset, physical_offset):
             return False
-        self.queues.setdefault(queue_id, QueueState()).settled.settle(offset)
+        self._settle(queue_id, offset)
         return True
 
     def _read_foreign(self, reader: ScheduleReader) -> None:
@@ -279,11 +319,13 @@ def start_positions(
     bounds: Iterator[tuple[int, int, int]],
     stated: StatedOffsets,
     counters: DeliveryCounters,
+    on_settled: Callable[[int, int], None] | None = None,
 ) -> list[PositionCorrection]:
     """Reconcile the settled entries of each queue with the queue and with delayOffset.json; return the corrections.
 
     `bounds` are (queue, first existing offset, end). A stated offset within the queue settles the foreign entries below
-    it, since a foreign broker leaves no proof in the log. For entries with DelayMQ's due time, the log alone decides
+    it, since a foreign broker leaves no proof in the log; `on_settled` is called with queue and offset of each. For
+    entries with DelayMQ's due time, the log alone decides
     (docs/decisions/0004-use-delay-offsets-for-foreign-entries-only.md).
     """
     corrections = []
@@ -298,7 +340,7 @@ def start_positions(
         if position is not None and 0 <= position <= end:
             known_from = max(known_from or 0, position)
         if believed and position is not None:
-            _settle_foreign_below(queue, position)
+            _settle_foreign_below(queue, position, None if on_settled is None else partial(on_settled, queue_id))
         if known_from is not None and known_from < first:
             settled.raise_low(known_from)
             if lost := settled.raise_low(first):
@@ -337,11 +379,16 @@ def _pending_below(settled: Settled, offset: int) -> int:
     return max(offset - settled.low - settled.above.count_below(offset), 0)
 
 
-def _settle_foreign_below(queue: QueueState, position: int) -> None:
+def _settle_foreign_below(queue: QueueState, position: int, on_settled: Callable[[int], None] | None) -> None:
     """Settle the foreign entries below `position`."""
     settled = queue.settled
     below = [(max(first, settled.low), min(end, position)) for first, end in queue.foreign.pairs() if first < position]
     unsettled = sum(end - first - settled.above.count_between(first, end) for first, end in below if first < end)
+    if on_settled is not None:
+        for first, end in below:
+            for offset in range(first, end):
+                if offset not in settled:
+                    on_settled(offset)
     if unsettled == _pending_below(settled, position):
         settled.raise_low(position)
         return

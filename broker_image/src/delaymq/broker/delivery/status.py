@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.timed.carrying import Carrier
-from delaymq.message.levels import DelayLevels, level_of_queue
-from delaymq.schedule import LevelQueue
+from delaymq.message.levels import DelayLevels, level_of_queue, queue_of_level
 from delaymq.schedule.timeline import TIMELINE_QUEUE, Timeline
 from delaymq.schedule.timeline.inspection import index_size
 
@@ -118,7 +118,8 @@ def status_of(
     *,
     as_of_ms: int,
     levels: DelayLevels,
-    sources: dict[int, LevelQueue],
+    queues: Mapping[int, QueueState],
+    end_offsets: Mapping[int, int],
     timeline: Timeline,
     carrier: Carrier,
     next_due_ms: dict[int, int],
@@ -129,23 +130,25 @@ def status_of(
     """Return the content of `/api/v1/delay`: every level of the table, every queue that has been used, and timed
     messages.
 
-    `next_due_ms` and `lateness` have the figures of timed messages under TIMELINE_QUEUE.
+    `end_offsets` are those of the queues. `next_due_ms` and `lateness` have the figures of timed messages under
+    TIMELINE_QUEUE.
     """
     none = LatenessHistogram()
     shown = []
-    for level in sorted({*range(1, levels.max_level + 1), *map(level_of_queue, sources)}):
-        source = sources.get(level - 1)
+    for level in sorted({*range(1, levels.max_level + 1), *map(level_of_queue, queues)}):
+        queue_id = queue_of_level(level)
+        queue = queues.get(queue_id)
         shown.append(
             {
                 "level": level,
                 "delayMs": levels.delay_ms(level) if level in levels else None,
                 "inTable": level in levels,
-                "offset": source.settled.low if source else 0,
-                "maxOffset": source.end_offset if source else 0,
-                "pending": source.pending if source else 0,
-                "settledAbove": source.settled.above.count if source else 0,
-                "nextDueMs": next_due_ms.get(level - 1),
-                "lateness": lateness.get(level - 1, none).as_json(),
+                "offset": queue.settled.low if queue else 0,
+                "maxOffset": end_offsets.get(queue_id, 0),
+                "pending": timeline.partitions.of_level(level).messages,
+                "settledAbove": queue.settled.above.count if queue else 0,
+                "nextDueMs": next_due_ms.get(queue_id),
+                "lateness": lateness.get(queue_id, none).as_json(),
             }
         )
     return {
@@ -160,10 +163,10 @@ def status_of(
 def _timed(
     timeline: Timeline, carrier: Carrier, next_due_ms: int | None, lateness: LatenessHistogram
 ) -> dict[str, object]:
-    size = index_size(timeline)
+    size, pending = index_size(timeline), timeline.partitions.of_level(0)
     return {
-        "pending": timeline.partitions.messages,
-        "pendingBytes": timeline.partitions.bytes,
+        "pending": pending.messages,
+        "pendingBytes": pending.bytes,
         "nextDueMs": next_due_ms,
         "delivered": lateness.count,
         "lateness": lateness.as_json(),

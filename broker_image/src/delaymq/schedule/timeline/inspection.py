@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge, nsmallest
 from typing import Final, NamedTuple, TypeAlias
 
-from delaymq.schedule.inspection import Buckets
+from delaymq.schedule.buckets import Buckets
 from delaymq.schedule.timeline.cursors import Key
 from delaymq.schedule.timeline.entries import ENTRY, ENTRY_BYTES, NO_RECORD, Pending, Row, unpacked
 from delaymq.schedule.timeline.merging import Range
@@ -243,24 +243,36 @@ def find_first(timeline: Timeline, partitions: Iterable[int], count: int, found:
         yield
 
 
-def find_next_due_times(timeline: Timeline, topics: Collection[str], found: dict[str, int]) -> Iterator[None]:
-    """Find the earliest due time of each of these topics, in short steps. OSError, TimelineDamagedError.
+def find_next_due_times(timeline: Timeline, partitions: Iterable[int], found: dict[str, int]) -> Iterator[None]:
+    """Find the earliest due time of each topic of these partitions, in short steps. OSError, TimelineDamagedError.
 
-    At the end, `found` contains those of the topics that have pending messages.
+    At the end, `found` contains those of the topics that have pending messages in them.
     """
     reader = _Reader(timeline)
-    of_topics = [
-        (partition, topic)
-        for partition in timeline.partitions.pending()
-        if (topic := timeline.partitions.key(partition).topic) in topics
-    ]
-    for partition, topic in of_topics:
+    for partition, topic in [(partition, timeline.partitions.key(partition).topic) for partition in partitions]:
         for entry in _in_order(reader.read(partition)):
             if entry is not None:
                 found[topic] = min(entry.due_ms, found.get(topic, entry.due_ms))
                 break
             yield
         yield
+
+
+def next_due_by_level(timeline: Timeline) -> dict[int, int]:
+    """Return the earliest due time by delay level (0: timed) of the messages that are not taken. OSError, damage.
+
+    It may be that of a message in a run that has ended.
+    """
+    found: dict[int, int] = {}
+    for partition in timeline.partitions.pending():
+        level = timeline.partitions.key(partition).level
+        for run, first, _ in timeline.ranges(partition):
+            due_ms = run.key_at(first)[0]
+            found[level] = min(due_ms, found.get(level, due_ms))
+    for entry in timeline.held_messages:
+        level = timeline.partitions.key(entry.partition).level
+        found[level] = min(entry.due_ms, found.get(level, entry.due_ms))
+    return found
 
 
 def _first_key(contents: _Contents, default: Key) -> Key:

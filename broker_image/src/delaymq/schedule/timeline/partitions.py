@@ -106,15 +106,19 @@ class Partitions:
         self._of_levels.clear()
         self.messages = self.bytes = 0
 
+    def of_partition(self, partition: int) -> Totals:
+        """Return the pending messages of a partition."""
+        messages = record_bytes = 0
+        for account in range(len(self._account_names)):
+            counts = self._counts.get((partition, account), (0, 0))
+            messages += counts[0]
+            record_bytes += counts[1]
+        return Totals(messages, record_bytes)
+
     def totals(self, topic: str) -> Totals:
         """Return the pending messages of a topic."""
-        messages = record_bytes = 0
-        for partition in self._of_topic.get(topic, ()):
-            for account in range(len(self._account_names)):
-                counts = self._counts.get((partition, account), (0, 0))
-                messages += counts[0]
-                record_bytes += counts[1]
-        return Totals(messages, record_bytes)
+        each = [self.of_partition(partition) for partition in self._of_topic.get(topic, ())]
+        return Totals(sum(totals.messages for totals in each), sum(totals.bytes for totals in each))
 
     def of_level(self, level: int) -> Totals:
         """Return the pending messages of a delay level; level 0 stands for the timed messages."""

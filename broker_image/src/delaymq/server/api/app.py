@@ -9,7 +9,6 @@ from delaymq.server.api.routes import ROUTES
 from delaymq.server.api.routing import Api, add_routes
 from delaymq.server.console import add_console
 from delaymq.server.http.http_server import MAX_BODY_BYTES, HttpServer, serve
-from delaymq.server.jobs.pending_topics_loader import PendingTopicsLoader
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
@@ -20,13 +19,6 @@ async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServe
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     add_console(app)
     add_routes(app, Api(server), ROUTES)
-    reader = PendingTopicsLoader(server.broker)
-
-    async def stop_reader(app: web.Application) -> None:
-        await reader.stop()
-
-    app.on_cleanup.append(stop_reader)
-    reader.start()
     config = server.config
     own_bodies = [route.path for route in ROUTES if route.receives_body]
     return await serve(app, bound, config.http_host, config.http_token, config.own_http_names, own_bodies)

@@ -38,7 +38,7 @@ def families(gathered: Gathered) -> Iterator[Metric]:
         "delaymq_delay_corrected", "Delay positions corrected from the log.", "reason", dict(counted.corrected)
     )
     pending = {str(level): float(count) for level, count in delivery.pending().items()}
-    pending[_TIMED] = float(gathered.timed.messages)
+    pending[_TIMED] = float(gathered.timed_pending)
     yield gauges("delaymq_delay_pending", "Pending delayed messages.", "level", pending)
     lateness = HistogramMetricFamily(
         "delaymq_delay_lateness_seconds", "Store time of the copy minus due time.", labels=["level"]
@@ -61,13 +61,13 @@ def families(gathered: Gathered) -> Iterator[Metric]:
 
 def _of_timeline(gathered: Gathered) -> Iterator[Metric]:
     for name, text, value in (
-        ("runs", "Sorted parts of the index of pending timed messages.", gathered.timeline.runs),
+        ("runs", "Sorted parts of the index of pending messages.", gathered.timeline.runs),
         ("bytes", "Bytes of the files of that index.", gathered.timeline.file_bytes),
         ("merging_entries", "Entries of that index that are being merged.", gathered.timeline.merging_entries),
-        ("pending_bytes", "Bytes of the records of pending timed messages.", gathered.timed.bytes),
+        ("pending_bytes", "Bytes of the records of pending messages.", gathered.pending_bytes),
     ):
         yield gauge(f"delaymq_timeline_{name}", text, float(value))
-    merged = "Entries of the index of timed messages that were merged into larger runs."
+    merged = "Entries of that index that were merged into larger runs."
     yield counter("delaymq_timeline_merged_entries", merged, gathered.timeline_merged_entries)
 
 

@@ -10,8 +10,8 @@ from delaymq.broker.delivery.topic_lateness import LatenessCounts
 from delaymq.broker.statistics.metric_labels import OTHER, LabelLimiter
 from delaymq.message import names
 from delaymq.schedule.timeline.inspection import IndexSize, index_size
-from delaymq.schedule.timeline.partitions import Totals
 from delaymq.server.group_lag import lag_of
+from delaymq.server.log_reader import clean_text
 from delaymq.server.metrics import process_facts
 from delaymq.server.time_slices import TimeSlices
 from delaymq.store.disk.files import disk_space
@@ -32,11 +32,13 @@ class Gathered:
     stored: dict[str, int] = field(default_factory=dict)
     delivered: dict[str, int] = field(default_factory=dict)
     pending: dict[str, int] | None = None
-    """By topic; None while messages from before the start are not counted yet."""
-    timed: Totals = field(default_factory=partial(Totals, 0, 0))
-    """Pending timed messages."""
+    """By topic; None while the topics of some messages are unknown."""
+    timed_pending: int = 0
+    """Number of pending timed messages."""
+    pending_bytes: int = 0
+    """Bytes of the records of all pending messages."""
     timeline: IndexSize = field(default_factory=partial(IndexSize, 0, 0, 0))
-    """Index of timed messages."""
+    """Index of pending messages."""
     timeline_merged_entries: int = 0
     lateness: dict[str, LatenessCounts] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
@@ -63,16 +65,13 @@ async def gather(server: "BrokerServer") -> Gathered:
     broker, slices = server.broker, TimeSlices()
     gathered = Gathered(server, next_due_ms=broker.delivery.next_due_ms())
     timeline = broker.delivery.timeline
-    gathered.timed = Totals(timeline.partitions.messages, timeline.partitions.bytes)
+    gathered.timed_pending, gathered.pending_bytes = timeline.partitions.of_level(0).messages, timeline.partitions.bytes
     gathered.timeline, gathered.timeline_merged_entries = index_size(timeline), timeline.merged_entries
     gathered.stored = await _summed(broker.stats.stored, broker.topic_series, slices)
     gathered.delivered = await _summed(broker.delivery.counters.delivered, broker.topic_series, slices)
-    if broker.delivery.pending_topics.complete:
-        gathered.pending = {}
-        for queue in list(broker.delivery.pending_topics.queues.values()):
-            await _add(gathered.pending, queue.counts(), broker.topic_series, slices)
-        timed = {topic: totals.messages for topic, totals in timeline.partitions.topics().items()}
-        await _add(gathered.pending, timed, broker.topic_series, slices)
+    if not broker.delivery.unknown_topics:
+        pending = {clean_text(topic): totals.messages for topic, totals in timeline.partitions.topics().items()}
+        gathered.pending = await _summed(pending, broker.topic_series, slices)
     for topic, counts in broker.delivery.topic_lateness.copy().items():
         label = broker.topic_series.label(topic)
         gathered.lateness.setdefault(label, LatenessCounts()).merge(counts)

@@ -103,8 +103,8 @@ class Carrier:
 
     def _expected_bytes(self) -> int:
         """Return the approximate size of the records that are to be carried."""
-        partitions = self._timeline.partitions
-        return self.backlog * partitions.bytes // max(partitions.messages, 1)
+        timed = self._timeline.partitions.of_level(0)
+        return self.backlog * timed.bytes // max(timed.messages, 1)
 
     def _begin_pass(self, now_ms: int) -> bool:
         """Return whether a pass over the queue is in progress or begins now."""

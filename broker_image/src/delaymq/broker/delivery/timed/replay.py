@@ -61,7 +61,7 @@ class TimedReplay:
         self._folder = folder
         self._segment_bytes = segment_bytes
 
-    def restore(self, reference: object, *, whole_log: bool) -> None:
+    def restore(self, reference: object, *, whole_log: bool, has_statements: bool) -> None:
         """Start the replay after a snapshot's state, or before the whole log. ValueError if the state is invalid."""
         assert self._folder is not None
         folder, sizes, segment_bytes = self._folder, self._sizes, self._segment_bytes
@@ -73,7 +73,7 @@ class TimedReplay:
         self.unusable = array("q")
         self.foreign = ForeignTimers()
         self._has_carried = False
-        self.has_statements = reference is not None
+        self.has_statements = has_statements
         self._may_merge = True
         self._whole_log = whole_log
         self._first_place: int | None = None
@@ -188,7 +188,7 @@ class TimedReplay:
                     self._end_by_copy(reader, copy)
         except OSError as error:
             raise StoreOpenError(
-                f"the index of timed messages cannot be built ({error}): free space, and start again"
+                f"the index of pending messages cannot be built ({error}): free space, and start again"
             ) from error
         self._copies = array("q")
         if self.unusable:

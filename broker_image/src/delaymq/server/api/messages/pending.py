@@ -3,28 +3,22 @@
 Timed messages have no level; by level, they are counted separately.
 """
 
-from collections.abc import Callable
-from heapq import nlargest, nsmallest
-from itertools import islice
+from heapq import nlargest
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
 from delaymq.api_types.pending import NextMessages, Pending, PendingRow
-from delaymq.message import names
-from delaymq.message.levels import MAX_LEVELS, level_of_queue, queue_of_level
-from delaymq.schedule.inspection import MAX_EXAMINED, Buckets, count_by_due, entries_of, first_by_number, next_entries
-from delaymq.schedule.timeline import TIMELINE_QUEUE
+from delaymq.message.levels import MAX_LEVELS, queue_of_level
+from delaymq.schedule.buckets import Buckets
 from delaymq.server.api.messages.search import MAX_FOUND, row_of
-from delaymq.server.api.messages.timed import TimedPending, reading_index
+from delaymq.server.api.messages.selection import Selection
+from delaymq.server.api.messages.timed import reading_index
 from delaymq.server.api.routing import Api, ApiError, Limit, Name, Query, TimeMs
-from delaymq.server.time_slices import TimeSlices
-from delaymq.store.reader import QUEUE_ENTRY
+from delaymq.server.log_reader import clean_text
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery import Delivery
-    from delaymq.broker.delivery.pending_topics import QueueTopics
-    from delaymq.schedule import LevelQueue
 
 MAX_BUCKETS: Final = 512
 """Maximum rows by due time."""
@@ -100,155 +94,50 @@ def _check(query: PendingQuery | NextQuery) -> None:
 
 def _is_complete(delivery: "Delivery", query: PendingQuery | NextQuery) -> bool:
     """Return whether the topics of all messages that the query selects are known."""
-    return query.kind == "timed" or delivery.pending_topics.complete
+    return query.kind == "timed" or not delivery.unknown_topics
 
 
-def _sources(delivery: "Delivery", query: PendingQuery | NextQuery) -> list["LevelQueue"]:
-    """Return the queues of the levels that the query selects."""
-    if query.kind == "timed":
-        return []
-    levels = sorted(delivery.pending()) if query.level is None else [query.level]
-    return [source for each in levels if (source := delivery.source(queue_of_level(each))) is not None]
-
-
-def _timed_of(delivery: "Delivery", query: PendingQuery | NextQuery) -> TimedPending | None:
-    """Return the timed messages that the query selects; None if it selects none."""
-    if query.level is not None or query.kind == "level":
-        return None
-    return TimedPending(delivery.timeline, query.topic)
+def _selection(delivery: "Delivery", query: PendingQuery | NextQuery) -> Selection:
+    return Selection(delivery.timeline, topic=query.topic, level=query.level, kind=query.kind)
 
 
 async def _by_level(delivery: "Delivery", query: PendingQuery) -> list[PendingRow]:
     next_due_ms = delivery.next_due_ms()
-    rows = []
-    for source in _sources(delivery, query):
-        count, due_ms = source.pending, next_due_ms.get(source.queue_id)
+    rows, timed_rows = [], []
+    for level, (count, _) in (await _selection(delivery, query).by_level()).items():
+        due_ms = next_due_ms.get(queue_of_level(level))
         if query.topic is not None:
-            count = _count(delivery, source, query.topic)
-            first = await _first_of_topic(delivery, source, query.topic, 1) if count else []
-            due_ms = first[0][0] if first else None
-        if count:
-            rows.append(PendingRow(level=level_of_queue(source.queue_id), pending=count, next_due_ms=due_ms))
-    timed = _timed_of(delivery, query)
-    if timed is not None and timed.count():
-        due_ms = next_due_ms.get(TIMELINE_QUEUE) if query.topic is None else await timed.next_due_ms()
-        rows.append(PendingRow(timed=True, pending=timed.count(), next_due_ms=due_ms))
-    return rows
-
-
-def _count(delivery: "Delivery", source: "LevelQueue", topic: str) -> int:
-    """Return the known number of pending messages of a topic in one queue."""
-    queue = delivery.pending_topics.queues.get(source.queue_id)
-    return 0 if queue is None else queue.count(topic)
-
-
-async def _first_of_topic(
-    delivery: "Delivery", source: "LevelQueue", topic: str, limit: int
-) -> list[tuple[int, int, int]]:
-    """Return due time, queue id and offset of the messages of `topic` in one queue that are due first."""
-    slices = TimeSlices()
-    queue = delivery.pending_topics.queues.get(source.queue_id)
-    if queue is None or queue.number_of(topic) is None:
-        return []
-    found = [
-        (due_ms, queue_id, offset)
-        for due_ms, queue_id, offset, _ in islice(delivery.waiting_elsewhere(), MAX_EXAMINED)
-        if queue_id == source.queue_id and queue.name_at(offset) == topic
-    ]
-    for entry in entries_of(source, _is_for(queue, topic), limit):
-        if entry is not None:
-            found.append((entry[0], source.queue_id, entry[1]))
+            first = await Selection(delivery.timeline, topic=query.topic, level=level).first(1)
+            due_ms = first[0].due_ms if first else None
+        if level:
+            rows.append(PendingRow(level=level, pending=count, next_due_ms=due_ms))
         else:
-            await slices.yield_if_due()
-    return nsmallest(limit, found)
+            timed_rows.append(PendingRow(timed=True, pending=count, next_due_ms=due_ms))
+    return rows + timed_rows
 
 
 async def _by_topic(delivery: "Delivery", query: PendingQuery) -> tuple[list[PendingRow], int, bool]:
-    slices = TimeSlices()
-    counts: dict[str, int] = {}
-    due_ms: dict[str, int] = {}
-    unsure: set[str] = set()
-    for source in _sources(delivery, query):
-        queue = delivery.pending_topics.queues.get(source.queue_id)
-        if queue is None:
-            continue
-        there = queue.counts()
-        if query.topic is not None:
-            there = {query.topic: there[query.topic]} if query.topic in there else {}
-        for topic, count in there.items():
-            counts[topic] = counts.get(topic, 0) + count
-        await slices.yield_if_due()
-        found: dict[int, int] = {}
-        unsure_numbers: set[int] = set()
-        for _ in first_by_number(source, queue.number_at, len(queue.counts()), found, unsure_numbers):
-            await slices.yield_if_due()
-        for topic in there:
-            number = queue.number_of(topic)
-            if number in found:
-                due_ms[topic] = min(found[number], due_ms.get(topic, found[number]))
-            if number in unsure_numbers or (number not in found and -1 in unsure_numbers):
-                unsure.add(topic)
-    timed = _timed_of(delivery, query)
-    if timed is not None:
-        for topic, count in timed.counts().items():
-            counts[topic] = counts.get(topic, 0) + count
-    largest = nlargest(query.limit, counts.items(), key=lambda item: item[1])
-    if timed is not None:
-        for topic, first_ms in (await timed.next_due_by_topic({topic for topic, _ in largest})).items():
-            due_ms[topic] = min(first_ms, due_ms.get(topic, first_ms))
+    selection = _selection(delivery, query)
+    topics = await selection.by_topic()
+    largest = nlargest(query.limit, topics.items(), key=lambda item: item[1].messages)
+    due_ms = await selection.next_due_by_topic([number for _, (_, numbers) in largest for number in numbers])
     rows = [
-        PendingRow(topic=topic, pending=count, next_due_ms=None if topic in unsure else due_ms.get(topic))
-        for topic, count in largest
+        PendingRow(topic=clean_text(topic), pending=each.messages, next_due_ms=due_ms.get(topic))
+        for topic, each in largest
     ]
-    return rows, sum(counts.values()), len(counts) > len(rows)
+    return rows, sum(each.messages for each in topics.values()), len(topics) > len(rows)
 
 
 async def _by_due(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int]:
-    delivery, slices = api.broker.delivery, TimeSlices()
-    now_ms = api.broker.now_ms()
-    sources, timed = _sources(delivery, query), _timed_of(delivery, query)
-    last_ms = max((run.dues[-1] for source in sources for run in source.runs()), default=now_ms)
-    if timed is not None:
-        last_ms = max(last_ms, await timed.latest_due_ms())
+    selection, now_ms = _selection(api.broker.delivery, query), api.broker.now_ms()
+    last_ms = max(now_ms, await selection.latest_due_ms())
     if query.until_ms is not None:
         last_ms = min(last_ms, query.until_ms)
     width_ms = query.bucket_ms or _width_ms(last_ms - now_ms)
     count = min(max(last_ms // width_ms - now_ms // width_ms, 0) + 1, MAX_BUCKETS - 2)
     buckets = Buckets(now_ms, width_ms, count, query.until_ms)
-    for source in sources:
-        topic = query.topic
-        if topic is None:
-            for _ in count_by_due(source, buckets):
-                await slices.yield_if_due()
-            continue
-        queue = delivery.pending_topics.queues.get(source.queue_id)
-        if queue is None or queue.number_of(topic) is None:
-            continue
-        for entry in entries_of(source, _is_for(queue, topic)):
-            if entry is not None:
-                buckets.add(entry[0])
-            else:
-                await slices.yield_if_due()
-    if timed is not None:
-        await timed.count_by_due(buckets)
-    for due_ms, queue_id, offset, _ in delivery.waiting_elsewhere():
-        await slices.yield_if_due()
-        if _is_selected(query, queue_id):
-            queue = delivery.pending_topics.queues.get(queue_id)
-            if query.topic is None or (queue is not None and queue.name_at(offset) == query.topic):
-                buckets.add(due_ms)
+    await selection.count_by_due(buckets)
     return _rows_of(buckets), width_ms
-
-
-def _is_selected(query: PendingQuery | NextQuery, queue_id: int) -> bool:
-    """Return whether the query selects entries of a queue of the schedule topic."""
-    if queue_id == TIMELINE_QUEUE or query.kind == "timed":
-        return False
-    return query.level is None or queue_id == queue_of_level(query.level)
-
-
-def _is_for(queue: "QueueTopics", topic: str) -> Callable[[int], bool]:
-    return lambda offset: queue.name_at(offset) == topic
 
 
 def _width_ms(span_ms: int) -> int:
@@ -275,37 +164,13 @@ def _rows_of(buckets: Buckets) -> list[PendingRow]:
 
 async def next_messages(api: Api, query: NextQuery) -> NextMessages:
     """Return the messages that are due next. ApiError if the parameters exclude each other."""
-    broker, slices = api.broker, TimeSlices()
-    delivery, limit = broker.delivery, min(query.limit, MAX_FOUND)
+    broker = api.broker
+    limit = min(query.limit, MAX_FOUND)
     _check(query)
-    first: list[tuple[int, int, int]] = []
-    total = 0
-    timed = _timed_of(delivery, query)
-    if timed is not None:
-        total = timed.count()
-        with reading_index():
-            first += [(entry.due_ms, TIMELINE_QUEUE, entry.record) for entry in await timed.first(limit)]
-    for source in _sources(delivery, query):
-        if query.topic is not None:
-            total += _count(delivery, source, query.topic)
-            first += await _first_of_topic(delivery, source, query.topic, limit)
-            continue
-        total += source.pending
-        first += [(due_ms, source.queue_id, offset) for due_ms, offset in next_entries(source, limit)]
-        await slices.yield_if_due()
-    if query.topic is None:
-        for due_ms, queue_id, offset, _ in islice(delivery.waiting_elsewhere(), MAX_EXAMINED):
-            if _is_selected(query, queue_id):
-                first.append((due_ms, queue_id, offset))
-    places = []
-    for _, queue_id, offset in nsmallest(limit, first):
-        if queue_id == TIMELINE_QUEUE:
-            places.append(offset)
-            continue
-        entry = broker.store.read_entries(names.SCHEDULE_TOPIC, queue_id, offset, 1)
-        if len(entry) == QUEUE_ENTRY.size:
-            places.append(QUEUE_ENTRY.unpack(entry)[0])
-        await slices.yield_if_due()
+    selection = _selection(broker.delivery, query)
+    with reading_index():
+        total = sum(each.messages for each in (await selection.by_level()).values())
+        places = [entry.record for entry in await selection.first(limit)]
     async with api.reading():
         read = await api.in_thread(api.log_files().records, places)
     rows = [row for each in read if each is not None and (row := row_of(broker, each)).state == "pending"]
@@ -315,5 +180,5 @@ async def next_messages(api: Api, query: NextQuery) -> NextMessages:
         total=total,
         truncated=total > limit,
         limit=limit,
-        complete=query.topic is None or _is_complete(delivery, query),
+        complete=query.topic is None or _is_complete(broker.delivery, query),
     )

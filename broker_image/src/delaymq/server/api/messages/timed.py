@@ -1,6 +1,6 @@
-"""Timed messages for display: their records, and the pending ones in the index, which is read in time slices."""
+"""Timed messages for display: what their records state, and whether they are pending."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -9,11 +9,7 @@ from delaymq.message import names
 from delaymq.message.errors import NewerFormError
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedMark
-from delaymq.schedule.inspection import Buckets
-from delaymq.schedule.timeline import Pending, Timeline
-from delaymq.schedule.timeline.inspection import count_by_due, find_first, find_next_due_times, latest_due_times
 from delaymq.server.api.routing import ApiError
-from delaymq.server.time_slices import TimeSlices
 from delaymq.store.dispatch import recorded_due_ms
 
 if TYPE_CHECKING:
@@ -62,69 +58,13 @@ def is_pending_timed(broker: "Broker", record: Record, properties: dict[str, str
 
 @contextmanager
 def reading_index() -> Iterator[None]:
-    """Turn errors of the index of timed messages into an ApiError."""
+    """Turn errors of the index of pending messages into an ApiError."""
     try:
         yield
     except OSError as error:
         raise ApiError(
             503,
             "timeline_unreadable",
-            f"the index of timed messages cannot be read ({error}): restart the broker, which builds it again from the"
-            " log if it is damaged",
+            f"the index of pending messages cannot be read ({error}): restart the broker, which builds it again"
+            " from the log if it is damaged",
         ) from None
-
-
-class TimedPending:
-    """Pending timed messages of a topic, or of all topics. Methods that read the index raise OSError, damage."""
-
-    def __init__(self, timeline: Timeline, topic: str | None) -> None:
-        self._timeline = timeline
-        self._topic = topic
-
-    def count(self) -> int:
-        """Return their number."""
-        partitions = self._timeline.partitions
-        return partitions.messages if self._topic is None else partitions.totals(self._topic).messages
-
-    def counts(self) -> dict[str, int]:
-        """Return their number by topic."""
-        if self._topic is None:
-            return {topic: totals.messages for topic, totals in self._timeline.partitions.topics().items()}
-        return {self._topic: self.count()} if self.count() else {}
-
-    def _partitions(self) -> list[int]:
-        partitions = self._timeline.partitions
-        return partitions.pending() if self._topic is None else partitions.of_topic(self._topic)
-
-    async def first(self, count: int) -> list[Pending]:
-        """Return the `count` messages that are due first, in order."""
-        slices, found = TimeSlices(), list[Pending]()
-        for _ in find_first(self._timeline, self._partitions(), count, found):
-            await slices.yield_if_due()
-        return found
-
-    async def next_due_ms(self) -> int | None:
-        """Return the earliest due time; None without messages."""
-        first = await self.first(1)
-        return first[0].due_ms if first else None
-
-    async def next_due_by_topic(self, topics: Set[str]) -> dict[str, int]:
-        """Return the earliest due time of each of these topics that has messages."""
-        slices, found = TimeSlices(), dict[str, int]()
-        for _ in find_next_due_times(self._timeline, topics, found):
-            await slices.yield_if_due()
-        return found
-
-    async def latest_due_ms(self) -> int:
-        """Return the latest due time; 0 without messages."""
-        slices, latest_ms = TimeSlices(), 0
-        for due_ms in latest_due_times(self._timeline, self._partitions()):
-            latest_ms = max(latest_ms, due_ms or 0)
-            await slices.yield_if_due()
-        return latest_ms
-
-    async def count_by_due(self, buckets: Buckets) -> None:
-        """Add them to `buckets`."""
-        slices = TimeSlices()
-        for _ in count_by_due(self._timeline, self._partitions(), buckets):
-            await slices.yield_if_due()

@@ -1,0 +1,100 @@
+"""Selection of pending messages by topic, delay level and kind, in the index, which is read in time slices."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeVar
+
+from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC
+from delaymq.schedule.buckets import Buckets
+from delaymq.schedule.timeline import Pending, Timeline
+from delaymq.schedule.timeline.inspection import count_by_due, find_first, find_next_due_times, latest_due_times
+from delaymq.schedule.timeline.partitions import PartitionKey
+from delaymq.server.time_slices import TimeSlices
+
+Group = TypeVar("Group", int, str)
+
+
+class Selected(NamedTuple):
+    """A group of pending messages."""
+
+    messages: int
+    partitions: list[int]
+
+
+class Selection:
+    """Pending messages of a topic, level and kind; None selects all. Methods that read the index raise OSError, damage.
+
+    Level 0 stands for the timed messages, in the results as well.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        *,
+        topic: str | None = None,
+        level: int | None = None,
+        kind: Literal["level", "timed"] | None = None,
+    ) -> None:
+        self._timeline = timeline
+        self._topic = topic
+        self._level = level
+        self._kind = kind
+
+    def _selects(self, key: PartitionKey) -> bool:
+        if self._level is not None and key.level != self._level:
+            return False
+        return self._kind is None or (self._kind == "timed") == (not key.level)
+
+    def partitions(self) -> list[int]:
+        """Return the numbers of the selected partitions."""
+        table = self._timeline.partitions
+        numbers = table.pending() if self._topic is None else table.of_topic(self._topic)
+        return [number for number in numbers if self._selects(table.key(number))]
+
+    async def by_level(self) -> dict[int, Selected]:
+        """Return the selected messages by level, in ascending order."""
+        return dict(sorted((await self._grouped(lambda key: key.level)).items()))
+
+    async def by_topic(self) -> dict[str, Selected]:
+        """Return the selected messages by topic, without those whose topics are unknown."""
+        found = await self._grouped(lambda key: key.topic)
+        found.pop(UNKNOWN_TOPIC, None)
+        return found
+
+    async def _grouped(self, group_of: Callable[[PartitionKey], Group]) -> dict[Group, Selected]:
+        table, found, slices = self._timeline.partitions, dict[Group, Selected](), TimeSlices()
+        for number in self.partitions():
+            if messages := table.of_partition(number).messages:
+                group = group_of(table.key(number))
+                known = found.get(group, Selected(0, []))
+                known.partitions.append(number)
+                found[group] = known._replace(messages=known.messages + messages)
+            await slices.yield_if_due()
+        return found
+
+    async def first(self, count: int) -> list[Pending]:
+        """Return the `count` messages that are due first, in order."""
+        slices, found = TimeSlices(), list[Pending]()
+        for _ in find_first(self._timeline, self.partitions(), count, found):
+            await slices.yield_if_due()
+        return found
+
+    async def next_due_by_topic(self, partitions: list[int]) -> dict[str, int]:
+        """Return the earliest due time of each topic of these partitions that has messages in them."""
+        slices, found = TimeSlices(), dict[str, int]()
+        for _ in find_next_due_times(self._timeline, partitions, found):
+            await slices.yield_if_due()
+        return found
+
+    async def latest_due_ms(self) -> int:
+        """Return the latest due time; 0 without messages."""
+        slices, latest_ms = TimeSlices(), 0
+        for due_ms in latest_due_times(self._timeline, self.partitions()):
+            latest_ms = max(latest_ms, due_ms or 0)
+            await slices.yield_if_due()
+        return latest_ms
+
+    async def count_by_due(self, buckets: Buckets) -> None:
+        """Add them to `buckets`."""
+        slices = TimeSlices()
+        for _ in count_by_due(self._timeline, self.partitions(), buckets):
+            await slices.yield_if_due()
