@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from delaymq.broker.delivery import hand_over, recovery
 from delaymq.broker.delivery.copies import copy_of, timed_copy_of
+from delaymq.broker.delivery.level_entries import add_entries
 from delaymq.broker.delivery.timed import carrying, replay
-from delaymq.broker.delivery.timed.carrying import carried_record
+from delaymq.broker.delivery.timed.carrying import carried_level_record, carried_record
 from delaymq.message.levels import DelayLevels, level_of_queue
 from delaymq.message.marks import parse_due
 from delaymq.message.names import SCHEDULE_TOPIC
@@ -235,6 +236,16 @@ def _without_mark(*given: Any, **named: Any) -> Any:
     return fate, copy
 
 
+def _carried_level_as_new(*given: Any) -> NewRecord:
+    copy = carried_level_record(*given)
+    copy.statement = None
+    return copy
+
+
+def _without_identities(*given: Any) -> list[int]:
+    return add_entries(*given[:-1], {})
+
+
 def _level_without_mark(*given: Any, **named: Any) -> Any:
     fate, copy = copy_of(*given, **named)
     del copy.properties["__DMQ_MARK"]
@@ -273,6 +284,9 @@ BUGS: dict[str, tuple[object, str, object]] = {
     "a settled entry from before the snapshot stays in the index": (recovery, "end_entry", _nothing),
     "entries after the snapshot are not in the index": (recovery.Replay, "add_levels", _nothing),
     "entries before the snapshot are added again": (recovery.Replay, "restore", _without_levels),
+    "a carried message with a delay level is a new one": (carrying, "carried_level_record", _carried_level_as_new),
+    "carried messages with a delay level keep no identity": (recovery, "add_entries", _without_identities),
+    "a carried message with a delay level stays at its earlier place": (recovery, "end_carried", _nothing),
     "ended entries are forgotten by the next run": (entries, "packed_end", lambda due_ms, identity: b""),
 }
 

@@ -33,6 +33,7 @@ class Settings:
     delay_level_overflow = "clamp"
     flush_delay_offset_interval = 10
     timer_max_delay_sec = 86_400
+    file_reserved_time = 72
     timer_carry_max_bytes_per_second = 1 << 30
 
 

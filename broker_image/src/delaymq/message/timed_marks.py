@@ -55,6 +55,9 @@ class TimedMarkKind(StrEnum):
     MOVED = "moved"
     FIRED = "fired"
     """Due immediately, on request."""
+    CARRIED = "carried"
+    """Stored again in the schedule topic, by the record with the mark. Records of the timer topic state this in their
+    due time."""
 
 
 _KINDS: Final = {str(kind): kind for kind in TimedMarkKind}

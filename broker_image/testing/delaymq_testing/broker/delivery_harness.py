@@ -27,6 +27,7 @@ class Settings:
     delay_level_overflow: str = "clamp"
     flush_delay_offset_interval: int = 10_000
     timer_max_delay_sec: int = 10 * 365 * 86_400
+    file_reserved_time: int = 72
     timer_carry_max_bytes_per_second: int = 1 << 30
 
 

@@ -21,6 +21,9 @@ from delaymq_testing.schedule.memory_files import MemoryFiles
 
 _ENTRY = struct.Struct(">qiq")
 
+SEGMENT_BYTES = 4_096
+"""Size of the segments by which the index counts records."""
+
 
 class MemoryConfigFiles:
     """Config files as bytes; `save` keeps the old content as `.bak`, `load` falls back to it."""
@@ -96,7 +99,7 @@ class MemoryStore:
         end, states = snapshot if snapshot is not None else (min_offset, {})
         for observer in observers:
             if isinstance(observer, UsesFolder):
-                observer.use_folder(timeline_files or MemoryFiles(), 1 << 20)  # type: ignore[arg-type]
+                observer.use_folder(timeline_files or MemoryFiles(), SEGMENT_BYTES)  # type: ignore[arg-type]
             try:
                 observer.restore(states.get(observer.name) if snapshot is not None else None)
             except ValueError:

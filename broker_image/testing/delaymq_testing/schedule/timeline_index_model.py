@@ -265,8 +265,7 @@ class IndexModel:
             of_level = [entry.size for entry in self._pending.values() if self._names(entry)[2] == level]
             if partitions.of_level(level) != (len(of_level), sum(of_level)):
                 raise ModelError(f"level {level} has {partitions.of_level(level)} instead of {of_level}")
-        timed = [entry.record for entry in self._pending.values() if not self._names(entry)[2]]
-        segments = sorted(record // _SEGMENT_BYTES for record in timed)
+        segments = sorted(entry.record // _SEGMENT_BYTES for entry in self._pending.values())
         holders = self.index.holders
         middle = segments[len(segments) // 2] if segments else 0
         if holders.first() != (segments[0] * _SEGMENT_BYTES if segments else None) or (

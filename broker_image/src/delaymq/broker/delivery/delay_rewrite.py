@@ -48,6 +48,10 @@ class DelaySettings(Protocol):
         """Interval between writes of delayOffset.json, in ms."""
 
     @property
+    def file_reserved_time(self) -> int:
+        """Hours for which segments are kept."""
+
+    @property
     def timer_max_delay_sec(self) -> int:
         """Longest delay of a timed message, in s."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from delaymq.broker.delivery.control import DeliveryControl
 from delaymq.broker.delivery.delay_rewrite import DelayIngress, DelaySettings
 from delaymq.broker.delivery.hand_over import HandOver
-from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC, end_entry, pending_of
+from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC, carried_from, end_carried, end_entry, pending_of
 from delaymq.broker.delivery.offsets import OffsetsFile, SaveTask, read_offsets
 from delaymq.broker.delivery.pin import DeliveryPin
 from delaymq.broker.delivery.queue_state import QueueState
@@ -39,6 +39,7 @@ from delaymq.throttled_log import ThrottledLogger
 _NEVER_MS = 1 << 62
 _MERGE_RETRY_MS = 10_000
 """Interval between attempts to merge: each of them may fill the rest of the disk for a moment."""
+_MS_PER_HOUR = 3_600_000
 _COLONS_OF_FIRST = str(TimedDue(0, 0, 0)).count(":")
 """Colons in the statement of the first record of a message."""
 
@@ -104,9 +105,11 @@ class Delivery:
         )
         self._resume(replay)
         self._offsets_file = OffsetsFile(store, self.delay_offsets, self._throttled)
-        self.carrier = Carrier(store, self.timeline, settings, now_ms, self._hand_over.give_up_unreadable_timed)
-        """Carries pending timed messages forward, so that old segments can be deleted."""
-        self._pin = DeliveryPin(store, self._reader, self._queues, self.timeline)
+        self.carrier = Carrier(
+            store, self._reader, self._queues, self.timeline, settings, now_ms, self._hand_over.give_up
+        )
+        """Carries pending messages forward, so that old segments can be deleted."""
+        self._pin = DeliveryPin(store, self.timeline)
         self.control = DeliveryControl(store, self.timeline, self._hand_over, now_ms)
         """Delivery policy. A caller that changes it must call `wake`."""
         self.control.load()
@@ -178,7 +181,14 @@ class Delivery:
         queue = self._queues.get(record.queue_id) or self._use_queue(record.queue_id, QueueState())
         if names.DUE not in record.properties:
             queue.foreign.add(record.queue_offset)
-        entry = pending_of(self.timeline, record)
+        mark = None
+        if names.MARK in record.properties:
+            mark = carried_from(record.properties, record.queue_id, record.physical_offset)
+        entry = pending_of(self.timeline, record, mark)
+        if mark is not None and mark.queue is not None:
+            queue.settled.settle(mark.queue[1])
+            if self.timeline.taken(mark.identity) is None:
+                end_carried(self.timeline, mark, UNKNOWN_TOPIC)  # its topic is known now
         self.timeline.add(entry)
         self._announce(entry.due_ms)
 
@@ -215,9 +225,10 @@ class Delivery:
         return self._pin.oldest()
 
     def reserve_bytes(self) -> int:
-        """Return the space that carrying needs on a full disk: a segment, if timed messages are pending."""
-        holders = self.timeline.holders
-        return holders.segment_bytes if holders.first() is not None else 0
+        """Return the space that carrying needs on a full disk: a segment, if messages may have to be carried."""
+        partitions, longest_ms = self.timeline.partitions, max(self.levels.delays_ms, default=0)
+        outlasts = partitions.messages > 0 and longest_ms > self.settings.file_reserved_time * _MS_PER_HOUR
+        return self.timeline.holders.segment_bytes if outlasts or partitions.of_level(0).messages else 0
 
     def delay_offsets(self) -> dict[int, int]:
         """Return level → next offset, as in delayOffset.json and response 45; unused levels are omitted."""
@@ -376,7 +387,7 @@ class Delivery:
         return count
 
     def carry(self, now_ms: int) -> bool:
-        """Carry some pending timed messages forward if necessary; return whether to continue soon."""
+        """Carry some pending messages forward if necessary; return whether to continue soon."""
         try:
             return self.carrier.step(now_ms)
         except OSError as error:

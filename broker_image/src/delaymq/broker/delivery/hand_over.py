@@ -256,13 +256,17 @@ class HandOver:
             text = "a message of delay level %d (entry %d, physical offset %d) cannot be read and is given up"
             values = level, offset, place
             self._throttled.warning(text, *values, delayLevel=level, queueOffset=offset, offset=place)
-        self._timeline.settle(pending.identity)
+        self._timeline.end(pending.due_ms, pending.identity, pending.partition)
 
-    def give_up_unreadable_timed(self, pending: Pending, now_ms: int) -> None:
-        """End a pending timed message whose record cannot be read. StoreError."""
+    def give_up(self, pending: Pending, now_ms: int) -> None:
+        """End a pending message whose record cannot be read. StoreError."""
         running, self.running = self.running, True
         try:
-            self._give_up_unreadable_timed(pending, now_ms)
+            level = self._timeline.partitions.key(pending.partition).level
+            if level:
+                self._give_up_unreadable(pending, level, now_ms)
+            else:
+                self._give_up_unreadable_timed(pending, now_ms)
         finally:
             self.running = running
 

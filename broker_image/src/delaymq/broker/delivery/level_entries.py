@@ -1,15 +1,21 @@
-"""Messages with a delay level in the index of pending messages. Their identities are the places of their records."""
+"""Messages with a delay level in the index of pending messages.
+
+The identity of a message is the place of its first record. A record that carries it forward states both in its mark.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from delaymq.broker.delivery.reader import Place, ScheduleReader
 from delaymq.message import names
+from delaymq.message.errors import NewerFormError
 from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
+from delaymq.message.record import Record
+from delaymq.message.timed_marks import TimedMark, TimedMarkKind, corrected, parse_own_mark
 from delaymq.schedule import Settled
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.entries import ENTRY
@@ -22,39 +28,76 @@ UNKNOWN_TOPIC: Final = "?"
 _logger = logging.getLogger(__name__)
 
 
-def pending_of(index: Timeline, record: Dispatched) -> Pending:
-    """Return the message that a record of the schedule topic holds."""
+def carried_from(properties: dict[str, str], queue_id: int, place: int) -> TimedMark | None:
+    """Return the mark of the record at `place` in the schedule topic if it carries a message forward; None if not.
+
+    NewerFormError: it states something that only a newer program knows.
+    """
+    text = properties.get(names.MARK)
+    if text is None:
+        return None
+    mark = parse_own_mark(text, place)
+    if mark is None and (mended := corrected(text, place)) is not None:
+        mark = parse_own_mark(mended, place)
+    if mark is None:
+        return None
+    if mark.kind is not TimedMarkKind.CARRIED or mark.queue is None or mark.next_due_ms != mark.due_ms:
+        raise NewerFormError(f"{text!r} has a form that this program does not know: use the version that wrote it")
+    return mark if mark.queue[0] == queue_id else None
+
+
+def pending_of(index: Timeline, record: Dispatched, mark: TimedMark | None) -> Pending:
+    """Return the message that a record of the schedule topic holds; `mark` is the result of `carried_from`."""
     properties, place = record.properties, record.physical_offset
+    identity = place if mark is None else mark.identity
     topic, level = properties.get(names.REAL_TOPIC, ""), level_of_queue(record.queue_id)
     account = properties.get(names.ACCOUNT)
     number = index.partitions.account_number(account) if account else 0
     partition = index.partitions.number(topic, level=level)
-    return Pending(max(record.tags_code, 0), place, place, record.size, number, partition)
+    return Pending(max(record.tags_code, 0), identity, place, record.size, number, partition)
+
+
+def find_held(index: Timeline, record: Record, due_ms: int) -> Pending | None:
+    """Return the pending message that a record of the schedule topic holds. OSError, damage, NewerFormError.
+
+    `due_ms` is the due time of its queue entry.
+    """
+    properties, queue_id = record.properties, record.queue_id
+    mark = carried_from(properties, queue_id, record.physical_offset)
+    identity = record.physical_offset if mark is None else mark.identity
+    pending = index.taken(identity)
+    own_due_ms = parse_due(properties.get(names.DUE, ""), queue_id, record.queue_offset)
+    # It was due at `due_ms` by its queue, and given back, if the two differ.
+    dues = [due_ms] if own_due_ms is None or own_due_ms == due_ms else [due_ms, own_due_ms]
+    for topic in (properties.get(names.REAL_TOPIC, ""), UNKNOWN_TOPIC):
+        partition = index.partitions.find(topic, level=level_of_queue(queue_id))
+        for each in dues:
+            if pending is None and partition is not None:
+                pending = index.find(each, identity, partition)
+    return pending if pending is not None and pending.record == record.physical_offset else None
+
+
+def end_carried(index: Timeline, mark: TimedMark, *topics: str) -> None:
+    """Remove the message that the record of a mark carries forward, if it has one of these topics. OSError, damage."""
+    assert mark.queue is not None
+    for each in topics:
+        partition = index.partitions.find(each, level=level_of_queue(mark.queue[0]))
+        if partition is not None and index.end(mark.due_ms, mark.identity, partition) is not None:
+            return
 
 
 def end_entry(index: Timeline, reader: ScheduleReader, queue_id: int, offset: int) -> None:
     """Remove the message of an entry that was settled otherwise than by its hand-over. OSError, TimelineDamagedError.
 
-    If its record cannot be read, it may remain in the index until it is due.
+    If its record cannot be read, it remains in the index until it is due.
     """
     entry = reader.entry(queue_id, offset)
-    if entry is None:
+    record = reader.record(queue_id, offset, Place(*entry[:2])) if entry is not None else None
+    if entry is None or record is None:
         return
-    place, size, tags_code = entry
-    level = level_of_queue(queue_id)
-    dues, topics = [reader.due_ms(queue_id, offset, tags_code)], [UNKNOWN_TOPIC]
-    record = reader.record(queue_id, offset, Place(place, size))
-    if record is not None:
-        properties = record.properties
-        topics.insert(0, properties.get(names.REAL_TOPIC, ""))
-        own_due_ms = parse_due(properties.get(names.DUE, ""), queue_id, offset)
-        if own_due_ms is not None and own_due_ms != dues[0]:
-            dues.append(own_due_ms)  # it was due then by its queue, and given back
-    for topic in topics:
-        partition = index.partitions.find(topic, level=level)
-        for due_ms in dues if partition is not None else ():
-            if index.end(due_ms, place, partition) is not None:
-                return
+    pending = find_held(index, record, reader.due_ms(queue_id, offset, entry[2]))
+    if pending is not None:
+        index.end(pending.due_ms, pending.identity, pending.partition)
 
 
 def add_entries(
@@ -65,11 +108,15 @@ def add_entries(
     first: int,
     end: int,
     topic_at: Callable[[int], str],
+    identities: Mapping[int, int],
 ) -> list[int]:
     """Add the entries from `first` to before `end` that are not settled; return the offsets of those without a record.
 
-    `topic_at` returns the topic of an entry. OSError, TimelineDamagedError.
+    `topic_at` returns the topic of an entry. `identities` contains those that differ from the places of the records,
+    by queue offset. OSError, TimelineDamagedError.
     """
+    if identities:
+        index.freeze()  # the ends of their earlier records must precede them
     partitions, level = index.partitions, level_of_queue(queue_id)
     gone: list[int] = []
     for start, entries in reader.entries(queue_id, first, end):
@@ -83,10 +130,12 @@ def add_entries(
                 continue
             partition = partitions.number(topic_at(offset), level=level)
             due_ms = reader.due_ms(queue_id, offset, tags_code)
-            rows.setdefault(partition, []).append(ENTRY.pack(due_ms, place, place, size, 0))
+            identity = identities.get(offset, place) if identities else place
+            rows.setdefault(partition, []).append(ENTRY.pack(due_ms, identity, place, size, 0))
             record_bytes[partition] = record_bytes.get(partition, 0) + size
+            index.holders.count(place, 1)
         if rows:
-            index.add_rows(rows, is_plain=True)
+            index.add_rows(rows, is_plain=not identities)
         for partition, size in record_bytes.items():
             partitions.count(partition, 0, len(rows[partition]), size)
         try:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from delaymq.broker.delivery.durable_value import DurableValue
-from delaymq.broker.delivery.queue_state import QueueState
-from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
-from delaymq.message.names import SCHEDULE_TOPIC
+from delaymq.broker.delivery.reader import DeliveryStore
 from delaymq.schedule.timeline import Timeline
 
 
@@ -16,12 +14,8 @@ class DeliveryPin:
     both.
     """
 
-    def __init__(
-        self, store: DeliveryStore, reader: ScheduleReader, queues: dict[int, QueueState], timeline: Timeline
-    ) -> None:
+    def __init__(self, store: DeliveryStore, timeline: Timeline) -> None:
         self._store = store
-        self._reader = reader
-        self._queues = queues
         self._timeline = timeline
         self._as_on_disk = DurableValue(store, self._now, self._now())
 
@@ -32,15 +26,6 @@ class DeliveryPin:
         return oldest if oldest < self._store.end_offset else None
 
     def _now(self) -> int:
-        """Return the physical offset of the oldest pending message, or the end of the log."""
-        oldest = self._store.end_offset
-        timed = self._timeline.holders.first()
-        if timed is not None:
-            oldest = min(oldest, timed)
-        for queue_id, queue in self._queues.items():
-            first, end = self._store.queue_bounds(SCHEDULE_TOPIC, queue_id)
-            if queue.settled.low < end:
-                place = self._reader.place(queue_id, max(first, queue.settled.low))
-                if place is not None:
-                    oldest = min(oldest, place.physical_offset)
-        return oldest
+        """Return the start of the oldest segment that holds a pending message, or the end of the log."""
+        first = self._timeline.holders.first()
+        return self._store.end_offset if first is None else min(first, self._store.end_offset)

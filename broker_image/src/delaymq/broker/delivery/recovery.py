@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC, add_entries, end_entry
+from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC, add_entries, carried_from, end_carried, end_entry
 from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import ScheduleReader
 from delaymq.broker.delivery.settlement import ANYWHERE, Claim, claim_of, fingerprint_of, foreign_key_of
@@ -21,6 +21,7 @@ from delaymq.broker.delivery.timed.replay import FOLDER, TimedReplay
 from delaymq.message import names
 from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
+from delaymq.message.timed_marks import TimedMark
 from delaymq.schedule import Settled
 from delaymq.schedule.timeline import RunFiles, Timeline
 from delaymq.schedule.timeline.runs import Sizes
@@ -63,13 +64,15 @@ class _Seen:
     """Entries of a queue in the replayed part of the log: physical offset, fingerprint and number of topic by
     offset."""
 
-    __slots__ = ("first", "physical_offsets", "prints", "topics")
+    __slots__ = ("first", "identities", "physical_offsets", "prints", "topics")
 
     def __init__(self, first: int) -> None:
         self.first = first
         self.physical_offsets = array("q")
         self.prints = array("q")
         self.topics = array("I")
+        self.identities: dict[int, int] = {}
+        """Identities of carried messages, by offset."""
 
     def add(self, offset: int, physical_offset: int, fingerprint: int, topic: int) -> None:
         hole = offset - self.first - len(self.prints)
@@ -97,6 +100,7 @@ class _Seen:
         count = low - self.first
         if count >= _TRIM_ENTRIES:
             del self.physical_offsets[:count], self.prints[:count], self.topics[:count]
+            self.identities = {offset: each for offset, each in self.identities.items() if offset >= low}
             self.first = low
 
 
@@ -158,7 +162,7 @@ class Replay:
                 self._waiting.append(claim)
 
     def _entry(self, record: Dispatched) -> None:
-        queue_id, offset = record.queue_id, record.queue_offset
+        queue_id, offset, properties = record.queue_id, record.queue_offset, record.properties
         queue = self.queues.get(queue_id)
         if queue is None:
             # If the whole log is replayed, the entries before the first existing one are permanently lost.
@@ -166,13 +170,24 @@ class Replay:
         seen = self._seen.get(queue_id)
         if seen is None:
             seen = self._seen[queue_id] = _Seen(offset)
-        topic = record.properties.get(names.REAL_TOPIC, "")
+        topic = properties.get(names.REAL_TOPIC, "")
         number = self._topics.setdefault(topic, len(self._topics))
         seen.add(offset, record.physical_offset, fingerprint_of(record), number)
+        if names.MARK in properties and (mark := carried_from(properties, queue_id, record.physical_offset)):
+            seen.identities[offset] = mark.identity
+            self._settle_carried(mark, topic, seen)
         seen.trim(queue.settled.low)
-        if parse_due(record.properties.get(names.DUE, ""), queue_id, offset) is None and offset not in queue.settled:
+        if parse_due(properties.get(names.DUE, ""), queue_id, offset) is None and offset not in queue.settled:
             queue.foreign.add(offset)
-            self._foreign.setdefault(foreign_key_of(record, record.properties), []).append((queue_id, offset))
+            self._foreign.setdefault(foreign_key_of(record, properties), []).append((queue_id, offset))
+
+    def _settle_carried(self, mark: TimedMark, topic: str, seen: _Seen) -> None:
+        assert mark.queue is not None
+        queue_id, offset = mark.queue
+        self.queues[queue_id].settled.settle(offset)
+        seen.identities.pop(offset, None)
+        if self._has_levels and offset < seen.first and self.timed.timeline is not None:
+            end_carried(self.timed.timeline, mark, topic, UNKNOWN_TOPIC)
 
     def _decide(self, claim: Claim) -> bool:
         """Settle the entry of `claim` if it is confirmed; return False if only the open store can decide."""
@@ -238,7 +253,8 @@ class Replay:
             first = end if seen is None else max(first, seen.first)
         topics = list(self._topics)
         topic_at = (lambda offset: topics[seen.topic(offset)]) if seen is not None else (lambda offset: UNKNOWN_TOPIC)
-        gone = add_entries(index, self._reader, queue_id, settled, first, end, topic_at)
+        identities = seen.identities if seen is not None else {}
+        gone = add_entries(index, self._reader, queue_id, settled, first, end, topic_at, identities)
         for offset in gone:
             settled.settle(offset)
         if gone:

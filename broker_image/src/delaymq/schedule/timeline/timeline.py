@@ -40,7 +40,7 @@ class Timeline:
         self.referenced: set[str] = set()
         """Names of files to which the snapshot refers."""
         self.holders = Holders(segment_bytes)
-        """Number of records that hold pending timed messages, by segment of the log."""
+        """Number of records that hold pending messages, by segment of the log."""
         self.compaction = Compaction(self)
         """Merges of runs."""
         self._memory: dict[int, Pending] = {}
@@ -88,8 +88,7 @@ class Timeline:
     def count(self, entry: Pending, messages: int) -> None:
         """Count a message as pending (1) or not any more (-1)."""
         self.partitions.count(entry.partition, entry.account, messages, messages * entry.size)
-        if not self.partitions.key(entry.partition).level:
-            self.holders.count(entry.record, messages)
+        self.holders.count(entry.record, messages)
 
     def reset_counts(self) -> None:
         """Count no messages, before all of them are counted again."""

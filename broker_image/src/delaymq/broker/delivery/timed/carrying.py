@@ -1,32 +1,37 @@
-"""Carrying forward: pending timed messages of the oldest segments are appended again, so that these can be deleted.
+"""Carrying forward: pending messages of the oldest segments are appended again, so that these can be deleted.
 
-The new record states the same due time and the identity of the message, so order and history do not change. A segment
-is deleted when no record in it holds a pending message, as of a time up to which the log is on disk (`pin`).
+The new record states the same due time and the identity of the message, so order and history do not change. A message
+with a delay level gets a new entry in its queue, whose record settles the earlier one. A segment is deleted when no
+record in it holds a pending message, as of a time up to which the log is on disk (`pin`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
+from delaymq.broker.delivery.level_entries import find_held
+from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.timed.replay import own_due
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
+from delaymq.message.marks import format_due
 from delaymq.message.record import Record
-from delaymq.message.timed_marks import carried_due
+from delaymq.message.timed_marks import Statement, TimedMark, TimedMarkKind, carried_due
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from delaymq.store.errors import StoreError
+from delaymq.store.layout import TIMED_VERSION
 from delaymq.store.model import NewRecord
 from delaymq.store.retention import ExpiredLog
 from delaymq.throttled_log import ThrottledLogger
 
 if TYPE_CHECKING:
-    from delaymq.broker.delivery.reader import DeliveryStore
+    from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
 
 _ENTRIES: Final = 256
-"""Entries of the timer topic's queue that one step reads."""
+"""Entries of a queue that one step reads."""
 _CARRIED_AT_ONCE: Final = 16
 """Messages that one step carries: some 2 ms."""
 _SOON_MS: Final = 600_000
@@ -53,12 +58,14 @@ class Carrier:
     def __init__(
         self,
         store: DeliveryStore,
+        reader: ScheduleReader,
+        queues: Mapping[int, QueueState],
         timeline: Timeline,
         settings: CarrySettings,
         now_ms: Callable[[], int],
         give_up: Callable[[Pending, int], None],
     ) -> None:
-        """`give_up` ends a pending message whose record cannot be read."""
+        """`queues` are those of the schedule topic. `give_up` ends a pending message whose record cannot be read."""
         self.settings = settings
         self.carried_messages = 0
         """Messages carried since the start."""
@@ -67,11 +74,15 @@ class Carrier:
         self.backlog = 0
         """Number of records in expired segments that still hold pending messages."""
         self._store = store
+        self._reader = reader
+        self._queues = queues
         self._timeline = timeline
         self._give_up = give_up
         self._throttled = ThrottledLogger(logging.getLogger(__name__), now_ms)
         self._expired = ExpiredLog(0, 0, is_urgent=False)
         self._expired_at_ms: int | None = None
+        self._left: list[tuple[str, int]] = []
+        """Queues that the pass over all queues has not completed; the last one is in progress at `_offset`."""
         self._offset = 0
         self._pass_at_ms = 0
         self._earliest_due_ms = 0
@@ -103,16 +114,17 @@ class Carrier:
 
     def _expected_bytes(self) -> int:
         """Return the approximate size of the records that are to be carried."""
-        timed = self._timeline.partitions.of_level(0)
-        return self.backlog * timed.bytes // max(timed.messages, 1)
+        partitions = self._timeline.partitions
+        return self.backlog * partitions.bytes // max(partitions.messages, 1)
 
     def _begin_pass(self, now_ms: int) -> bool:
-        """Return whether a pass over the queue is in progress or begins now."""
-        if self._offset:
+        """Return whether a pass over the queues is in progress or begins now."""
+        if self._left:
             return True
         if now_ms < self._pass_at_ms <= now_ms + _PASS_INTERVAL_MS:
             return False
-        self._offset, _ = self._store.queue_bounds(names.TIMER_TOPIC, 0)
+        self._left = [*((names.SCHEDULE_TOPIC, queue_id) for queue_id in self._queues), (names.TIMER_TOPIC, 0)]
+        self._begin_queue()
         # Entries that are due earlier are not pending, or being delivered.
         dues = [pending.due_ms for pending in self._timeline.taken_messages]
         dues += [
@@ -121,9 +133,20 @@ class Carrier:
         self._earliest_due_ms = min(dues, default=now_ms)
         return True
 
-    def _end_pass(self, now_ms: int) -> None:
-        self._offset = 0
+    def _begin_queue(self) -> None:
+        topic, queue_id = self._left[-1]
+        self._offset, _ = self._store.queue_bounds(topic, queue_id)
+        if topic == names.SCHEDULE_TOPIC:
+            self._offset = max(self._offset, self._queues[queue_id].settled.low)
+
+    def _end_queue(self, now_ms: int) -> bool:
+        """Continue with the next queue; return whether there is one."""
+        self._left.pop()
+        if self._left:
+            self._begin_queue()
+            return True
         self._pass_at_ms = now_ms + _PASS_INTERVAL_MS
+        return False
 
     def _may_write(self, now_ms: int) -> bool:
         rate = most = self.settings.timer_carry_max_bytes_per_second
@@ -137,39 +160,59 @@ class Carrier:
         return self._allowance_bytes > 0
 
     def _carry_some(self, end: int, now_ms: int) -> bool:
-        entries = self._store.read_entries(names.TIMER_TOPIC, 0, self._offset, _ENTRIES)
+        topic, queue_id = self._left[-1]
+        entries = self._store.read_entries(topic, queue_id, self._offset, _ENTRIES)
         carried = 0
         for place, size, due_ms in ENTRY.iter_unpack(entries[: len(entries) // ENTRY_BYTES * ENTRY_BYTES]):
             if place >= end:
-                entries = b""
-                break
+                return self._end_queue(now_ms)
             if carried >= _CARRIED_AT_ONCE or self._allowance_bytes <= 0:
                 return True
-            if place >= self._store.min_offset and size != BLANK_SIZE and due_ms >= self._earliest_due_ms:
+            if place >= self._store.min_offset and size != BLANK_SIZE:
                 try:
-                    written = self._carry(place, due_ms, now_ms)
-                except (StoreError, IllegalMessageError) as error:
-                    self._throttled.warning("pending timed messages cannot be carried forward: %s", error)
-                    self._end_pass(now_ms)
+                    written = self._carry_if_pending(topic, queue_id, place, due_ms, now_ms)
+                except StoreError as error:
+                    self._throttled.warning("pending messages cannot be carried forward: %s", error)
+                    self._left.clear()
+                    self._pass_at_ms = now_ms + _PASS_INTERVAL_MS
                     return False
                 carried += written > 0
                 self._allowance_bytes -= written
             self._offset += 1
-        if not entries:
-            self._end_pass(now_ms)
-            return False
-        return True
+        return True if entries else self._end_queue(now_ms)
 
-    def _carry(self, place: int, due_ms: int, now_ms: int) -> int:
-        """Carry the message that the record at `place` holds, if any; return the size of the new record."""
+    def _carry_if_pending(self, topic: str, queue_id: int, place: int, due_ms: int, now_ms: int) -> int:
+        """Carry the message of the entry at `_offset`, if it is pending; return the size of the new record."""
+        is_timed = topic == names.TIMER_TOPIC
+        if not is_timed:
+            if self._offset in self._queues[queue_id].settled:
+                return 0
+            due_ms = self._reader.due_ms(queue_id, self._offset, due_ms)
+        if due_ms < self._earliest_due_ms:
+            return 0
         record = self._store.record_at(place)
         if record is None:
             self._give_up_at(place, due_ms, now_ms)
             return 0
-        pending = self._held_by(record)
+        pending = self._held_by(record) if is_timed else find_held(self._timeline, record, due_ms)
         if pending is None or (not self._expired.is_urgent and abs(pending.due_ms - now_ms) < _SOON_MS):
             return 0
-        appended = self._store.append(carried_record(record, pending))
+        return self._carry(record, pending, now_ms)
+
+    def _carry(self, record: Record, pending: Pending, now_ms: int) -> int:
+        try:
+            if record.topic == names.TIMER_TOPIC:
+                carried = carried_record(record, pending)
+            else:
+                queue_offset = self._store.next_queue_offset(record.topic, record.queue_id)
+                carried = carried_level_record(record, pending, queue_offset, now_ms)
+                if self._store.format_version < TIMED_VERSION:
+                    self._store.raise_format_version()
+            appended = self._store.append(carried)
+        except IllegalMessageError as error:
+            place = record.physical_offset
+            self._throttled.warning("the message at %d cannot be carried forward: %s", place, error, offset=place)
+            return 0
         self.carried_messages += 1
         self.carried_bytes += appended.size
         return appended.size
@@ -195,14 +238,43 @@ class Carrier:
             self._give_up(pending, now_ms)
 
 
+def carried_level_record(record: Record, pending: Pending, queue_offset: int, now_ms: int) -> NewRecord:
+    """Return the record that carries a message with a delay level forward, to be the entry `queue_offset` of its queue.
+
+    IllegalMessageError.
+    """
+    properties = record.properties
+    properties.pop(names.MARK, None)
+    properties[names.DUE] = format_due(pending.due_ms, record.queue_id, queue_offset)
+    mark = TimedMark(
+        place=0,
+        kind=TimedMarkKind.CARRIED,
+        decided_ms=now_ms,
+        identity=pending.identity,
+        record=record.physical_offset,
+        due_ms=pending.due_ms,
+        next_due_ms=pending.due_ms,
+        queue=(record.queue_id, record.queue_offset),
+    )
+    return _again(record, properties, mark.statement())
+
+
 def carried_record(record: Record, pending: Pending) -> NewRecord:
     """Return the record that carries a pending message forward from `record`, which holds it. IllegalMessageError."""
     properties = record.properties
     text = properties.pop(names.DUE, "")
     due = own_due(text, record.physical_offset)
+    return _again(
+        record,
+        properties,
+        carried_due(pending.due_ms, pending.identity, due.details if due is not None else {}),
+    )
+
+
+def _again(record: Record, properties: dict[str, str], statement: Statement) -> NewRecord:
     return NewRecord(
-        names.TIMER_TOPIC,
-        0,
+        record.topic,
+        record.queue_id,
         record.body,
         properties,
         record.flag,
@@ -213,6 +285,6 @@ def carried_record(record: Record, pending: Pending) -> NewRecord:
         record.reconsume_times,
         record.prepared_transaction_offset,
         is_copy=True,
-        statement=carried_due(pending.due_ms, pending.identity, due.details if due is not None else {}),
+        statement=statement,
         uses_reserve=True,
     )
