@@ -15,8 +15,10 @@ from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from delaymq.store.model import Dispatched, NewRecord, StoreTask
 from delaymq.store.retention import ExpiredLog
 
-# Entries per read, for single ones (a few at a time, in order) and for a whole queue:
-_NEXT_ENTRIES = 64
+_NOTHING = (0, b"")
+# Entries per read, for single ones (almost in order) and for a whole queue:
+_NEXT_ENTRIES = 256
+_PRECEDING_ENTRIES = 64
 _READ_ENTRIES = 65_536
 _LOWEST_TAGS_CODE = -(2**31)
 """Tags codes up to this value are addresses in the extension of a queue (enableConsumeQueueExt), not times."""
@@ -84,24 +86,27 @@ class Place(NamedTuple):
 
 
 class ScheduleReader:
-    """Reads entries by queue and offset. Caches the last ones read, because they are needed in order."""
+    """Reads entries by queue and offset. Caches the last ones read of each queue, which are needed almost in order."""
 
     def __init__(self, store: DeliveryStore) -> None:
         self._store = store
-        self._queue_id = -1
-        self._first = 0
-        self._entries = b""
+        self._cached: dict[int, tuple[int, bytes]] = {}
+        """By queue: offset of the first entry, entries."""
 
     def place(self, queue_id: int, offset: int) -> Place | None:
         """Return the position of an entry's record; None if there is no entry, it is blank, or the record was
         deleted."""
-        at = (offset - self._first) * ENTRY_BYTES
-        if queue_id != self._queue_id or not 0 <= at < len(self._entries):
-            self._entries = self._store.read_entries(SCHEDULE_TOPIC, queue_id, offset, _NEXT_ENTRIES)
-            self._queue_id, self._first, at = queue_id, offset, 0
-            if len(self._entries) < ENTRY_BYTES:
+        first, entries = self._cached.get(queue_id, _NOTHING)
+        at = (offset - first) * ENTRY_BYTES
+        if not 0 <= at < len(entries):
+            # Topics are served in turn, so an offset may be a little below the preceding one.
+            first = max(offset - _PRECEDING_ENTRIES, self._store.queue_bounds(SCHEDULE_TOPIC, queue_id)[0])
+            entries = self._store.read_entries(SCHEDULE_TOPIC, queue_id, first, _NEXT_ENTRIES)
+            self._cached[queue_id] = first, entries
+            at = (offset - first) * ENTRY_BYTES
+            if not 0 <= at <= len(entries) - ENTRY_BYTES:
                 return None
-        physical_offset, size, _ = ENTRY.unpack_from(self._entries, at)
+        physical_offset, size, _ = ENTRY.unpack_from(entries, at)
         if physical_offset < self._store.min_offset or size == BLANK_SIZE:
             return None
         return Place(physical_offset, size)
