@@ -152,6 +152,20 @@ def test_message_has_one_row_however_often_it_is_carried(marked: Workload, clust
     assert {each.physical_offset: each.reason for each in marked.records} == classified(marked, cluster)
 
 
+def test_carried_message_with_a_delay_level_is_held_by_its_newest_record(marked: Workload, cluster: Cluster) -> None:
+    first, second, third = (marked.delay(18, "Later", 0) for _ in range(3))
+    pending, delivered = marked.carry_level(first), marked.carry_level(marked.carry_level(second))
+    marked.now_ms = delivered.due_ms + 3
+    marked.deliver(delivered)
+    marked.close()
+    found = delayed(marked, cluster)
+    assert {offset: row["outcome"] for offset, row in found.items()} == {
+        third.physical_offset: "pending", pending.physical_offset: "pending", delivered.physical_offset: "delivered"
+    }  # fmt: skip
+    assert (found[delivered.physical_offset]["lateness_ms"], found[delivered.physical_offset]["copies"]) == (3, 1)
+    assert {each.physical_offset: each.reason for each in marked.records} == classified(marked, cluster)
+
+
 def test_record_that_rocketmq_stored_again_is_no_further_message(work: Workload, cluster: Cluster) -> None:
     pending = work.roll(work.roll(work.schedule(START_MS + 9 * DAY_MS, "Later", 0)))
     delivered = deliver_late(work, work.roll(work.schedule(START_MS + 5 * DAY_MS, "Later", 0)), 4)

@@ -9,12 +9,14 @@ from random import Random
 import pytest
 from delaymq.broker.opening import open_broker
 from delaymq.message import names
-from delaymq.message.timed_marks import parse_own_due
+from delaymq.message.marks import parse_due
+from delaymq.message.timed_marks import TimedMarkKind, parse_own_due, parse_own_mark
 from delaymq.store.disk.files import FileFacts, Files
 from delaymq.store.reader import StoreReader
 from delaymq_testing.broker.harness import Harness, response_of
 
 SEGMENT_BYTES = 64 * 1024
+LEVELS = "1s 6d 12d"
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
@@ -47,12 +49,17 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @pytest.fixture
 def harness(open_harness: Open, disk: Disk) -> Harness:
-    return open_harness(mapped_file_size_commit_log=SEGMENT_BYTES)
+    return open_harness(mapped_file_size_commit_log=SEGMENT_BYTES, message_delay_level=LEVELS)
 
 
 def send(harness: Harness, unique: str, due_ms: int, body: bytes = b"x" * 300, **more: str) -> None:
     properties = {"UNIQ_KEY": unique, "TIMER_DELIVER_MS": str(due_ms), **more}
     answer = response_of(harness.send("Orders", body, properties))
+    assert answer.code == 0, answer.remark
+
+
+def send_level(harness: Harness, unique: str, level: int) -> None:
+    answer = response_of(harness.send("Orders", b"x" * 300, {"UNIQ_KEY": unique, "DELAY": str(level)}))
     assert answer.code == 0, answer.remark
 
 
@@ -161,6 +168,83 @@ def test_carried_messages_survive_a_kill(harness: Harness, disk: Disk, has_snaps
     assert order == sorted(range(40), key=lambda number: (number % 7, number))
 
 
+def test_pending_message_with_a_delay_level_is_carried_and_its_segment_deleted(harness: Harness, disk: Disk) -> None:
+    start_ms = harness.clock()
+    send_level(harness, "far", 3)
+    note_times(harness, disk)
+    fill(harness, 3)
+    harness.clock.advance(4 * DAY_MS)
+    assert harness.broker.store.format_version == 1
+    first = harness.broker.store.record_at(0)
+    end = harness.broker.store.end_offset
+    carry(harness, 5)
+    record = harness.broker.store.record_at(end)
+    assert record is not None
+    assert first is not None
+    mark = parse_own_mark(record.properties[names.MARK], end)
+    assert mark is not None
+    assert (record.topic, record.queue_id, record.queue_offset) == (names.SCHEDULE_TOPIC, 2, 1)
+    assert (mark.kind, mark.identity, mark.record, mark.queue) == (TimedMarkKind.CARRIED, 0, 0, (2, 0))
+    assert parse_due(record.properties[names.DUE], 2, 1) == mark.due_ms == mark.next_due_ms == start_ms + 12 * DAY_MS
+    delivery = harness.broker.delivery
+    assert (delivery.is_settled(2, 0), delivery.is_pending(first), delivery.is_pending(record)) == (True, True, True)
+    assert (harness.broker.store.format_version, delivery.delay_offsets()) == (2, {3: 1})
+    harness.broker.store.clean(harness.clock(), at_any_hour=True)
+    assert harness.broker.store.min_offset == 0, "the copy is not flushed"
+    clean(harness)
+    assert harness.broker.store.min_offset >= SEGMENT_BYTES
+    for restart in (harness.restart, lambda: lose_snapshot(harness), lambda: None):
+        restart()
+        assert harness.broker.delivery.pending() == {3: 1}
+        harness.clock.now_ms = start_ms + 12 * DAY_MS - 1
+        deliver(harness)
+        assert delivered(harness) == []
+    harness.clock.advance(1)
+    deliver(harness)
+    assert (delivered(harness), harness.broker.delivery.is_pending(record)) == (["far"], False)
+
+
+def lose_snapshot(harness: Harness) -> None:
+    harness.broker.store.abandon()
+    Path(harness.config.store_path_root_dir, "delaymq/snapshot.json").unlink()
+    harness.broker = open_broker(harness.config, harness.clock)
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "snapshot before", "no snapshot"])
+def test_carried_messages_with_a_delay_level_keep_their_order(harness: Harness, disk: Disk, kind: str) -> None:
+    """Some are carried twice, some once, and those with equal due times in the next segment not at all."""
+    start_ms = harness.clock()
+    while harness.broker.store.end_offset < SEGMENT_BYTES + 10_000:
+        send_level(harness, f"U{harness.broker.delivery.pending_total()}", 3)
+        note_times(harness, disk)
+    total = harness.broker.delivery.pending_total()
+    fill(harness, 2)
+    harness.restart()
+    for wait in (4, 4):
+        harness.clock.advance(wait * DAY_MS)
+        harness.broker.store.clean(harness.clock())
+        carry(harness, 200)
+        clean(harness)
+        fill(harness, 1)
+        harness.flush()
+        if kind == "snapshot":
+            task = harness.broker.store.snapshot_task(force=True)
+            assert task is not None
+            task.run()
+            assert task.finish() is None
+    assert harness.broker.delivery.carrier.carried_messages > 0
+    harness.clock.now_ms = start_ms + 12 * DAY_MS
+    harness.broker.hand_over(harness.clock(), total // 2)
+    if kind == "no snapshot":
+        lose_snapshot(harness)
+    else:
+        harness.broker.store.abandon()
+        harness.broker = open_broker(harness.config, harness.clock)
+    assert harness.broker.delivery.pending() == {3: total - total // 2}
+    deliver(harness)
+    assert delivered(harness) == [f"U{number}" for number in range(total)]
+
+
 def test_carrying_keeps_the_configured_rate(open_harness: Open, disk: Disk) -> None:
     harness = open_harness(
         mapped_file_size_commit_log=SEGMENT_BYTES, timer_carry_max_bytes_per_second=1 << 16, delete_when="04"
@@ -257,8 +341,13 @@ def test_sixty_days_with_three_days_of_retention_stay_within_the_bound(harness: 
         before = harness.broker.store.end_offset
         for _ in range(3):
             unique = f"U{len(sent)}"
-            sent[unique] = harness.clock() + int(random.expovariate(1 / (8 * DAY_MS))) + 1
-            send(harness, unique, sent[unique])
+            if random.random() < 0.4:
+                level = random.choice([2, 3])
+                sent[unique] = harness.clock() + level * 6 * DAY_MS - 6 * DAY_MS
+                send_level(harness, unique, level)
+            else:
+                sent[unique] = harness.clock() + int(random.expovariate(1 / (8 * DAY_MS))) + 1
+                send(harness, unique, sent[unique])
         deliver(harness)
         note_times(harness, disk)
         traffic += harness.broker.store.end_offset - before

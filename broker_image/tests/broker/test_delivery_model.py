@@ -243,7 +243,8 @@ def _carried_level_as_new(*given: Any) -> NewRecord:
 
 
 def _without_identities(*given: Any) -> list[int]:
-    return add_entries(*given[:-1], {})
+    given[-1].clear()
+    return add_entries(*given)
 
 
 def _level_without_mark(*given: Any, **named: Any) -> Any:

@@ -56,7 +56,7 @@ def _row(record: Record, segment: int) -> tuple[object, ...]:
         None if queue is None else int(queue), None if level is None else int(level), _time(due_ms),
         properties.get(names.KEYS), properties.get(names.UNIQUE_KEY),
         timed.mark if mark is None else mark.kind.value,
-        None if mark is None else mark.queue_id, None if mark is None else mark.queue_offset,
+        *((timed.queue or (None, None)) if mark is None else (mark.queue_id, mark.queue_offset)),
         timed.timer_record, timed.timer_out_ms, properties.get(names.TIMER_DELETE_UNIQUE_KEY), timed.identity,
         timed.mark_identity, _time(timed.mark_due_ms),
         _time(timed.next_due_ms),

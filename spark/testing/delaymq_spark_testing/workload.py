@@ -134,6 +134,25 @@ class Workload:
         self._hand_on(entry, carried, due_ms)
         return carried
 
+    def carry_level(self, entry: Written) -> Written:
+        """Store a message with a delay level again, as before the deletion of its segment; return the new record."""
+        self._store.raise_format_version()
+        message, queue_id = entry.message, entry.queue_id
+        properties = {name: text for name, text in message.properties.items() if name != names.MARK}
+        number = self._store.next_queue_offset(names.SCHEDULE_TOPIC, queue_id)
+        properties[names.DUE] = format_due(entry.due_ms, queue_id, number)
+        mark = TimedMark(
+            place=0, kind=TimedMarkKind.CARRIED, decided_ms=self.now_ms, identity=entry.physical_offset,
+            record=entry.physical_offset, due_ms=entry.due_ms, next_due_ms=entry.due_ms,
+            queue=(queue_id, entry.queue_offset),
+        )  # fmt: skip
+        carried = self.append(
+            names.SCHEDULE_TOPIC, queue_id, "pending", body=message.body, properties=properties,
+            statement=mark.statement(), born_ms=message.born_timestamp_ms,
+        )  # fmt: skip
+        carried.due_ms, entry.reason = entry.due_ms, "replaced"
+        return carried
+
     def roll(self, entry: Written) -> Written:
         """Store a timed message again like RocketMQ 5, which copies all properties; return the record that holds it.
 

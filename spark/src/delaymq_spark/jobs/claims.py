@@ -11,18 +11,19 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from delaymq.message.names import MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, TIMER_TOPIC
+from delaymq.message.names import MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 from delaymq_spark.jobs.columns import Integers, Mask, integers, mask_of, place_of_texts, where
 from delaymq_spark.source.schema import TYPES
 
 DELIVERED, WITHDRAWN, PENDING, LOST = OUTCOMES = ("delivered", "withdrawn", "pending", "lost")
 REPLACED: Final = "replaced"
-"""Outcome of a record whose message is pending, but held by a later record."""
+"""Outcome of a record whose message is held by a later record: of a timed message, while it is pending."""
 NEEDED: Final = "mark_needed"
 """Outcome of a record by which RocketMQ 5 recalls a message."""
 CARRIED, RECALLED = "carried", "recalled"
-"""Kinds of claims by records of the timer topic, in place of a mark: see `takeovers_of`."""
+"""Kinds of claims by records of the timer topic, in place of a mark: see `takeovers_of`. The first is also the mark of
+a record of the schedule topic that carries a message forward."""
 
 _ORIGIN_COLUMNS: Final = (
     "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "kind", "reconsume_times",
@@ -47,7 +48,7 @@ CLAIMS: Final = pa.schema(
 """Records that may settle a delayed record: `elsewhere` is not in the real topic, `removable` may be dead itself."""
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 """2^64 divided by the golden ratio (Fibonacci hashing)."""
-_FOUND: Final = ("elsewhere", "removable", "store_time", "physical_offset", "segment", "size")
+_FOUND: Final = ("elsewhere", "removable", "mark", "store_time", "physical_offset", "segment", "size")
 
 
 def origins_of(rows: pa.Table) -> pa.Table:
@@ -87,7 +88,7 @@ def claims_of(rows: pa.Table, removable: Mask) -> pa.Table:
     A record that names a timed message has two rows, because the message's record may lack an identity of its own.
     """
     key = _match_key(rows)
-    elsewhere = pc.is_in(rows["topic"], pa.array([MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, TIMER_TOPIC]))
+    elsewhere = pc.is_in(rows["topic"], pa.array([MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, TIMER_TOPIC, SCHEDULE_TOPIC]))
     no_route = pa.nulls(rows.num_rows, pa.int64())
     columns = [*(rows[name] for name in _CLAIM_COLUMNS), key, no_route, elsewhere, pa.array(removable)]
     claims = pa.table(columns, schema=CLAIMS)

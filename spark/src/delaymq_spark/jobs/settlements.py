@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from delaymq.message.names import HALF_TOPIC
 
 from delaymq_spark.jobs import timed_settlements
-from delaymq_spark.jobs.claims import OUTCOMES, distinct, found, paired
+from delaymq_spark.jobs.claims import CARRIED, OUTCOMES, REPLACED, distinct, found, paired
 from delaymq_spark.jobs.columns import TIME, Mask, integers, mask_of, where
 
 
@@ -108,14 +108,17 @@ def _with_outcome(origins: pa.Table, pairs: pa.Table, delay_offsets: Mapping[int
     below = _below_position(origins, delay_offsets)
     # RocketMQ intentionally drops delayed messages for the half topic, without a trace.
     dropped = (elsewhere > 0) | (below & mask_of(pc.equal(origins["real_topic"], HALF_TOPIC)))
-    outcome = np.select([copies > 0, dropped, below], [0, 1, 3], 2)
+    carried = np.zeros(count, np.bool_)
+    carried[integers(pairs["origin"])[mask_of(pc.equal(pairs["mark"], CARRIED))]] = True
+    carried &= copies == 0
+    outcome = np.select([copies > 0, carried, dropped, below], [0, len(OUTCOMES), 1, 3], 2)
     times = pa.array(copy_time, pa.int64(), mask=copy_time == most).cast(TIME)
     return (
-        origins.append_column("outcome", pa.array(OUTCOMES).take(pa.array(outcome)))
+        origins.append_column("outcome", pa.array([*OUTCOMES, REPLACED]).take(pa.array(outcome)))
         .append_column("copies", pa.array(copies, pa.int64()))
         .append_column("copy_time", times)
         .append_column("copy_offset", pa.array(copy_offset, pa.int64(), mask=copy_offset == most))
-        .append_column("holds", pa.array(np.ones(count, np.bool_)))
+        .append_column("holds", pa.array(~carried))
     )
 
 

@@ -156,6 +156,8 @@ def _of_records(
     # A message that replaces another one states the end of the other.
     replacing = where(rows, timed & mask_of(pc.is_valid(rows["mark_identity"])))
     yield from _items("claims", claims_of(replacing, np.ones(replacing.num_rows, np.bool_)), task_options)
+    carrying = where(rows, delayed & ~timed & mask_of(pc.is_valid(rows["origin_offset"])))
+    yield from _items("claims", claims_of(carrying, np.zeros(carrying.num_rows, np.bool_)), task_options)
     yield from _items("claims", takeovers_of(where(rows, timed)), task_options)
 
 

@@ -13,7 +13,14 @@ from collections.abc import Callable
 from delaymq.broker.delivery.control import DeliveryControl
 from delaymq.broker.delivery.delay_rewrite import DelayIngress, DelaySettings
 from delaymq.broker.delivery.hand_over import HandOver
-from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC, carried_from, end_carried, end_entry, pending_of
+from delaymq.broker.delivery.level_entries import (
+    UNKNOWN_TOPIC,
+    carried_from,
+    end_carried,
+    end_entry,
+    is_pending,
+    pending_of,
+)
 from delaymq.broker.delivery.offsets import OffsetsFile, SaveTask, read_offsets
 from delaymq.broker.delivery.pin import DeliveryPin
 from delaymq.broker.delivery.queue_state import QueueState
@@ -26,6 +33,7 @@ from delaymq.broker.delivery.timed.replay import entry_of, own_due
 from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, DelayLevels, level_of_queue, queue_of_level
+from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedDue
 from delaymq.schedule import Backoff
 from delaymq.schedule.timeline import TimelineDamagedError
@@ -334,6 +342,13 @@ class Delivery:
         """Whether an entry of the schedule topic is settled: delivered, dropped or given up."""
         queue = self._queues.get(queue_id)
         return queue is not None and offset in queue.settled
+
+    def is_pending(self, record: Record) -> bool:
+        """Whether the message of a record of the schedule topic is pending, in this record or in one that carries it
+        forward. OSError, TimelineDamagedError."""
+        if not self.is_settled(record.queue_id, record.queue_offset):
+            return True
+        return is_pending(self.timeline, record)
 
     def next_due_ms(self) -> dict[int, int]:
         """Return the next due time of each queue, and of the timed messages under TIMELINE_QUEUE.

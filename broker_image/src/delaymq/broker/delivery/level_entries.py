@@ -57,11 +57,22 @@ def pending_of(index: Timeline, record: Dispatched, mark: TimedMark | None) -> P
     return Pending(max(record.tags_code, 0), identity, place, record.size, number, partition)
 
 
+def is_pending(index: Timeline, record: Record) -> bool:
+    """Whether the message of a record of the schedule topic is pending, in whatever record. OSError, damage."""
+    due_ms = parse_due(record.properties.get(names.DUE, ""), record.queue_id, record.queue_offset)
+    return due_ms is not None and _find(index, record, due_ms) is not None
+
+
 def find_held(index: Timeline, record: Record, due_ms: int) -> Pending | None:
     """Return the pending message that a record of the schedule topic holds. OSError, damage, NewerFormError.
 
     `due_ms` is the due time of its queue entry.
     """
+    pending = _find(index, record, due_ms)
+    return pending if pending is not None and pending.record == record.physical_offset else None
+
+
+def _find(index: Timeline, record: Record, due_ms: int) -> Pending | None:
     properties, queue_id = record.properties, record.queue_id
     mark = carried_from(properties, queue_id, record.physical_offset)
     identity = record.physical_offset if mark is None else mark.identity
@@ -74,7 +85,7 @@ def find_held(index: Timeline, record: Record, due_ms: int) -> Pending | None:
         for each in dues:
             if pending is None and partition is not None:
                 pending = index.find(each, identity, partition)
-    return pending if pending is not None and pending.record == record.physical_offset else None
+    return pending
 
 
 def end_carried(index: Timeline, mark: TimedMark, *topics: str) -> None:

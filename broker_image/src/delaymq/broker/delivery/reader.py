@@ -97,16 +97,16 @@ class ScheduleReader:
         """Return the position of an entry's record; None if there is no entry, it is blank, or the record was
         deleted."""
         first, entries = self._cached.get(queue_id, _NOTHING)
-        at = (offset - first) * ENTRY_BYTES
-        if not 0 <= at < len(entries):
+        if not 0 <= (offset - first) * ENTRY_BYTES < len(entries):
             # Topics are served in turn, so an offset may be a little below the preceding one.
-            first = max(offset - _PRECEDING_ENTRIES, self._store.queue_bounds(SCHEDULE_TOPIC, queue_id)[0])
+            first = max(offset - _PRECEDING_ENTRIES, 0)
             entries = self._store.read_entries(SCHEDULE_TOPIC, queue_id, first, _NEXT_ENTRIES)
+            if (offset - first) * ENTRY_BYTES >= len(entries):  # the preceding ones end a file, or are deleted
+                first, entries = offset, self._store.read_entries(SCHEDULE_TOPIC, queue_id, offset, _NEXT_ENTRIES)
             self._cached[queue_id] = first, entries
-            at = (offset - first) * ENTRY_BYTES
-            if not 0 <= at <= len(entries) - ENTRY_BYTES:
+            if len(entries) < ENTRY_BYTES:
                 return None
-        physical_offset, size, _ = ENTRY.unpack_from(entries, at)
+        physical_offset, size, _ = ENTRY.unpack_from(entries, (offset - first) * ENTRY_BYTES)
         if physical_offset < self._store.min_offset or size == BLANK_SIZE:
             return None
         return Place(physical_offset, size)
@@ -142,8 +142,10 @@ class ScheduleReader:
         record = self._held(pending, SCHEDULE_TOPIC)
         if record is None or record.queue_id != queue_of_level(level):
             return None
-        place = self.place(record.queue_id, record.queue_offset)
-        return record if place == (pending.record, pending.size) else None
+        if self.place(record.queue_id, record.queue_offset) == (pending.record, pending.size):
+            return record
+        entry = self.entry(record.queue_id, record.queue_offset)
+        return record if entry is not None and entry[:2] == (pending.record, pending.size) else None
 
     def timed_record(self, pending: Pending) -> Record | None:
         """Return the record that holds a timed message; None if it is not a valid record of the timer topic."""

@@ -73,11 +73,11 @@ def _of_timeline(gathered: Gathered) -> Iterator[Metric]:
 
 def _of_carrying(carrier: Carrier) -> Iterator[Metric]:
     for name, text, value in (
-        ("messages", "Pending timed messages that were appended to the log again.", carrier.carried_messages),
+        ("messages", "Pending messages that were appended to the log again.", carrier.carried_messages),
         ("bytes", "Bytes of the records that were appended for this.", carrier.carried_bytes),
     ):
         yield counter(f"delaymq_timeline_carried_{name}", text, value)
-    backlog = "Records in expired segments that still hold pending timed messages."
+    backlog = "Records in expired segments that still hold pending messages."
     yield gauge("delaymq_timeline_carry_backlog", backlog, float(carrier.backlog))
 
 

@@ -33,7 +33,15 @@ from delaymq.message.record import (
     Record,
     decode_record,
 )
-from delaymq.message.timed_marks import PLACE_DIGITS, VERSION, TimedMarkKind, parse_own_due, parse_own_mark, place_of
+from delaymq.message.timed_marks import (
+    PLACE_DIGITS,
+    VERSION,
+    TimedMark,
+    TimedMarkKind,
+    parse_own_due,
+    parse_own_mark,
+    place_of,
+)
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import BLANK_SIZE, ConsumeQueues
 from delaymq.store.disk.aside import AsideFolder
@@ -70,7 +78,7 @@ class Placing:
             return True
         if topic == SCHEDULE_TOPIC:
             record = self._record_at(at)
-            due = _due_place(record) if record is not None else None
+            due = _due_place(record, at) if record is not None else None
             return None if due is None else due == (key[1], number)
         return False if self.queue_of(at) not in (None, key) else None
 
@@ -197,8 +205,10 @@ def _named(record: Record, at: int) -> Iterator[Key]:
     except NewerFormError:
         return  # the replay rejects the store
     if mark is None:
-        if (due := _due_place(record)) is not None:
+        if (due := _due_place(record, at)) is not None:
             yield SCHEDULE_TOPIC.encode(), due[0]
+    elif isinstance(mark, TimedMark) and mark.kind is TimedMarkKind.CARRIED and mark.queue is not None:
+        yield SCHEDULE_TOPIC.encode(), mark.queue[0]
     elif mark.kind not in (MarkKind.DELIVERED, TimedMarkKind.DELIVERED):
         yield from _UNDELIVERED_QUEUES
     elif _QUEUE_ID.match(queue_id := properties.get(REAL_QUEUE_ID, "")):
@@ -217,13 +227,21 @@ def _with_names(properties: bytes, at: int) -> bytes | None:
     return None
 
 
-def _due_place(record: Record) -> tuple[int, int] | None:
-    """Return queue id and queue offset that a delayed record states; None if it states none.
+def _due_place(record: Record, at: int) -> tuple[int, int] | None:
+    """Return queue id and queue offset that the delayed record at `at` states; None if it states none.
 
-    A record with a mark is a copy, and so is its due time.
+    A record with a mark is a copy, and so is its due time, unless the mark says that the record carries a message
+    forward.
     """
     properties = record.properties
-    due = _DUE_PLACE.match(properties.get(DUE, "")) if MARK not in properties else None
+    text = properties.get(MARK)
+    try:
+        mark = parse_own_mark(text, at) if text is not None else None
+    except NewerFormError:
+        return None
+    if text is not None and (mark is None or mark.kind is not TimedMarkKind.CARRIED):
+        return None
+    due = _DUE_PLACE.match(properties.get(DUE, ""))
     return None if due is None else (int(due[1]), int(due[2]))
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from delaymq.message.levels import DelayLevels, level_of_queue
 from delaymq.message.marks import parse_mark
 from delaymq.message.names import MARK, SCHEDULE_TOPIC
 from delaymq.message.record import Record
+from delaymq.message.timed_marks import TimedMark, TimedMarkKind
 from delaymq.store.reader import StoreReader
 from delaymq.store.tools.timed_messages import TimedMessage, TimedMessages, own_mark
 
@@ -31,6 +32,8 @@ class DelayedMessage:
     queue_offset: int
     physical_offset: int
     due_ms: int
+    waits_until_ms: int | None = None
+    """Of a late message: latest due time of a pending one before it in the queue."""
 
 
 @dataclass(kw_only=True)
@@ -45,6 +48,9 @@ class Prospect:
     """Messages due later than now plus the delay of their level, which would be delivered immediately."""
     never: list[DelayedMessage] = field(default_factory=list)
     """Pending messages that would be skipped, or whose level is missing from RocketMQ's table."""
+    late: list[DelayedMessage] = field(default_factory=list)
+    """Pending messages behind one of the same queue that is due later: RocketMQ's broker delivers each queue in its
+    order. Messages that were carried forward are at the end of their queue."""
     timed_pending: list[TimedMessage] = field(default_factory=list)
     """Pending timed messages: RocketMQ 4.9 would never deliver them, RocketMQ 5 when they are due."""
     timed_ended: list[TimedMessage] = field(default_factory=list)
@@ -73,6 +79,7 @@ def prospect_for_rocketmq(path: str | os.PathLike[str], levels: DelayLevels, now
             continue
         level = level_of_queue(queue_id)
         begin = offsets.get(level, 0)
+        latest_ms = 0
         for message in _entries(reader, queue_id, level):
             is_settled = (queue_id, message.queue_offset, message.physical_offset) in settled
             if level not in levels:
@@ -83,6 +90,10 @@ def prospect_for_rocketmq(path: str | os.PathLike[str], levels: DelayLevels, now
                     prospect.repeated.append(message)
                 elif message.due_ms > now_ms + levels.delay_ms(level):
                     prospect.early.append(message)
+                else:
+                    if message.due_ms < latest_ms:
+                        prospect.late.append(replace(message, waits_until_ms=latest_ms))
+                    latest_ms = max(latest_ms, message.due_ms)
             elif not is_settled and queue_id in marked_queues:
                 prospect.never.append(message)
     return prospect
@@ -107,9 +118,14 @@ def _marks(reader: StoreReader) -> tuple[set[tuple[int, int, int]], TimedMessage
         mark = parse_mark(record.properties.get(MARK, ""))
         if mark is not None:
             settled.add((mark.queue_id, mark.queue_offset, mark.physical_offset))
-        elif (stated := own_mark(record)) is not None and stated.queue is not None and stated.next_due_ms is None:
+        elif (stated := own_mark(record)) is not None and stated.queue is not None and _ends_entry(stated):
             settled.add((*stated.queue, stated.record))
     return settled, timed
+
+
+def _ends_entry(mark: TimedMark) -> bool:
+    """Whether a mark ends a record of the schedule topic, or the pending message now has another record there."""
+    return mark.next_due_ms is None or mark.kind is TimedMarkKind.CARRIED
 
 
 def _has_mark(record: Record) -> bool:

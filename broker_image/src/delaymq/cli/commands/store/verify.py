@@ -136,6 +136,7 @@ def _show_prospect(out: Console, prospect: Prospect) -> None:
         ("would be delivered again", prospect.repeated),
         ("would be delivered immediately, before they are due", prospect.early),
         ("would never be delivered", prospect.never),
+        ("would be delivered late, behind messages that are due later", prospect.late),
     )
     timed = (
         ("pending timed messages would never be delivered by RocketMQ 4.9, and on time by 5", prospect.timed_pending),
@@ -148,6 +149,8 @@ def _show_prospect(out: Console, prospect: Prospect) -> None:
             out.print(f"{len(messages)} {what} by RocketMQ's broker:")
         for each in messages[:SHOWN_FINDINGS]:
             due = _time(each.due_ms)
+            if each.waits_until_ms is not None:
+                due += f", delivered by {_time(each.waits_until_ms)}"
             out.print(
                 f"  level {each.level}, queue offset {each.queue_offset},"
                 f" physical offset {each.physical_offset}, due {due}"

@@ -16,7 +16,13 @@ from delaymq.message.timed_marks import TimedMarkKind
 from delaymq.schedule.timeline import TIMELINE_QUEUE
 from delaymq.server.api.messages.index_search import search_index
 from delaymq.server.api.messages.resent import resent_times_ms
-from delaymq.server.api.messages.timed import due_ms_of_timed, identity_of, is_pending_timed, timed_mark_of
+from delaymq.server.api.messages.timed import (
+    due_ms_of_timed,
+    identity_of,
+    is_pending_timed,
+    reading_index,
+    timed_mark_of,
+)
 from delaymq.server.api.routing import Api, ApiError, Name, Query, TimeMs
 from delaymq.server.api.topics import no_topic
 from delaymq.server.group_lag import queue_count
@@ -104,8 +110,8 @@ def state_of(broker: "Broker", record: Record, properties: dict[str, str]) -> St
     if record.topic == names.TIMER_TOPIC:
         return "pending" if is_pending_timed(broker, record, properties) else "delivered"
     if record.topic == names.SCHEDULE_TOPIC:
-        settled = broker.delivery.is_settled(record.queue_id, record.queue_offset)
-        return "delivered" if settled else "pending"
+        with reading_index():
+            return "pending" if broker.delivery.is_pending(record) else "delivered"
     if record.topic.startswith(names.DLQ_PREFIX):
         return "deadLettered"
     if record.topic == names.MARKS_TOPIC:
