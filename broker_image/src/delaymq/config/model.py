@@ -225,8 +225,7 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
         16 << 20,
         1 << 16,
         1 << 40,
-        "limit of the bytes of pending messages that are appended again per second before their segment is"
-        " deleted",
+        "limit of the bytes of pending messages that are appended again per second before their segment is deleted",
         hot=True,
         ours=True,
     )
