@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, TypeAlias
 
@@ -46,11 +47,20 @@ class Cursor:
             self._at = 0
         return self._rows[self._at]
 
-    def advance(self) -> None:
-        """Move beyond the first entry."""
-        self.run.left -= 1
-        self.head += 1
-        self._at += 1
+    def rows(self, bound: Key, count: int) -> list[Row]:
+        """Return the first entry and those after it with keys below `bound`, at most `count` and a few dozen.
+
+        There must be one. OSError, TimelineDamagedError.
+        """
+        self.row()
+        first, rows = self._at, self._rows
+        return rows[first : max(bisect_left(rows, bound, first, min(len(rows), first + count)), first + 1)]
+
+    def advance(self, count: int = 1) -> None:
+        """Move beyond the first entries."""
+        self.run.left -= count
+        self.head += count
+        self._at += count
 
     def rest(self) -> None:
         """Release the unpacked entries."""
@@ -155,7 +165,7 @@ class EntryQueue:
     def _take_run(self, now_ms: int, count: int, limit: Key, ended: dict[Key, int], taken: list[Pending]) -> None:
         """Take from the first cursor until there are `count` entries: one, and those with keys below `limit`."""
         due_ms, identity, rank, sequence, cursor = self._cursors[0]
-        partition = cursor.partition
+        partition, new_pending = cursor.partition, tuple.__new__  # faster than Pending(*row, partition)
         key: Key = cursor.row()[:2]
         if key != (due_ms, identity):  # an error occurred after the cursor had moved
             heapreplace(self._cursors, (*key, rank, sequence, cursor))
@@ -166,16 +176,18 @@ class EntryQueue:
                 self._skip(key)
             finally:
                 heappush(self._cursors, (*key, rank, sequence, cursor))
+        bound = min(limit, (now_ms + 1, 0))
         while True:
-            row = cursor.row()
-            if not (ended and ended.pop(row[:2], None) is not None) and row[2] != NO_RECORD:
-                taken.append(Pending(*row, partition))
-            cursor.advance()
+            rows = cursor.rows(bound, count - len(taken))
+            for row in rows:
+                if not (ended and ended.pop(row[:2], None) is not None) and row[2] != NO_RECORD:
+                    taken.append(new_pending(Pending, (*row, partition)))
+            cursor.advance(len(rows))
             if not cursor.left:
                 heappop(self._cursors)
                 return
             key = cursor.row()[:2]
-            if key >= limit or key[0] > now_ms or len(taken) >= count:
+            if key >= bound or len(taken) >= count:
                 heapreplace(self._cursors, (*key, rank, sequence, cursor))
                 if key[0] > now_ms:
                     cursor.rest()

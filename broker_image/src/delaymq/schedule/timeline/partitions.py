@@ -28,12 +28,12 @@ class Partitions:
 
     def __init__(self) -> None:
         self._keys: dict[int, PartitionKey] = {}
-        self._numbers: dict[PartitionKey, int] = {}
+        self._numbers: dict[tuple[str, str, int], int] = {}
         self._of_topic: dict[str, list[int]] = {}
         self._accounts: dict[str, int] = {"": 0}
         self._account_names: list[str] = [""]
-        self._counts: dict[tuple[int, int], list[int]] = {}
-        """Messages and bytes by partition and account, without zeroes."""
+        self._counts: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+        """Messages and bytes by partition and account, without zeroes, each next to those of its delay level."""
         self._of_levels: dict[int, list[int]] = {}
         """Messages and bytes by delay level."""
         self._next = 0
@@ -44,11 +44,10 @@ class Partitions:
 
     def number(self, topic: str, group: str = "", level: int = 0) -> int:
         """Return the number of a partition, which is created if it does not exist."""
-        key = PartitionKey(topic, group, level)
-        number = self._numbers.get(key)
+        number = self._numbers.get((topic, group, level))
         if number is None:
             number = self._next
-            self._add(number, key)
+            self._add(number, PartitionKey(topic, group, level))
             self._next += 1
         return number
 
@@ -59,7 +58,7 @@ class Partitions:
 
     def find(self, topic: str, group: str = "", level: int = 0) -> int | None:
         """Return the number of a partition; None if it does not exist."""
-        return self._numbers.get(PartitionKey(topic, group, level))
+        return self._numbers.get((topic, group, level))
 
     def key(self, number: int) -> PartitionKey:
         """Return the names of a partition."""
@@ -87,16 +86,15 @@ class Partitions:
 
     def count(self, partition: int, account: int, messages: int, record_bytes: int) -> None:
         """Add a number of messages, possibly negative, and the bytes of their records."""
-        counts = self._counts.get((partition, account))
-        if counts is None:
-            counts = self._counts[partition, account] = [0, 0]
-        counts[0] += messages
-        counts[1] += record_bytes
-        if not counts[0]:
+        found = self._counts.get((partition, account))
+        if found is None:
+            of_level = self._of_levels.setdefault(self._keys[partition].level, [0, 0])
+            found = self._counts[partition, account] = [0, 0], of_level
+        for counts in found:
+            counts[0] += messages
+            counts[1] += record_bytes
+        if not found[0][0]:
             del self._counts[partition, account]
-        of_level = self._of_levels.setdefault(self._keys[partition].level, [0, 0])
-        of_level[0] += messages
-        of_level[1] += record_bytes
         self.messages += messages
         self.bytes += record_bytes
 
@@ -110,9 +108,10 @@ class Partitions:
         """Return the pending messages of a partition."""
         messages = record_bytes = 0
         for account in range(len(self._account_names)):
-            counts = self._counts.get((partition, account), (0, 0))
-            messages += counts[0]
-            record_bytes += counts[1]
+            found = self._counts.get((partition, account))
+            if found is not None:
+                messages += found[0][0]
+                record_bytes += found[0][1]
         return Totals(messages, record_bytes)
 
     def totals(self, topic: str) -> Totals:
@@ -127,7 +126,7 @@ class Partitions:
     def topics(self) -> dict[str, Totals]:
         """Return the pending messages by topic, for topics that have any."""
         found: dict[str, Totals] = {}
-        for (partition, _), (messages, record_bytes) in self._counts.items():
+        for (partition, _), ((messages, record_bytes), _) in self._counts.items():
             topic = self._keys[partition].topic
             known = found.get(topic, Totals(0, 0))
             found[topic] = Totals(known.messages + messages, known.bytes + record_bytes)
@@ -135,7 +134,7 @@ class Partitions:
 
     def classes(self) -> Iterator[tuple[PartitionKey, str, Totals]]:
         """Yield names, account and pending messages of each class that has any."""
-        for (partition, account), counts in self._counts.items():
+        for (partition, account), (counts, _) in self._counts.items():
             yield self._keys[partition], self._account_names[account], Totals(*counts)
 
     def drop_unused(self, used: Iterable[int]) -> None:
@@ -155,7 +154,7 @@ class Partitions:
         return {
             "partitions": [[number, *key] for number, key in self._keys.items()],
             "accounts": self._account_names[1:],
-            "counts": [[*key, *counts] for key, counts in self._counts.items()],
+            "counts": [[*key, *counts] for key, (counts, _) in self._counts.items()],
             "next": self._next,
         }
 

@@ -19,6 +19,8 @@ from delaymq.schedule.timeline.wakeups import Wakeups
 
 TIMELINE_QUEUE: Final = -1
 """In place of the queue of the schedule topic in an `Entry`, whose offset is then the identity of the message."""
+_SHARE: Final = 8
+"""Entries of a topic that are taken before those of the next one, unless few are wanted."""
 
 
 class Timeline:
@@ -212,7 +214,7 @@ class Timeline:
         ready = self._ready
         try:
             while ready and len(taken) < count:
-                share = max((count - len(taken)) // len(ready), 1)
+                share = max((count - len(taken)) // len(ready), min(count // 8, _SHARE), 1)
                 for _ in range(min(len(ready), count - len(taken))):
                     queue = ready[0]
                     queue.take(now_ms, min(share, count - len(taken)), self._memory, self._ended, taken)
