@@ -271,7 +271,7 @@ def test_metrics_count_timed_messages_under_a_level_of_their_own(tmp_path: Path)
             assert found["delaymq_timeline_pending_bytes"] == {"": timeline.partitions.bytes}
             assert found["delaymq_timeline_runs"] == {"": len(timeline.runs)}
             assert found["delaymq_timeline_bytes"] == {"": 0}
-            assert found["delaymq_timeline_merged_entries_total"] == {"": timeline.merged_entries}
+            assert found["delaymq_timeline_merged_entries_total"] == {"": timeline.compaction.merged_entries}
             assert found["delaymq_timeline_merging_entries"] == {"": 0}
             assert found["delaymq_timeline_carried_messages_total"] == {"": 0}
 

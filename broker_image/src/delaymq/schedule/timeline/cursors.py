@@ -80,20 +80,41 @@ class Cursor:
 class EntryQueue:
     """Entries of memory and runs, taken in the order of their keys; of several with one key, only the newest counts."""
 
-    __slots__ = ("_closed", "_cursors", "_fresh", "_sequence", "is_ready")
+    __slots__ = ("_closed", "_cursors", "_fresh", "_new", "_new_ms", "_sequence", "is_ready")
 
     def __init__(self) -> None:
         self._fresh: list[tuple[int, int, int, Pending]] = []
+        """A heap of entries in memory."""
+        self._new: list[Pending] = []
+        """Entries in memory that are added to the heap when one of them is due: most become part of a run before."""
+        self._new_ms = _NEVER[0]
+        """Earliest due time of these."""
         self._cursors: list[tuple[int, int, int, int, Cursor]] = []
         self._closed = 0
         self._sequence = 0
         self.is_ready = False
         """Whether the timeline takes from this queue because an entry is due."""
 
-    def add(self, entry: Pending) -> None:
-        """Add an entry that is in memory."""
-        self._sequence += 1
-        heappush(self._fresh, (entry.due_ms, entry.identity, -self._sequence, entry))
+    def add(self, entry: Pending) -> bool:
+        """Add an entry that is in memory; return whether it may be due before all others."""
+        self._new.append(entry)
+        if entry[0] >= self._new_ms:
+            return False
+        self._new_ms = entry[0]
+        return True
+
+    def _order_new(self) -> None:
+        """Add the new entries to the heap."""
+        fresh, new = self._fresh, self._new
+        items = [(entry[0], entry[1], -number, entry) for number, entry in enumerate(new, self._sequence + 1)]
+        self._sequence += len(items)
+        if len(items) < len(fresh):
+            for item in items:
+                heappush(fresh, item)
+        else:
+            fresh += items
+            heapify(fresh)
+        self._new, self._new_ms = [], _NEVER[0]
 
     def open(self, cursor: Cursor, key: Key) -> None:
         """Add the entries of a cursor, the first of which has this key."""
@@ -116,16 +137,22 @@ class EntryQueue:
     def forget_fresh(self) -> None:
         """Remove the entries in memory, which a run now contains."""
         self._fresh.clear()
+        self._new, self._new_ms = [], _NEVER[0]
 
     def drop_stale(self, memory: dict[int, Pending]) -> None:
         """Release the entries that are no longer in memory."""
+        self._order_new()
         self._fresh = [item for item in self._fresh if memory.get(item[1]) is item[3]]
         heapify(self._fresh)
 
     def next_due_ms(self) -> int | None:
         """Return the earliest due time; None if the queue is empty. Entries that have ended may count."""
         self._drop_closed()
-        fresh = self._fresh[0][0] if self._fresh else None
+        fresh: int | None = self._new_ms
+        if self._fresh and self._fresh[0][0] < self._new_ms:
+            fresh = self._fresh[0][0]
+        elif not self._new:
+            fresh = None
         if not self._cursors:
             return fresh
         due_ms = self._cursors[0][0]
@@ -141,6 +168,8 @@ class EntryQueue:
         what was taken before, and a later call continues there.
         """
         count += len(taken)
+        if self._new_ms <= now_ms:
+            self._order_new()
         fresh = self._fresh
         while len(taken) < count:
             self._drop_closed()
@@ -208,6 +237,7 @@ class EntryQueue:
 
     def empty(self, memory: dict[int, Pending]) -> tuple[list[Cursor], list[Pending]]:
         """Remove and return all cursors and all entries in memory, in any order."""
+        self._order_new()
         cursors = [item[4] for item in self._cursors if not item[4].is_closed]
         entries = [item[3] for item in self._fresh if memory.get(item[1]) is item[3]]
         self._cursors, self._closed = [], 0
@@ -216,6 +246,7 @@ class EntryQueue:
 
     def count(self, memory: dict[int, Pending]) -> int:
         """Return the number of entries, including those that have ended in runs."""
+        self._order_new()
         fresh = sum(memory.get(item[1]) is item[3] for item in self._fresh)
         return fresh + sum(item[4].left for item in self._cursors if not item[4].is_closed)
 

@@ -40,7 +40,7 @@ class Pending(NamedTuple):
 
     def packed(self) -> bytes:
         """Return the packed entry."""
-        return ENTRY.pack(self.due_ms, self.identity, self.record, self.size, self.account)
+        return ENTRY.pack(*self[:5])
 
 
 def unpacked(data: bytes) -> Iterator[Row]:

@@ -52,6 +52,8 @@ class Timeline:
         self._taken: dict[int, Pending] = {}
         self._cursors: dict[int, list[Cursor]] = {}
         self._queues: dict[str, EntryQueue] = {}
+        self._queue_of: dict[int, EntryQueue] = {}
+        """The same by partition, as far as they are known."""
         self._wakeups = Wakeups()
         self._ready_dues = Wakeups()
         self._ready: deque[EntryQueue] = deque()
@@ -99,12 +101,12 @@ class Timeline:
 
     def _hold(self, entry: Pending) -> None:
         self._memory[entry.identity] = entry
-        if self._is_paced(entry.due_ms):
+        if self._paced_up_to_ms is not None and self._is_paced(entry.due_ms):
             self._paced.add(entry)
         else:
             queue = self._queue(entry.partition)
-            queue.add(entry)
-            self._wait(queue, entry.due_ms)
+            if queue.add(entry):
+                self._wait(queue, entry.due_ms)
 
     def end(self, due_ms: int, identity: int, partition: int | None) -> Pending | None:
         """Remove a pending message and return it; None if it is not pending, or not due then. OSError, damage."""
@@ -312,10 +314,13 @@ class Timeline:
     # Runs.
 
     def _queue(self, partition: int) -> EntryQueue:
-        topic = self.partitions.key(partition).topic
-        queue = self._queues.get(topic)
+        queue = self._queue_of.get(partition)
         if queue is None:
-            queue = self._queues[topic] = EntryQueue()
+            topic = self.partitions.key(partition).topic
+            queue = self._queues.get(topic)
+            if queue is None:
+                queue = self._queues[topic] = EntryQueue()
+            self._queue_of[partition] = queue
         return queue
 
     def open_cursors(self, partition: int) -> list[Cursor]:
@@ -397,6 +402,7 @@ class Timeline:
             for topic, queue in self._queues.items()
             if queue.is_ready or queue in self._wakeups or queue.next_due_ms() is not None
         }
+        self._queue_of.clear()
         self._cursors = {partition: cursors for partition in self._cursors if (cursors := self.open_cursors(partition))}
 
     def discard(self, name: str) -> None:
@@ -471,11 +477,6 @@ class Timeline:
     def ended_entries(self) -> list[tuple[Key, int]]:
         """Keys and partitions of entries in runs that have ended since the newest run was made."""
         return list(self._ended.items())
-
-    @property
-    def merged_entries(self) -> int:
-        """Number of entries that merges have read since the start."""
-        return self.compaction.merged_entries
 
     @property
     def merging_entries(self) -> int:

@@ -66,7 +66,7 @@ async def gather(server: "BrokerServer") -> Gathered:
     gathered = Gathered(server, next_due_ms=broker.delivery.next_due_ms())
     timeline = broker.delivery.timeline
     gathered.timed_pending, gathered.pending_bytes = timeline.partitions.of_level(0).messages, timeline.partitions.bytes
-    gathered.timeline, gathered.timeline_merged_entries = index_size(timeline), timeline.merged_entries
+    gathered.timeline, gathered.timeline_merged_entries = index_size(timeline), timeline.compaction.merged_entries
     gathered.stored = await _summed(broker.stats.stored, broker.topic_series, slices)
     gathered.delivered = await _summed(broker.delivery.counters.delivered, broker.topic_series, slices)
     if not broker.delivery.unknown_topics:
