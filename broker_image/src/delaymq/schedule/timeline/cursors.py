@@ -208,9 +208,11 @@ class EntryQueue:
         bound = min(limit, (now_ms + 1, 0))
         while True:
             rows = cursor.rows(bound, count - len(taken))
-            for row in rows:
-                if not (ended and ended.pop(row[:2], None) is not None) and row[2] != NO_RECORD:
-                    taken.append(new_pending(Pending, (*row, partition)))
+            taken += [
+                new_pending(Pending, (*row, partition))
+                for row in rows
+                if not (ended and ended.pop(row[:2], None) is not None) and row[2] != NO_RECORD
+            ]
             cursor.advance(len(rows))
             if not cursor.left:
                 heappop(self._cursors)

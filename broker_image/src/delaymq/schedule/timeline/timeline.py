@@ -145,8 +145,7 @@ class Timeline:
 
     def find(self, due_ms: int, identity: int, partition: int) -> Pending | None:
         """Return a pending message; None if it is taken, not pending, or not due then. OSError, damage."""
-        key = due_ms, identity
-        held = self._memory.get(identity)
+        key, held = (due_ms, identity), self._memory.get(identity)
         if held is not None and held.due_ms == due_ms:
             return held
         if key in self._ended:
@@ -491,7 +490,7 @@ class Timeline:
         return frozenset(self.garbage - self.referenced)
 
     def published(self, names: set[str]) -> None:
-        """Take note of the files to which the snapshot now refers."""
+        """Note the files to which the snapshot now refers."""
         self.garbage |= self.referenced - names
         self.referenced = names
 
