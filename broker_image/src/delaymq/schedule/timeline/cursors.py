@@ -11,6 +11,8 @@ from delaymq.schedule.timeline.runs import Run
 
 _BUFFERED: Final = 64
 """Entries that a cursor unpacks together."""
+_SOON_MS: Final = 100
+"""A cursor keeps its unpacked entries if the next one is due within this time."""
 Key: TypeAlias = tuple[int, int]
 """Due time in ms and identity."""
 _NEVER: Final[Key] = (1 << 63, 0)
@@ -220,7 +222,7 @@ class EntryQueue:
             key = cursor.row()[:2]
             if key >= bound or len(taken) >= count:
                 heapreplace(self._cursors, (*key, rank, sequence, cursor))
-                if key[0] > now_ms:
+                if key[0] > now_ms + _SOON_MS:
                     cursor.rest()
                 return
 
