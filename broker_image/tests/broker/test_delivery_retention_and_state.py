@@ -38,6 +38,20 @@ def test_pin_holds_pending_messages_and_copies_that_are_not_durable() -> None:
     assert bench.delivery.pin() is None
 
 
+def test_pending_messages_that_the_index_lacks_are_added_from_their_queue() -> None:
+    bench = Bench("1s 5s")
+    for number in range(50):
+        bench.send(f"m{number}", 1 + number % 2)
+    for pending in bench.delivery.timeline.held_messages[3:20]:
+        bench.delivery.timeline.end(pending.due_ms, pending.identity, pending.partition)
+    bench.stop()
+    bench.start()
+    assert bench.delivery.pending() == {1: 25, 2: 25}
+    bench.now_ms += 5_000
+    assert sorted(bench.hand_over()) == sorted(f"m{number}" for number in range(50))
+    assert bench.delivery.pending_total() == 0
+
+
 def test_pending_messages_of_a_deleted_log_count_as_gone_and_not_corrupt() -> None:
     bench = Bench("1s")
     bench.send("a", 1)

@@ -23,7 +23,7 @@ from delaymq.message.levels import queue_of_level
 from delaymq.message.marks import parse_due
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import BLANK_MAGIC, IPV4_HOST_BYTES, SIZE_AND_MAGIC, Record
-from delaymq.schedule import Backoff, Entry, RetryQueue, Scheduler
+from delaymq.schedule import Backoff, Entry, RetryQueue, Scheduler, Settled
 from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Timeline
 from delaymq.store.disk.files import is_shortage
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
@@ -242,7 +242,8 @@ class HandOver:
 
     def _give_up_unreadable(self, pending: Pending, level: int, now_ms: int) -> None:
         queue_id, place = queue_of_level(level), pending.record
-        settled = self._queues[queue_id].settled
+        queue = self._queues.get(queue_id)
+        settled = Settled() if queue is None else queue.settled
         offset = self._reader.offset_of(queue_id, place)
         if offset is None:
             # The queue begins with the first record that exists.

@@ -155,3 +155,29 @@ def add_entries(
         except OSError as error:
             _logger.warning("runs of the timeline cannot be merged during the start: %s", error)
     return gone
+
+
+def add_missing(index: Timeline, reader: ScheduleReader, queue_id: int, settled: Settled, end: int) -> int:
+    """Add the entries that are neither settled nor in the index; return their number. OSError, TimelineDamagedError.
+
+    This reads all pending records of a queue. It is a safeguard: the queue decides which messages are pending.
+    """
+    added, level = 0, level_of_queue(queue_id)
+    for start, entries in reader.entries(queue_id, settled.low, end):
+        for offset, (place, size, tags_code) in enumerate(entries, start):
+            if offset in settled or size == BLANK_SIZE or place < reader.min_offset:
+                continue
+            record = reader.record(queue_id, offset, Place(place, size))
+            due_ms, identity, topic = reader.due_ms(queue_id, offset, tags_code), place, UNKNOWN_TOPIC
+            if record is not None:
+                if _find(index, record, due_ms) is not None:
+                    continue
+                mark, topic = (
+                    carried_from(record.properties, queue_id, place),
+                    record.properties.get(names.REAL_TOPIC, ""),
+                )
+                identity = place if mark is None else mark.identity
+            partition = index.partitions.number(topic, level=level)
+            index.add(Pending(due_ms, identity, place, size, 0, partition))
+            added += 1
+    return added

@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC, add_entries, carried_from, end_carried, end_entry
+from delaymq.broker.delivery.level_entries import (
+    UNKNOWN_TOPIC,
+    add_entries,
+    add_missing,
+    carried_from,
+    end_carried,
+    end_entry,
+)
 from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import ScheduleReader
 from delaymq.broker.delivery.settlement import ANYWHERE, Claim, claim_of, fingerprint_of, foreign_key_of
@@ -135,6 +142,8 @@ class Replay:
         self._whole_log = state is None
         self._first_physical_offset: int | None = None
         self._seen: dict[int, _Seen] = {}
+        self._replayed_from: dict[int, int] = {}
+        """By queue: offset of the first entry that was replayed. A restored index contains those before it."""
         self._topics = {UNKNOWN_TOPIC: _NO_TOPIC}
         # Foreign entries without a known copy, by `foreign_key_of`: one or more of (queue, offset).
         self._foreign: dict[int, list[tuple[int, int]]] = {}
@@ -170,6 +179,7 @@ class Replay:
         seen = self._seen.get(queue_id)
         if seen is None:
             seen = self._seen[queue_id] = _Seen(offset)
+        self._replayed_from[queue_id] = min(offset, self._replayed_from.get(queue_id, offset))
         topic = properties.get(names.REAL_TOPIC, "")
         number = self._topics.setdefault(topic, len(self._topics))
         seen.add(offset, record.physical_offset, fingerprint_of(record), number)
@@ -186,8 +196,12 @@ class Replay:
         queue_id, offset = mark.queue
         self.queues[queue_id].settled.settle(offset)
         seen.identities.pop(offset, None)
-        if self._has_levels and offset < seen.first and self.timed.timeline is not None:
+        if self._is_indexed(queue_id, offset) and self.timed.timeline is not None:
             end_carried(self.timed.timeline, mark, topic, UNKNOWN_TOPIC)
+
+    def _is_indexed(self, queue_id: int, offset: int) -> bool:
+        """Whether the restored index contains an entry, if it was pending."""
+        return self._has_levels and offset < self._replayed_from.get(queue_id, offset + 1)
 
     def _decide(self, claim: Claim) -> bool:
         """Settle the entry of `claim` if it is confirmed; return False if only the open store can decide."""
@@ -250,7 +264,7 @@ class Replay:
         seen, settled = self._seen.pop(queue_id, None), self.queues[queue_id].settled
         first = settled.low
         if self._has_levels:
-            first = end if seen is None else max(first, seen.first)
+            first = max(first, self._replayed_from.get(queue_id, end))
         topics = list(self._topics)
         topic_at = (lambda offset: topics[seen.topic(offset)]) if seen is not None else (lambda offset: UNKNOWN_TOPIC)
         identities = seen.identities if seen is not None else {}
@@ -264,6 +278,11 @@ class Replay:
                 len(gone),
                 level_of_queue(queue_id),
             )
+        pending = end - settled.low - settled.above.count
+        if index.partitions.of_level(level_of_queue(queue_id)).messages < pending:
+            added = add_missing(index, self._reader, queue_id, settled, end)
+            text = "%d pending messages of delay level %d were missing in the index, and were added from their queue"
+            _logger.error(text, added, level_of_queue(queue_id))
 
     @property
     def on_settled(self) -> Callable[[int, int], None] | None:
@@ -278,9 +297,7 @@ class Replay:
         return True
 
     def _end_if_indexed(self, queue_id: int, offset: int) -> None:
-        seen = self._seen.get(queue_id)
-        # The restored index does not contain the entries that were replayed.
-        if self._has_levels and (seen is None or offset < seen.first):
+        if self._is_indexed(queue_id, offset):
             assert self._reader is not None
             assert self.timed.timeline is not None
             end_entry(self.timed.timeline, self._reader, queue_id, offset)
