@@ -7,7 +7,7 @@ from delaymq.broker.delivery.recovery import Replay
 from delaymq.broker.transactions.ledger import Ledger
 from delaymq.message.levels import DelayLevels
 from delaymq.store.model import Dispatched
-from delaymq_testing.broker.delivery_harness import Bench, Settings
+from delaymq_testing.broker.delivery_harness import START_MS, Bench, Settings
 from delaymq_testing.broker.memory_store import SEGMENT_BYTES
 
 
@@ -42,8 +42,13 @@ def test_pending_messages_that_the_index_lacks_are_added_from_their_queue() -> N
     bench = Bench("1s 5s")
     for number in range(50):
         bench.send(f"m{number}", 1 + number % 2)
-    for pending in bench.delivery.timeline.held_messages[3:20]:
-        bench.delivery.timeline.end(pending.due_ms, pending.identity, pending.partition)
+    index = bench.delivery.timeline
+    lost = index.held_messages
+    for partition in index.partitions.pending():
+        lost += index.due_at(START_MS + 1_000, partition)
+    for pending in lost:
+        index.end(pending.due_ms, pending.identity, pending.partition)
+    assert 0 < bench.delivery.pending_total() < 30
     bench.stop()
     bench.start()
     assert bench.delivery.pending() == {1: 25, 2: 25}

@@ -172,10 +172,8 @@ def add_missing(index: Timeline, reader: ScheduleReader, queue_id: int, settled:
             if record is not None:
                 if _find(index, record, due_ms) is not None:
                     continue
-                mark, topic = (
-                    carried_from(record.properties, queue_id, place),
-                    record.properties.get(names.REAL_TOPIC, ""),
-                )
+                properties = record.properties
+                mark, topic = carried_from(properties, queue_id, place), properties.get(names.REAL_TOPIC, "")
                 identity = place if mark is None else mark.identity
             partition = index.partitions.number(topic, level=level)
             index.add(Pending(due_ms, identity, place, size, 0, partition))
