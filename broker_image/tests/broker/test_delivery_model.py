@@ -202,6 +202,7 @@ def run_to_the_end(life: Life) -> None:
     life.bench.hand_over(1)
     life.bench.delivery.control.resume()
     life.bench.now_ms += 1_000_000
+    life.bench.store.flush()
     while (wakeup_ms := life.bench.delivery.next_wakeup_ms()) is not None:
         life.bench.now_ms = max(life.bench.now_ms, wakeup_ms)
         life.bench.hand_over()

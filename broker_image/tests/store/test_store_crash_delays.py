@@ -121,6 +121,9 @@ def check(path: Path, call: int, workload: DelayWorkload) -> int:
     )
     store, delivery = open_with_delivery(str(path), clock, QuietFiles())
     try:
+        while (flush := store.flush_task()) is not None:
+            flush.run()
+            assert flush.finish() is None
         for _ in range(1_000):
             if not delivery.hand_over(clock(), 100):
                 break

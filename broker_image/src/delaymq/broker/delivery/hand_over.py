@@ -32,6 +32,8 @@ from delaymq.throttled_log import ThrottledLogger, about_message
 
 _STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreateError, MemoryError)
 """Errors after which no message can be delivered: the whole schedule pauses, and no message counts as failed."""
+_UNFLUSHED_WAIT_MS = 10
+"""Interval between checks whether a record that carries a message forward is on disk."""
 _NO_HOST = bytes(IPV4_HOST_BYTES)
 
 _logger = logging.getLogger(__name__)
@@ -182,6 +184,9 @@ class HandOver:
         if pending is None:
             return  # it has ended while it waited for another attempt
         level = self._timeline.partitions.key(pending.partition).level
+        if level and pending.record != pending.identity and self._is_unflushed(pending):
+            self.retries.give_back(entry, now_ms + _UNFLUSHED_WAIT_MS)
+            return
         due = self._due_of_level(pending, level, now_ms) if level else self._due_timed(pending, now_ms)
         if due is None:
             return
@@ -236,6 +241,14 @@ class HandOver:
         refused = self._is_refused(pending.due_ms)
         fate, copy = timed_copy_of(record, properties, pending, now_ms, refused=refused)
         return _Due(record, fate, copy, pending.due_ms, False)
+
+    def _is_unflushed(self, pending: Pending) -> bool:
+        """Whether a power failure could lose the record of a message.
+
+        A copy of a message with a delay level names only its record, which must then prove that an earlier one, which
+        it carries forward, was replaced.
+        """
+        return pending.record + pending.size > self._store.flushed_offset
 
     def _is_refused(self, due_ms: int) -> bool:
         return self.drop_up_to_ms is not None and due_ms <= self.drop_up_to_ms

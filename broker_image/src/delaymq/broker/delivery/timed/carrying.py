@@ -96,7 +96,8 @@ class Carrier:
             self.backlog = 0
             return False
         self._look(now_ms)
-        end = self._expired.end
+        # A record carries another one forward only if no power failure can lose that one alone.
+        end = min(self._expired.end, self._store.flushed_offset)
         self.backlog = self._timeline.holders.below(end)
         if first >= end or self._is_useless(end) or not self._begin_pass(now_ms) or not self._may_write(now_ms):
             return False
