@@ -107,11 +107,11 @@ def test_read_without_a_descriptor_defers_all_and_blames_no_message(monkeypatch:
         bench.send(body, 1)
     bench.now_ms += 1_000
 
-    def fail(topic: str, queue_id: int, offset: int, count: int) -> bytes:
+    def fail(physical_offset: int, size: int) -> bytes:
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(bench.store, "read_entries", fail)
+        patched.setattr(bench.store, "read_bytes", fail)
         assert bench.hand_over() == []
     assert bench.delivery.counters.failed == 1
     assert bench.delivery.next_wakeup_ms() == bench.now_ms + 100

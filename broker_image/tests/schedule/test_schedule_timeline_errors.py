@@ -28,7 +28,7 @@ def take_all(index: Timeline, now_ms: int) -> list[int]:
     while entries := index.take(now_ms, 7):
         for _, _, identity, _ in entries:
             taken.append(identity)
-            index.settle(identity)
+            index.settle([identity])
     return taken
 
 
@@ -82,7 +82,7 @@ def test_each_message_is_taken_once_although_reads_fail(
         assert entries
         for _, _, identity, _ in entries:
             taken.append(identity)
-            index.settle(identity)
+            index.settle([identity])
     assert reads.count > 20
     assert sorted(taken) == sorted(dues)
     topics = range(1) if is_paced else range(3)

@@ -199,7 +199,7 @@ def carried_record_counts_where_the_first_was(monkeypatch: pytest.MonkeyPatch) -
 
 @plant
 def settled_message_stays_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Timeline, "settle", lambda index, identity: index._taken.pop(identity, None))
+    monkeypatch.setattr(Timeline, "settle", lambda index, identities: index._taken.pop(identities[0], None))
 
 
 @plant

@@ -57,7 +57,7 @@ def test_messages_that_neither_change_nor_end_are_counted_once_whatever_happens_
         number += 1
         add(index, NOW_MS + 500, 50_000 + number, 50_000 + number, "T1")
         for entry in index.take(NOW_MS + 500, 2):
-            index.settle(entry[2])
+            index.settle([entry[2]])
         index.maintain()
     assert number > 50
     assert [buckets.counts[buckets.index_of(due_ms)] for due_ms in kept] == [1] * 100

@@ -128,7 +128,7 @@ MAX_HEAD_BYTES: Final = HEAD.size + 2 * IPV6_EXTRA_BYTES
 """Maximum size of the fields before the body."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Record:
     """One message in the commit log."""
 
@@ -210,16 +210,19 @@ def encode_record(
     prepared_transaction_offset: int,
     body: bytes,
     properties: bytes,
+    body_crc: int | None = None,
 ) -> bytes:
     """Return the bytes of a record. The IPv6 bits of `sys_flag` are set by the hosts, as in RocketMQ's broker.
 
-    The parameters are in the order of a record's fields; the hot path passes them by position.
+    The parameters are in the order of a record's fields; the hot path passes them by position. `body_crc` is that of
+    the body, if it is known from another record.
     IllegalMessageError if the topic or the properties exceed the format's length fields.
     """
     topic_length, body_length, properties_length = len(topic), len(body), len(properties)
     if topic_length > MAX_TOPIC_LENGTH or properties_length > MAX_PROPERTIES_BYTES:
         check_record_parts(topic_length, properties_length)
-    body_crc = crc32(body) & BODY_CRC_MASK
+    if body_crc is None:
+        body_crc = crc32(body) & BODY_CRC_MASK
     if len(born_host) == IPV4_HOST_BYTES and len(store_host) == IPV4_HOST_BYTES:
         head = HEAD.pack(
             FIXED_BYTES + topic_length + body_length + properties_length,
@@ -339,15 +342,14 @@ def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, ch
     available = len(data) - position
     if available < FIXED_BYTES:
         raise RecordError(f"a record has at least {FIXED_BYTES} bytes, but {available} are left")
-    size, magic = SIZE_AND_MAGIC.unpack_from(data, position)
+    (
+        size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms,
+        born_host, store_timestamp_ms, store_host, reconsume_times, prepared_offset, body_length,
+    ) = HEAD.unpack_from(data, position)  # fmt: skip
     if magic != MESSAGE_MAGIC:
         raise RecordError(f"the magic number is {magic:#010x}; that of a message is {MESSAGE_MAGIC:#010x}")
     if not FIXED_BYTES <= size <= available:
         raise RecordError(f"the record states a size of {size} bytes: {FIXED_BYTES} to {available} are possible here")
-    (
-        _, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms,
-        born_host, store_timestamp_ms, store_host, reconsume_times, prepared_offset, body_length,
-    ) = HEAD.unpack_from(data, position)  # fmt: skip
     at = position + HEAD.size
     if sys_flag & flags.HOST_MASK:
         at = position + _UP_TO_BORN.size
@@ -378,20 +380,8 @@ def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, ch
     if check_crc and crc32(body) & BODY_CRC_MASK != body_crc:
         raise RecordError("the body's checksum does not match")
     return Record(
-        topic=str(data[topic_at + TOPIC_LENGTH_BYTES : properties_at], "utf-8", "surrogateescape"),
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        flag=flag,
-        sys_flag=sys_flag,
-        born_timestamp_ms=born_timestamp_ms,
-        born_host=born_host,
-        store_timestamp_ms=store_timestamp_ms,
-        store_host=store_host,
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared_offset,
-        body=body,
-        body_crc=body_crc,
-        raw_properties=bytes(data[properties_at + PROPERTIES_LENGTH_BYTES : end]),
-        size=size,
-    )
+        str(data[topic_at + TOPIC_LENGTH_BYTES : properties_at], "utf-8", "surrogateescape"),
+        queue_id, queue_offset, physical_offset, flag, sys_flag, born_timestamp_ms, born_host, store_timestamp_ms,
+        store_host, reconsume_times, prepared_offset, body, body_crc,
+        bytes(data[properties_at + PROPERTIES_LENGTH_BYTES : end]), size,
+    )  # fmt: skip

@@ -227,9 +227,9 @@ def corrected(text: str, place: int) -> str | None:
     return None
 
 
-def end_of(kind: TimedMarkKind, decided_ms: int, identity: int, record: int, due_ms: int) -> Statement:
+def end_of(kind: str, decided_ms: int, identity: int, record: int, due_ms: int) -> Statement:
     """Return the mark that ends a message of the timeline: `TimedMark` without further facts, for the hot path."""
-    return Statement(MARK, f"{kind.value}:{decided_ms}:{identity}:{'' if record == identity else record}:{due_ms}:::")
+    return Statement(MARK, f"{kind}:{decided_ms}:{identity}:{'' if record == identity else record}:{due_ms}:::")
 
 
 def carried_due(due_ms: int, identity: int, details: Mapping[str, str] = MappingProxyType({})) -> Statement:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from delaymq.message.hashing import tags_code
+from delaymq.message.names import TAGS
 from delaymq.message.properties import encode_properties
 from delaymq.message.record import BLANK_BYTES, BODY_CRC, check_record_parts, encode_record, record_bytes
 from delaymq.message.timed_marks import Statement
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
-from delaymq.store.dispatch import Dispatcher, due_or_tags_code
+from delaymq.store.dispatch import DELAYED_TOPICS, Dispatcher, due_or_tags_code
 from delaymq.store.errors import RecordTooLargeError, StoreClosedError, StoreFullError, StoreReadOnlyError
 from delaymq.store.model import Dispatched, NewRecord
 from delaymq.store.options import StoreOptions
@@ -39,7 +41,6 @@ class LogAppender:
         self._log = log
         self._queues = queues
         self._dispatcher = dispatcher
-        self._dispatch = dispatcher.dispatch
         self._retention = retention
         self._now_ms = now_ms
 
@@ -50,9 +51,9 @@ class LogAppender:
         IllegalMessageError.
         """
         property_bytes = message.property_bytes
-        return self._append(
-            message, encode_properties(message.properties) if property_bytes is None else property_bytes
-        )
+        if property_bytes is None:
+            property_bytes = encode_properties(message.properties)
+        return self._append(message, property_bytes)
 
     def _append(self, message: NewRecord, property_bytes: bytes) -> Dispatched:
         log = self._log
@@ -64,42 +65,56 @@ class LogAppender:
         topic, queue_id, sys_flag, properties = message.topic, message.queue_id, message.sys_flag, message.properties
         transaction = sys_flag & TRANSACTION_MASK
         if transaction == 0 or transaction == TRANSACTION_COMMIT:
-            queue = self._queues.table.get((topic, queue_id)) or self._queues.get_or_make(topic, queue_id)
+            queues = self._queues
+            queue = queues.table.get((topic, queue_id)) or queues.get_or_make(topic, queue_id)
             queue_offset = queue.max_number
         else:
+            queue = None
             queue_offset = 0
         physical_offset = log.end_offset
-        statement = message.statement
-        stated_bytes = property_bytes
-        if statement is not None:
-            stated_bytes = _with_statement(property_bytes, statement, properties, physical_offset)
-        data = _encode(message, stated_bytes, queue_offset, physical_offset, now_ms)
-        size = len(data)
-        if size > self.options.max_record_bytes and not message.is_copy:
-            raise RecordTooLargeError(
-                f"the record has {size} bytes (limit: {self.options.max_record_bytes}): send a smaller message"
-            )
-        if size + BLANK_BYTES > log.segment_end - physical_offset:
-            physical_offset = self._roll(size, message)
+        raw_topic, statement = topic.encode(), message.statement
+        while True:
+            stated_bytes = property_bytes
             if statement is not None:
                 stated_bytes = _with_statement(property_bytes, statement, properties, physical_offset)
-            data = _encode(message, stated_bytes, queue_offset, physical_offset, now_ms)
+            data = encode_record(
+                raw_topic, queue_id, queue_offset, physical_offset, message.flag, sys_flag, message.born_timestamp_ms,
+                message.born_host, now_ms, message.store_host, message.reconsume_times,
+                message.prepared_transaction_offset, message.body, stated_bytes, message.body_crc,
+            )  # fmt: skip
+            size = len(data)
+            if size > self.options.max_record_bytes and not message.is_copy:
+                raise RecordTooLargeError(
+                    f"the record has {size} bytes (limit: {self.options.max_record_bytes}): send a smaller message"
+                )
+            if size + BLANK_BYTES <= log.segment_end - physical_offset:
+                break
+            physical_offset = self._roll(size, message)
         at = physical_offset - log.segment_base
         log.mapping[at : at + size] = data
         log.end_offset = physical_offset + size
-        (body_crc,) = _body_crc_of(data)
+        body_crc = message.body_crc
+        if body_crc is None:
+            (body_crc,) = _body_crc_of(data)
         log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
         if statement is not None and statement.due_ms is not None:
             code = statement.due_ms
-        else:
+        elif topic in DELAYED_TOPICS:
             code = due_or_tags_code(
                 topic, queue_id, queue_offset, physical_offset, properties, now_ms, self._dispatcher.levels
             )
+        else:
+            code = tags_code(properties.get(TAGS, ""))
         record = Dispatched(
             topic, queue_id, queue_offset, physical_offset, size, sys_flag, now_ms, message.born_timestamp_ms,
             body_crc, message.reconsume_times, message.prepared_transaction_offset, properties, code,
         )  # fmt: skip
-        self._dispatch(record)
+        if queue is None:
+            self._dispatcher.dispatch(record)
+        else:
+            queues.put(queue, queue_offset, physical_offset, size, code)
+            for receive in self._dispatcher.receivers:
+                receive(record)
         return record
 
     def _roll(self, size: int, message: NewRecord | None) -> int:
@@ -180,24 +195,3 @@ def _with_statement(
     text = properties[statement.name] = statement.at(physical_offset)
     added = f"\x02{statement.name}\x01{text}".encode("ascii")
     return property_bytes + added if property_bytes else added[1:]
-
-
-def _encode(
-    message: NewRecord, property_bytes: bytes, queue_offset: int, physical_offset: int, store_timestamp_ms: int
-) -> bytes:
-    return encode_record(
-        message.topic.encode(),
-        message.queue_id,
-        queue_offset,
-        physical_offset,
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp_ms,
-        message.born_host,
-        store_timestamp_ms,
-        message.store_host,
-        message.reconsume_times,
-        message.prepared_transaction_offset,
-        message.body,
-        property_bytes,
-    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
@@ -15,6 +16,8 @@ from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import Dispatched, DispatchObserver, LiveObserver
 
+DELAYED_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
+"""Topics of pending messages, whose queue entries contain due times."""
 _MAX_TIME_DIGITS = 18
 
 
@@ -93,7 +96,10 @@ class Dispatcher:
 
     def observed_by(self, observers: Sequence[LiveObserver]) -> None:
         """Replace the observers."""
-        self._observers = [observer.dispatch for observer in observers]
+        self.receivers: list[Callable[[Dispatched], object]] = [observer.dispatch for observer in observers]
+        """Functions that receive each record whose queue entry exists: the key index and the observers, in order."""
+        if self._index is not None:
+            self.receivers.insert(0, self._index.put)
 
     def dispatch(self, record: Dispatched) -> None:
         """Add a record's queue entry and its keys, then pass it to each observer."""
@@ -113,10 +119,8 @@ class Dispatcher:
         """Index a record whose queue entry exists and pass it to each observer."""
         if record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             return
-        if self._index is not None:
-            self._index.put(record)
-        for observe in self._observers:
-            observe(record)
+        for receive in self.receivers:
+            receive(record)
 
     def _put_out_of_order(self, record: Dispatched) -> None:
         """Add an entry that is the queue's first, a duplicate, after a gap, or of a topic deleted since."""

@@ -30,12 +30,13 @@ class NewRecord:
     """Statement of form 2 that the record makes. The store adds it to the properties, with the record's offset."""
     property_bytes: bytes | None = None
     """Encoded `properties`, if the caller has them."""
+    body_crc: int | None = None
+    """CRC of the body as in a record, if it is known from one."""
     uses_reserve: bool = False
     """Whether the record may use the space that is reserved for carrying messages forward on a full disk."""
 
 
-@dataclass(slots=True)
-class Dispatched:
+class Dispatched(NamedTuple):
     """A record as queues, index and observers receive it, live or replayed."""
 
     topic: str

@@ -220,7 +220,9 @@ class MemoryStore:
         return b"".join(_ENTRY.pack(*entry) for entry in self.entries.get((topic, queue_id), [])[at : at + count])
 
     def read_bytes(self, physical_offset: int, size: int) -> bytes:
-        assert self.min_offset <= physical_offset <= physical_offset + size <= len(self.log)
+        assert 0 <= physical_offset <= physical_offset + size <= len(self.log)
+        if physical_offset < self.min_offset:
+            return b""
         return bytes(self.log[physical_offset : physical_offset + size])
 
     def record_at(self, physical_offset: int) -> Record | None:

@@ -147,7 +147,7 @@ class IndexModel:
             return False
         identity = self._random.choice(list(self._taken))
         del self._taken[identity], self._pending[identity]
-        self.index.settle(identity)
+        self.index.settle([identity])
         return True
 
     def _give_back(self) -> bool:

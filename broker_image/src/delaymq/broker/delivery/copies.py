@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from functools import lru_cache
+from typing import Final
 
 from delaymq.broker.delivery.settlement import real_queue_id
 from delaymq.message import names
@@ -19,7 +20,8 @@ _CLOSED = frozenset({names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.OP_HALF_TOPI
 special case."""
 
 
-_DUE_BEGINNING = f"\x02{names.DUE}\x01".encode()
+DUE_BEGINNING: Final = f"\x02{names.DUE}\x01".encode()
+"""Start of a due time in encoded properties, unless it is the first one."""
 
 
 class Fate(Enum):
@@ -35,7 +37,8 @@ class Fate(Enum):
 
 
 @lru_cache(maxsize=4096)
-def _fate_of_topic(topic: str) -> Fate:
+def fate_of_topic(topic: str) -> Fate:
+    """Return the outcome of a message for this topic."""
     if topic == names.HALF_TOPIC:
         return Fate.DROPPED
     if topic in _CLOSED or names.topic_problem(topic) is not None:
@@ -91,7 +94,7 @@ def timed_copy_of(
 
 def _without_due(raw_properties: bytes) -> bytes | None:
     """Return encoded properties without the statement that the store appended to them; None if it is not the last."""
-    at = raw_properties.rfind(_DUE_BEGINNING)
+    at = raw_properties.rfind(DUE_BEGINNING)
     return raw_properties[:at] if at > 0 and raw_properties.find(b"\x02", at + 1) < 0 else None
 
 
@@ -110,7 +113,7 @@ def _destination(properties: dict[str, str], *, refused: bool) -> tuple[Fate, st
     """Return the outcome of a message, and topic and queue of the record to append."""
     topic = properties.get(names.REAL_TOPIC, "")
     queue_id = real_queue_id(properties)
-    fate = _fate_of_topic(topic) if queue_id >= 0 else Fate.DEAD
+    fate = fate_of_topic(topic) if queue_id >= 0 else Fate.DEAD
     if refused:
         fate = Fate.REFUSED
     if fate is Fate.DEAD:
@@ -141,6 +144,7 @@ def _copy(
         is_copy=True,
         statement=statement,
         property_bytes=property_bytes,
+        body_crc=record.body_crc,
     )
 
 

@@ -70,13 +70,13 @@ class Delivery:
         *,
         topic_label: Callable[[str], str] = lambda topic: "",
         on_dead_letter: Callable[[str], object] | None = None,
-        on_delivered: Callable[[str, int, int], None] | None = None,
+        on_delivered: Callable[[str, int, int, int], None] | None = None,
     ) -> None:
         """Take over the schedule of an open store, and decide the cases that `replay` left open.
 
         `topic_label` returns the label under which a topic's lateness is counted. `on_dead_letter` is called with the
         dead-letter topic before it is written to, so that it can be made readable. `on_delivered` is called with real
-        topic, queue of the schedule topic and size of each copy.
+        topic, queue of the schedule topic, bytes of the copies and their number.
         """
         self.settings = settings
         self.levels = levels

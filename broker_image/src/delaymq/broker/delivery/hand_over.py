@@ -14,9 +14,11 @@ from delaymq.broker.delivery.copies import (
     mark_of_unreadable_timed,
     timed_copy_of,
 )
+from delaymq.broker.delivery.plain_copies import plain_copy
 from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
 from delaymq.broker.delivery.status import DeliveryCounters, LatenessHistogram
+from delaymq.broker.delivery.tally import Tally
 from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
 from delaymq.message.levels import queue_of_level
@@ -67,7 +69,7 @@ class HandOver:
         backoff: Backoff,
         topic_lateness: TopicLateness,
         on_dead_letter: Callable[[str], object] | None,
-        on_delivered: Callable[[str, int, int], None] | None,
+        on_delivered: Callable[[str, int, int, int], None] | None,
     ) -> None:
         """Create the hand-over; see `Delivery` for the last three arguments."""
         self.lateness: dict[int, LatenessHistogram] = defaultdict(LatenessHistogram)
@@ -86,6 +88,9 @@ class HandOver:
         self._spread_up_to_ms = 0
         self._timeline = timeline
         self._topic_lateness = topic_lateness
+        self._delivered: list[int] = []
+        """Identities of the messages that the current run has delivered."""
+        self._tally = Tally()
         self._on_dead_letter = on_dead_letter
         self._on_delivered = on_delivered
         self._store = store
@@ -168,9 +173,23 @@ class HandOver:
                     handed_over += 1
         finally:
             self.running = False
+            self._settle_delivered()
         if handed_over:
             self._pauses = self._paused_until_ms = 0
         return handed_over
+
+    def _settle_delivered(self) -> None:
+        """End the messages that this run has delivered, and count them."""
+        self._timeline.settle(self._delivered)
+        self._delivered.clear()
+        delivered = self._counters.delivered
+        for topic, level, lateness_ms, messages, size in self._tally.take():
+            queue_id = queue_of_level(level)
+            self.lateness[queue_id].add(lateness_ms, messages)
+            self._topic_lateness.add(topic, lateness_ms, messages)
+            delivered[topic] = delivered.get(topic, 0) + messages
+            if self._on_delivered is not None:
+                self._on_delivered(topic, queue_id, size, messages)
 
     def stop(self, error: Exception) -> None:
         """Stop because the index of pending messages cannot be read; a start builds it again from the log."""
@@ -183,7 +202,26 @@ class HandOver:
         pending = self._timeline.taken(entry[2])
         if pending is None:
             return  # it has ended while it waited for another attempt
-        level = self._timeline.partitions.key(pending.partition).level
+        topic, _, level = self._timeline.partitions.key(pending.partition)
+        data = self._store.read_bytes(pending.record, pending.size) if self.drop_up_to_ms is None else b""
+        plain = plain_copy(data, pending, topic, level, now_ms)
+        if plain is None:
+            self._hand_over_unusual(entry, pending, level, now_ms)
+            return
+        copy, queue_offset = plain
+        if level:
+            settled = self._queues[queue_of_level(level)].settled
+            if queue_offset in settled:
+                self._timeline.settle((pending.identity,))  # it was settled while it was not known to the index
+                return
+            store_timestamp_ms, size = self._append(copy, now_ms, pending.size)
+            settled.settle(queue_offset)
+        else:
+            store_timestamp_ms, size = self._append(copy, now_ms, pending.size)
+        self._delivered.append(pending.identity)
+        self._tally.add(topic, level, store_timestamp_ms - pending.due_ms, size)
+
+    def _hand_over_unusual(self, entry: Entry, pending: Pending, level: int, now_ms: int) -> None:
         if level and pending.record != pending.identity and self._is_unflushed(pending):
             self.retries.give_back(entry, now_ms + _UNFLUSHED_WAIT_MS)
             return
@@ -196,14 +234,12 @@ class HandOver:
         store_timestamp_ms, size = self._append(copy, now_ms, record.size)
         if level:
             self._queues[record.queue_id].settled.settle(record.queue_offset)
-        self._timeline.settle(pending.identity)
+        self._delivered.append(pending.identity)
         if fate is Fate.DELIVERED:
-            queue_id, lateness_ms = queue_of_level(level), store_timestamp_ms - due_ms
-            self.lateness[queue_id].add(lateness_ms)
-            self._topic_lateness.add(copy.topic, lateness_ms)
-            if self._on_delivered is not None:
-                self._on_delivered(copy.topic, queue_id, size)
-        self._count(fate, record, copy, is_foreign=is_foreign)
+            self._tally.add(copy.topic, level, store_timestamp_ms - due_ms, size)
+            self._counters.foreign += is_foreign
+        else:
+            self._count(fate, record, copy)
 
     def _due_of_level(self, pending: Pending, level: int, now_ms: int) -> _Due | None:
         """Return a message with a delay level; None if it is settled, not due yet, or given up."""
@@ -213,7 +249,7 @@ class HandOver:
             return None
         queue_id, offset = record.queue_id, record.queue_offset
         if offset in self._queues[queue_id].settled:
-            self._timeline.settle(pending.identity)  # it was settled while it was not known to the index
+            self._timeline.settle((pending.identity,))  # it was settled while it was not known to the index
             return None
         properties = decode_properties(record.raw_properties)
         own_due_ms = parse_due(properties.get(names.DUE, ""), queue_id, offset)
@@ -364,12 +400,9 @@ class HandOver:
                 if entry[3]:
                     self.retries.give_back(entry, now_ms)
 
-    def _count(self, fate: Fate, record: Record, copy: NewRecord, *, is_foreign: bool) -> None:
+    def _count(self, fate: Fate, record: Record, copy: NewRecord) -> None:
         counters = self._counters
-        if fate is Fate.DELIVERED:
-            counters.delivered[copy.topic] = counters.delivered.get(copy.topic, 0) + 1
-            counters.foreign += is_foreign
-        elif fate is Fate.DEAD:
+        if fate is Fate.DEAD:
             counters.dead += 1
             self._throttled.warning(
                 "a delayed message (physical offset %d) names no valid topic for its delivery and was moved to topic"

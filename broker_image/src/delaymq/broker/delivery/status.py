@@ -76,16 +76,16 @@ class LatenessHistogram:
         self.sum_ms = 0
         self.max_ms = 0
 
-    def add(self, lateness_ms: int) -> None:
-        """Count one message."""
+    def add(self, lateness_ms: int, messages: int = 1) -> None:
+        """Count messages."""
         if lateness_ms < _EXACT_MS:
-            self.counts[max(lateness_ms, 0)] += 1
+            self.counts[max(lateness_ms, 0)] += messages
         else:
             shift = lateness_ms.bit_length() - 4
             bucket = _EXACT_MS + (shift - 1) * _STEPS + (lateness_ms >> shift) - _STEPS
-            self.counts[min(bucket, _BUCKETS - 1)] += 1
-        self.count += 1
-        self.sum_ms += lateness_ms
+            self.counts[min(bucket, _BUCKETS - 1)] += messages
+        self.count += messages
+        self.sum_ms += lateness_ms * messages
         if lateness_ms > self.max_ms:
             self.max_ms = lateness_ms
 

@@ -18,10 +18,10 @@ class LatenessCounts:
         self.counts = [0] * (len(BOUNDS_MS) + 1)
         self.sum_ms = 0
 
-    def add(self, lateness_ms: int) -> None:
-        """Count one message."""
-        self.counts[bisect_left(BOUNDS_MS, lateness_ms)] += 1
-        self.sum_ms += lateness_ms
+    def add(self, lateness_ms: int, messages: int = 1) -> None:
+        """Count messages."""
+        self.counts[bisect_left(BOUNDS_MS, lateness_ms)] += messages
+        self.sum_ms += lateness_ms * messages
 
     def merge(self, other: LatenessCounts) -> None:
         """Add the counts of another histogram."""
@@ -36,15 +36,15 @@ class TopicLateness:
         self._label = label
         self._table: dict[str, LatenessCounts] = {}
 
-    def add(self, topic: str, lateness_ms: int) -> None:
-        """Count one message of a topic."""
+    def add(self, topic: str, lateness_ms: int, messages: int = 1) -> None:
+        """Count messages of a topic."""
         counts = self._table.get(topic)
         if counts is None:
             label = self._label(topic)
             counts = self._table.get(label)
             if counts is None:
                 counts = self._table[label] = LatenessCounts()
-        counts.add(lateness_ms)
+        counts.add(lateness_ms, messages)
 
     def forget(self, topic: str, heir: str | None = None) -> None:
         """Remove the histogram of a deleted topic, or add it to that of `heir`."""

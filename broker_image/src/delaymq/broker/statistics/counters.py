@@ -139,13 +139,13 @@ class Stats:
         self.sent_back += 1
         self.by_key.add(self.by_key.send_backs, (topic, group))
 
-    def delivered(self, topic: str, queue_id: int, size: int) -> None:
-        """Count a delayed message that was stored under its real topic; `queue_id` is -1 for timed messages."""
-        self.copies += 1
+    def delivered(self, topic: str, queue_id: int, size: int, messages: int) -> None:
+        """Count delayed messages that were stored under their real topic; `queue_id` is -1 for timed messages."""
+        self.copies += messages
         by_key = self.by_key
-        by_key.add(by_key.copies, topic, size)
+        by_key.add(by_key.copies, topic, size, messages, messages)
         if queue_id >= 0:
-            by_key.add(by_key.queue_gets, queue_id, size)
+            by_key.add(by_key.queue_gets, queue_id, size, messages, messages)
 
     def committed(self, topic: str, queue_id: int, size: int) -> None:
         """Count a half message, already counted as put, that was stored under its real topic or as a delayed message.

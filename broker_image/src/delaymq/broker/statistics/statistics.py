@@ -68,14 +68,14 @@ class Statistics:
             series.advance(self.tick)
         return series
 
-    def add(self, table: dict[K, Series], key: K, size: int = 0, messages: int = 1) -> None:
-        """Count messages of `size` bytes in total."""
+    def add(self, table: dict[K, Series], key: K, size: int = 0, messages: int = 1, times: int = 1) -> None:
+        """Count messages of `size` bytes in total, stored or read in `times` calls."""
         series = table.get(key)
         if series is None or series.tick != self.tick:
             series = self.series(table, key)
         series.messages += messages
         series.bytes += size
-        series.times += 1
+        series.times += times
 
     def set_totals(self, series: Series, messages: int) -> None:
         """Set the total of a series that is counted elsewhere. Precise enough if called every second."""

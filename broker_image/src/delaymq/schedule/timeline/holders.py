@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
+from delaymq.schedule.timeline.entries import Pending
+
 
 class Holders:
     """Counts by segment. `segment_bytes` is the size of a segment."""
@@ -18,6 +23,12 @@ class Holders:
             self._counts[segment] = count
         else:
             del self._counts[segment]
+
+    def remove(self, entries: Iterable[Pending]) -> None:
+        """Remove the records of messages that are not pending any more."""
+        segment_bytes = self.segment_bytes
+        for segment, messages in Counter([entry.record // segment_bytes for entry in entries]).items():
+            self.count(segment * segment_bytes, -messages)
 
     def first(self) -> int | None:
         """Return the start of the first segment with such a record; None without any."""

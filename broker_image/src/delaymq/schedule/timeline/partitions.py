@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from delaymq.schedule.timeline.entries import Pending
+
 
 class Totals(NamedTuple):
     """Pending messages and the bytes of their records."""
@@ -97,6 +99,19 @@ class Partitions:
             del self._counts[partition, account]
         self.messages += messages
         self.bytes += record_bytes
+
+    def remove(self, entries: Iterable[Pending]) -> None:
+        """Count messages as not pending any more."""
+        counts: dict[tuple[int, int], list[int]] = {}
+        for _, _, _, size, account, partition in entries:
+            found = counts.get((partition, account))
+            if found is None:
+                counts[partition, account] = [1, size]
+            else:
+                found[0] += 1
+                found[1] += size
+        for (partition, account), (messages, record_bytes) in counts.items():
+            self.count(partition, account, -messages, -record_bytes)
 
     def reset_counts(self) -> None:
         """Set all counts to zero."""

@@ -247,11 +247,11 @@ class Timeline:
         """Return a taken message that has neither been settled nor given back."""
         return self._taken.get(identity)
 
-    def settle(self, identity: int) -> None:
-        """End a taken message."""
-        entry = self._taken.pop(identity, None)
-        if entry is not None:
-            self.count(entry, -1)
+    def settle(self, identities: Iterable[int]) -> None:
+        """End taken messages."""
+        ended = [entry for identity in identities if (entry := self._taken.pop(identity, None)) is not None]
+        self.partitions.remove(ended)
+        self.holders.remove(ended)
 
     def give_back(self, entries: list[Entry]) -> None:
         """Put taken messages back. An entry may have a later due time than before, which then applies."""

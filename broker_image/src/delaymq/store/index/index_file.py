@@ -31,6 +31,7 @@ ENTRY = struct.Struct(
     "i"  # previous entry of the chain
 )
 SLOT = struct.Struct(">i")
+_slot_from, _slot_into, _packed_entry = SLOT.unpack_from, SLOT.pack_into, ENTRY.pack
 assert HEADER.size == 40
 assert ENTRY.size == 20
 assert SLOT.size == 4
@@ -114,23 +115,18 @@ class IndexFile:
 
     def put(self, key_hash: int, physical_offset: int, store_timestamp_ms: int) -> None:
         """Add an entry as the head of its chain."""
-        slots = self.slots
+        slots, count, begin_ms = self.slots, self.count, self.begin_timestamp_ms
         assert slots is not None
-        count = self.count
         at = key_hash % self.slot_count * 4
-        (previous,) = SLOT.unpack_from(slots, at)
+        (previous,) = _slot_from(slots, at)
         if not 0 < previous < count:
             previous = 0
             self.used_slots += 1
-        begin = self.begin_timestamp_ms
-        if begin <= 0:
-            seconds = 0
-        else:
-            seconds = (store_timestamp_ms - begin) // 1000
-            if not 0 <= seconds <= MAX_INT:
-                seconds = 0 if seconds < 0 else MAX_INT
-        self.buffer += ENTRY.pack(key_hash, physical_offset, seconds, previous)
-        SLOT.pack_into(slots, at, count)
+        seconds = (store_timestamp_ms - begin_ms) // 1000 if begin_ms > 0 else 0
+        if not 0 <= seconds <= MAX_INT:
+            seconds = 0 if seconds < 0 else MAX_INT
+        self.buffer += _packed_entry(key_hash, physical_offset, seconds, previous)
+        _slot_into(slots, at, count)
         if count == 1:
             self.begin_offset = physical_offset
             self.begin_timestamp_ms = store_timestamp_ms

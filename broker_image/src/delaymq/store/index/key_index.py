@@ -100,10 +100,12 @@ class KeyIndex:
             stored_ms = record.store_timestamp_ms
             if not 0 <= stored_ms <= self._latest_ms:
                 stored_ms = self._believable(stored_ms)
-            unique = properties.get(UNIQUE_KEY)
+            unique, keys = properties.get(UNIQUE_KEY), properties.get(KEYS)
             if unique is not None:
-                self._newest(stored_ms).put(index_key_hash(record.topic, unique), offset, stored_ms)
-            keys = properties.get(KEYS)
+                file = self.files[-1] if self.files else None
+                if file is None or file.count >= file.entry_count:
+                    file = self._next_file(stored_ms)
+                file.put(index_key_hash(record.topic, unique), offset, stored_ms)
             if keys is not None:
                 for key in indexed_keys(keys):
                     if key:
