@@ -73,6 +73,9 @@ class Scheduler:
         if not lanes:
             return batches
         self._turn += 1
+        if len(lanes) == len(lanes[0]) == 1 and budget > 0:  # the usual case
+            entries = lanes[0][0].take(now_ms, budget)
+            return [entries] if entries else batches
         while budget > 0 and lanes:
             lanes = _rotated(lanes, self._turn)
             remaining = []

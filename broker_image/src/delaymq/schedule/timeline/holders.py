@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from delaymq.schedule.timeline.entries import Pending
@@ -26,9 +25,14 @@ class Holders:
 
     def remove(self, entries: Iterable[Pending]) -> None:
         """Remove the records of messages that are not pending any more."""
-        segment_bytes = self.segment_bytes
-        for segment, messages in Counter([entry.record // segment_bytes for entry in entries]).items():
-            self.count(segment * segment_bytes, -messages)
+        counts, segment_bytes = self._counts, self.segment_bytes
+        for entry in entries:
+            segment = entry.record // segment_bytes
+            left = counts[segment] - 1
+            if left:
+                counts[segment] = left
+            else:
+                del counts[segment]
 
     def first(self) -> int | None:
         """Return the start of the first segment with such a record; None without any."""

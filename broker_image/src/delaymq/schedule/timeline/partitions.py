@@ -90,28 +90,31 @@ class Partitions:
         """Add a number of messages, possibly negative, and the bytes of their records."""
         found = self._counts.get((partition, account))
         if found is None:
-            of_level = self._of_levels.setdefault(self._keys[partition].level, [0, 0])
-            found = self._counts[partition, account] = [0, 0], of_level
-        for counts in found:
-            counts[0] += messages
-            counts[1] += record_bytes
-        if not found[0][0]:
+            found = [0, 0], self._of_levels.setdefault(self._keys[partition].level, [0, 0])
+            self._counts[partition, account] = found
+        own, of_level = found
+        own[0] += messages
+        own[1] += record_bytes
+        of_level[0] += messages
+        of_level[1] += record_bytes
+        if not own[0]:
             del self._counts[partition, account]
         self.messages += messages
         self.bytes += record_bytes
 
     def remove(self, entries: Iterable[Pending]) -> None:
         """Count messages as not pending any more."""
-        counts: dict[tuple[int, int], list[int]] = {}
+        table = self._counts
         for _, _, _, size, account, partition in entries:
-            found = counts.get((partition, account))
-            if found is None:
-                counts[partition, account] = [1, size]
-            else:
-                found[0] += 1
-                found[1] += size
-        for (partition, account), (messages, record_bytes) in counts.items():
-            self.count(partition, account, -messages, -record_bytes)
+            own, of_level = table[partition, account]
+            own[0] -= 1
+            own[1] -= size
+            of_level[0] -= 1
+            of_level[1] -= size
+            if not own[0]:
+                del table[partition, account]
+            self.messages -= 1
+            self.bytes -= size
 
     def reset_counts(self) -> None:
         """Set all counts to zero."""
