@@ -186,6 +186,10 @@ class Space:
         kill_container_process(self.cluster, self.pod(pod))
 
     def http(self, pod: str, path: str, *, port: int = 8080) -> Any:
+        """Return the JSON response of a broker's HTTP port to a GET with its token."""
+        return json.loads(self.text(pod, path, port=port))
+
+    def text(self, pod: str, path: str, *, port: int = 8080) -> str:
         """Return the response of a broker's HTTP port to a GET with its token."""
         program = (
             "import json,os,sys,urllib.request as u;"
@@ -193,7 +197,7 @@ class Space:
             "headers={'Authorization':'Bearer '+os.environ.get('DELAYMQ_HTTP_TOKEN','')});"
             "print(u.urlopen(r,timeout=10).read().decode())"
         )
-        return json.loads(self.kubectl("exec", pod, "--", "python3.11", "-c", program, str(port), path).stdout)
+        return str(self.kubectl("exec", pod, "--", "python3.11", "-c", program, str(port), path).stdout)
 
     # Outcome of messages.
 

@@ -28,6 +28,8 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--count", type=int, default=0, help="0: until --at-most-s or SIGTERM")
     made.add_argument("--rate", type=float, default=200.0, help="messages a second")
     made.add_argument("--levels", type=integers, default=[0], help="delay levels, taken in turn; 0: not delayed")
+    made.add_argument("--delay", help="delay of each message, such as 30d, instead of a level")
+    made.add_argument("--show", choices=("all", "failures"), default="all", help="sends to print")
     made.add_argument("--retries", type=int, default=2)
     # RocketMQ's default of 3 s is shorter than occasional stalls of a shared machine.
     made.add_argument("--timeout-ms", type=int, default=15_000)
@@ -73,9 +75,10 @@ async def _send_all(producer: Producer, options: argparse.Namespace, ended: asyn
 
 async def _send(producer: Producer, options: argparse.Namespace, key: str, level: int, counts: dict[str, int]) -> None:
     body = key.encode().ljust(options.body_bytes)
+    message = Message(topic=options.topic, body=body, keys=(key,), delay_level=level, delay=options.delay)
     began_ms = now_ms()
     try:
-        result = await producer.send(Message(topic=options.topic, body=body, keys=(key,), delay_level=level))
+        result = await producer.send(message)
     except ClientError as error:
         counts["failed"] += 1
         say("failed", key, level, began_ms, now_ms(), str(error))
@@ -85,7 +88,8 @@ async def _send(producer: Producer, options: argparse.Namespace, key: str, level
         say("failed", key, level, began_ms, now_ms(), result.status.name)
         return
     counts["acknowledged"] += 1
-    say("sent", key, level, began_ms, now_ms(), result.offset_message_id, result.queue.broker_name)
+    if options.show == "all":
+        say("sent", key, level, began_ms, now_ms(), result.offset_message_id, result.queue.broker_name)
 
 
 async def _route(producer: Producer, topic: str) -> None:

@@ -23,6 +23,7 @@ from delaymq_operator.api.broker_status import (
     LevelStatus,
     ResumedStatus,
     StorageStatus,
+    TimedStatus,
     VolumesStatus,
 )
 from delaymq_operator.api.resource import StatusStruct
@@ -52,7 +53,8 @@ GROUP = GroupStatus(
     next_due=TIME,
     lateness=LatenessStatus(p50_ms=0.5, p99_ms=2, max_ms=7.25),
     delay=(LevelStatus(level=1, delay_ms=1000, offset=4, max_offset=7, pending=3, next_due=TIME),),
-    resumed=ResumedStatus(at=TIME, boot_id="b", verdict="WentBack", corrected=(CORRECTED,)),
+    timed=TimedStatus(pending=2, next_due=TIME),
+    resumed=ResumedStatus(at=TIME, boot_id="b", verdict="WentBack", pending=5, corrected=(CORRECTED,)),
 )
 VOLUMES = VolumesStatus(smallest="10Gi", storage_class_name="fast")
 ANALYSED = AnalyticsGroupStatus(

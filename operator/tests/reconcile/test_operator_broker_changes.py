@@ -99,6 +99,7 @@ def test_status_counts_timed_messages_with_those_of_the_levels(world: FakeWorld)
     assert (world.status["pending"], [group["pending"] for group in groups]) == (45, [42, 3])
     assert world.status["nextDue"] == groups[0]["nextDue"] == timestamp_of_ms(due_ms)
     assert groups[0]["lateness"] == {"p50Ms": 4, "p99Ms": 5, "maxMs": 6}
+    assert groups[0]["timed"] == {"pending": 40, "nextDue": timestamp_of_ms(due_ms)}
     # The levels' positions are compared after a restart; timed messages have none.
     assert [each["level"] for each in groups[0]["delay"]] == [1, 3]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from delaymq.api_types.broker import About, Drain
-from delaymq.api_types.delay import Correction, Delay, DelayLevel
+from delaymq.api_types.delay import Correction, Delay, DelayLevel, TimedMessages
 from delaymq_operator.api.broker_status import GroupStatus, LevelStatus, ResumedStatus
 from delaymq_operator.reconcile.broker.model.memory import SeenOffsets
 from delaymq_operator.reconcile.broker.observe.scheduler import judge
@@ -98,6 +98,14 @@ def test_restart_is_judged_by_earlier_observations(
     assert found.verdict == verdict
     assert [(each.level, each.from_offset, each.to_offset, each.reason) for each in found.corrected] == corrected
     assert found.boot_id == now.boot_id
+
+
+def test_restart_reports_all_pending_messages() -> None:
+    now = info({1: 5, 2: 5})
+    levels = tuple(replace(level, pending=3) for level in now.delay.levels)
+    delay = replace(now.delay, levels=levels, timed=TimedMessages(pending=40))
+    assert judge(None, None, replace(now, delay=delay), NOW_MS).pending == 46
+    assert judge(None, None, replace(now, delay=replace(delay, timed=None)), NOW_MS).pending == 6
 
 
 def test_judged_restart_keeps_verdict() -> None:

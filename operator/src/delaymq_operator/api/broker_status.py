@@ -52,6 +52,13 @@ class LevelStatus(StatusStruct, frozen=True, kw_only=True):
     next_due: str | None = None
 
 
+class TimedStatus(StatusStruct, frozen=True, kw_only=True):
+    """Timed messages of a group's broker: those with any due time instead of a delay level."""
+
+    pending: int = 0
+    next_due: str | None = None
+
+
 class CorrectedLevel(StatusStruct, frozen=True, kw_only=True):
     """A level whose delay offset differs from the one last observed by the operator, or found by the broker in its
     files.
@@ -71,6 +78,8 @@ class ResumedStatus(StatusStruct, frozen=True, kw_only=True):
     boot_id: str
     """Identity of the broker process; it changes with every start."""
     verdict: Verdict
+    pending: int | None = None
+    """Pending messages, timed ones included, at the time of the check; None if an earlier operator made it."""
     corrected: tuple[CorrectedLevel, ...] = ()
 
 
@@ -95,6 +104,8 @@ class GroupStatus(StatusStruct, frozen=True, kw_only=True):
     next_due: str | None = None
     lateness: LatenessStatus | None = None
     delay: tuple[LevelStatus, ...] = ()
+    timed: TimedStatus | None = None
+    """None for brokers that do not report timed messages."""
     resumed: ResumedStatus | None = None
 
 

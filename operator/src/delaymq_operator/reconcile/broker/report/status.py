@@ -15,6 +15,7 @@ from delaymq_operator.api.broker_status import (
     LatenessStatus,
     LevelStatus,
     StorageStatus,
+    TimedStatus,
     VolumesStatus,
 )
 from delaymq_operator.api.resource import status_patch, timestamp_of_ms
@@ -146,6 +147,7 @@ def _with_info(found: GroupStatus, info: About, most_levels: int) -> GroupStatus
         next_due=timestamp_of_ms(min(due_ms)) if due_ms else None,
         lateness=_lateness([part.lateness for part in parts]),
         delay=tuple(_level(level) for level in _levels_in_use(delay.levels, most_levels)),
+        timed=_timed(delay.timed) if delay.timed is not None else None,
     )
 
 
@@ -182,6 +184,13 @@ def _level(level: DelayLevel) -> LevelStatus:
         max_offset=level.max_offset,
         pending=level.pending,
         next_due=timestamp_of_ms(level.next_due_ms) if level.next_due_ms is not None else None,
+    )
+
+
+def _timed(timed: TimedMessages) -> TimedStatus:
+    return TimedStatus(
+        pending=timed.pending,
+        next_due=timestamp_of_ms(timed.next_due_ms) if timed.next_due_ms is not None else None,
     )
 
 
