@@ -227,20 +227,16 @@ def _nothing(*_: object, **__: object) -> None:
 
 def _carried_as_new(record: Record, pending: Pending) -> NewRecord:
     copy = carried_record(record, pending)
-    copy.statement = first_due(pending.due_ms)
-    return copy
+    return copy._replace(statement=first_due(pending.due_ms))
 
 
 def _without_mark(*given: Any, **named: Any) -> Any:
     fate, copy = timed_copy_of(*given, **named)
-    copy.statement = None
-    return fate, copy
+    return fate, copy._replace(statement=None)
 
 
 def _carried_level_as_new(*given: Any) -> NewRecord:
-    copy = carried_level_record(*given)
-    copy.statement = None
-    return copy
+    return carried_level_record(*given)._replace(statement=None)
 
 
 def _without_identities(*given: Any) -> list[int]:
@@ -251,8 +247,7 @@ def _without_identities(*given: Any) -> list[int]:
 def _level_without_mark(*given: Any, **named: Any) -> Any:
     fate, copy = copy_of(*given, **named)
     del copy.properties["__DMQ_MARK"]
-    copy.property_bytes = None
-    return fate, copy
+    return fate, copy._replace(property_bytes=None)
 
 
 def _without_levels(self: recovery.Replay, state: object) -> None:

@@ -74,7 +74,7 @@ class DelayWorkload(Workload):
         level = self.chance.randint(1, 3)
         topic, queue_id, properties = self.delivery.ingress.prepare({UNIQUE_KEY: unique}, TOPIC, self.sent % 2, level)
         record = plain_message(unique, topic=topic, queue_id=queue_id, body=self.chance.randbytes(200), host=HOST)
-        record.properties = properties
+        record = record._replace(properties=properties)
         self.unflushed.append((unique, self.store.append(record).physical_offset))
 
     def send_timed(self) -> None:
@@ -84,7 +84,7 @@ class DelayWorkload(Workload):
         due_ms = self.clock.ms + self.chance.choice([1, 500, 3_000, 20_000])
         statement = self.delivery.ingress.prepare_timed(properties, TOPIC, self.sent % 2, due_ms)
         record = plain_message(unique, topic=TIMER_TOPIC, body=self.chance.randbytes(200), host=HOST)
-        record.properties, record.statement = properties, statement
+        record = record._replace(properties=properties, statement=statement)
         self.unflushed.append((unique, self.store.append(record).physical_offset))
 
     def carry(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from delaymq.message.names import DUE, TIMER_OUT_MS, TIMER_TOPIC
@@ -18,7 +17,7 @@ Open = Callable[..., MessageStore]
 
 def timed(unique_key: str, due_ms: int, body: bytes = b"") -> NewRecord:
     record = message(unique_key, topic=TIMER_TOPIC, body=body, REAL_TOPIC="Orders", REAL_QID="0")
-    return replace(record, statement=first_due(due_ms))
+    return record._replace(statement=first_due(due_ms))
 
 
 def test_statement_names_the_place_of_its_record_in_the_next_segment_too(open_store: Open) -> None:

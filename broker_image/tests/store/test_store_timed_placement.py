@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -196,7 +195,7 @@ NAMED = {
 def test_properties_assign_a_record_to_its_own_queue_only(tmp_path: Path, name: str) -> None:
     topic, queue_id, properties, expected = NAMED[name]
     store = reopened(tmp_path / "store")
-    store.append(replace(message("u", topic=topic, queue_id=queue_id), properties=properties))
+    store.append(message("u", topic=topic, queue_id=queue_id)._replace(properties=properties))
     placing = Placing(QuietFiles(), AsideFolder(QuietFiles(), str(tmp_path)), store._log, store._queues)
     found = placing.queue_of(0)
     store.abandon()

@@ -88,11 +88,10 @@ def test_carried_message_keeps_its_identity_and_state(open_store: Open) -> None:
     store = open_store()
     timed = TimedStore(store)
     first = timed.schedule("u", DUE_MS)
-    carried = replace(
-        message("u", topic=TIMER_TOPIC), statement=TimedDue(1, DUE_MS + 1, first.physical_offset).statement()
-    )
+    statement = TimedDue(1, DUE_MS + 1, first.physical_offset).statement()
+    carried = message("u", topic=TIMER_TOPIC)._replace(statement=statement)
     second = store.append(carried)
-    foreign = store.append(replace(carried, statement=TimedDue(1, DUE_MS + 2, 12).statement()))
+    foreign = store.append(carried._replace(statement=TimedDue(1, DUE_MS + 2, 12).statement()))
     timed.mark(first, TimedMarkKind.CANCELLED)
     states = TimedMessages()
     for each in (first, second, foreign):
@@ -127,7 +126,7 @@ def test_rocketmqs_copies_and_timers_are_recognised(open_store: Open) -> None:
     foreign.properties[TIMER_OUT_MS] = adopted.properties[TIMER_OUT_MS] = str(DUE_MS + 2)
     recall.properties[TIMER_DELETE_UNIQUE_KEY] = "u9"
     places = [store.append(each).physical_offset for each in (rolled, copy, foreign, adopted, recall)]
-    carried = replace(message("f2", topic=TIMER_TOPIC), statement=carried_due(DUE_MS + 2, places[3]))
+    carried = message("f2", topic=TIMER_TOPIC)._replace(statement=carried_due(DUE_MS + 2, places[3]))
     adopting = store.append(carried)
     store.abandon()
     records = list(StoreReader(store.path).records())

@@ -50,19 +50,18 @@ class LogAppender:
         Nothing has changed after StoreFullError, StoreFailedError, StoreClosedError, RecordTooLargeError or
         IllegalMessageError.
         """
-        property_bytes = message.property_bytes
-        if property_bytes is None:
-            property_bytes = encode_properties(message.properties)
-        return self._append(message, property_bytes)
-
-    def _append(self, message: NewRecord, property_bytes: bytes) -> Dispatched:
         log = self._log
         if self.is_closed or log.failure is not None or self._retention.disk.writes_refused:
             self.refuse(message)
         now_ms = self._now_ms()
         if now_ms < log.last_store_timestamp_ms:
             now_ms = log.last_store_timestamp_ms
-        topic, queue_id, sys_flag, properties = message.topic, message.queue_id, message.sys_flag, message.properties
+        (
+            topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host, store_host, reconsume_times,
+            prepared_offset, is_copy, statement, property_bytes, body_crc, _,
+        ) = message  # fmt: skip
+        if property_bytes is None:
+            property_bytes = encode_properties(properties)
         transaction = sys_flag & TRANSACTION_MASK
         if transaction == 0 or transaction == TRANSACTION_COMMIT:
             queues = self._queues
@@ -72,18 +71,17 @@ class LogAppender:
             queue = None
             queue_offset = 0
         physical_offset = log.end_offset
-        raw_topic, statement = topic.encode(), message.statement
+        raw_topic = topic.encode()
         while True:
             stated_bytes = property_bytes
             if statement is not None:
                 stated_bytes = _with_statement(property_bytes, statement, properties, physical_offset)
             data = encode_record(
-                raw_topic, queue_id, queue_offset, physical_offset, message.flag, sys_flag, message.born_timestamp_ms,
-                message.born_host, now_ms, message.store_host, message.reconsume_times,
-                message.prepared_transaction_offset, message.body, stated_bytes, message.body_crc,
+                raw_topic, queue_id, queue_offset, physical_offset, flag, sys_flag, born_ms, born_host, now_ms,
+                store_host, reconsume_times, prepared_offset, body, stated_bytes, body_crc,
             )  # fmt: skip
             size = len(data)
-            if size > self.options.max_record_bytes and not message.is_copy:
+            if size > self.options.max_record_bytes and not is_copy:
                 raise RecordTooLargeError(
                     f"the record has {size} bytes (limit: {self.options.max_record_bytes}): send a smaller message"
                 )
@@ -93,7 +91,6 @@ class LogAppender:
         at = physical_offset - log.segment_base
         log.mapping[at : at + size] = data
         log.end_offset = physical_offset + size
-        body_crc = message.body_crc
         if body_crc is None:
             (body_crc,) = _body_crc_of(data)
         log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
@@ -106,8 +103,8 @@ class LogAppender:
         else:
             code = tags_code(properties.get(TAGS, ""))
         record = Dispatched(
-            topic, queue_id, queue_offset, physical_offset, size, sys_flag, now_ms, message.born_timestamp_ms,
-            body_crc, message.reconsume_times, message.prepared_transaction_offset, properties, code,
+            topic, queue_id, queue_offset, physical_offset, size, sys_flag, now_ms, born_ms, body_crc,
+            reconsume_times, prepared_offset, properties, code,
         )  # fmt: skip
         if queue is None:
             self._dispatcher.dispatch(record)
@@ -131,13 +128,9 @@ class LogAppender:
 
     def append_batch(self, messages: Sequence[NewRecord]) -> list[Dispatched]:
         """Append all messages to one segment, or none; errors as in `append`."""
-        property_bytes = [encode_properties(message.properties) for message in messages]
-        self.make_room(self._check_batch(messages, property_bytes))
-        return [self._append(message, encoded) for message, encoded in zip(messages, property_bytes, strict=True)]
-
-    def check_batch(self, messages: Sequence[NewRecord]) -> int:
-        """Return the number of log bytes that the messages need; errors as in `append`."""
-        return self._check_batch(messages, [encode_properties(message.properties) for message in messages])
+        encoded = [message._replace(property_bytes=encode_properties(message.properties)) for message in messages]
+        self.make_room(self.check_batch(encoded))
+        return [self.append(message) for message in encoded]
 
     def make_room(self, total: int) -> None:
         """Continue in the next segment if `total` bytes do not fit the current one; errors as in `append`."""
@@ -147,11 +140,15 @@ class LogAppender:
         if total + BLANK_BYTES > log.segment_end - log.end_offset:
             self._roll(total, None)
 
-    def _check_batch(self, messages: Sequence[NewRecord], property_bytes: Sequence[bytes]) -> int:
+    def check_batch(self, messages: Sequence[NewRecord]) -> int:
+        """Return the number of log bytes that the messages need; errors as in `append`."""
         if self.is_closed or self._log.failure is not None or self._retention.disk.writes_refused:
             self.refuse()
         total = 0
-        for message, encoded in zip(messages, property_bytes, strict=True):
+        for message in messages:
+            encoded = message.property_bytes
+            if encoded is None:
+                encoded = encode_properties(message.properties)
             self._queues.get_or_make(message.topic, message.queue_id)
             topic_bytes, properties_bytes = len(message.topic.encode()), len(encoded)
             if message.statement is not None:

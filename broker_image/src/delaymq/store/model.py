@@ -8,8 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from delaymq.message.timed_marks import Statement
 
 
-@dataclass(slots=True)
-class NewRecord:
+class NewRecord(NamedTuple):
     """A message to append; the store assigns offsets and store time."""
 
     topic: str

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from delaymq.message.names import (
     MARKS_TOPIC,
     REAL_QUEUE_ID,
@@ -30,7 +28,7 @@ class TimedStore:
         """Append the record of a pending message."""
         record = message(unique, topic=TIMER_TOPIC, body=b"timed " + unique.encode())
         record.properties.update({REAL_TOPIC: topic, REAL_QUEUE_ID: str(queue_id), TIMER_OUT_MS: str(due_ms)})
-        return self.store.append(replace(record, statement=first_due(due_ms)))
+        return self.store.append(record._replace(statement=first_due(due_ms)))
 
     def deliver(self, pending: Dispatched) -> Dispatched:
         """Append the copy in the real topic."""
@@ -43,14 +41,14 @@ class TimedStore:
 
     def mark(self, pending: Dispatched, kind: TimedMarkKind, next_due_ms: int | None = None) -> Dispatched:
         """Append a mark alone."""
-        record = replace(message("", topic=MARKS_TOPIC, body=b""), properties={})
-        return self.store.append(replace(record, statement=self._mark(pending, kind, next_due_ms).statement()))
+        record = message("", topic=MARKS_TOPIC, body=b"")._replace(properties={})
+        return self.store.append(record._replace(statement=self._mark(pending, kind, next_due_ms).statement()))
 
     def _end(self, pending: Dispatched, kind: TimedMarkKind, topic: str, queue_id: int) -> Dispatched:
         unique = pending.properties["UNIQ_KEY"]
         record = message(unique, topic=topic, queue_id=queue_id, body=b"timed " + unique.encode())
         kept = {name: text for name, text in pending.properties.items() if name != "__DMQ_DUE"}
-        return self.store.append(replace(record, properties=kept, statement=self._mark(pending, kind).statement()))
+        return self.store.append(record._replace(properties=kept, statement=self._mark(pending, kind).statement()))
 
     def _mark(self, pending: Dispatched, kind: TimedMarkKind, next_due_ms: int | None = None) -> TimedMark:
         return TimedMark(

@@ -90,6 +90,8 @@ class HandOver:
         self._topic_lateness = topic_lateness
         self._delivered: list[int] = []
         """Identities of the messages that the current run has delivered."""
+        self._settled: defaultdict[int, list[int]] = defaultdict(list)
+        """By delay level: offsets of their entries."""
         self._tally = Tally()
         self._on_dead_letter = on_dead_letter
         self._on_delivered = on_delivered
@@ -182,6 +184,11 @@ class HandOver:
         """End the messages that this run has delivered, and count them."""
         self._timeline.settle(self._delivered)
         self._delivered.clear()
+        for level, offsets in self._settled.items():
+            settle = self._queues[queue_of_level(level)].settled.settle
+            for offset in sorted(offsets):  # topics are delivered in turn
+                settle(offset)
+        self._settled.clear()
         delivered = self._counters.delivered
         for topic, level, lateness_ms, messages, size in self._tally.take():
             queue_id = queue_of_level(level)
@@ -211,13 +218,12 @@ class HandOver:
         copy, queue_offset = plain
         if level:
             settled = self._queues[queue_of_level(level)].settled
-            if queue_offset in settled:
+            if queue_offset < settled.low or queue_offset in settled.above:
                 self._timeline.settle((pending.identity,))  # it was settled while it was not known to the index
                 return
-            store_timestamp_ms, size = self._append(copy, now_ms, pending.size)
-            settled.settle(queue_offset)
-        else:
-            store_timestamp_ms, size = self._append(copy, now_ms, pending.size)
+        store_timestamp_ms, size = self._append(copy, now_ms, pending.size)
+        if level:
+            self._settled[level].append(queue_offset)
         self._delivered.append(pending.identity)
         self._tally.add(topic, level, store_timestamp_ms - pending.due_ms, size)
 

@@ -131,9 +131,7 @@ def resumed_half(record: Record, predecessor: int) -> NewRecord:
     strip_own(properties)
     properties[CHECK_TIMES] = "0"
     properties.pop(PREPARED_QUEUE_OFFSET, None)
-    resumed = _new_record(record, names.HALF_TOPIC, properties)
-    resumed.prepared_transaction_offset = predecessor
-    return resumed
+    return _new_record(record, names.HALF_TOPIC, properties)._replace(prepared_transaction_offset=predecessor)
 
 
 def _new_record(record: Record, topic: str, properties: dict[str, str]) -> NewRecord:
