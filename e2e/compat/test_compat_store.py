@@ -1,12 +1,18 @@
 """A store moves between RocketMQ's broker and DelayMQ: pending messages are delivered by the other, and none twice."""
 
+import itertools
+import json
+import subprocess
+import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.brokers import Cluster, OurCluster, RealCluster
+from crash import kill_points
+from harness.brokers import HTTP_TIMEOUT_S, Cluster, OurCluster, RealCluster
 from harness.clients import Workbench, message
 from harness.driver import Received
 
@@ -53,11 +59,11 @@ def _send_delayed(clients: Workbench, level: int, count: int) -> list[str]:
 
 
 def read_all(clients: Workbench) -> list[Received]:
-    """Return every message of the topic, from the first offset of each queue."""
+    """Return every message of the topic, from the first offset of each queue that still exists."""
     consumer = clients.pull(group=clients.group())
     messages: list[Received] = []
     for queue_id in range(QUEUES):
-        offset = 0
+        offset = consumer.pull(TOPIC, queue_id, 0, max_count=1).min_offset
         while (pulled := consumer.pull(TOPIC, queue_id, offset)).status == "FOUND":
             messages += pulled.messages
             offset = pulled.next_begin_offset
@@ -73,6 +79,11 @@ def _wait_for(clients: Workbench, expected: set[str], timeout_s: float = 60.0) -
             return messages
         assert time.monotonic() < deadline, f"never delivered: {sorted(missing)}"
         time.sleep(0.2)
+
+
+def _pending_of(ours: OurCluster) -> int:
+    with urllib.request.urlopen(f"http://{ours.http_address}/api/v1/remaining", timeout=HTTP_TIMEOUT_S) as answer:
+        return int(json.load(answer)["pendingDelays"])
 
 
 def check_complete(clients: Workbench, expected: list[str]) -> None:
@@ -150,6 +161,48 @@ def test_rocketmq_takes_over_a_store_of_delaymq_after_a_kill(
         undelayed = [name for name in expected if not name.startswith("level")]
         assert {name: counts[name] for name in undelayed} == dict.fromkeys(undelayed, 1)
         check_usable(clients)
+
+
+def test_rocketmq_delivers_messages_that_were_carried_forward(
+    tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None
+) -> None:
+    """The earlier records are deleted; `delayOffset.json` and the queues lead to the newer ones."""
+    store_path = tmp_path / "store"
+    launcher = (sys.executable, str(Path(kill_points.__file__).resolve()), "none")
+    every_hour = {"fileReservedTime": "1", "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24))}
+    with OurCluster(
+        config=CONFIG | every_hour, store_path=store_path, launcher=launcher, environment={kill_points.HOUR_MS: "500"}
+    ) as ours:
+        clients = new_workbench(ours)
+        clients.admin.update_topic(TOPIC, broker=clients.broker_address, queues=QUEUES)
+        clients.wait_for_route(TOPIC, queues=QUEUES)
+        waiting = _send_delayed(clients, PENDING_LEVEL, 10)
+        _send_delayed(clients, FAR_LEVEL, 3)
+        first_segment = store_path / "commitlog" / f"{0:020d}"
+        deadline = time.monotonic() + DELAY_MS[PENDING_LEVEL] / 1000 - 2
+        for i in itertools.count():
+            clients.producer.send(TOPIC, f"filler{i}", queue_id=i % QUEUES, properties={"filler": "x" * 4000})
+            if not first_segment.exists():
+                break
+            assert time.monotonic() < deadline, "the first segment was not deleted"
+        clients.close()
+        ours.stop()
+    words = [sys.executable, "-m", "delaymq", "store", "verify", str(store_path), "--for-rocketmq", "--json"]
+    words += ["--levels", CONFIG["messageDelayLevel"]]
+    report = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)["for_rocketmq"]
+    assert [report[name] for name in ("repeated", "early", "never", "late")] == [[], [], [], []], report
+    with RealCluster(config=CONFIG, store_path=store_path) as real:
+        clients = new_workbench(real)
+        messages = _wait_for(clients, set(waiting))
+        # A duplicate would arrive soon afterwards.
+        time.sleep(1.5)
+        messages = [m for m in read_all(clients) if m.body.decode().startswith("level")]
+        assert Counter(m.body.decode() for m in messages) == Counter(waiting)
+        assert all(m.store_timestamp_ms - m.born_timestamp_ms >= DELAY_MS[PENDING_LEVEL] for m in messages)
+        clients.close()
+        real.stop()
+    with OurCluster(config=CONFIG, store_path=store_path) as ours:
+        assert _pending_of(ours) == 3
 
 
 def test_store_moves_to_rocketmq_and_back(tmp_path: Path, new_workbench: NewWorkbench, isolated_network: None) -> None:

@@ -214,6 +214,22 @@ def carried(reached: Reached) -> None:
     _replace(Carrier, "_carry", marked)
 
 
+def level_carried(reached: Reached) -> None:
+    """After a pending message with a delay level was carried forward to a new entry of its queue."""
+    from delaymq.broker.delivery.timed.carrying import Carrier
+    from delaymq.message.names import SCHEDULE_TOPIC
+
+    carry = _function(Carrier, "_carry")
+
+    def marked(carrier: Carrier, record: Any, *arguments: Any) -> int:
+        written: int = carry(carrier, record, *arguments)
+        if written and record.topic == SCHEDULE_TOPIC:
+            reached()
+        return written
+
+    _replace(Carrier, "_carry", marked)
+
+
 def segment_deleted(reached: Reached) -> None:
     """After a segment was deleted, before the files of the queues that refer to it."""
     from delaymq.store.commit_log import CommitLog
@@ -257,6 +273,7 @@ POINTS: dict[str, Callable[[Reached], None]] = {
     "timeline-written": timeline_written,
     "run-merging": run_merging,
     "carried": carried,
+    "level-carried": level_carried,
     "segment-deleted": segment_deleted,
     "timed-replayed": timed_replayed,
     "recovered": recovered,

@@ -1,5 +1,6 @@
-"""Kills while timed messages are stored, indexed, carried forward and delivered: none is lost, early or duplicated.
+"""Kills while pending messages are stored, indexed, carried forward and delivered: none is lost, early or duplicated.
 
+Most are timed; others have a delay level that outlasts the retention time.
 An hour of retention lasts seconds, so that segments are carried and deleted all the time. The log is judged with all
 its segments, deleted ones included.
 """
@@ -25,7 +26,7 @@ from harness.suite import enter_isolated
 
 MESSAGES = 20_000
 TRANSACTIONS, TRANSACTIONS_PER_SECOND = 1_200, 80
-LEVEL_TABLE = "1s 2s 3s"
+LEVEL_TABLE = "1s 2s 3s 30s"
 CONFIG = {
     "messageDelayLevel": LEVEL_TABLE,
     "mappedFileSizeCommitLog": str(256 << 10),
@@ -47,6 +48,7 @@ POINTS = (
     "run-merging:4",
     "timeline-written:2",
     "carried:100",
+    "level-carried:20",
     "segment-deleted:2",
     REPLAY,
     "timed-copy-appended:2000",
@@ -74,6 +76,7 @@ def test_kills_at_all_points_and_instants_lose_and_duplicate_no_timed_message(
     verdict = _run(cluster, tmp_path, POINTS, random_kills=2, seed=seed)
     assert max(verdict.pending_at) > MESSAGES // 4  # on an idle machine, nearly all of them
     assert verdict.carried > 100
+    assert verdict.carried_with_level > 100
 
 
 @pytest.mark.long

@@ -24,6 +24,8 @@ class TimedVerdict:
     """Timed messages of all topics."""
     carried: int
     """Records that carried them forward."""
+    carried_with_level: int
+    """Records that carried messages with a delay level forward."""
     pending_at: tuple[int, ...]
     """Number of pending timed messages at each crash."""
     breaches: dict[str, tuple[str, ...]]
@@ -33,7 +35,8 @@ class TimedVerdict:
         """Return one line of counts, then up to three examples of each violation."""
         counts = (
             f"acknowledged {self.acknowledged}, failed {self.failed} (stored anyway {self.stored_although_failed}),"
-            f" timed {self.timed}, carried {self.carried}, pending at the crashes {list(self.pending_at)}"
+            f" timed {self.timed}, carried {self.carried}, with a delay level {self.carried_with_level},"
+            f" pending at the crashes {list(self.pending_at)}"
         )
         examples = [f"  {name}: {len(keys)}, {', '.join(keys[:3])}" for name, keys in self.breaches.items()]
         return "\n".join([counts, *(examples or ["  no breach"])])
@@ -42,9 +45,10 @@ class TimedVerdict:
 def judge_timed(log_path: Path, level_table: str, sent: Sent, crashes_ms: list[int]) -> TimedVerdict:
     """Compare the log since the first record with the responses to the producers. BadLogError if the log is invalid."""
     copies: dict[str, list[Record]] = {}
-    timer_records = 0
+    timer_records = carried_with_level = 0
     for record in records(log_path):
         timer_records += record.is_timed
+        carried_with_level += record.is_scheduled and ":carried:" in record.properties.get("__DMQ_MARK", "")
         if record.topic == TOPIC:
             copies.setdefault(record.unique_key, []).append(record)
     timed = list(timed_messages(log_path).values())
@@ -70,6 +74,7 @@ def judge_timed(log_path: Path, level_table: str, sent: Sent, crashes_ms: list[i
         stored_although_failed=sum(key in copies for key in sent.failed),
         timed=len(timed),
         carried=timer_records - len(timed),
+        carried_with_level=carried_with_level,
         pending_at=tuple(_pending_at(timed, at_ms) for at_ms in crashes_ms),
         breaches={name: tuple(found) for name, found in breaches.items() if found},
     )

@@ -27,6 +27,8 @@ FILL_S = 8.0
 FIRST_DUE_S, LAST_DUE_S, FAR_DUE_S = 16.0, 27.0, 42.0
 """Due times of the first messages after the start of the load; those of one in ten are between the last two, so that
 they are carried forward."""
+LONG_LEVEL = 4
+"""A delay level that outlasts the retention time; in the first messages, one for each batch."""
 STREAM_DELAYS_MS = (300, 6_000)
 STREAM_PER_SECOND = 150
 TIMEOUT_MS = 5_000
@@ -92,6 +94,7 @@ class TimedLoad(threading.Thread):
         connection = await self._connect()
         for _ in left:
             connection = await self._send([self._first(start_ms) for _ in range(IN_BATCH)], connection)
+            connection = await self._send([{"DELAY": str(LONG_LEVEL)}], connection)
             await asyncio.sleep(WORKERS * IN_BATCH * FILL_S * self._stretch / self._count)
 
     async def _stream(self) -> None:

@@ -52,6 +52,7 @@ def _quiet() -> Iterator[None]:
 def test_flipped_bits_affect_only_the_messages_that_they_hit(tmp_path: Path, share: int) -> None:
     templates = build(tmp_path, QuietFiles(), SEED * SHARES + share)
     assert {record.topic for record in templates[0].records} >= KINDS | {*TIMED_KINDS}
+    assert any(":carried:" in record.properties.get("__DMQ_MARK", "") for record in templates[0].records)
     failures = []
     for number in range(share, DAMAGES + DAMAGES // 5, SHARES):
         chance = random.Random(f"{SEED} {number}")

@@ -150,7 +150,7 @@ class Workload:
             names.SCHEDULE_TOPIC, queue_id, "pending", body=message.body, properties=properties,
             statement=mark.statement(), born_ms=message.born_timestamp_ms,
         )  # fmt: skip
-        carried.due_ms, entry.reason = entry.due_ms, "replaced"
+        carried.due_ms, entry.due_ms, entry.reason = entry.due_ms, 0, "replaced"
         return carried
 
     def roll(self, entry: Written) -> Written:
@@ -366,6 +366,7 @@ def mixed_workload(path: Path, *, seed: int = 1, rounds: int = 40, marks: bool =
     state: dict[str, Written] = {}
     read: list[Written] = []
     waiting: list[Written] = []
+    kept: list[Written] = []
     halves: list[Written] = []
     aged: list[Written] = []
     for number in range(rounds):
@@ -386,9 +387,13 @@ def mixed_workload(path: Path, *, seed: int = 1, rounds: int = 40, marks: bool =
         _timed_round(work, chance, waiting, number, marks=marks)
         if number % 9 == 0:
             far = work.delay(18, "Later", 1)
-            # Some are never delivered: they pin old segments.
+            # Some are never delivered: they pin old segments, until they are carried forward.
             if not marks or number % 2:
                 waiting.append(far)
+            else:
+                kept.append(far)
+        if number % 12 == 7 and kept:
+            work.carry_level(kept.pop(0))
         half = work.half("Money", 0)
         fate = chance.randrange(3)
         if fate < 2 and (ended := work.end(half, commit=fate == 1)) is not None:

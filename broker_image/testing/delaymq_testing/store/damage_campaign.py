@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ class Workload:
         """Some of everything."""
         steps = [self.plain] * 26 + [self.delayed] * 22 + [self.half] * 8 + [self.batch] * 3 + [self.retry] * 4
         steps += [self.dead_letter] * 2 + [self.end] * 6 + [self.pass_time] * 5
-        steps += [self.timed] * 14 + [self.undeliverable] * 12
+        steps += [self.timed] * 14 + [self.undeliverable] * 12 + [self.carry] * 3
         self.chance.shuffle(steps)
         for step in steps[: len(steps) // 3] if small else steps:
             step()
@@ -191,6 +191,16 @@ class Workload:
         self.clock.now_ms += self.chance.randint(300, 1_500)
         self.broker.hand_over(self.clock(), self.chance.randint(1, 30))
 
+    def carry(self) -> None:
+        """Carry the pending messages of full segments forward; their earlier records remain."""
+        flush(self.broker)
+        self.broker.store.set_options(replace(OPTIONS, file_reserved_hours=0, disk_max_used_ratio=0.0))
+        self.clock.now_ms += 30_000  # a pass over all queues begins
+        for _ in range(20):
+            self.broker.delivery.carry(self.clock())
+            self.clock.now_ms += 1
+        self.broker.store.set_options(OPTIONS)
+
     def snapshot(self) -> None:
         persist(self.broker, self.clock)
         self.broker.delivery.close()  # flushes, and writes delayOffset.json
@@ -205,6 +215,12 @@ class Workload:
             for path in sorted(self.path.rglob("*"))
             if path.is_file() and path.name != "lock"
         }
+
+
+def flush(broker: Broker) -> None:
+    while (task := broker.store.flush_task()) is not None:
+        task.run()
+        assert task.finish() is None
 
 
 def persist(broker: Broker, clock: Clock) -> None:
@@ -325,6 +341,7 @@ def _origin(record: Found) -> int:
 
 def _let_all_come(broker: Broker, clock: Clock) -> None:
     session = FakeSession()
+    flush(broker)  # messages that were carried are delivered once their records are on disk
     broker.clients.register_producer(Client(session, "client", "JAVA", 409, clock()), GROUP)
     for _ in range(2):
         clock.now_ms += 70_000
