@@ -10,7 +10,7 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 MESSAGE = "kill point reached: "
@@ -153,26 +153,27 @@ def timed_appended(reached: Reached) -> None:
     """After a timed record was appended to the log, alone or in a batch, before the response to its producer."""
     from delaymq.store.message_store import MessageStore
 
-    append = _function(MessageStore, "_append")
+    append = _function(MessageStore, "append")
 
-    def marked(store: MessageStore, message: Any, encoded: bytes) -> Any:
-        answer = append(store, message, encoded)
+    def marked(store: MessageStore, message: Any) -> Any:
+        answer = append(store, message)
         if message.topic == "rmq_sys_wheel_timer" and not message.is_copy:
             reached()
         return answer
 
-    _replace(MessageStore, "_append", marked)
+    _replace(MessageStore, "append", marked)
 
 
 def timed_copy_appended(reached: Reached) -> None:
-    """After the copy of a timed message was appended to the log, before it is settled in the index."""
+    """After the copy of a pending message was appended to the log, before it is settled in the index."""
     from delaymq.schedule.timeline import Timeline
 
     settle = _function(Timeline, "settle")
 
-    def marked(timeline: Timeline, identity: int) -> None:
-        reached()
-        settle(timeline, identity)
+    def marked(timeline: Timeline, identities: Sequence[int]) -> None:
+        for _ in identities:
+            reached()
+        settle(timeline, identities)
 
     _replace(Timeline, "settle", marked)
 

@@ -182,6 +182,8 @@ class HandOver:
 
     def _settle_delivered(self) -> None:
         """End the messages that this run has delivered, and count them."""
+        if not self._delivered:
+            return
         self._timeline.settle(self._delivered)
         self._delivered.clear()
         for level, offsets in self._settled.items():
