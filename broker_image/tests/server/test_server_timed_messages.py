@@ -143,7 +143,7 @@ def test_message_is_found_once_by_its_key_and_ids_before_and_after_its_delivery(
     async def scenario() -> None:
         async with asked(tmp_path) as api:
             await api.post("delay/pause", {}, 202)
-            due_ms = api.broker.now_ms() + 50
+            due_ms = api.broker.now_ms() + 1_000
             await api.peer.send("Orders", b"now", KEYS="k", UNIQ_KEY=KEY.format(1))
             await api.peer.send("Orders", b"x", KEYS="k", UNIQ_KEY=KEY.format(2), TIMER_DELIVER_MS=str(due_ms))
             await api.peer.send("Bills", b"x", KEYS="k", UNIQ_KEY=KEY.format(3), TIMER_DELIVER_MS=str(due_ms))
