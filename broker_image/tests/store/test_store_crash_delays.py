@@ -21,7 +21,7 @@ from delaymq_testing.repetitions import SEED
 from delaymq_testing.schedule.timeline_index_model import SMALL
 from delaymq_testing.store.crash_workload import OPTIONS, Workload
 from delaymq_testing.store.recording import QuietFiles, after_crashes
-from delaymq_testing.store.small_stores import HOST, Clock
+from delaymq_testing.store.small_stores import HOST, Clock, flush
 from delaymq_testing.store.small_stores import message as plain_message
 
 LEVELS = DelayLevels.parse("1s 2s 5s")
@@ -121,9 +121,7 @@ def check(path: Path, call: int, workload: DelayWorkload) -> int:
     )
     store, delivery = open_with_delivery(str(path), clock, QuietFiles())
     try:
-        while (flush := store.flush_task()) is not None:
-            flush.run()
-            assert flush.finish() is None
+        flush(store)
         for _ in range(1_000):
             if not delivery.hand_over(clock(), 100):
                 break

@@ -26,7 +26,7 @@ from delaymq_testing.repetitions import CRASH_STATES as STATES
 from delaymq_testing.repetitions import SEED
 from delaymq_testing.store.crash_workload import OPTIONS, Workload
 from delaymq_testing.store.recording import QuietFiles, after_crashes
-from delaymq_testing.store.small_stores import Clock
+from delaymq_testing.store.small_stores import Clock, flush
 
 TOPIC = "Orders"
 RECORDINGS = 4
@@ -145,9 +145,7 @@ def check(path: Path, call: int, workload: TransactionWorkload) -> int:
                 pass
             for command in session.notified:
                 end(broker, Half.of_check(command))
-            while (task := broker.store.flush_task()) is not None:
-                task.run()
-                task.finish()
+            flush(broker.store)
         while broker.hand_over(clock(), 100):
             pass
         assert broker.transactions.totals().pending == 0

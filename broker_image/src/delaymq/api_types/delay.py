@@ -112,6 +112,11 @@ class Delay(FrozenAnswer, frozen=True):
     timed: TimedMessages | None = None
     """None: the broker is older than timed messages."""
 
+    @property
+    def parts(self) -> tuple[DelayLevel | TimedMessages, ...]:
+        """All levels, and the timed messages if the broker knows them."""
+        return self.levels if self.timed is None else (*self.levels, self.timed)
+
 
 class DeliveryState(Answer):
     """State of deliveries after a pause or resume."""

@@ -18,6 +18,7 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response, request_command
 
 from delaymq_testing.step_runner import at_once
+from delaymq_testing.store.small_stores import flush
 
 START_MS = 1_700_000_000_000
 _ids = itertools.count(1)
@@ -93,9 +94,7 @@ class Harness:
 
     def flush(self) -> None:
         """Runs the store's flush to its end, as the server does in a thread."""
-        while (task := self.broker.store.flush_task()) is not None:
-            task.run()
-            assert task.finish() is None
+        flush(self.broker.store)
         self.broker.announce_arrivals()
 
     def ask(

@@ -26,6 +26,7 @@ from delaymq.store.options import StoreOptions
 
 from delaymq_testing.broker.harness import FakeSession, broker_config, send_fields
 from delaymq_testing.store.plain_reader import Found, read_log, read_queues
+from delaymq_testing.store.small_stores import flush
 from delaymq_testing.store.timed_records import TimedStore
 
 GROUP = "payers"
@@ -193,7 +194,7 @@ class Workload:
 
     def carry(self) -> None:
         """Carry the pending messages of full segments forward; their earlier records remain."""
-        flush(self.broker)
+        flush(self.broker.store)
         self.broker.store.set_options(replace(OPTIONS, file_reserved_hours=0, disk_max_used_ratio=0.0))
         self.clock.now_ms += 30_000  # a pass over all queues begins
         for _ in range(20):
@@ -215,12 +216,6 @@ class Workload:
             for path in sorted(self.path.rglob("*"))
             if path.is_file() and path.name != "lock"
         }
-
-
-def flush(broker: Broker) -> None:
-    while (task := broker.store.flush_task()) is not None:
-        task.run()
-        assert task.finish() is None
 
 
 def persist(broker: Broker, clock: Clock) -> None:
@@ -341,7 +336,7 @@ def _origin(record: Found) -> int:
 
 def _let_all_come(broker: Broker, clock: Clock) -> None:
     session = FakeSession()
-    flush(broker)  # messages that were carried are delivered once their records are on disk
+    flush(broker.store)  # messages that were carried are delivered once their records are on disk
     broker.clients.register_producer(Client(session, "client", "JAVA", 409, clock()), GROUP)
     for _ in range(2):
         clock.now_ms += 70_000

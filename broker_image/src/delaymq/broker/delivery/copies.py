@@ -20,7 +20,7 @@ _CLOSED = frozenset({names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.OP_HALF_TOPI
 special case."""
 
 
-DUE_BEGINNING: Final = f"\x02{names.DUE}\x01".encode()
+_DUE_BEGINNING: Final = f"\x02{names.DUE}\x01".encode()
 """Start of a due time in encoded properties, unless it is the first one."""
 
 
@@ -88,13 +88,13 @@ def timed_copy_of(
         # Only an adopted timer may lack space for the mark: its copy is then identified by the due time.
         return fate, _copy(record, topic, queue_id, properties, None)
     properties.pop(names.DUE, None)
-    encoded = _without_due(record.raw_properties) if account is None else None
+    encoded = without_due(record.raw_properties) if account is None else None
     return fate, _copy(record, topic, queue_id, properties, statement, encoded)
 
 
-def _without_due(raw_properties: bytes) -> bytes | None:
+def without_due(raw_properties: bytes) -> bytes | None:
     """Return encoded properties without the statement that the store appended to them; None if it is not the last."""
-    at = raw_properties.rfind(DUE_BEGINNING)
+    at = raw_properties.rfind(_DUE_BEGINNING)
     return raw_properties[:at] if at > 0 and raw_properties.find(b"\x02", at + 1) < 0 else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
-from delaymq.broker.delivery.copies import DUE_BEGINNING, Fate, fate_of_topic
+from delaymq.broker.delivery.copies import Fate, fate_of_topic, without_due
 from delaymq.message import names
 from delaymq.message.flags import HOST_MASK
 from delaymq.message.levels import queue_of_level
@@ -80,11 +80,11 @@ def plain_copy(data: bytes, pending: Pending, topic: str, level: int, now_ms: in
         mark = properties[names.MARK] = f"{_DELIVERED}:{queue_id}:{queue_offset}:{place}"
         statement, encoded = None, raw + f"{_MARK_BEGINNING}{mark}".encode()
     else:
-        at = raw.rfind(DUE_BEGINNING)
-        if at <= 0 or names.ACCOUNT in properties or raw.find(b"\x02", at + 1) >= 0:
+        without = without_due(raw)
+        if without is None or names.ACCOUNT in properties:
             return None
         del properties[names.DUE]
-        encoded = raw[:at]
+        encoded = without
         statement = end_of(_TIMED_DELIVERED, now_ms, pending.identity, place, pending.due_ms)
     copy = NewRecord(
         topic, real_queue_id, body, properties, flag, sys_flag, born_ms, born_host, store_host, reconsume_times,

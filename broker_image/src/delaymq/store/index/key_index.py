@@ -102,10 +102,7 @@ class KeyIndex:
                 stored_ms = self._believable(stored_ms)
             unique, keys = properties.get(UNIQUE_KEY), properties.get(KEYS)
             if unique is not None:
-                file = self.files[-1] if self.files else None
-                if file is None or file.count >= file.entry_count:
-                    file = self._next_file(stored_ms)
-                file.put(index_key_hash(record.topic, unique), offset, stored_ms)
+                self._newest(stored_ms).put(index_key_hash(record.topic, unique), offset, stored_ms)
             if keys is not None:
                 for key in indexed_keys(keys):
                     if key:

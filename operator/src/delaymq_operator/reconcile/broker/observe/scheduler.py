@@ -48,8 +48,7 @@ def judge(before: GroupStatus | None, seen: SeenOffsets | None, info: About, now
         at=timestamp_of_ms(now_ms),
         boot_id=info.boot_id,
         verdict="WentBack" if back else "Corrected" if corrected else "Intact",
-        pending=sum(level.pending for level in info.delay.levels)
-        + (info.delay.timed.pending if info.delay.timed is not None else 0),
+        pending=sum(part.pending for part in info.delay.parts),
         corrected=(*back, *corrected)[:MAX_REPORTED],
     )
 

@@ -135,17 +135,16 @@ def group_status(group: Group, before: GroupStatus | None, most_levels: int) -> 
 
 def _with_info(found: GroupStatus, info: About, most_levels: int) -> GroupStatus:
     delay = info.delay
-    parts: list[DelayLevel | TimedMessages] = [*delay.levels, *([delay.timed] if delay.timed is not None else [])]
-    due_ms = [part.next_due_ms for part in parts if part.next_due_ms is not None]
+    due_ms = [part.next_due_ms for part in delay.parts if part.next_due_ms is not None]
     return structs.replace(
         found,
         address=info.address or None,
         version=info.version,
         started_at=timestamp_of_ms(info.started_at_ms),
         store_id=info.store_id,
-        pending=sum(part.pending for part in parts),
+        pending=sum(part.pending for part in delay.parts),
         next_due=timestamp_of_ms(min(due_ms)) if due_ms else None,
-        lateness=_lateness([part.lateness for part in parts]),
+        lateness=_lateness([part.lateness for part in delay.parts]),
         delay=tuple(_level(level) for level in _levels_in_use(delay.levels, most_levels)),
         timed=_timed(delay.timed) if delay.timed is not None else None,
     )
