@@ -111,7 +111,7 @@ def _overdue(options: Options, subject: Subject, group: str, delays: dict[str, s
     _start(subject)
     subject.send("Warm", seconds=options.scaled(3, 1), threads=16, size=100)
     started = time.monotonic()
-    _fill(subject, "Overdue", count, **delays)
+    fill(subject, "Overdue", count, **delays)
     if time.monotonic() - started > OVERDUE_DELAY_S - 5:
         raise HarnessError(f"{subject.kind}: sending took so long that the first messages came due before the stop")
     subject.cluster.stop()
@@ -159,18 +159,18 @@ def _send_burst(options: Options, subject: Subject, count: int) -> int:
     warm_count = options.count(20_000, 4_000)
     elapsed_s = 0.0
     for topic in ("WarmBurst", "WarmBurst2"):
-        elapsed_s = _fill(subject, topic, warm_count, delays_ms="1000,2000")
+        elapsed_s = fill(subject, topic, warm_count, delays_ms="1000,2000")
         subject.wait_until_held(topic, warm_count, limit_s=60)
     subject.send(MEANWHILE, count=1_000, threads=16, size=100)
     due_ms = int(time.time() + 2 * elapsed_s * count / warm_count + LEAD_MARGIN_S) * 1000
-    _fill(subject, BURST, count, deliver_ms=due_ms)
-    _fill(subject, OTHER, OTHER_COUNT, deliver_ms=due_ms, step_ms=OTHER_STEP_MS)
+    fill(subject, BURST, count, deliver_ms=due_ms)
+    fill(subject, OTHER, OTHER_COUNT, deliver_ms=due_ms, step_ms=OTHER_STEP_MS)
     if due_ms / 1000 - time.time() < LEAD_MARGIN_S / 2:
         raise HarnessError(f"{subject.kind}: the last of {count} messages was sent too shortly before the due time")
     return due_ms
 
 
-def _fill(subject: Subject, topic: str, count: int, **times: object) -> float:
+def fill(subject: Subject, topic: str, count: int, **times: object) -> float:
     """Send until `count` messages are acknowledged, however many sends are rejected; return the duration in s."""
     sent = subject.call(
         "send", topic=topic, count=count, at_most_seconds=FILL_LIMIT_S, timeout_s=FILL_LIMIT_S + 60, **FILL, **times

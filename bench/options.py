@@ -12,6 +12,7 @@ class Options:
     groups: frozenset[str]
     sizes: tuple[int, ...]
     quick: bool
+    pending: int
 
     def wants(self, *groups: str) -> bool:
         return any(group in self.groups for group in groups)

@@ -91,6 +91,19 @@ def burst_send_row(count: int) -> Row:
     return Row("burst_send_p99", "burst", f"{count:,} due at the same time: sends meanwhile, p99", "ms", "lower")
 
 
+def pending_rows(group: str, count: int) -> tuple[Row, ...]:
+    """Return the rows of memory, of the sends (first and last quarter), and of a start after a stop and a kill."""
+    title = f"{count:,} pending {'timed messages' if group == 'pending' else 'at one level'}"
+    name = group.replace("-", "_")
+    return (
+        Row(f"{name}_memory", group, f"{title}: RssAnon", "MiB", "lower", "120 MiB"),
+        Row(f"{name}_first", group, f"{title}: sends, first quarter: processor", "µs/message", "lower"),
+        Row(f"{name}_last", group, f"{title}: sends, last quarter: processor", "µs/message", "lower"),
+        Row(f"{name}_start", group, f"{title}: clean start to first send", "s", "lower", "5 s"),
+        Row(f"{name}_killed", group, f"{title}: kill -9, start to first send", "s", "lower", "5 s"),
+    )
+
+
 def killed_row(count: int) -> Row:
     return Row("killed", "recovery", f"kill -9 with {count:,} × 1 KiB: start to first send", "s", "lower", "1 s")
 
@@ -133,7 +146,7 @@ CLIENT_LATENCY_PROCESSOR = Row(
 
 GROUPS = (
     "start", "idle", *SEND_GROUPS, "consume", "tls", "filtered", "transactions", "latency", "memory", "delay",
-    "timed", "burst", "overdue", "overdue-timed", "recovery", "rebuild", "client",
+    "timed", "burst", "overdue", "overdue-timed", "pending", "pending-level", "recovery", "rebuild", "client",
 )  # fmt: skip
-TIMED_GROUPS = frozenset({"timed", "burst", "overdue-timed"})
+TIMED_GROUPS = frozenset({"timed", "burst", "overdue-timed", "pending"})
 """Groups with timed messages. RocketMQ has these since version 5."""

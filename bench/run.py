@@ -41,6 +41,12 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="one pair and short runs, to check that the benchmark works"
     )
+    parser.add_argument(
+        "--pending",
+        type=int,
+        metavar="COUNT",
+        help="pending messages of the pending rows (1000000; 50000 with --quick)",
+    )
     parser.add_argument("--sequential", action="store_true", help="alternate broker by broker instead of row by row")
     parsed = parser.parse_args(words)
     groups = rows.GROUPS if parsed.rows == "all" else tuple(parsed.rows.split(","))
@@ -49,6 +55,10 @@ def _arguments(words: list[str]) -> argparse.Namespace:
         parser.error(f"--rows: unknown groups: {', '.join(unknown)}: use {', '.join(rows.GROUPS)}")
     if parsed.pairs < 1:
         parser.error(f"--pairs is {parsed.pairs}: use at least 1")
+    if parsed.pending is None:
+        parsed.pending = 50_000 if parsed.quick else 1_000_000
+    if parsed.pending < 1_000:
+        parser.error(f"--pending is {parsed.pending}: use at least 1000")
     parsed.python = parsed.python or [sys.executable]
     if len(parsed.python) > MAX_PYTHONS:
         parser.error(f"--python was given {len(parsed.python)} times: use it at most {MAX_PYTHONS} times")
@@ -57,6 +67,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
             groups=frozenset(groups),
             sizes=tuple(int(size) for size in parsed.sizes.split(",")),
             quick=parsed.quick,
+            pending=parsed.pending,
         )
     except ValueError:
         parser.error(f"--sizes is {parsed.sizes}: use numbers separated by commas")

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import backlog
 import delays
 import proc
 import rows
@@ -287,6 +288,8 @@ SCENARIOS: dict[str, tuple[Scenario, frozenset[str]]] = {
     "transactions": (transactions, frozenset({"transactions"})),
     "overdue": (delays.overdue, frozenset({"overdue"})),
     "overdue-timed": (delays.overdue_timed, frozenset({"overdue-timed"})),
+    "pending": (backlog.pending_timed, frozenset({"pending"})),
+    "pending-level": (backlog.pending_levels, frozenset({"pending-level"})),
     "recovery": (recovery, frozenset({"recovery", "rebuild"})),
     "client": (clients, frozenset({"client"})),
 }
