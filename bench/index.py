@@ -39,7 +39,7 @@ class CountingFiles(Files):
         self.written_bytes += len(data)
         super().pwrite(descriptor, data, position)
 
-    def write(self, path: str, data: bytes | bytearray) -> None:
+    def write(self, path: str, data: bytes) -> None:
         self.written_bytes += len(data)
         super().write(path, data)
 
