@@ -9,7 +9,7 @@ from typing import Any
 import proc
 import rows
 from crash.load import LoadProgram
-from delays import fill
+from delays import fill, start
 from options import Options
 from rows import Sample
 from subjects import Contender, Subject
@@ -38,14 +38,14 @@ def pending_timed(options: Options, contender: Contender, load: LoadProgram) -> 
 
 def _pending(options: Options, subject: Subject, group: str, times: dict[str, Any]) -> Iterator[list[Sample]]:
     count = options.pending
-    subject.start()
-    subject.call("first-send", topic="First")  # RocketMQ 5 registers with the NameServer only after its start
+    each = count // QUARTERS
+    start(subject)
     fill(subject, "Warm", options.count(100_000, 4_000), **times)
     yield []
     used = []
     for _ in range(QUARTERS):
         before = proc.processor_s(subject.pid)
-        fill(subject, "Pending", count // QUARTERS, **times)
+        fill(subject, "Pending", each, **times)
         used.append(proc.processor_s(subject.pid) - before)
     time.sleep(SETTLE_S)
     memory = proc.memory_mib(subject.pid, "RssAnon")
@@ -53,6 +53,5 @@ def _pending(options: Options, subject: Subject, group: str, times: dict[str, An
     clean_s = subject.start_to_first_send_s("First", limit_s=START_LIMIT_S)
     subject.cluster.kill()
     killed_s = subject.start_to_first_send_s("First", limit_s=START_LIMIT_S)
-    each = count // QUARTERS
     figures = memory, used[0] / each * 1e6, used[-1] / each * 1e6, clean_s, killed_s
     yield [Sample(row, value) for row, value in zip(rows.pending_rows(group, count), figures, strict=True)]

@@ -50,11 +50,11 @@ def timed(options: Options, contender: Contender, load: LoadProgram) -> Iterator
     """Measure timed messages like delayed ones, with due times in milliseconds."""
     warm, delays = {"delays_ms": "1000,2000"}, {"delays_ms": "1000,5000"}
     with Subject(contender, load, timers=True) as subject:
-        _start(subject)
+        start(subject)
         yield _paced(options, subject, rows.TIMED_ROWS, warm, delays, _timed_lateness_ms)
 
 
-def _start(subject: Subject) -> None:
+def start(subject: Subject) -> None:
     """Start the broker and send once: RocketMQ 5 registers with the NameServer only after its start."""
     subject.start()
     subject.call("first-send", topic="First")
@@ -108,7 +108,7 @@ def overdue_timed(options: Options, contender: Contender, load: LoadProgram) -> 
 
 def _overdue(options: Options, subject: Subject, group: str, delays: dict[str, str]) -> Iterator[list[Sample]]:
     count = options.count(50_000, 10_000)
-    _start(subject)
+    start(subject)
     subject.send("Warm", seconds=options.scaled(3, 1), threads=16, size=100)
     started = time.monotonic()
     fill(subject, "Overdue", count, **delays)
@@ -135,7 +135,7 @@ def burst(options: Options, contender: Contender, load: LoadProgram) -> Iterator
     """Measure many timed messages of one topic that are due at the same time, and their effect on other messages."""
     count = options.count(500_000, 20_000)
     with Subject(contender, load, timers=True) as subject:
-        _start(subject)
+        start(subject)
         due_ms = _send_burst(options, subject, count)
         time.sleep(max(0.0, due_ms / 1000 - time.time()))
         meanwhile = load.start(

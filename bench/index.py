@@ -44,11 +44,11 @@ class CountingFiles(Files):
         super().write(path, data)
 
 
-def _fill(timeline: Timeline, count: int, quarter: int, *, one_level: bool, topics: int) -> object:
-    """Add a quarter of the entries; return the reference to the last snapshot."""
+def _fill(timeline: Timeline, numbers: range, *, one_level: bool, topics: int) -> None:
+    """Add the entries with these numbers, and take snapshots."""
     partitions = [timeline.partitions.number(f"T{number}", "", int(one_level)) for number in range(topics)]
-    dues, reference = random.Random(quarter), None
-    for number in range(quarter * count, (quarter + 1) * count):
+    dues = random.Random(numbers.start)
+    for number in numbers:
         place = number * RECORD_BYTES
         due_ms = YEAR_MS + number // 20 if one_level else dues.randrange(YEAR_MS)
         timeline.add(Pending(due_ms, place, place, RECORD_BYTES, 0, partitions[number % topics]))
@@ -56,12 +56,16 @@ def _fill(timeline: Timeline, count: int, quarter: int, *, one_level: bool, topi
             for _ in range(STEPS):
                 if not timeline.maintain():
                     break
-        if number % SNAPSHOT_ENTRIES == SNAPSHOT_ENTRIES - 1 or number == QUARTERS * count - 1:
-            capture = Capture(timeline)
-            capture.write()
-            capture.finish(is_published=True)
-            reference = capture.reference
-    return reference
+        if number % SNAPSHOT_ENTRIES == SNAPSHOT_ENTRIES - 1:
+            _snapshot(timeline)
+
+
+def _snapshot(timeline: Timeline) -> object:
+    """Write the state; return the reference to it."""
+    capture = Capture(timeline)
+    capture.write()
+    capture.finish(is_published=True)
+    return capture.reference
 
 
 def main(words: list[str]) -> int:
@@ -79,14 +83,14 @@ def main(words: list[str]) -> int:
         folder = OwnFolder(files, path)
         timeline = empty(folder, Sizes(), SEGMENT_BYTES)
         each = arguments.entries // QUARTERS
-        reference: object = None
         for quarter in range(QUARTERS):
             before = time.process_time()
-            options = {"one_level": arguments.one_level, "topics": arguments.topics}
-            reference = _fill(timeline, each, quarter, **options) or reference
+            numbers = range(quarter * each, (quarter + 1) * each)
+            _fill(timeline, numbers, one_level=arguments.one_level, topics=arguments.topics)
             used = (time.process_time() - before) / each * 1e6
             memory = proc.memory_mib(os.getpid(), "RssAnon")
             print(f"quarter {quarter + 1}: {used:.2f} µs processor per entry, RssAnon {memory:.0f} MiB", flush=True)
+        reference = _snapshot(timeline)
         count = each * QUARTERS
         stored = sum(file.stat().st_size for file in Path(path).iterdir())
         print(f"{count:,} entries: {stored / count:.1f} bytes each on disk")
