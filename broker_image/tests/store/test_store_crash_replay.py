@@ -92,4 +92,5 @@ def test_nothing_acknowledged_is_lost_after_any_crash(tmp_path: Path, recording:
     )
     corrections = sum(found, Counter[str]())
     assert workload.history.acknowledged
-    assert corrections["torn-tail"]
+    # Which of the two occurs depends on the seed: a few states in each recording end in a torn record, more in a hole.
+    assert corrections["torn-tail"] + corrections["log-hole"], "no crash state damaged the log"
