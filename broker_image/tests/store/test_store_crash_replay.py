@@ -24,6 +24,8 @@ from delaymq_testing.store.recording import QuietFiles, after_crashes
 from delaymq_testing.store.small_stores import Clock, Watcher, entries_of, message
 
 RECORDINGS = 8
+MAX_ATTEMPTS = 5
+"""Only some 5 % of the states end in a torn record. With rare seeds, the first ones of a recording do not."""
 
 
 def check(path: Path, call: int, history: History) -> Counter[str]:
@@ -83,14 +85,17 @@ def test_nothing_acknowledged_is_lost_after_any_crash(tmp_path: Path, recording:
     workload = Workload(str(tmp_path / "recorded"), seed)
     workload.run(450)
     workload.store.abandon()
-    found = after_crashes(
-        workload.files,
-        seed=seed,
-        states=-(-STATES // RECORDINGS),
-        folder=tmp_path,
-        check=lambda state, call: check(state, call, workload.history),
-    )
-    corrections = sum(found, Counter[str]())
+    corrections = Counter[str]()
+    for attempt in range(MAX_ATTEMPTS):
+        found = after_crashes(
+            workload.files,
+            seed=seed + attempt * 1_000_003,
+            states=-(-STATES // RECORDINGS),
+            folder=tmp_path,
+            check=lambda state, call: check(state, call, workload.history),
+        )
+        corrections = sum(found, corrections)
+        if corrections["torn-tail"]:
+            break
     assert workload.history.acknowledged
-    # Which of the two occurs depends on the seed: a few states in each recording end in a torn record, more in a hole.
-    assert corrections["torn-tail"] + corrections["log-hole"], "no crash state damaged the log"
+    assert corrections["torn-tail"]
