@@ -74,6 +74,45 @@ def test_failure_after_the_append_does_not_repeat_a_delivery() -> None:
     assert bench.delivery.delay_offsets() == {1: 2}
 
 
+def test_failing_copy_within_a_run_waits_alone() -> None:
+    bench = Bench("1s")
+    for body in "abcdef":
+        bench.send(body, 1, topic="bad" if body in "bce" else "orders")
+    bench.now_ms += 1_000
+    bench.store.refuse = lambda message: RuntimeError("this one cannot be") if message.topic == "bad" else None
+    assert bench.hand_over() == ["a", "d", "f"]
+    assert bench.delivery.counters.failed == 3
+    assert bench.delivery.delay_offsets() == {1: 1}
+    bench.store.refuse = lambda message: None
+    bench.now_ms += 100
+    assert bench.hand_over() == ["b", "c", "e"]
+    assert bench.delivery.delay_offsets() == {1: 6}
+
+
+def test_full_store_within_a_run_defers_the_rest_in_order() -> None:
+    bench = Bench("1s")
+    for body in "abcdef":
+        bench.send(body, 1)
+    bench.now_ms += 1_000
+    bench.store.refuse = lambda message: StoreFullError("no space") if message.body == b"c" else None
+    assert bench.delivery.hand_over(bench.now_ms, 64) == 2
+    assert bench.delivered() == ["a", "b"]
+    assert bench.delivery.counters.failed == 1
+    bench.store.refuse = lambda message: None
+    bench.now_ms += 100
+    assert bench.hand_over() == ["c", "d", "e", "f"]
+
+
+def test_unusual_message_keeps_its_place_among_plain_ones() -> None:
+    bench = Bench("1s")
+    bench.send("a", 1)
+    topic, queue_id, prepared = bench.delivery.ingress.prepare({"DELAY": "1"}, "orders", 0, 1)
+    bench.store.append(NewRecord(topic, queue_id, b"wide host", prepared, 0, 0, 123, b"\x01" * 20, HOST))
+    bench.send("c", 1)
+    bench.now_ms += 1_000
+    assert bench.hand_over() == ["a", "wide host", "c"]
+
+
 def test_undispatched_copy_in_the_log_is_found() -> None:
     bench = Bench("1s")
     bench.send("a", 1)

@@ -79,7 +79,7 @@ class Statement(NamedTuple):
 
     def at(self, place: int) -> str:
         """Return the statement of the record at `place`."""
-        text = f"{VERSION}:{place:020d}:{self.body}"
+        text = f"{VERSION}:{str(place).zfill(20)}:{self.body}"
         return f"{text}:{crc32(text.encode()):08x}"
 
 
@@ -229,7 +229,8 @@ def corrected(text: str, place: int) -> str | None:
 
 def end_of(kind: str, decided_ms: int, identity: int, record: int, due_ms: int) -> Statement:
     """Return the mark that ends a message of the timeline: `TimedMark` without further facts, for the hot path."""
-    return Statement(MARK, f"{kind}:{decided_ms}:{identity}:{'' if record == identity else record}:{due_ms}:::")
+    body = f"{kind}:{decided_ms}:{identity}:{'' if record == identity else record}:{due_ms}:::"
+    return tuple.__new__(Statement, (MARK, body, None))  # faster than Statement(…)
 
 
 def carried_due(due_ms: int, identity: int, details: Mapping[str, str] = MappingProxyType({})) -> Statement:

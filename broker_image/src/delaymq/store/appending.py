@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.hashing import tags_code
 from delaymq.message.names import TAGS
 from delaymq.message.properties import encode_properties
-from delaymq.message.record import BLANK_BYTES, BODY_CRC, check_record_parts, encode_record, record_bytes
+from delaymq.message.record import (
+    BLANK_BYTES,
+    BODY_CRC,
+    FIXED_BYTES,
+    HEAD,
+    MESSAGE_MAGIC,
+    PROPERTIES_LENGTH,
+    TOPIC_LENGTH_BYTES,
+    check_record_parts,
+    encode_record,
+    record_bytes,
+)
 from delaymq.message.timed_marks import Statement
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
@@ -18,7 +30,9 @@ from delaymq.store.model import Dispatched, NewRecord
 from delaymq.store.options import StoreOptions
 from delaymq.store.retention import Retention
 
-_body_crc_of = BODY_CRC.unpack_from
+_FIXED_BYTES: Final = FIXED_BYTES - TOPIC_LENGTH_BYTES
+"""Size of a record without body, topic with its length, and properties."""
+_body_crc_of, _new = BODY_CRC.unpack_from, tuple.__new__
 
 
 class LogAppender:
@@ -125,6 +139,60 @@ class LogAppender:
             retention.disk = retention.disk._replace(writes_refused=True)
             self.refuse()
         return log.roll(size)
+
+    def append_copies(self, copies: Sequence[NewRecord], appended: list[Dispatched]) -> None:
+        """Append plain copies of records in the log, with one store time, then dispatch them; errors as in `append`.
+
+        `appended`, an empty list, receives each copy as soon as it is in the log. After an error, the copy with the
+        next index is the cause and is not in the log; if there is none, all are, and only a later step failed.
+
+        Plain copies have IPv4 hosts, encoded properties, the CRC of the body, and a topic without delays. They are no
+        half messages.
+        """
+        log, queues = self._log, self._queues
+        if self.is_closed or log.failure is not None or self._retention.disk.writes_refused:
+            self.refuse()
+        now_ms = max(self._now_ms(), log.last_store_timestamp_ms)
+        table, topic_before, raw_topic = queues.table, "", b""
+        try:
+            for (
+                topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host, store_host, reconsume_times,
+                prepared_offset, _, statement, property_bytes, body_crc, _,
+            ) in copies:  # fmt: skip
+                assert property_bytes is not None
+                assert body_crc is not None
+                queue = table.get((topic, queue_id)) or queues.get_or_make(topic, queue_id)
+                queue_offset, physical_offset = queue.max_number, log.end_offset
+                if topic != topic_before:
+                    topic_before = topic
+                    raw_topic = topic.encode()
+                    raw_topic = len(raw_topic).to_bytes(TOPIC_LENGTH_BYTES, "big") + raw_topic
+                size = _FIXED_BYTES + len(body) + len(raw_topic) + len(property_bytes)
+                if statement is not None:
+                    size += statement.property_bytes
+                if size + BLANK_BYTES > log.segment_end - physical_offset:
+                    physical_offset = self._roll(size, None)
+                if statement is not None:
+                    property_bytes = _with_statement(property_bytes, statement, properties, physical_offset)
+                head = HEAD.pack(
+                    size, MESSAGE_MAGIC, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms,
+                    born_host, now_ms, store_host, reconsume_times, prepared_offset, len(body),
+                )  # fmt: skip
+                raw_length = PROPERTIES_LENGTH.pack(len(property_bytes))
+                at = physical_offset - log.segment_base
+                log.mapping[at : at + size] = b"".join((head, body, raw_topic, raw_length, property_bytes))
+                log.end_offset = physical_offset + size
+                log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
+                code = tags_code(properties.get(TAGS, ""))
+                fields = (
+                    topic, queue_id, queue_offset, physical_offset, size, sys_flag, now_ms, born_ms, body_crc,
+                    reconsume_times, prepared_offset, properties, code,
+                )  # fmt: skip
+                appended.append(_new(Dispatched, fields))  # faster than Dispatched(…)
+                queues.put(queue, queue_offset, physical_offset, size, code)
+        finally:
+            if appended:
+                self._dispatcher.observe_run(appended)
 
     def append_batch(self, messages: Sequence[NewRecord]) -> list[Dispatched]:
         """Append all messages to one segment, or none; errors as in `append`."""

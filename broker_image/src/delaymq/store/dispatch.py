@@ -122,6 +122,16 @@ class Dispatcher:
         for receive in self.receivers:
             receive(record)
 
+    def observe_run(self, records: Sequence[Dispatched]) -> None:
+        """Do the same with records of one store time, in log order; at least one, and none that recovery wrote."""
+        receivers = self.receivers
+        if self._index is not None:
+            self._index.put_all(records)
+            receivers = receivers[1:]
+        for receive in receivers:
+            for record in records:
+                receive(record)
+
     def _put_out_of_order(self, record: Dispatched) -> None:
         """Add an entry that is the queue's first, a duplicate, after a gap, or of a topic deleted since."""
         if self.deleted_topics and record.physical_offset < self.deleted_topics.get(record.topic, 0):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from delaymq.message.hashing import tags_code
@@ -136,6 +136,20 @@ class MemoryStore:
         return self.end_offset, states
 
     def append(self, message: NewRecord) -> Dispatched:
+        dispatched = self._append(message)
+        if (error := self.fail_after(message)) is not None:
+            raise error
+        return dispatched
+
+    def append_copies(self, copies: Sequence[NewRecord], appended: list[Dispatched]) -> None:
+        failure = None
+        for copy in copies:
+            appended.append(self._append(copy))
+            failure = failure or self.fail_after(copy)
+        if failure is not None:
+            raise failure
+
+    def _append(self, message: NewRecord) -> Dispatched:
         if (error := self.refuse(message)) is not None:
             raise error
         queue_offset = self.next_queue_offset(message.topic, message.queue_id)
@@ -161,10 +175,7 @@ class MemoryStore:
             properties=encode_properties(properties),
         )
         record = decode_record(self.log, position)
-        dispatched = self._dispatch(record, observed=True)
-        if (error := self.fail_after(message)) is not None:
-            raise error
-        return dispatched
+        return self._dispatch(record, observed=True)
 
     def _dispatch(self, record: Record, *, observed: bool) -> Dispatched:
         properties = record.properties

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from delaymq.broker.delivery.copies import (
     Fate,
@@ -29,7 +29,7 @@ from delaymq.schedule import Backoff, Entry, RetryQueue, Scheduler, Settled
 from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Timeline
 from delaymq.store.disk.files import is_shortage
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
-from delaymq.store.model import NewRecord
+from delaymq.store.model import Dispatched, NewRecord
 from delaymq.throttled_log import ThrottledLogger, about_message
 
 _STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreateError, MemoryError)
@@ -50,6 +50,21 @@ class _Due(NamedTuple):
     due_ms: int
     is_foreign: bool
     """Whether another broker delayed it."""
+
+
+_Plain: TypeAlias = tuple[int, Pending, str, int, int]
+"""A due message whose plain copy is to be appended: index of its entry in the batch, message, topic, delay level, and
+offset of its record in the queue."""
+
+
+class _StoppedError(Exception):
+    """The store rejects writes, so nothing can be delivered."""
+
+    def __init__(self, position: int, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.position = position
+        """Index in the batch of the first entry that was not delivered."""
+        self.reason = reason
 
 
 class HandOver:
@@ -163,16 +178,13 @@ class HandOver:
         self.running = True
         try:
             for number, batch in enumerate(batches):
-                for position, entry in enumerate(batch):
-                    try:
-                        self._hand_over_one(entry, now_ms)
-                    except Exception as error:
-                        if isinstance(error, _STORE_WIDE) or is_shortage(error):
-                            self._give_back([batch[position:], *batches[number + 1 :]], now_ms)
-                            self._pause(error, now_ms)
-                            return handed_over
-                        self._schedule_retry(entry, error, now_ms)
-                    handed_over += 1
+                try:
+                    self._hand_over_batch(batch, now_ms)
+                except _StoppedError as stopped:
+                    self._give_back([batch[stopped.position :], *batches[number + 1 :]], now_ms)
+                    self._pause(stopped.reason, now_ms)
+                    return handed_over + stopped.position
+                handed_over += len(batch)
         finally:
             self.running = False
             self._settle_delivered()
@@ -207,29 +219,70 @@ class HandOver:
         self._store.fail(reason)
         self.paused = True
 
-    def _hand_over_one(self, entry: Entry, now_ms: int) -> None:
-        pending = self._timeline.taken(entry[2])
-        if pending is None:
-            return  # it has ended while it waited for another attempt
-        topic, _, level = self._timeline.partitions.key(pending.partition)
-        data = self._store.read_bytes(pending.record, pending.size) if self.drop_up_to_ms is None else b""
-        plain = plain_copy(data, pending, topic, level, now_ms)
-        if plain is None:
-            self._hand_over_unusual(entry, pending, level, now_ms)
-            return
-        copy, queue_offset = plain
-        if level:
-            settled = self._queues[queue_of_level(level)].settled
-            if queue_offset < settled.low or queue_offset in settled.above:
+    def _hand_over_batch(self, batch: list[Entry], now_ms: int) -> None:
+        """Deliver the entries of a batch in order, plain copies in runs. Raises _StoppedError."""
+        waiting: list[_Plain] = []
+        copies: list[NewRecord] = []
+        taken, key_of, read = self._timeline.taken, self._timeline.partitions.key, self._store.read_bytes
+        partition, topic, level, settled = -1, "", 0, None
+        for position, entry in enumerate(batch):
+            pending = taken(entry[2])
+            if pending is None:
+                continue  # it has ended while it waited for another attempt
+            try:
+                if pending.partition != partition:
+                    topic, _, level = key_of(pending.partition)
+                    settled = self._queues[queue_of_level(level)].settled if level else None
+                    partition = pending.partition
+                data = read(pending.record, pending.size) if self.drop_up_to_ms is None else b""
+                plain = plain_copy(data, pending, topic, level, now_ms)
+            except Exception:
+                plain = None  # the long path fails in the same way, and reports it
+            if plain is None:
+                self._append_plain(batch, waiting, copies, now_ms)
+                try:
+                    self._hand_over_unusual(entry, pending, now_ms)
+                except Exception as error:
+                    self._failed(batch, position, error, now_ms)
+                continue
+            copy, queue_offset = plain
+            if settled is not None and (queue_offset < settled.low or queue_offset in settled.above):
                 self._timeline.settle((pending.identity,))  # it was settled while it was not known to the index
-                return
-        store_timestamp_ms, size = self._append(copy, now_ms, pending.size)
-        if level:
-            self._settled[level].append(queue_offset)
-        self._delivered.append(pending.identity)
-        self._tally.add(topic, level, store_timestamp_ms - pending.due_ms, size)
+                continue
+            copies.append(copy)
+            waiting.append((position, pending, topic, level, queue_offset))
+        self._append_plain(batch, waiting, copies, now_ms)
 
-    def _hand_over_unusual(self, entry: Entry, pending: Pending, level: int, now_ms: int) -> None:
+    def _append_plain(self, batch: list[Entry], waiting: list[_Plain], copies: list[NewRecord], now_ms: int) -> None:
+        """Append plain copies and empty both lists. Raises _StoppedError."""
+        while copies:
+            appended: list[Dispatched] = []
+            failure = None
+            try:
+                self._store.append_copies(copies, appended)
+            except Exception as error:
+                failure = error
+            done = len(appended)
+            for (_, pending, topic, level, queue_offset), record in zip(waiting, appended, strict=False):
+                if level:
+                    self._settled[level].append(queue_offset)
+                self._delivered.append(pending.identity)
+                self._tally.add(topic, level, record.store_timestamp_ms - pending.due_ms, record.size)
+            if failure is not None and done == len(copies):
+                self._report_late_failure(failure, copies[-1].topic)
+            elif failure is not None:
+                self._failed(batch, waiting[done][0], failure, now_ms)
+                done += 1
+            del waiting[:done], copies[:done]
+
+    def _failed(self, batch: list[Entry], position: int, error: Exception, now_ms: int) -> None:
+        """Schedule another attempt for an entry that was not delivered. Raises _StoppedError."""
+        if isinstance(error, _STORE_WIDE) or is_shortage(error):
+            raise _StoppedError(position, error)
+        self._schedule_retry(batch[position], error, now_ms)
+
+    def _hand_over_unusual(self, entry: Entry, pending: Pending, now_ms: int) -> None:
+        level = self._timeline.partitions.key(pending.partition).level
         if level and pending.record != pending.identity and self._is_unflushed(pending):
             self.retries.give_back(entry, now_ms + _UNFLUSHED_WAIT_MS)
             return
@@ -352,11 +405,14 @@ class HandOver:
         except Exception as error:
             if self.copy_seen or self._is_stored_at(end_before, copy):
                 # It is in the log, and only a later step failed: a second attempt would deliver it twice.
-                self._throttled.warning(
-                    "a delayed message was delivered, but a later step failed: %s", error, error=error, topic=copy.topic
-                )
+                self._report_late_failure(error, copy.topic)
                 return max(now_ms, self._store.last_store_timestamp_ms), about_bytes
             raise
+
+    def _report_late_failure(self, error: Exception, topic: str) -> None:
+        self._throttled.warning(
+            "a delayed message was delivered, but a later step failed: %s", error, error=error, topic=topic
+        )
 
     def _is_stored_at(self, physical_offset: int, copy: NewRecord) -> bool:
         """Whether `copy` was appended at this physical offset, the former end of the log, or after a blank record

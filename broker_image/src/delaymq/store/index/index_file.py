@@ -10,7 +10,7 @@ import mmap
 import struct
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from delaymq.store.disk.aside import AsideFolder
@@ -132,6 +132,28 @@ class IndexFile:
             self.begin_timestamp_ms = store_timestamp_ms
         self.count = count + 1
         self.end_offset = physical_offset
+        self.end_timestamp_ms = store_timestamp_ms
+
+    def put_all(self, entries: Sequence[tuple[int, int]], store_timestamp_ms: int) -> None:
+        """Add entries of one store time: hash and physical offset. There must be room for them, and at least one."""
+        if self.count == 1:
+            self.put(*entries[0], store_timestamp_ms)  # it dates the file
+            entries = entries[1:]
+        slots, slot_count, buffer, number = self.slots, self.slot_count, self.buffer, self.count
+        assert slots is not None
+        begin_ms = self.begin_timestamp_ms
+        seconds = min(max((store_timestamp_ms - begin_ms) // 1000, 0), MAX_INT) if begin_ms > 0 else 0
+        for key_hash, physical_offset in entries:
+            at = key_hash % slot_count * 4
+            (previous,) = _slot_from(slots, at)
+            if not 0 < previous < number:
+                previous = 0
+                self.used_slots += 1
+            buffer += _packed_entry(key_hash, physical_offset, seconds, previous)
+            _slot_into(slots, at, number)
+            number += 1
+            self.end_offset = physical_offset
+        self.count = number
         self.end_timestamp_ms = store_timestamp_ms
 
     def entry(self, number: int) -> tuple[int, int, int, int]:

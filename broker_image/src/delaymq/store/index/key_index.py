@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -108,10 +108,37 @@ class KeyIndex:
                     if key:
                         self._newest(stored_ms).put(index_key_hash(record.topic, key), offset, stored_ms)
         except OSError as error:
-            # The record is in the log: the observers after the index, above all the schedule, must receive it.
-            if not self._incomplete:
-                self._incomplete = True
-                _logger.error("keys of new messages are not indexed; the next restart adds them: %s", error)
+            self._omit(error)
+
+    def put_all(self, records: Sequence[Dispatched]) -> None:
+        """Index records of one store time, in log order, like `put`; at least one."""
+        stored_ms = records[0].store_timestamp_ms
+        if records[0].physical_offset <= self._skip_below or not 0 <= stored_ms <= self._latest_ms:
+            for record in records:
+                self.put(record)
+            return
+        entries: list[tuple[int, int]] = []
+        for record in records:
+            topic, offset, properties = record.topic, record.physical_offset, record.properties
+            unique, keys = properties.get(UNIQUE_KEY), properties.get(KEYS)
+            if unique is not None:
+                entries.append((index_key_hash(topic, unique), offset))
+            if keys is not None:
+                entries += [(index_key_hash(topic, key), offset) for key in indexed_keys(keys) if key]
+        try:
+            while entries:
+                file = self._newest(stored_ms)
+                room = file.entry_count - file.count
+                file.put_all(entries[:room], stored_ms)
+                del entries[:room]
+        except OSError as error:
+            self._omit(error)
+
+    def _omit(self, error: OSError) -> None:
+        # The record is in the log: the observers after the index, above all the schedule, must receive it.
+        if not self._incomplete:
+            self._incomplete = True
+            _logger.error("keys of new messages are not indexed; the next restart adds them: %s", error)
 
     def _believable(self, stored_ms: int) -> int:
         """Return a record's store time, or the previous one if damaged: a file's first time dates all its entries."""
