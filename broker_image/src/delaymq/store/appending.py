@@ -82,8 +82,7 @@ class LogAppender:
             queue = queues.table.get((topic, queue_id)) or queues.get_or_make(topic, queue_id)
             queue_offset = queue.max_number
         else:
-            queue = None
-            queue_offset = 0
+            queue, queue_offset = None, 0
         physical_offset = log.end_offset
         raw_topic = topic.encode()
         while True:
@@ -104,7 +103,9 @@ class LogAppender:
             physical_offset = self._roll(size, message)
         at = physical_offset - log.segment_base
         log.mapping[at : at + size] = data
-        log.end_offset = physical_offset + size
+        end_offset = log.end_offset = physical_offset + size
+        if end_offset > log.fetch_from:
+            log.fetch_ahead()
         if body_crc is None:
             (body_crc,) = _body_crc_of(data)
         log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
@@ -181,7 +182,9 @@ class LogAppender:
                 raw_length = PROPERTIES_LENGTH.pack(len(property_bytes))
                 at = physical_offset - log.segment_base
                 log.mapping[at : at + size] = b"".join((head, body, raw_topic, raw_length, property_bytes))
-                log.end_offset = physical_offset + size
+                end_offset = log.end_offset = physical_offset + size
+                if end_offset > log.fetch_from:
+                    log.fetch_ahead()
                 log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
                 code = tags_code(properties.get(TAGS, ""))
                 fields = (

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+_fadvise = getattr(os, "posix_fadvise", None)
 _ZEROES = bytes(1 << 20)
 """Size of the pieces in which zeroes are written: large enough for speed, small enough for memory."""
 
@@ -46,6 +47,11 @@ class Files:
     def map(self, descriptor: int, file_bytes: int) -> mmap.mmap:
         """Map the file into shared memory."""
         return mmap.mmap(descriptor, file_bytes)
+
+    def fetch(self, descriptor: int, position: int, count: int) -> None:
+        """Load a part of the file into the page cache, if the system has such a call; reserved blocks need no I/O."""
+        if _fadvise is not None:
+            _fadvise(descriptor, position, count, os.POSIX_FADV_WILLNEED)
 
     def pread(self, descriptor: int, count: int, position: int) -> bytes:
         """Return up to `count` bytes; fewer at the end of the file."""
