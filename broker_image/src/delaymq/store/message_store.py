@@ -204,6 +204,12 @@ class MessageStore(LogAppender):
         return self._dispatcher.deleted_topics
 
     @property
+    def last_offset(self) -> int:
+        """Physical offset of the newest record; -1 without one. An append that fails before it stores its record does
+        not change it."""
+        return self._log.last_offset
+
+    @property
     def last_store_timestamp_ms(self) -> int:
         """Store time of the newest record; 0 without one."""
         return self._log.last_store_timestamp_ms

@@ -89,6 +89,7 @@ class MemoryStore:
         self.min_offset = min_offset
         self.flushed_offset = len(log)
         self.last_store_timestamp_ms = 0
+        self.last_offset = -1
         self.config_files = self.own_files = MemoryConfigFiles({} if files is None else files)
         self.observers: list[LiveObserver] = [*observers]
         self.refuse: Callable[[NewRecord], Exception | None] = lambda message: None
@@ -174,8 +175,8 @@ class MemoryStore:
             body=message.body,
             properties=encode_properties(properties),
         )
-        record = decode_record(self.log, position)
-        return self._dispatch(record, observed=True)
+        self.last_offset = position
+        return self._dispatch(decode_record(self.log, position), observed=True)
 
     def _dispatch(self, record: Record, *, observed: bool) -> Dispatched:
         properties = record.properties

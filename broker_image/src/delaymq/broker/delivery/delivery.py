@@ -169,9 +169,7 @@ class Delivery:
             self._add(record)
         elif record.topic == names.TIMER_TOPIC:
             self._add_timed(record)
-        elif self._hand_over.running:
-            self._hand_over.copy_seen = True
-        elif names.MARK in record.properties:
+        elif not self._hand_over.running and names.MARK in record.properties:
             self._settle_by_mark(record)
 
     def state(self) -> dict[str, object]:

@@ -24,7 +24,7 @@ from delaymq.message import names
 from delaymq.message.levels import queue_of_level
 from delaymq.message.marks import parse_due
 from delaymq.message.properties import decode_properties
-from delaymq.message.record import BLANK_MAGIC, IPV4_HOST_BYTES, SIZE_AND_MAGIC, Record
+from delaymq.message.record import IPV4_HOST_BYTES, Record
 from delaymq.schedule import Backoff, Entry, RetryQueue, Scheduler, Settled
 from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Timeline
 from delaymq.store.disk.files import is_shortage
@@ -91,8 +91,6 @@ class HandOver:
         """Lateness by queue of the schedule topic; that of timed messages under TIMELINE_QUEUE."""
         self.running = False
         """Whether records that the store currently dispatches were appended by this class."""
-        self.copy_seen = False
-        """Whether the store has dispatched the copy that is being appended."""
         self.retries = RetryQueue(backoff)
         self.paused = False
         """Whether nothing is delivered until someone resumes deliveries."""
@@ -397,13 +395,12 @@ class HandOver:
     def _append(self, copy: NewRecord, now_ms: int, about_bytes: int = 0) -> tuple[int, int]:
         """Append the record that settles an entry; return its store time in ms and its size. If it raises, nothing is
         in the log."""
-        end_before = self._store.end_offset
-        self.copy_seen = False
+        last_before = self._store.last_offset
         try:
             appended = self._store.append(copy)
             return appended.store_timestamp_ms, appended.size
         except Exception as error:
-            if self.copy_seen or self._is_stored_at(end_before, copy):
+            if self._store.last_offset != last_before:
                 # It is in the log, and only a later step failed: a second attempt would deliver it twice.
                 self._report_late_failure(error, copy.topic)
                 return max(now_ms, self._store.last_store_timestamp_ms), about_bytes
@@ -413,22 +410,6 @@ class HandOver:
         self._throttled.warning(
             "a delayed message was delivered, but a later step failed: %s", error, error=error, topic=topic
         )
-
-    def _is_stored_at(self, physical_offset: int, copy: NewRecord) -> bool:
-        """Whether `copy` was appended at this physical offset, the former end of the log, or after a blank record
-        there."""
-        if self._store.end_offset <= physical_offset:
-            return False
-        head = self._store.read_bytes(physical_offset, SIZE_AND_MAGIC.size)
-        if len(head) < SIZE_AND_MAGIC.size:
-            return False
-        size, magic = SIZE_AND_MAGIC.unpack(head)
-        if magic == BLANK_MAGIC:
-            physical_offset += size
-        if self._store.end_offset <= physical_offset:
-            return False
-        record = self._store.record_at(physical_offset)
-        return record is not None and record.topic == copy.topic and record.properties == copy.properties
 
     def _schedule_retry(self, entry: Entry, error: Exception, now_ms: int) -> None:
         self._counters.failed += 1

@@ -21,7 +21,7 @@ from delaymq.broker.transactions.records import (
 from delaymq.message import names
 from delaymq.message.errors import RecordError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
-from delaymq.message.record import BLANK_MAGIC, MAX_HEAD_BYTES, SIZE_AND_MAGIC, Record, decode_transaction
+from delaymq.message.record import MAX_HEAD_BYTES, Record, decode_transaction
 from delaymq.store.model import Dispatched, NewRecord
 
 if TYPE_CHECKING:
@@ -164,25 +164,10 @@ class EndTransaction:
 
     def _append(self, message: NewRecord) -> Dispatched | None:
         """Append a record. Returns None if the append raised although the record is in the log."""
-        end_before = self._store.end_offset
+        last_before = self._store.last_offset
         try:
             return self._store.append(message)
         except Exception:
-            if self._is_stored_at(end_before, message):
+            if self._store.last_offset != last_before:
                 return None
             raise
-
-    def _is_stored_at(self, physical_offset: int, message: NewRecord) -> bool:
-        store = self._store
-        if store.end_offset <= physical_offset:
-            return False
-        head = store.read_bytes(physical_offset, SIZE_AND_MAGIC.size)
-        if len(head) == SIZE_AND_MAGIC.size and SIZE_AND_MAGIC.unpack(head)[1] == BLANK_MAGIC:
-            physical_offset += SIZE_AND_MAGIC.unpack(head)[0]
-        record = store.record_at(physical_offset)
-        return (
-            record is not None
-            and record.topic == message.topic
-            and record.prepared_transaction_offset == message.prepared_transaction_offset
-            and record.body == message.body
-        )
