@@ -140,6 +140,7 @@ def _refusals_to_start() -> tuple[type[Exception], ...]:
 async def _serve(start: Callable[[], Awaitable[Started]]) -> None:
     from delaymq.server.resources import started
 
+    gc.set_threshold(*GC_THRESHOLDS)  # the recovery of a store makes millions of objects, too
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -155,7 +156,6 @@ async def _serve(start: Callable[[], Awaitable[Started]]) -> None:
     # Exclude long-lived objects from further collections.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
     await stop.wait()
     _logger.info("stopping")
     await server.stop()
