@@ -39,10 +39,6 @@ class CountingFiles(Files):
         self.written_bytes += len(data)
         super().pwrite(descriptor, data, position)
 
-    def write(self, path: str, data: bytes) -> None:
-        self.written_bytes += len(data)
-        super().write(path, data)
-
 
 def _fill(timeline: Timeline, numbers: range, *, one_level: bool, topics: int) -> None:
     """Add the entries with these numbers, and take snapshots."""

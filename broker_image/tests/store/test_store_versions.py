@@ -23,10 +23,10 @@ class RecordingFiles(Files):
         self.calls: list[tuple[str, str]] = []
         self.error: OSError | None = None
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, *parts: bytes) -> None:
         if self.error is not None:
             raise self.error
-        super().write(path, data)
+        super().write(path, *parts)
         self.calls.append(("write", path))
 
     def rename(self, source: str, target: str) -> None:

@@ -71,7 +71,10 @@ class StateFiles(Protocol):
     """Files of an observer to which its state in a snapshot refers."""
 
     def write(self) -> None:
-        """Write and sync the files; runs in any thread, before the snapshot is written. OSError."""
+        """Write and sync the files; runs in any thread, before the snapshot is written. OSError.
+
+        May complete the state that refers to them.
+        """
 
     def finish(self, *, is_published: bool) -> None:
         """Take note of whether the snapshot was written; runs on the event loop."""

@@ -152,11 +152,11 @@ class ReadOnlyFiles(Files):
     def read(self, path: str) -> bytes | None:
         return super().read(self._now(path))
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, *parts: bytes) -> None:
         there = self._there(path)
         os.makedirs(os.path.dirname(there), exist_ok=True)
         with open(there, "wb") as file:
-            file.write(data)
+            file.write(b"".join(parts))
         self._gone.discard(path)
 
     def try_lock(self, descriptor: int) -> bool:

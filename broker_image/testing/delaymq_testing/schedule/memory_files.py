@@ -55,10 +55,10 @@ class MemoryFiles:
     def read(self, name: str) -> bytes | None:
         return bytes(self._files[name].content) if name in self._files else None
 
-    def write(self, name: str, data: bytes) -> None:
-        self.write_bytes(len(data))
+    def write(self, name: str, *parts: bytes) -> None:
+        self.write_bytes(sum(map(len, parts)))
         file = self.create(name)
-        file.content[:] = data
+        file.content[:] = b"".join(parts)
         file.sync()
 
     def remove(self, name: str) -> None:

@@ -34,7 +34,7 @@ class RunFiles(Protocol):
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None if it is missing. OSError."""
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, *parts: bytes) -> None:
         """Create or replace a file and flush its content to disk; runs in any thread. OSError."""
 
     def remove(self, name: str) -> None:

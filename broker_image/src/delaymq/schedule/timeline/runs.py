@@ -30,7 +30,7 @@ class Sizes(NamedTuple):
 
     memory: int = 4_096
     """Entries in memory, as objects, before they become a run: sorting them takes 2 ms."""
-    run_in_memory: int = 40_000
+    run_in_memory: int = 20_000
     """A merge of more entries is written to a file."""
     merged_runs: int = 8
     """Runs of similar size that are merged into one. Each entry is merged once per size."""

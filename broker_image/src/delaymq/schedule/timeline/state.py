@@ -26,7 +26,7 @@ _POSITION: Final = struct.Struct(">IIQQ")
 class Capture:
     """A captured state: `write` in any thread, then `finish` on the thread of the index.
 
-    `reference` is to be stored in the snapshot, after `write`.
+    `reference` is to be stored in the snapshot after `write`, which completes it.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -34,24 +34,28 @@ class Capture:
         self._timeline = timeline
         self._files = timeline.files
         self._name = timeline.next_name("state")
-        self._data = _encode(timeline)
+        self._head, self._parts = _captured(timeline)
         self._unsynced = [run for run in timeline.runs if isinstance(run, FileRun) and not run.is_synced]
         self._names = {self._name, *(run.name for run in timeline.runs if run.name)}
         self._removed = timeline.removable
         self._is_written = False
-        self.reference: dict[str, object] = {
-            "version": STATE_VERSION,
-            "file": self._name,
-            "bytes": len(self._data),
-            "crc32": f"{crc32(self._data):08x}",
-        }
+        self.reference: dict[str, object] = {"version": STATE_VERSION, "file": self._name}
 
     def write(self) -> None:
-        """Remove the files that no snapshot refers to, then write and sync those of this state. OSError."""
+        """Remove the files that no snapshot refers to, then write and sync those of this state; complete `reference`.
+
+        OSError.
+        """
+        # Parts of a few MiB are not joined: that would hold the interpreter lock for milliseconds.
+        parts = [json.dumps(self._head, separators=(",", ":")).encode() + b"\n", *self._parts]
+        checksum = 0
+        for part in parts:
+            checksum = crc32(part, checksum)
+        self.reference |= {"bytes": sum(map(len, parts)), "crc32": f"{checksum:08x}"}
         # On a full disk, the removed files are the space for the new one.
         for name in self._removed:
             self._files.remove(name)
-        self._files.write(self._name, self._data)
+        self._files.write(self._name, *parts)
         for run in self._unsynced:
             run.file.sync()
         self._files.sync_names()
@@ -73,7 +77,8 @@ class Capture:
         timeline.published(self._names)
 
 
-def _encode(timeline: Timeline) -> bytes:
+def _captured(timeline: Timeline) -> tuple[dict[str, object], list[bytes]]:
+    """Return the first line of the file, not encoded, and the parts that follow it."""
     runs: list[dict[str, object]] = []
     data: list[bytes] = []
     positions = bytearray()
@@ -96,7 +101,7 @@ def _encode(timeline: Timeline) -> bytes:
         "positionsBytes": len(positions),
         "takenBytes": len(taken),
     }
-    return b"".join((json.dumps(head, separators=(",", ":")).encode(), b"\n", positions, taken, *data))
+    return head, [bytes(positions), taken, *data]
 
 
 def restore(files: RunFiles, reference: object, sizes: Sizes, segment_bytes: int) -> Timeline:

@@ -167,12 +167,15 @@ class Files:
         with open(descriptor, "rb") as file:
             return file.read()
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, *parts: bytes) -> None:
         """Replace and flush a small file; its folder is not synced."""
         descriptor = self.open(path, create=True)
         try:
             self.set_size(descriptor, 0)
-            self.pwrite(descriptor, data, 0)
+            position = 0
+            for part in parts:
+                self.pwrite(descriptor, part, position)
+                position += len(part)
             self.fdatasync(descriptor)
         finally:
             self.close(descriptor)

@@ -51,10 +51,10 @@ class OwnFolder:
         """Return the content of a file; None if it is missing. OSError."""
         return self._files.read(f"{self._path}/{name}")
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, *parts: bytes) -> None:
         """Create or replace a file and flush its content to disk; runs in any thread. OSError."""
         self._make()
-        self._files.write(f"{self._path}/{name}", data)
+        self._files.write(f"{self._path}/{name}", *parts)
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists. OSError."""
