@@ -272,3 +272,25 @@ def test_sparse_copy_of_the_log_is_allocated_at_start_or_rejected(open_store: Op
     open_store(options=options)
     assert len(segments) == 2
     assert all(segment.stat().st_blocks * 512 >= 1 << 20 for segment in segments)
+
+
+def test_snapshot_without_memory_is_repeated(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(observers=[watcher := Watcher("Orders")])
+    store.append(message("a"))
+    task = store.snapshot_task(force=True)
+    assert task is not None
+
+    def fail(*arguments: object, **keywords: object) -> str:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("delaymq.store.snapshot.snapshot.json.dumps", fail)
+        task.run()
+    error = task.finish()
+    assert error is not None
+    assert error.errno == errno.ENOMEM
+    snapshot(store)
+    store.abandon()
+    again = Watcher("Orders")
+    assert open_store(observers=[again]).recovery.snapshot_used
+    assert again.restored_from == watcher.offsets

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -192,6 +193,8 @@ class SnapshotTask:
             self._write()
         except OSError as error:
             self._failure = error
+        except MemoryError:  # a state may have several MiB
+            self._failure = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     def _sync_queue_file(self, path: str) -> None:
         # Needs its own descriptor: the event loop may close the shared one, or delete the file with its topic.
