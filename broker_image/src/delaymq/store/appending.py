@@ -23,7 +23,7 @@ from delaymq.message.record import (
 )
 from delaymq.message.timed_marks import Statement
 from delaymq.store.commit_log import CommitLog
-from delaymq.store.consume_queue import ConsumeQueues
+from delaymq.store.consume_queue import ENTRY, ConsumeQueues
 from delaymq.store.dispatch import DELAYED_TOPICS, Dispatcher, due_or_tags_code
 from delaymq.store.errors import RecordTooLargeError, StoreClosedError, StoreFullError, StoreReadOnlyError
 from delaymq.store.model import Dispatched, NewRecord
@@ -32,7 +32,7 @@ from delaymq.store.retention import Retention
 
 _FIXED_BYTES: Final = FIXED_BYTES - TOPIC_LENGTH_BYTES
 """Size of a record without body, topic with its length, and properties."""
-_body_crc_of, _new = BODY_CRC.unpack_from, tuple.__new__
+_body_crc_of, _queue_entry, _new = BODY_CRC.unpack_from, ENTRY.pack, tuple.__new__
 
 
 class LogAppender:
@@ -192,7 +192,11 @@ class LogAppender:
                     reconsume_times, prepared_offset, properties, code,
                 )  # fmt: skip
                 appended.append(_new(Dispatched, fields))  # faster than Dispatched(…)
-                queues.put(queue, queue_offset, physical_offset, size, code)
+                if queue.tail is not None:  # as in `put`
+                    queue.tail += _queue_entry(physical_offset, size, code)
+                    queue.max_number = queue_offset + 1
+                else:
+                    queues.put(queue, queue_offset, physical_offset, size, code)
         finally:
             if appended:
                 self._dispatcher.observe_run(appended)
