@@ -20,9 +20,25 @@ Reached = Callable[[], None]
 
 
 def copy_appended(reached: Reached) -> None:
-    """After a delivered copy was appended to the log, before its entry is settled."""
+    """After a delivered copy was appended to the log, alone or in the middle of a run, before its entry is settled."""
     from delaymq.broker.delivery.hand_over import HandOver
+    from delaymq.store.message_store import MessageStore
 
+    class Appended(list[Any]):
+        def append(self, record: Any) -> None:
+            super().append(record)
+            reached()
+
+    append_copies = _function(MessageStore, "append_copies")
+
+    def marked(store: MessageStore, copies: Sequence[Any], appended: list[Any]) -> None:
+        seen = Appended()
+        try:
+            append_copies(store, copies, seen)
+        finally:
+            appended += seen
+
+    _replace(MessageStore, "append_copies", marked)
     _after(HandOver, "_append", reached)
 
 
