@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from delaymq.message.flags import BORN_HOST_IPV6, STORE_HOST_IPV6
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import format_due
 from delaymq.message.names import DUE, SCHEDULE_TOPIC
-from delaymq.store.commit_log import FETCHED_BYTES
 from delaymq.store.disk.files import Files
 from delaymq.store.errors import (
     NotAStoreError,
@@ -455,39 +455,30 @@ def test_config_files_survive_damage(open_store: Open, tmp_path: Path) -> None:
     assert (tmp_path / "store/delaymq/clients.json").read_bytes() == b"{}"
 
 
-class Fetching(Files):
-    """Remembers the positions that are loaded ahead of the writes."""
+class Advised(Files):
+    """Remembers the positions from which mappings will be written."""
 
     def __init__(self) -> None:
-        self.parts: list[tuple[int, int]] = []
+        self.positions: list[int] = []
         self.fails = False
 
-    def fetch(self, descriptor: int, position: int, count: int) -> None:
-        self.parts.append((position, position + count))
+    def will_write(self, mapping: mmap.mmap, position: int) -> None:
+        self.positions.append(position)
         if self.fails:
-            raise OSError(errno.EINVAL, "not on this file system")
-        super().fetch(descriptor, position, count)
+            raise OSError(errno.EINVAL, "not on this system")
+        super().will_write(mapping, position)
 
 
-def test_log_is_loaded_before_it_is_written(open_store: Open) -> None:
-    segment_bytes = 3 * FETCHED_BYTES + 100
-    store = open_store(options=replace(SMALL, commit_log_file_bytes=segment_bytes), files=(files := Fetching()))
-    loaded_to = 0
-    while store.end_offset < segment_bytes - 70_000:
-        written_to = store.append(message("u", body=bytes(60_000))).physical_offset + 60_000
-        for start, end in files.parts:
-            assert start == loaded_to
-            assert end - start <= FETCHED_BYTES
-            loaded_to = end
-        files.parts.clear()
-        assert loaded_to >= min(written_to + FETCHED_BYTES, segment_bytes)
-    assert loaded_to == segment_bytes
-
-
-def test_log_is_written_where_it_cannot_be_loaded(open_store: Open) -> None:
-    store = open_store(files=(files := Fetching()))
-    files.fails = True
+@pytest.mark.parametrize("fails", [False, True])
+def test_writes_to_the_log_do_not_read_ahead(open_store: Open, fails: bool) -> None:
+    files = Advised()
+    files.fails = fails
+    store = open_store(files=files)
     for number in range(200):
         store.append(message(str(number), body=bytes(500)))
-    assert len(files.parts) == len(store._log.segments)
-    assert store.queue_bounds("Orders", 0) == (0, 200)
+    segments = len(store._log.segments)
+    assert files.positions == [0] * segments
+    end = store.end_offset % SMALL.commit_log_file_bytes
+    store.close()
+    assert open_store(files=files).queue_bounds("Orders", 0) == (0, 200)
+    assert files.positions[segments:] == [end]

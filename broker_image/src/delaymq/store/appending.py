@@ -103,9 +103,7 @@ class LogAppender:
             physical_offset = self._roll(size, message)
         at = physical_offset - log.segment_base
         log.mapping[at : at + size] = data
-        end_offset = log.end_offset = physical_offset + size
-        if end_offset > log.fetch_from:
-            log.fetch_ahead()
+        log.end_offset = physical_offset + size
         if body_crc is None:
             (body_crc,) = _body_crc_of(data)
         log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
@@ -182,9 +180,7 @@ class LogAppender:
                 raw_length = PROPERTIES_LENGTH.pack(len(property_bytes))
                 at = physical_offset - log.segment_base
                 log.mapping[at : at + size] = b"".join((head, body, raw_topic, raw_length, property_bytes))
-                end_offset = log.end_offset = physical_offset + size
-                if end_offset > log.fetch_from:
-                    log.fetch_ahead()
+                log.end_offset = physical_offset + size
                 log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
                 code = tags_code(properties.get(TAGS, ""))
                 fields = (

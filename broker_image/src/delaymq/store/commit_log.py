@@ -6,6 +6,7 @@ Offsets in this module are physical: bytes since the first record of the store.
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from typing import Final
 
 from delaymq.message.errors import RecordError
@@ -30,9 +31,6 @@ from delaymq.store.errors import (
 from delaymq.store.segments import Segment, SegmentFolder
 
 _NOTHING_MAPPED: Final = mmap.mmap(-1, 1)
-FETCHED_BYTES: Final = 1 << 20
-"""Size of the pieces in which the segment is loaded before it is written, which takes 0.25 ms each. Without that,
-Linux loads 8 MiB on a page fault, within 20 ms (ext4, 6.18)."""
 
 
 class CommitLog:
@@ -48,8 +46,6 @@ class CommitLog:
         self.segment_end = 0
         self.end_offset = 0
         self.flushed_offset = 0
-        self.fetch_from = 0
-        """Once the log ends after this offset, `fetch_ahead` is to be called."""
         self.last_offset = -1
         """Physical offset of the last message record; -1 if there is none."""
         self.last_crc = 0
@@ -92,20 +88,8 @@ class CommitLog:
         self.segment_end = segment.base + self.file_bytes
         if previous is not _NOTHING_MAPPED:
             previous.close()
-        self.fetch_from = self.end_offset - FETCHED_BYTES
-        self.fetch_ahead()
-
-    def fetch_ahead(self) -> None:
-        """Load the part of the segment that will be written next, so that no append waits for a large page fault."""
-        start = max(self.fetch_from + FETCHED_BYTES, self.end_offset)
-        self.fetch_from = start
-        segment = self.segment_of(start)
-        if segment is None or start >= self.segment_end:
-            return
-        try:
-            self._files.fetch(segment.descriptor, start - segment.base, min(FETCHED_BYTES, self.segment_end - start))
-        except OSError:
-            self.fetch_from = self.segment_end  # it only saves time
+        with suppress(OSError):  # it only saves time
+            self._files.will_write(mapping, self.end_offset - segment.base)
 
     def roll(self, size: int) -> int:
         """Close the segment because `size` bytes do not fit; return the offset at which the next one starts.

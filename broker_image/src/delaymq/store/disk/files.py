@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-_fadvise = getattr(os, "posix_fadvise", None)
 _ZEROES = bytes(1 << 20)
 """Size of the pieces in which zeroes are written: large enough for speed, small enough for memory."""
 
@@ -48,10 +47,10 @@ class Files:
         """Map the file into shared memory."""
         return mmap.mmap(descriptor, file_bytes)
 
-    def fetch(self, descriptor: int, position: int, count: int) -> None:
-        """Load a part of the file into the page cache, if the system has such a call; reserved blocks need no I/O."""
-        if _fadvise is not None:
-            _fadvise(descriptor, position, count, os.POSIX_FADV_WILLNEED)
+    def will_write(self, mapping: mmap.mmap, position: int) -> None:
+        """Prepare for writes from `position` on: a page fault then loads one page, without reading ahead."""
+        position -= position % mmap.PAGESIZE
+        mapping.madvise(mmap.MADV_RANDOM, position, len(mapping) - position)
 
     def pread(self, descriptor: int, count: int, position: int) -> bytes:
         """Return up to `count` bytes; fewer at the end of the file."""
