@@ -145,8 +145,8 @@ class LogAppender:
         `appended`, an empty list, receives each copy as soon as it is in the log. After an error, the copy with the
         next index is the cause and is not in the log; if there is none, all are, and only a later step failed.
 
-        Plain copies have IPv4 hosts, encoded properties, the CRC of the body, and a topic without delays. They are no
-        half messages.
+        Plain copies have IPv4 hosts, encoded properties (at least one), the CRC of the body, and a topic without
+        delays. They are no half messages.
         """
         log, queues = self._log, self._queues
         if self.is_closed or log.failure is not None or self._retention.disk.writes_refused:
