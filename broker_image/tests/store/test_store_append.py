@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import subprocess
 import sys
@@ -453,32 +452,3 @@ def test_config_files_survive_damage(open_store: Open, tmp_path: Path) -> None:
     assert store.config_files.load("topics.json", json.loads) is None
     store.own_files.save("clients.json", b"{}")
     assert (tmp_path / "store/delaymq/clients.json").read_bytes() == b"{}"
-
-
-class Advised(Files):
-    """Remembers the positions from which mappings will be written."""
-
-    def __init__(self) -> None:
-        self.positions: list[int] = []
-        self.fails = False
-
-    def will_write(self, mapping: mmap.mmap, position: int) -> None:
-        self.positions.append(position)
-        if self.fails:
-            raise OSError(errno.EINVAL, "not on this system")
-        super().will_write(mapping, position)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_writes_to_the_log_do_not_read_ahead(open_store: Open, fails: bool) -> None:
-    files = Advised()
-    files.fails = fails
-    store = open_store(files=files)
-    for number in range(200):
-        store.append(message(str(number), body=bytes(500)))
-    segments = len(store._log.segments)
-    assert files.positions == [0] * segments
-    end = store.end_offset % SMALL.commit_log_file_bytes
-    store.close()
-    assert open_store(files=files).queue_bounds("Orders", 0) == (0, 200)
-    assert files.positions[segments:] == [end]

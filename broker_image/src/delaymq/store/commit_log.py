@@ -6,7 +6,6 @@ Offsets in this module are physical: bytes since the first record of the store.
 from __future__ import annotations
 
 import mmap
-from contextlib import suppress
 from typing import Final
 
 from delaymq.message.errors import RecordError
@@ -88,8 +87,6 @@ class CommitLog:
         self.segment_end = segment.base + self.file_bytes
         if previous is not _NOTHING_MAPPED:
             previous.close()
-        with suppress(OSError):  # it only saves time
-            self._files.will_write(mapping, self.end_offset - segment.base)
 
     def roll(self, size: int) -> int:
         """Close the segment because `size` bytes do not fit; return the offset at which the next one starts.

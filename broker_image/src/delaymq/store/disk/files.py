@@ -47,11 +47,6 @@ class Files:
         """Map the file into shared memory."""
         return mmap.mmap(descriptor, file_bytes)
 
-    def will_write(self, mapping: mmap.mmap, position: int) -> None:
-        """Prepare for writes from `position` on: a page fault then loads one page, without reading ahead."""
-        position -= position % mmap.PAGESIZE
-        mapping.madvise(mmap.MADV_RANDOM, position, len(mapping) - position)
-
     def pread(self, descriptor: int, count: int, position: int) -> bytes:
         """Return up to `count` bytes; fewer at the end of the file."""
         return os.pread(descriptor, count, position)
