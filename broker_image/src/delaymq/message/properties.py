@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
+
 NAME_VALUE_SEPARATOR = "\x01"
 PAIR_SEPARATOR = "\x02"
 MAX_PROPERTIES_BYTES = 32_767
 """A record stores the length of the properties in a signed 16-bit number."""
 
 
-_NOT_SEPARATORS = bytes(set(range(256)) - set((NAME_VALUE_SEPARATOR + PAIR_SEPARATOR).encode()))
-_SEPARATORS = (NAME_VALUE_SEPARATOR + PAIR_SEPARATOR).encode() * 64
-"""Separators of 64 pairs, each followed by another."""
+_split_pair = methodcaller("split", NAME_VALUE_SEPARATOR)
 
 
 def parse_properties(text: str) -> dict[str, str]:
     """Parse properties. Pairs without a name or a value are dropped; of pairs with the same name, the last wins."""
     # This runs for each message. The usual case has no loop in bytecode.
-    text = text.removesuffix(PAIR_SEPARATOR)
-    separators = text.encode("utf-8", "surrogatepass").translate(None, _NOT_SEPARATORS)
-    words = text.replace(PAIR_SEPARATOR, NAME_VALUE_SEPARATOR).split(NAME_VALUE_SEPARATOR)
-    count = len(separators)
-    if count % 2 == 0 or separators != _SEPARATORS[:count] or "" in words:
+    try:
+        regular: dict[str, str] = dict(map(_split_pair, text.removesuffix(PAIR_SEPARATOR).split(PAIR_SEPARATOR)))
+    except ValueError:  # a pair without a separator, or with several
         return _parse_irregular(text)
-    alternating = iter(words)
-    return dict(zip(alternating, alternating, strict=False))  # strict=True takes 40 % longer
+    return _parse_irregular(text) if "" in regular or "" in regular.values() else regular
 
 
 def _parse_irregular(text: str) -> dict[str, str]:
