@@ -11,6 +11,7 @@ import pytest
 from delaymq.message.flags import TRANSACTION_COMMIT
 from delaymq.message.names import MARK
 from delaymq.message.properties import encode_properties
+from delaymq.message.record import BODY_CRC_MASK
 from delaymq.message.timed_marks import end_of
 from delaymq.store.errors import RecordTooLargeError, StoreClosedError, StoreFullError
 from delaymq.store.message_store import MessageStore
@@ -31,7 +32,7 @@ def plain(
         properties=properties,
         is_copy=True,
         property_bytes=encode_properties(properties),
-        body_crc=crc32(body) & 0x7FFFFFFF,
+        body_crc=crc32(body) & BODY_CRC_MASK,
     )
 
 

@@ -82,7 +82,8 @@ class LogAppender:
             queue = queues.table.get((topic, queue_id)) or queues.get_or_make(topic, queue_id)
             queue_offset = queue.max_number
         else:
-            queue, queue_offset = None, 0
+            queue = None
+            queue_offset = 0
         physical_offset = log.end_offset
         raw_topic = topic.encode()
         while True:

@@ -96,10 +96,10 @@ class Dispatcher:
 
     def observed_by(self, observers: Sequence[LiveObserver]) -> None:
         """Replace the observers."""
-        self.receivers: list[Callable[[Dispatched], object]] = [observer.dispatch for observer in observers]
+        self._observing: list[Callable[[Dispatched], object]] = [observer.dispatch for observer in observers]
+        index = [] if self._index is None else [self._index.put]
+        self.receivers: list[Callable[[Dispatched], object]] = [*index, *self._observing]
         """Functions that receive each record whose queue entry exists: the key index and the observers, in order."""
-        if self._index is not None:
-            self.receivers.insert(0, self._index.put)
 
     def dispatch(self, record: Dispatched) -> None:
         """Add a record's queue entry and its keys, then pass it to each observer."""
@@ -123,12 +123,13 @@ class Dispatcher:
             receive(record)
 
     def observe_run(self, records: Sequence[Dispatched]) -> None:
-        """Do the same with records of one store time, in log order; at least one, and none that recovery wrote."""
-        receivers = self.receivers
+        """Index records of one store time, in log order, and pass each to every observer.
+
+        There must be at least one, and none that recovery wrote.
+        """
         if self._index is not None:
             self._index.put_all(records)
-            receivers = receivers[1:]
-        for receive in receivers:
+        for receive in self._observing:
             for record in records:
                 receive(record)
 

@@ -152,7 +152,8 @@ class IndexFile:
             buffer += _packed_entry(key_hash, physical_offset, seconds, previous)
             _slot_into(slots, at, number)
             number += 1
-            self.end_offset = physical_offset
+        if entries:
+            self.end_offset = entries[-1][1]
         self.count = number
         self.end_timestamp_ms = store_timestamp_ms
 
