@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from operator import methodcaller
-
 NAME_VALUE_SEPARATOR = "\x01"
 PAIR_SEPARATOR = "\x02"
 MAX_PROPERTIES_BYTES = 32_767
 """A record stores the length of the properties in a signed 16-bit number."""
 
 
-_split_pair = methodcaller("split", NAME_VALUE_SEPARATOR)
-
-
 def parse_properties(text: str) -> dict[str, str]:
     """Parse properties. Pairs without a name or a value are dropped; of pairs with the same name, the last wins."""
-    # This runs for each message. The usual case has no loop in bytecode.
-    try:
-        regular: dict[str, str] = dict(map(_split_pair, text.removesuffix(PAIR_SEPARATOR).split(PAIR_SEPARATOR)))
-    except ValueError:  # a pair without a separator, or with several
-        return _parse_irregular(text)
-    return _parse_irregular(text) if "" in regular or "" in regular.values() else regular
-
-
-def _parse_irregular(text: str) -> dict[str, str]:
     pairs = {}
     for pair in text.split(PAIR_SEPARATOR):
         name, _, value = pair.partition(NAME_VALUE_SEPARATOR)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Final
+from zlib import crc32
 
-from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from delaymq.message.flags import HOST_MASK, TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.hashing import tags_code
 from delaymq.message.names import TAGS
 from delaymq.message.properties import encode_properties
 from delaymq.message.record import (
     BLANK_BYTES,
     BODY_CRC,
+    BODY_CRC_MASK,
     FIXED_BYTES,
     HEAD,
+    IPV4_HOST_BYTES,
     MESSAGE_MAGIC,
     PROPERTIES_LENGTH,
     TOPIC_LENGTH_BYTES,
@@ -116,10 +119,11 @@ class LogAppender:
             )
         else:
             code = tags_code(properties.get(TAGS, ""))
-        record = Dispatched(
+        fields = (
             topic, queue_id, queue_offset, physical_offset, size, sys_flag, now_ms, born_ms, body_crc,
             reconsume_times, prepared_offset, properties, code,
         )  # fmt: skip
+        record = _new(Dispatched, fields)  # faster than Dispatched(…)
         if queue is None:
             self._dispatcher.dispatch(record)
         else:
@@ -141,13 +145,29 @@ class LogAppender:
         return log.roll(size)
 
     def append_copies(self, copies: Sequence[NewRecord], appended: list[Dispatched]) -> None:
-        """Append plain copies of records in the log, with one store time, then dispatch them; errors as in `append`.
+        """Append copies of records in the log, all of them plain, as `_append_run` does."""
+        self._append_run(copies, appended)
 
-        `appended`, an empty list, receives each copy as soon as it is in the log. After an error, the copy with the
-        next index is the cause and is not in the log; if there is none, all are, and only a later step failed.
+    def append_batch(self, messages: Sequence[NewRecord]) -> list[Dispatched]:
+        """Append all messages to one segment, or none; errors as in `append`.
 
-        Plain copies have IPv4 hosts, encoded properties (at least one), the CRC of the body, and a topic without
-        delays. They are no half messages.
+        They have the same hosts and flags, as the messages of one request do, and no delay levels.
+        """
+        self.make_room(self.check_batch(messages))
+        appended: list[Dispatched] = []
+        if _is_plain(messages[0]):
+            self._append_run(messages, appended)
+        else:
+            appended += [self.append(message) for message in messages]
+        return appended
+
+    def _append_run(self, records: Sequence[NewRecord], appended: list[Dispatched]) -> None:
+        """Append plain records with one store time, then dispatch them; errors as in `append`.
+
+        `appended`, an empty list, receives each record as soon as it is in the log. After an error, the record with
+        the next index is the cause and is not in the log; if there is none, all are, and only a later step failed.
+
+        All are plain and have at least one property; their sizes have been checked. None has a delay level.
         """
         log, queues = self._log, self._queues
         if self.is_closed or log.failure is not None or self._retention.disk.writes_refused:
@@ -158,9 +178,11 @@ class LogAppender:
             for (
                 topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host, store_host, reconsume_times,
                 prepared_offset, _, statement, property_bytes, body_crc, _,
-            ) in copies:  # fmt: skip
-                assert property_bytes is not None
-                assert body_crc is not None
+            ) in records:  # fmt: skip
+                if property_bytes is None:
+                    property_bytes = encode_properties(properties)
+                if body_crc is None:
+                    body_crc = crc32(body) & BODY_CRC_MASK
                 queue = table.get((topic, queue_id)) or queues.get_or_make(topic, queue_id)
                 queue_offset, physical_offset = queue.max_number, log.end_offset
                 if topic != topic_before:
@@ -183,7 +205,10 @@ class LogAppender:
                 log.mapping[at : at + size] = b"".join((head, body, raw_topic, raw_length, property_bytes))
                 log.end_offset = physical_offset + size
                 log.last_offset, log.last_crc, log.last_store_timestamp_ms = physical_offset, body_crc, now_ms
-                code = tags_code(properties.get(TAGS, ""))
+                if statement is not None and statement.due_ms is not None:
+                    code = statement.due_ms
+                else:
+                    code = tags_code(properties.get(TAGS, ""))
                 fields = (
                     topic, queue_id, queue_offset, physical_offset, size, sys_flag, now_ms, born_ms, body_crc,
                     reconsume_times, prepared_offset, properties, code,
@@ -198,12 +223,6 @@ class LogAppender:
             if appended:
                 self._dispatcher.observe_run(appended)
 
-    def append_batch(self, messages: Sequence[NewRecord]) -> list[Dispatched]:
-        """Append all messages to one segment, or none; errors as in `append`."""
-        encoded = [message._replace(property_bytes=encode_properties(message.properties)) for message in messages]
-        self.make_room(self.check_batch(encoded))
-        return [self.append(message) for message in encoded]
-
     def make_room(self, total: int) -> None:
         """Continue in the next segment if `total` bytes do not fit the current one; errors as in `append`."""
         log = self._log
@@ -216,12 +235,13 @@ class LogAppender:
         """Return the number of log bytes that the messages need; errors as in `append`."""
         if self.is_closed or self._log.failure is not None or self._retention.disk.writes_refused:
             self.refuse()
-        total = 0
+        total, table = 0, self._queues.table
         for message in messages:
             encoded = message.property_bytes
             if encoded is None:
                 encoded = encode_properties(message.properties)
-            self._queues.get_or_make(message.topic, message.queue_id)
+            if (message.topic, message.queue_id) not in table:
+                self._queues.get_or_make(message.topic, message.queue_id)
             topic_bytes, properties_bytes = len(message.topic.encode()), len(encoded)
             if message.statement is not None:
                 properties_bytes += message.statement.property_bytes
@@ -255,6 +275,15 @@ class LogAppender:
             f"the disk is {used_ratio:.0%} full; the store rejects messages while usage is "
             f"above {self.options.disk_write_refused_ratio:.0%}: free space or enlarge the volume"
         )
+
+
+def _is_plain(record: NewRecord) -> bool:
+    """Return whether a record has IPv4 hosts, flags that state so, and is no half message."""
+    return (
+        len(record.born_host) == len(record.store_host) == IPV4_HOST_BYTES
+        and not record.sys_flag & HOST_MASK
+        and record.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
+    )
 
 
 def _with_statement(

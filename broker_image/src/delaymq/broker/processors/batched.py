@@ -12,7 +12,7 @@ from delaymq.broker.sending.admission import admit_batched, check_copies
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
-from delaymq.message.properties import parse_properties
+from delaymq.message.properties import encode_properties, parse_properties
 from delaymq.protocol.batch import BatchMessage, read_batch
 from delaymq.protocol.command import MAX_HEADER_BYTES
 from delaymq.store.errors import StoreError
@@ -30,6 +30,7 @@ MAX_BATCHED: Final = 31_650
 """Maximum number of messages in a batch. The response contains an id of 33 characters for each, and clients accept
 headers of up to 1 MiB."""
 _OTHER_FIELDS_BYTES: Final = 4_096
+_new = tuple.__new__
 
 
 class Batch:
@@ -66,26 +67,21 @@ class Batch:
 
         Raises RequestError for messages that a batch must not contain.
         """
-        header, broker = self._header, self.broker
+        header, broker, host, sys_flag = self._header, self.broker, self._host, self._sys_flag
+        shared, shared_characters, account = self._shared, self._shared_characters, self._account
+        born_ms, store_host, reconsume_times = header.born_timestamp, broker.store_host, header.reconsume_times or 0
         records = []
-        for flag, body, properties in messages:
-            admitted = admit_batched(
-                broker, self.topic, self._queue_id, self._shared, self._shared_characters, properties, self._account
-            )
-            record = NewRecord(
-                admitted.topic,
-                admitted.queue_id,
-                body,
-                admitted.properties,
-                flag,
-                self._sys_flag,
-                header.born_timestamp,
-                self._host,
-                broker.store_host,
-                header.reconsume_times or 0,
-                statement=admitted.statement,
-            )
-            if admitted.statement is not None:
+        for flag, body, raw in messages:
+            topic, queue_id = self.topic, self._queue_id
+            properties, statement = admit_batched(broker, topic, queue_id, shared, shared_characters, raw, account)
+            if statement is not None:
+                topic, queue_id = names.TIMER_TOPIC, 0
+            fields = (
+                topic, queue_id, body, properties, flag, sys_flag, born_ms, host, store_host, reconsume_times, 0, False,
+                statement, encode_properties(properties), None, False,
+            )  # fmt: skip
+            record = _new(NewRecord, fields)  # faster than NewRecord(…)
+            if statement is not None:
                 check_copies(broker, record, self.topic)
             records.append(record)
         return records

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from delaymq.broker.delivery.delay_rewrite import TIMED_ROOM_BYTES, requested_level, strip_own
 from delaymq.broker.delivery.timed.requests import OF_EARLIER_TIMERS, drop_earlier_timer
@@ -27,16 +27,9 @@ _RULED: Final = frozenset((names.DELAY, names.TRANSACTION_PREPARED, *names.TIMER
 """Properties that decide where a message is stored."""
 
 
-class Admitted(NamedTuple):
-    """A message as it is to be stored."""
-
-    topic: str
-    queue_id: int
-    properties: dict[str, str]
-    waits: bool
-    """Whether the producer waits for the flush."""
-    statement: Statement | None = None
-    """Statement of a timed message."""
+Admitted: TypeAlias = tuple[str, int, dict[str, str], bool, Statement | None]
+"""A message as it is to be stored: topic, queue id, properties, whether the producer waits for the flush, and the
+statement of a timed message."""
 
 
 class Admission(Protocol):
@@ -56,7 +49,7 @@ class Admission(Protocol):
 
 
 def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: bool, account: str = "") -> Admitted:
-    """Return topic, queue and properties for the store, and whether the producer waits for the flush.
+    """Return a message as it is to be stored.
 
     `text` contains the properties as sent, `account` names the producer's account. RETRY_TOPIC is kept only in messages
     that a consumer sends to its retry topic: RocketMQ's clients set it nowhere else, and consumers treat a retry as a
@@ -97,7 +90,7 @@ def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: 
         topic, queue_id, properties = delay(broker, properties, topic, queue_id, level, retry=retry)
     elif len(text) > _SURELY_FITS_CHARACTERS:
         check_size(properties)
-    return Admitted(topic, queue_id, properties, wait is None or wait.lower() == "true", statement)
+    return topic, queue_id, properties, wait is None or wait.lower() == "true", statement
 
 
 def _is_half(properties: dict[str, str]) -> bool:
@@ -172,10 +165,11 @@ def check_copies(broker: Admission, record: NewRecord, topic: str) -> None:
 def admit_batched(
     broker: Admission, topic: str, queue_id: int, shared: dict[str, str], shared_characters: int, raw: bytes,
     account: str = "",
-) -> Admitted:  # fmt: skip
-    """Return a message of a batch for the store.
+) -> tuple[dict[str, str], Statement | None]:  # fmt: skip
+    """Return the properties of a message of a batch for the store, and the statement of a timed one.
 
-    Its properties are its own (`raw`) and those of the batch (`shared`), which take precedence.
+    A timed message is stored in the timer topic. The properties are the message's own (`raw`) and those of the batch
+    (`shared`), which take precedence.
     """
     text = raw.decode("utf-8", "surrogateescape")
     properties = parse_properties(text)
@@ -198,10 +192,9 @@ def admit_batched(
         due_ms = due_time_of(broker, properties, 0)
         if due_ms is not None:
             statement = timed(broker, properties, topic, queue_id, due_ms, account)
-            topic, queue_id = names.TIMER_TOPIC, 0
     if len(text) + shared_characters > _SURELY_FITS_CHARACTERS:
         check_size(properties)
-    return Admitted(topic, queue_id, properties, waits=True, statement=statement)
+    return properties, statement
 
 
 def check_size(properties: dict[str, str]) -> None:

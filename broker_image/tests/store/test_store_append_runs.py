@@ -1,4 +1,4 @@
-"""Copies appended in runs: the same bytes as one by one, and what a failure in the middle leaves."""
+"""Records appended in runs, as copies or as a batch: the bytes of single appends, and what a failure leaves."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from random import Random
 from zlib import crc32
 
 import pytest
-from delaymq.message.flags import TRANSACTION_COMMIT
-from delaymq.message.names import MARK
+from delaymq.message.flags import HOST_MASK, TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from delaymq.message.names import MARK, TIMER_TOPIC
 from delaymq.message.properties import encode_properties
 from delaymq.message.record import BODY_CRC_MASK
-from delaymq.message.timed_marks import end_of
+from delaymq.message.timed_marks import end_of, first_due
 from delaymq.store.errors import RecordTooLargeError, StoreClosedError, StoreFullError
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import Dispatched, NewRecord
 from delaymq.store.reader import StoreReader
 from delaymq_testing.repetitions import SEED
-from delaymq_testing.store.small_stores import Clock, Watcher, message
+from delaymq_testing.store.small_stores import HOST, Clock, Watcher, message
 
 Open = Callable[..., MessageStore]
 
@@ -82,6 +82,54 @@ def test_runs_leave_the_bytes_of_single_appends(tmp_path: Path, open_store: Open
     assert files_of(tmp_path / "single") == files_of(tmp_path / "runs")
     assert len(files_of(tmp_path / "runs")) > 50
     assert len(list((tmp_path / "runs" / "index").iterdir())) > 2
+
+
+BATCH_KINDS = {
+    "IPv4": (HOST, 0),
+    "IPv6": (bytes(15) + b"\1" + HOST[4:], 0),
+    "IPv4, flagged as IPv6": (HOST, HOST_MASK),
+    "commit": (HOST, TRANSACTION_COMMIT),
+    "half messages": (HOST, TRANSACTION_PREPARED),
+}
+
+
+def random_batch(chance: Random, number: int, host: bytes, sys_flag: int) -> list[NewRecord]:
+    batch = []
+    for index in range(chance.randrange(1, 12)):
+        record = message(
+            f"{chance.getrandbits(80):020X}{100 * number + index:012X}",
+            queue_id=chance.randrange(2),
+            body=chance.randbytes(chance.randrange(400)),
+            host=host,
+            sys_flag=sys_flag,
+            **chance.choice([{}, {"TAGS": "paid"}, {"KEYS": "a b  c"}, {"text": "Grüße"}]),
+        )
+        if chance.random() < 0.3:
+            record = record._replace(topic=TIMER_TOPIC, queue_id=0, statement=first_due(7_000 + index))
+        if chance.random() < 0.5:
+            record = record._replace(property_bytes=encode_properties(record.properties))
+        batch.append(record)
+    return batch
+
+
+@pytest.mark.parametrize("kind", BATCH_KINDS)
+def test_batches_leave_the_bytes_of_single_appends(tmp_path: Path, open_store: Open, clock: Clock, kind: str) -> None:
+    chance = Random(SEED)
+    observers = Watcher(), Watcher()
+    single = open_store(tmp_path / "single", observers=[observers[0]])
+    batches = open_store(tmp_path / "batches", observers=[observers[1]])
+    single.raise_format_version()
+    batches.raise_format_version()
+    for number in range(100):
+        batch = random_batch(chance, number, *BATCH_KINDS[kind])
+        single.make_room(single.check_batch(batch))
+        one_by_one = [single.append(record._replace(properties=dict(record.properties))) for record in batch]
+        assert batches.append_batch(batch) == one_by_one
+        clock.ms += chance.randrange(2_000)
+    assert observers[0].offsets == observers[1].offsets
+    single.close()
+    batches.close()
+    assert files_of(tmp_path / "single") == files_of(tmp_path / "batches")
 
 
 def test_statement_names_the_place_behind_a_full_segment(open_store: Open) -> None:
