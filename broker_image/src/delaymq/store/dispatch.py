@@ -113,7 +113,8 @@ class Dispatcher:
                 queues.put(queue, record.queue_offset, record.physical_offset, record.size, record.tags_code)
             else:
                 self._put_out_of_order(record)
-        self.observe(record)
+        for receive in self.receivers:
+            receive(record)
 
     def observe(self, record: Dispatched) -> None:
         """Index a record whose queue entry exists and pass it to each observer."""

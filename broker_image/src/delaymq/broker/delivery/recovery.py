@@ -39,6 +39,8 @@ _TRIM_ENTRIES = 65_536
 """Replay discards its data about settled entries in pieces of this many."""
 _MAX_HOLE_ENTRIES = 1_000_000
 """A gap in a queue's offsets (unreadable records) is filled up to this size; after a larger one, the queue restarts."""
+_SETTLING = frozenset((names.MARK, names.TIMER_OUT_MS, names.DELAY))
+"""Properties of which a record that settles a message has at least one."""
 _NO_TOPIC = 0
 """Number of `UNKNOWN_TOPIC`."""
 
@@ -165,7 +167,7 @@ class Replay:
             self._entry(record)
         elif record.topic == names.TIMER_TOPIC:
             self.timed.entry(record)
-        else:
+        elif not _SETTLING.isdisjoint(record.properties):
             self.timed.settle(record)
             if (claim := claim_of(record)) is not None and not self._decide(claim):
                 self._waiting.append(claim)
