@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,8 @@ def check(text: str, outcomes: dict[str, int]) -> None:
     if problem:
         return
     assert not whole or SECRET not in " ".join(file.notes)
-    assert SECRET not in repr(file)
+    # The notes quote unknown names, and damage may make one of a secret key: the line above judges them.
+    assert SECRET not in repr(replace(file, notes=()))
     again = parse(to_text(file), NOW_MS)
     assert [meaning(each) for each in again.accounts] == [meaning(each) for each in file.accounts]
     assert again.white_addresses == file.white_addresses
