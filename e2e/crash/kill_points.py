@@ -22,24 +22,31 @@ Reached = Callable[[], None]
 def copy_appended(reached: Reached) -> None:
     """After a delivered copy was appended to the log, alone or in the middle of a run, before its entry is settled."""
     from delaymq.broker.delivery.hand_over import HandOver
+
+    _within_runs(reached, "append_copies", lambda record: True)
+    _after(HandOver, "_append", reached)
+
+
+def _within_runs(reached: Reached, name: str, is_meant: Callable[[Any], bool]) -> None:
+    """Call `reached` whenever the function of the store has appended such a record of a run."""
     from delaymq.store.message_store import MessageStore
 
     class Appended(list[Any]):
         def append(self, record: Any) -> None:
             super().append(record)
-            reached()
+            if is_meant(record):
+                reached()
 
-    append_copies = _function(MessageStore, "append_copies")
+    append_run = _function(MessageStore, name)
 
-    def marked(store: MessageStore, copies: Sequence[Any], appended: list[Any]) -> None:
+    def marked(store: MessageStore, records: Sequence[Any], appended: list[Any]) -> None:
         seen = Appended()
         try:
-            append_copies(store, copies, seen)
+            append_run(store, records, seen)
         finally:
             appended += seen
 
-    _replace(MessageStore, "append_copies", marked)
-    _after(HandOver, "_append", reached)
+    _replace(MessageStore, name, marked)
 
 
 def segment_roll(reached: Reached) -> None:
@@ -166,18 +173,9 @@ def version_raised(reached: Reached) -> None:
 
 
 def timed_appended(reached: Reached) -> None:
-    """After a timed record was appended to the log, alone or in a batch, before the response to its producer."""
-    from delaymq.store.message_store import MessageStore
-
-    append = _function(MessageStore, "append")
-
-    def marked(store: MessageStore, message: Any) -> Any:
-        answer = append(store, message)
-        if message.topic == "rmq_sys_wheel_timer" and not message.is_copy:
-            reached()
-        return answer
-
-    _replace(MessageStore, "append", marked)
+    """After a timed record was appended to the log, alone or within a batch, before the response to its producer."""
+    _after_appends(reached, lambda message: message.topic == "rmq_sys_wheel_timer" and not message.is_copy)
+    _within_runs(reached, "_append_run", lambda record: record.topic == "rmq_sys_wheel_timer")
 
 
 def timed_copy_appended(reached: Reached) -> None:
